@@ -1,0 +1,113 @@
+"""The command `ort-mobile`: finds a command's module when it is called, and shows every error in one way.
+
+Modules of commands are imported late, so that `--help` needs nothing but click (design.md: start-up times).
+"""
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from pipeline import __version__
+from pipeline.errors import ExitCode
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("pipeline.cli.run:run", "Convert, check, measure, choose, bundle and report: the whole job."),
+    "init": ("pipeline.cli.init:init", "Write a commented config for a model."),
+    "convert": ("pipeline.cli.convert:convert", "Convert models to ORT format in every variant asked for."),
+    "partition": ("pipeline.cli.partition:partition", "Say which nodes an execution provider will take, and why."),
+    "op-config": ("pipeline.cli.op_config:op_config", "Make, merge, prove and explain operator configs."),
+    "perf": ("pipeline.cli.perf:perf", "Measure models on devices as they are, without converting."),
+    "devices": ("pipeline.cli.devices:devices", "List devices and whether each is ready."),
+    "build-probe": ("pipeline.cli.build_probe:build_probe", "Build the probe for this computer or for Android."),
+    "report": ("pipeline.cli.report:report", "Write the report of stored results again."),
+    "release": ("pipeline.cli.release:release", "Make the bundle of stored results again, within its budgets."),
+    "verify": ("pipeline.cli.verify:verify", "Check every byte of a bundle, offline."),
+    "schema": ("pipeline.cli.schema:schema", "Print the JSON schema of configs, for editors."),
+}
+
+
+class LateGroup(click.Group):
+    """A group that imports a command's module only when that command is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table, which is the order of use."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands from the table, so that no module is imported for it."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with a suggestion for a misspelt name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean '{close[0]}'?" if close else ""
+            raise click.UsageError(f"No such command '{args[0]}'.{hint}", ctx) from error
+
+
+@click.group(cls=LateGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ort-mobile")
+@click.option("--debug", is_flag=True, help="Log everything and show tracebacks.")
+@click.option("--quiet", "-q", is_flag=True, help="Log errors only.")
+def cli(debug: bool, quiet: bool) -> None:
+    """Prepare ONNX models for ONNX Runtime on Android and iOS: convert, prove, measure on devices, bundle."""
+    level = logging.DEBUG if debug else logging.ERROR if quiet else logging.WARNING
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+
+
+def show_error(error: BaseException) -> None:
+    """Print the four parts of an error of ours (or of device_runner's, which has the same shape) to stderr."""
+    lines = getattr(error, "lines", None)
+    for label, text in lines() if lines else [("error", str(error))]:
+        head = click.style(f"{label}:", fg="red" if label == "error" else "cyan", bold=True)
+        click.echo(f"{head} {text}", err=True)
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit at once; a closed stdout (as in `| head`) is no error of ours."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(code)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit with the codes of `ExitCode`."""
+    debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = cli.main(args=arguments, prog_name="ort-mobile", standalone_mode=False)
+        _leave(code if isinstance(code, int) else ExitCode.DONE)
+    except click.ClickException as error:
+        error.show()
+        _leave(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        _leave(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        _leave(ExitCode.DONE)
+    except Exception as error:
+        if debug or not hasattr(error, "exit_code"):
+            raise
+        show_error(error)
+        _leave(error.exit_code)

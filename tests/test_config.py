@@ -1,0 +1,97 @@
+"""The config reader: what it accepts, and how it refuses."""
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from pipeline.config import (
+    Config,
+    ModelConfig,
+    Platform,
+    VariantsConfig,
+    config_schema,
+    read_config,
+    wanted_variants,
+)
+from pipeline.errors import ConfigError, ExitCode
+from pipeline.variant import Level, Style
+
+MINIMAL = 'name = "a"\n[[models]]\npath = "m.onnx"\n'
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "c.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_minimal_config_gets_the_documented_defaults(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, MINIMAL))
+    assert config.models == (ModelConfig(path=str(tmp_path / "m.onnx")),)
+    assert [t.platform for t in config.targets] == [Platform.ANDROID]
+    assert [r.provider for r in config.runs] == ["nnapi", "cpu"]
+    assert config.runs[0].variants == ("basic-*",)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "parts"),
+    [
+        (MINIMAL + 'paht = "x"', 4, ["unknown key `paht`", "did you mean `path`?"]),
+        (MINIMAL + "[outptu]", 4, ["unknown key `outptu`", "did you mean `output`?"]),
+        (MINIMAL + "[measure]\nrounds = 0", 5, ["measure.rounds", ">= 1"]),
+        (MINIMAL + '[variants]\nlevels = ["bsic"]', 5, ["variants.levels[0]", "bsic", "none, basic, extended, layout"]),
+        (MINIMAL + '[[targets]]\nname = "t"\nplatform = "symbian"', 6, ["targets[0].platform", "android, ios"]),
+        (MINIMAL + '[[targets]]\nname = "t"\nplatform = "ios"\nort_release = "2"', 7, ["ort_release"]),
+        ("name = \n", None, ["not valid TOML", "line 1"]),
+        ('name = "a"\nmodels = []', 2, ["models", "length >= 1"]),
+        ('[[models]]\npath = "m.onnx"\n', None, ["missing required field `name`"]),
+    ],
+)
+def test_errors_name_file_line_key_and_remedy(tmp_path: Path, text: str, line: int | None, parts: list[str]) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        read_config(path)
+    shown = "\n".join(f"{label}: {part}" for label, part in caught.value.lines())
+    assert f"where: {path}" + (f":{line}\n" if line else "\n") in shown
+    assert all(part in shown for part in parts), shown
+    assert caught.value.remedy
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
+def test_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such config file") as caught:
+        read_config(tmp_path / "none.toml")
+    assert "ort-mobile init" in caught.value.remedy
+
+
+def test_a_binary_file_is_no_config(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_config(path)
+
+
+def test_variants_are_every_combination_and_aware_ones_come_last() -> None:
+    config = VariantsConfig(levels=(Level.NONE, Level.ALL), aware=("nnapi", "nnapi+coreml-mlprogram"))
+    names = [variant.name for variant in wanted_variants(config)]
+    assert names == [
+        "none-fixed",
+        "all-fixed",
+        "none-runtime",
+        "all-runtime",
+        "all-fixed-nnapi",
+        "all-fixed-nnapi+coreml-mlprogram",
+    ]
+    assert {v.style for v in wanted_variants(config)} == {Style.FIXED, Style.RUNTIME}
+
+
+def test_schema_describes_every_key_and_judges_like_the_reader(tmp_path: Path) -> None:
+    schema = config_schema()
+    for table in schema["$defs"].values():
+        for key, value in table.get("properties", {}).items():
+            assert value.get("description"), f"{table['title']}.{key} has no text"
+    validator = jsonschema.Draft202012Validator(schema)
+    assert validator.is_valid({"name": "a", "models": [{"path": "m.onnx"}]})
+    assert not validator.is_valid({"name": "a", "models": [{"path": "m.onnx", "paht": "x"}]})
+    assert Config.__struct_fields__ == tuple(schema["$defs"]["Config"]["properties"])

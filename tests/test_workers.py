@@ -1,0 +1,78 @@
+"""Tasks in child processes: crashes, hangs and errors cost one task each."""
+
+import os
+import signal
+import time
+
+import msgspec
+import pytest
+
+from pipeline.errors import ModelError
+from pipeline.workers import Task, run_tasks
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What the child is to do."""
+
+    deed: str
+    number: int = 0
+
+
+def obey(order: Order) -> int:
+    """Return, fail, crash or hang as ordered."""
+    if order.deed == "fail":
+        raise ModelError("it is broken", where="here", why="because", remedy="mend it")
+    if order.deed == "bug":
+        raise ZeroDivisionError("unforeseen")
+    if order.deed == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if order.deed == "hang":
+        time.sleep(60)
+    if order.deed == "exit":
+        os._exit(7)
+    return order.number * 2
+
+
+def tasks(*orders: Order) -> list[Task[Order]]:
+    return [Task(label=f"{n}.onnx", request=order) for n, order in enumerate(orders)]
+
+
+def test_every_task_gets_its_own_answer() -> None:
+    orders = [Order("double", number) for number in range(40)]
+    outcomes = list(run_tasks(obey, int, tasks(*orders), processes=2))
+    assert {o.task.request.number: o.value for o in outcomes} == {n: 2 * n for n in range(40)}
+
+
+@pytest.mark.parametrize(
+    ("deed", "why"),
+    [
+        ("fail", "because"),
+        ("crash", "SIGSEGV"),
+        ("exit", "exit status 7"),
+        ("hang", "longer than 0.5 s"),
+        ("bug", "ZeroDivisionError: unforeseen"),
+    ],
+)
+def test_a_bad_task_costs_only_itself(deed: str, why: str) -> None:
+    given = tasks(Order("double", 1), Order(deed), Order("double", 2))
+    outcomes = list(run_tasks(obey, int, given, processes=1, timeout_seconds=0.5 if deed == "hang" else 30))
+    values = sorted(o.value for o in outcomes if o.value is not None)
+    (error,) = [o.error for o in outcomes if o.error is not None]
+    assert values == [2, 4]
+    assert why in error.why
+    assert error.remedy
+
+
+def test_the_memory_budget_keeps_large_tasks_apart() -> None:
+    given = [Task(label="big", request=Order("double", n), memory_bytes=6) for n in range(4)]
+    assert len(list(run_tasks(obey, int, given, processes=2, memory_bytes=10))) == 4
+
+
+def test_stopping_early_leaves_no_child_behind() -> None:
+    running = run_tasks(obey, int, tasks(Order("double", 1), Order("hang")), processes=2)
+    next(running)
+    start = time.monotonic()
+    running.close()  # type: ignore[attr-defined] # it is a generator, which the signature need not promise
+    assert time.monotonic() - start < 10
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
