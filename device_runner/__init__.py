@@ -1,0 +1,1 @@
+"""Executes RunSpecs on devices and gives RunResults. Usable alone: it knows nothing of the pipeline."""

@@ -1,0 +1,122 @@
+"""RunResult: everything that one run gave, or why it gave nothing, as plain data with JSON both ways."""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+
+import msgspec
+
+from device_runner.spec import TensorFile
+
+RESULT_VERSION = 1
+
+
+class Status(StrEnum):
+    """How a run ended. `skipped`: it was not possible here and nothing was started."""
+
+    OK = "ok"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class FailureKind(StrEnum):
+    """What went wrong, one word a program can decide on; `Failure.message` has the original text."""
+
+    CRASH = "crash"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    PROVIDER_MISSING = "provider_missing"
+    PROVIDER_REFUSED = "provider_refused"
+    MODEL_LOAD = "model_load"
+    MISSING_LIBRARY = "missing_library"
+    WRONG_LIBRARY = "wrong_library"
+    BAD_INPUT = "bad_input"
+    RUN_ERROR = "run_error"
+    BAD_OPTIONS = "bad_options"
+    GARBAGE = "garbage"
+    LOST_DEVICE = "lost_device"
+    NO_SPACE = "no_space"
+    WRONG_DEVICE = "wrong_device"
+    DEVICE_ERROR = "device_error"
+    DENIED = "denied"
+
+
+class Mark(StrEnum):
+    """What a reader of the numbers must know."""
+
+    NOT_A_PHONE = "not_a_phone"
+    THROTTLED = "throttled"
+    CHARGING = "charging"
+    SHORT = "short"
+    """Stopped at max_seconds before min_runs."""
+    CPU_FALLBACK = "cpu_fallback"
+    """Another provider was asked for, and the log says that the CPU took nodes."""
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True):
+    """An unchanging value. Unknown keys are left alone, so that an older release reads a newer result."""
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """Why there is no measurement.
+
+    `message` is what ONNX Runtime, the linker or the device said, as it said it; `ort_code` its error code;
+    `signal` the name of the signal that ended the process; `cause` and `remedy` are ours.
+    """
+
+    kind: FailureKind
+    message: str
+    cause: str = ""
+    remedy: str = ""
+    signal: str | None = None
+    ort_code: int | None = None
+    stage: str = ""
+
+
+class Conditions(Struct, frozen=True, kw_only=True):
+    """State of the device around a run; None where it does not tell."""
+
+    thermal_status: int | None = None
+    battery_percent: int | None = None
+    battery_celsius: float | None = None
+    charging: bool | None = None
+    screen_on: bool | None = None
+    cpu_mhz: tuple[int, ...] = ()
+
+
+class RunResult(Struct, frozen=True, kw_only=True):
+    """What one run gave. Times are nanoseconds of CLOCK_MONOTONIC; `latencies_ns` has every timed inference.
+
+    `load_ns` is the creation of the session, `first_run_ns` the first inference. Memory is the resident set of the
+    probe's process after loading, and its peak (the runtime and everything in it, not the model alone).
+    """
+
+    spec_id: str
+    device: str
+    status: Status
+    failure: Failure | None = None
+    ort_version: str = ""
+    available_providers: tuple[str, ...] = ()
+    load_ns: int = 0
+    first_run_ns: int = 0
+    latencies_ns: tuple[int, ...] = ()
+    memory_before_load_bytes: int = 0
+    memory_after_load_bytes: int = 0
+    memory_peak_bytes: int = 0
+    outputs: tuple[TensorFile, ...] = ()
+    profile_file: str | None = None
+    log: tuple[str, ...] = ()
+    started_at: str = ""
+    before: Conditions = Conditions()
+    after: Conditions = Conditions()
+    marks: tuple[Mark, ...] = ()
+    version: int = RESULT_VERSION
+
+
+def decode_result(text: bytes | str) -> RunResult:
+    """A RunResult from JSON; raises msgspec.DecodeError."""
+    return msgspec.json.decode(text, type=RunResult)
+
+
+def utc_now() -> str:
+    """The instant as ISO 8601 in UTC with milliseconds, as in 2026-01-31T08:15:30.123Z."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

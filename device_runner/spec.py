@@ -1,0 +1,168 @@
+"""RunSpec: everything that one measured run needs, as plain data with JSON both ways."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from device_runner.errors import SpecError
+
+SPEC_VERSION = 1
+
+Count = Annotated[int, Meta(ge=0, le=10_000_000)]
+Seconds = Annotated[float, Meta(ge=0, le=86_400)]
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Text = Annotated[str, Meta(max_length=65_536)]
+
+
+class ElementType(StrEnum):
+    """Element types of tensors by their usual names; values of the ONNX enum are in `ONNX_CODES`."""
+
+    FLOAT32 = "float32"
+    UINT8 = "uint8"
+    INT8 = "int8"
+    UINT16 = "uint16"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    STRING = "string"
+    BOOL = "bool"
+    FLOAT16 = "float16"
+    FLOAT64 = "float64"
+    UINT32 = "uint32"
+    UINT64 = "uint64"
+    BFLOAT16 = "bfloat16"
+
+
+ONNX_CODES: dict[ElementType, int] = {
+    **{kind: code for code, kind in enumerate(list(ElementType)[:13], start=1)},
+    ElementType.BFLOAT16: 16,
+}
+"""Element type to the number that ONNX's TensorProto and ONNX Runtime's C API give it."""
+
+ELEMENT_BYTES: dict[ElementType, int] = {
+    ElementType.FLOAT32: 4, ElementType.UINT8: 1, ElementType.INT8: 1, ElementType.UINT16: 2, ElementType.INT16: 2,
+    ElementType.INT32: 4, ElementType.INT64: 8, ElementType.BOOL: 1, ElementType.FLOAT16: 2, ElementType.FLOAT64: 8,
+    ElementType.UINT32: 4, ElementType.UINT64: 8, ElementType.BFLOAT16: 2,
+}  # fmt: skip
+"""Bytes of one element as it lies in a raw file; strings have no fixed size and no raw file."""
+
+
+class ExecutionMode(StrEnum):
+    """Whether independent nodes may run at the same time (`inter_op_threads` of them)."""
+
+    SEQUENTIAL = "sequential"
+    PARALLEL = "parallel"
+
+
+class OptimizationLevel(StrEnum):
+    """What the session may still change in the graph; without effect on ORT format files but for saved fusions."""
+
+    NONE = "none"
+    BASIC = "basic"
+    EXTENDED = "extended"
+    LAYOUT = "layout"
+    ALL = "all"
+
+
+class NnapiFlag(StrEnum):
+    """Flags of the NNAPI provider, by the names of ONNX Runtime without their prefix."""
+
+    USE_FP16 = "USE_FP16"
+    USE_NCHW = "USE_NCHW"
+    CPU_DISABLED = "CPU_DISABLED"
+    CPU_ONLY = "CPU_ONLY"
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A strict, unchanging value."""
+
+
+class RunOptions(Struct, frozen=True, kw_only=True):
+    """How to run: provider with options and flags, threads, session settings.
+
+    `provider` is cpu, nnapi, coreml, xnnpack, qnn, webgpu or any name that the library's generic append call knows.
+    `session_config` goes to AddSessionConfigEntry as it is. 0 threads leaves the number to ONNX Runtime.
+    """
+
+    provider: Annotated[str, Meta(min_length=1, max_length=128)] = "cpu"
+    provider_options: dict[str, Text] = {}
+    flags: tuple[NnapiFlag, ...] = ()
+    intra_op_threads: Annotated[int, Meta(ge=0, le=1024)] = 0
+    inter_op_threads: Annotated[int, Meta(ge=0, le=1024)] = 0
+    execution_mode: ExecutionMode = ExecutionMode.SEQUENTIAL
+    optimization_level: OptimizationLevel = OptimizationLevel.ALL
+    cpu_arena: bool = True
+    memory_pattern: bool = True
+    session_config: dict[str, Text] = {}
+
+
+class TensorFile(Struct, frozen=True, kw_only=True):
+    """A tensor in a file: raw little-endian elements in C order, nothing else. Strings cannot be kept so."""
+
+    name: Text
+    dtype: ElementType
+    shape: tuple[Annotated[int, Meta(ge=0)], ...]
+    file: str
+
+
+class RunSpec(Struct, frozen=True, kw_only=True):
+    """One measured run. Paths are the host's; a device takes care of what it needs from there.
+
+    `library` is libonnxruntime to run with; None takes the device's default. Without `inputs` the probe makes random
+    ones from `seed`; `dimensions` gives symbolic dimensions of the model their sizes. The timed loop ends when
+    `min_runs` and `min_seconds` are both reached, or at `max_seconds`; after `timeout_seconds` in all (loading
+    included) the process is killed. `outputs_folder` is where outputs and the profile are put; None wants none.
+    """
+
+    id: Annotated[str, Meta(min_length=1, max_length=256)]
+    model: str
+    model_sha256: Sha256 | None = None
+    library: str | None = None
+    options: RunOptions = RunOptions()
+    inputs: tuple[TensorFile, ...] = ()
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    dimensions: dict[str, Annotated[int, Meta(ge=1)]] = {}
+    warmup: Count = 3
+    min_runs: Count = 20
+    min_seconds: Seconds = 0.2
+    max_seconds: Seconds = 60.0
+    timeout_seconds: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
+    outputs_folder: str | None = None
+    profile: bool = False
+    version: int = SPEC_VERSION
+
+
+def decode_spec(text: bytes | str, where: str = "") -> RunSpec:
+    """A RunSpec from JSON; raises SpecError for what is not one, naming the key, or for another version's."""
+    try:
+        spec = msgspec.json.decode(text, type=RunSpec)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        remedy = f"write a RunSpec of version {SPEC_VERSION}; docs/results.md lists its keys"
+        raise SpecError("this is not a RunSpec", where=where, why=str(error), remedy=remedy) from error
+    if spec.version != SPEC_VERSION:
+        raise SpecError(
+            f"this RunSpec has version {spec.version}",
+            where=where,
+            why=f"this release reads version {SPEC_VERSION}",
+            remedy="write the spec again with this release",
+        )
+    return spec
+
+
+def read_spec(path: Path) -> RunSpec:
+    """A RunSpec from a JSON file; raises SpecError."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise SpecError(
+            "the spec cannot be read", where=str(path), why=error.strerror or str(error), remedy="check the path"
+        ) from error
+    return decode_spec(text, str(path))
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    """A spec or result as one JSON document, indented, ending in a newline."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
