@@ -1,0 +1,125 @@
+"""The example model: its digests, its topology, its accuracy, and that its script still makes it."""
+
+import hashlib
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+from tests.conftest import ROOT
+
+EXAMPLE = ROOT / "build_configs" / "examples" / "mnist"
+
+
+def digests(folder: Path) -> dict[str, str]:
+    lines = (folder / "SHA256SUMS").read_text().splitlines()
+    return {name: digest for digest, name in (line.split("  ") for line in lines)}
+
+
+def session(level: onnxruntime.GraphOptimizationLevel, save: Path) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = level
+    options.optimized_model_filepath = str(save)
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(EXAMPLE / "mnist.onnx", options)
+
+
+@pytest.fixture(scope="module")
+def make() -> ModuleType:
+    pytest.importorskip("sklearn", reason="scikit-learn (dependency group `example`) makes the example's data")
+    spec = importlib.util.spec_from_file_location("example_mnist_make", EXAMPLE / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_data_file_has_its_stored_digest() -> None:
+    stored = digests(EXAMPLE)
+    files = [path for path in EXAMPLE.rglob("*") if path.suffix in {".onnx", ".pb", ".npz"}]
+    assert {path.relative_to(EXAMPLE).as_posix() for path in files} == set(stored)
+    assert all(hashlib.sha256(path.read_bytes()).hexdigest() == stored[path.relative_to(EXAMPLE).as_posix()]
+               for path in files)  # fmt: skip
+
+
+def test_topology_is_that_of_mnist_8() -> None:
+    model = onnx.load(EXAMPLE / "mnist.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    kinds = [node.op_type for node in model.graph.node]
+    assert kinds == ["Reshape", "Conv", "Add", "Relu", "MaxPool", "Conv", "Add", "Relu", "MaxPool", "Reshape",
+                     "MatMul", "Add"]  # fmt: skip
+    assert [len(node.input) for node in model.graph.node if node.op_type == "Conv"] == [2, 2]
+    assert (EXAMPLE / "mnist.onnx").stat().st_size < 32_000
+
+
+LEVELS = onnxruntime.GraphOptimizationLevel
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        (LEVELS.ORT_ENABLE_BASIC, {"Conv": 2, "Relu": 2, "MaxPool": 2, "Reshape": 1, "Gemm": 1}),
+        (LEVELS.ORT_ENABLE_EXTENDED, {"FusedConv": 2, "MaxPool": 2, "Reshape": 1, "Gemm": 1}),
+    ],
+)
+def test_optimizes_as_the_documentation_says(
+    level: onnxruntime.GraphOptimizationLevel, expected: dict[str, int], tmp_path: Path
+) -> None:
+    session(level, tmp_path / "optimized.onnx")
+    assert Counter(node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node) == expected
+
+
+def test_gives_the_stored_outputs_and_the_stored_labels(tmp_path: Path) -> None:
+    run = session(LEVELS.ORT_DISABLE_ALL, tmp_path / "plain.onnx").run
+    for data_set in sorted(EXAMPLE.glob("test_data_set_*")):
+        image = numpy_helper.to_array(onnx.load_tensor(str(data_set / "input_0.pb")))
+        expected = numpy_helper.to_array(onnx.load_tensor(str(data_set / "output_0.pb")))
+        np.testing.assert_allclose(run(["logits"], {"image": image})[0], expected, rtol=1e-4, atol=1e-4)
+    evaluation = np.load(EXAMPLE / "evaluation.npz", allow_pickle=False)
+    images, labels = evaluation["image"], evaluation["labels"]
+    assert images.shape == (360, 1, 28, 28)
+    assert images.dtype == labels.dtype == np.uint8
+    answers = [run(["logits"], {"image": image[None].astype(np.float32)})[0].argmax() for image in images]
+    assert (np.array(answers) == labels).mean() > 0.95
+
+
+def test_held_out_part_is_what_the_script_holds_out(make: ModuleType) -> None:
+    training, evaluation = make.split(make.load_digits())
+    stored = np.load(EXAMPLE / "evaluation.npz", allow_pickle=False)
+    np.testing.assert_array_equal(evaluation.images, stored["image"])
+    np.testing.assert_array_equal(evaluation.labels, stored["labels"])
+    assert len(training.labels) + len(evaluation.labels) == 1797
+
+
+def test_gradient_is_that_of_the_loss(make: ModuleType) -> None:
+    digits, weights = make.split(make.load_digits())[0].take(np.arange(4)), make.Weights.initial()
+    images = make.as_floats(digits.images)
+
+    def loss(moved: object) -> float:
+        logits = make.forward(moved, images, rounding=np.positive).logits
+        shifted = logits - logits.max(-1, keepdims=True)
+        chosen = shifted[np.arange(4), digits.labels] - np.log(np.exp(shifted).sum(-1))
+        return float(-chosen.sum())
+
+    gradient = make.backward(weights, make.forward(weights, images), digits.labels)
+    squared = sum(float((getattr(gradient, name) ** 2).sum()) for name in gradient.__slots__)
+    step = 1e-3 / squared**0.5
+    ahead = make.Weights(**{n: getattr(weights, n) + step * getattr(gradient, n) for n in gradient.__slots__})
+    back = make.Weights(**{n: getattr(weights, n) - step * getattr(gradient, n) for n in gradient.__slots__})
+    assert (loss(ahead) - loss(back)) / (2 * step) == pytest.approx(squared, rel=0.01)
+
+
+@pytest.mark.slow
+def test_script_makes_the_same_bytes_again(make: ModuleType, tmp_path: Path) -> None:
+    accuracy = make.make(tmp_path)
+    assert accuracy > 0.95
+    assert digests(tmp_path) == digests(EXAMPLE)
