@@ -1,0 +1,126 @@
+"""Where models come from: files, folders and zip archives, and their bytes on the local disk."""
+
+import os
+import shutil
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from .errors import ConfigError, ModelError
+
+# An ORT format file ends at 2 GiB, and so does a protobuf message: a larger member can be no model.
+MAX_MEMBER_BYTES = 2 << 30
+COPY_BYTES = 1 << 20
+ZIP_ERRORS = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError)
+
+
+class SourceModel(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """A model where it was found: a file, or a member of a zip archive."""
+
+    path: str
+    member: str = ""
+
+    @property
+    def name(self) -> str:
+        """How tables and JSON call it: the path, or archive/member."""
+        return f"{self.path}/{self.member}" if self.member else self.path
+
+
+def find_models(paths: Iterable[str | Path], suffixes: tuple[str, ...] = (".onnx",)) -> list[SourceModel]:
+    """The models under files, folders (recursive, in sorted order) and zip archives; each file once.
+
+    A path that is named is taken whatever its suffix, members and files in folders by `suffixes` (any case). Other
+    members of an archive are passed over. ConfigError for a path that does not exist, a folder or archive without
+    models, an archive that cannot be read.
+    """
+    found: dict[SourceModel, None] = {}
+    for path in paths:
+        found.update(dict.fromkeys(_models_of(Path(path), suffixes)))
+    return list(found)
+
+
+def _models_of(path: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
+    if not path.exists():
+        raise ConfigError("no such file or folder", where=str(path), remedy="check the path")
+    if path.is_dir():
+        return _required(sorted(_files_below(path, suffixes)), path, suffixes)
+    if path.suffix.lower() == ".zip" or (path.suffix.lower() not in suffixes and zipfile.is_zipfile(path)):
+        return _required(_members(path, suffixes), path, suffixes)
+    return [SourceModel(path=str(path))]
+
+
+def _required(models: list[SourceModel], path: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
+    if models:
+        return models
+    raise ConfigError("no models in it", where=str(path), why=f"nothing ends in {' or '.join(suffixes)}",
+                      remedy="name the folder or archive that holds the models")  # fmt: skip
+
+
+def _files_below(folder: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
+    return [
+        SourceModel(path=str(Path(root, file)))
+        for root, _, files in os.walk(folder)
+        for file in files
+        if file.lower().endswith(suffixes) and Path(root, file).is_file()
+    ]
+
+
+def _members(archive: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            names = sorted({i.filename for i in opened.infolist() if not i.is_dir()})
+    except ZIP_ERRORS as error:
+        raise ConfigError("not a readable zip archive", where=str(archive), why=str(error),
+                          remedy="make the archive anew") from error  # fmt: skip
+    return [SourceModel(path=str(archive), member=name) for name in names if name.lower().endswith(suffixes)]
+
+
+class Spool:
+    """Brings members of an archive to a folder of its own, where their sizes are bounded and their names are ours."""
+
+    def __init__(self, source: SourceModel, folder: Path) -> None:
+        self.source = source
+        self.folder = folder
+        self.path = folder / "model.onnx"
+
+    def fetch_model(self) -> Path:
+        """Extract the model; ModelError when it cannot be read, lies outside the archive's root or is too large."""
+        self._fetch(self.source.member, self.path)
+        return self.path
+
+    def fetch_beside(self, location: str) -> None:
+        """Extract the file that the model names as external data, to the same place relative to the model.
+
+        `location` must have been checked to be relative and free of `..`. A member that is missing is left missing.
+        """
+        member = PurePosixPath(self.source.member).parent / location
+        target = self.folder / location
+        if target != self.path and not target.exists():
+            self._fetch(str(member), target, optional=True)
+
+    def _fetch(self, member: str, target: Path, *, optional: bool = False) -> None:
+        where = self.source.name
+        if member.startswith(("/", "\\")) or ".." in PurePosixPath(member).parts:
+            raise ModelError("the archive's entry lies outside its root", where=where, why=member,
+                             remedy="make the archive anew with relative names")  # fmt: skip
+        try:
+            with zipfile.ZipFile(self.source.path) as archive:
+                if optional and member not in archive.NameToInfo:
+                    return
+                self._extract(archive, archive.getinfo(member), target)
+        except KeyError as error:
+            raise ModelError("no such member in the archive", where=where, remedy="list the archive") from error
+        except ZIP_ERRORS as error:
+            raise ModelError("the archive's member cannot be extracted", where=where, why=str(error),
+                             remedy="make the archive anew, without a password") from error  # fmt: skip
+
+    def _extract(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
+        if info.file_size > MAX_MEMBER_BYTES:
+            raise ModelError("the archive's member is too large", where=self.source.name,
+                             why=f"{info.file_size} bytes are declared, a model has at most {MAX_MEMBER_BYTES}",
+                             remedy="models over 2 GiB cannot become ORT format files")  # fmt: skip
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(info) as packed, target.open("wb") as out:
+            shutil.copyfileobj(packed, out, COPY_BYTES)

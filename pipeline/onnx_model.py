@@ -1,0 +1,377 @@
+"""Load, check and prepare an ONNX model without taking its weights into memory.
+
+A loaded model's large initializers are external data: byte ranges of the model file itself or of the file that the
+model names. ONNX Runtime maps them, the ORT format writer copies them from where they lie, and nobody parses them.
+"""
+
+import difflib
+import hashlib
+import mmap
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from .errors import ConfigError, ModelError
+from .model_sources import SourceModel, Spool
+from .onnx_wire import WireError, lean_model
+
+if TYPE_CHECKING:
+    import onnx
+
+# Below this a tensor is read into the message: a range of its own would cost more than it saves.
+LARGE_BYTES = 16 << 10
+# FlatBuffers offsets and ONNX Runtime's verifier end at 2 GiB; the graph around the weights needs some of it.
+MAX_WEIGHT_BYTES = (2 << 30) - (64 << 20)
+# Bits of one element by TensorProto.DataType (onnx.proto3); strings (8) have no fixed size.
+ELEMENT_BITS = {
+    1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64, 14: 64, 15: 128, 16: 16,
+    17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2,
+}  # fmt: skip
+# ONNX Runtime's own location for tensors that lie in memory: a file that names it would hand it an address.
+MEMORY_MARKER = "_ORT_MEM_ADDR_"
+# What files that are no models begin with, and what to do about it.
+NOT_MODELS = (
+    (b"version https://git-lfs", "it is a git LFS pointer, not the model", "run `git lfs pull`"),
+    (b"\x1f\x8b", "it is compressed with gzip", "unpack it with gunzip"),
+    (b"PK\x03\x04", "it is a zip archive", "name it .zip: models in archives are read"),
+    (b"<", "it is HTML or XML, perhaps an error page in place of a download", "download the model again"),
+    (b"{", "it is JSON text", "save the model in ONNX's binary format"),
+    (b"\x89PNG", "it is a picture", "name the model file"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByteRange:
+    """Where the bytes of a weight lie: little-endian, as ONNX Runtime stores them."""
+
+    file: Path
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """An ONNX model whose large initializers are external data under `folder`.
+
+    `weights` has the place of each of them by initializer name (main graph only: those of bodies are in the message).
+    """
+
+    source: SourceModel
+    path: Path
+    folder: Path
+    proto: "onnx.ModelProto"
+    weights: Mapping[str, ByteRange]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedModel(LoadedModel):
+    """A loaded model ready to convert: no initializers among the inputs, symbolic dimensions fixed as configured.
+
+    `dynamic` lists what is left open, as `input[axis] name`; `operators` counts "domain:op" in the main graph.
+    """
+
+    dynamic: tuple[str, ...] = ()
+    operators: Mapping[str, int] = field(default_factory=dict)
+
+
+def load_model(source: SourceModel, work_folder: Path) -> LoadedModel:
+    """Read the model's graph and find its weights; members of archives are spooled to `work_folder` first.
+
+    ModelError when the file is missing, empty, cut off or no ONNX model, when external data is missing, too short or
+    outside the model's folder, and when the weights are too large for the ORT format.
+    """
+    if not source.member:
+        return _load(source, Path(source.path), None)
+    spool = Spool(source, work_folder)
+    return _load(source, spool.fetch_model(), spool)
+
+
+def _load(source: SourceModel, path: Path, spool: Spool | None) -> LoadedModel:
+    data = _frame(source, path)
+    proto = _parse(source, data)
+    if not proto.HasField("graph"):
+        raise _not_onnx(source, "it has no graph")
+    weights = _resolve_external(source, path, proto, spool)
+    total = sum(r.length for r in weights.values())
+    if total > MAX_WEIGHT_BYTES:
+        raise ModelError("the model is too large for the ORT format", where=source.name,
+                         why=f"its weights are {total} bytes, an ORT format file ends at 2 GiB",
+                         remedy="quantize the model, or split it")  # fmt: skip
+    return LoadedModel(source=source, path=path, folder=path.parent.resolve(), proto=proto, weights=weights)
+
+
+def _not_onnx(source: SourceModel, why: str, remedy: str = "") -> ModelError:
+    remedy = remedy or "export the model again; `onnx.checker.check_model` says more"
+    return ModelError("not a usable ONNX model", where=source.name, why=why, remedy=remedy)
+
+
+def _frame(source: SourceModel, path: Path) -> bytes:
+    """The model's message with large initializers as external data in the file itself."""
+    try:
+        if not path.is_file():
+            raise ModelError("no such model file", where=source.name, remedy="check the path")
+        if not (size := path.stat().st_size):
+            raise _not_onnx(source, "the file is empty", "download or export it again")
+        with path.open("rb") as opened, mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
+            _refuse_known(source, data[:32])
+            with memoryview(data) as view:
+                return lean_model(view, _own_location(path), LARGE_BYTES if _can_point_to(path) else size)
+    except OSError as error:
+        raise ModelError("the model cannot be read", where=source.name, why=str(error), remedy="check it") from error
+    except WireError as error:
+        raise _not_onnx(source, f"it is cut off or damaged: {error}") from error
+
+
+def _own_location(path: Path) -> str:
+    return path.resolve().name
+
+
+def _can_point_to(path: Path) -> bool:
+    """Whether external data can name the file itself: its name is UTF-8 and no link leads out of its folder."""
+    real = path.resolve()
+    return real.parent == path.parent.resolve() and real.name.isprintable() and "\\" not in real.name
+
+
+def _refuse_known(source: SourceModel, head: bytes) -> None:
+    if head[4:8] == b"ORTM":
+        raise _not_onnx(source, "it is an ORT format model already", "convert the ONNX model that it was made from")
+    for magic, why, remedy in NOT_MODELS:
+        if head.startswith(magic):
+            raise _not_onnx(source, why, remedy)
+
+
+def _parse(source: SourceModel, data: bytes) -> "onnx.ModelProto":
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        proto = onnx.ModelProto()
+        proto.ParseFromString(data)
+    except (DecodeError, ValueError, RecursionError) as error:
+        raise _not_onnx(source, f"it is no protobuf message of a model: {error}") from error
+    return proto
+
+
+def subgraphs(graph: "onnx.GraphProto") -> Iterator["onnx.GraphProto"]:
+    """The graph and all bodies inside it, in no special order; not recursive, so depth is no matter."""
+    stack = [graph]
+    while stack:
+        current = stack.pop()
+        yield current
+        for node in current.node:
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    stack.append(attribute.g)
+                stack.extend(attribute.graphs)
+
+
+def _resolve_external(
+    source: SourceModel, path: Path, proto: "onnx.ModelProto", spool: Spool | None
+) -> dict[str, ByteRange]:
+    """Check every external tensor; large ones of the main graph stay external, all others are read in."""
+    resolver = _ExternalData(source, path, spool)
+    weights: dict[str, ByteRange] = {}
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == tensor.EXTERNAL:
+            place = resolver.locate(tensor)
+            if place.length > LARGE_BYTES:
+                weights[tensor.name] = place
+            else:
+                _read_in(tensor, place)
+    for tensor in _other_tensors(proto):
+        if tensor.data_location == tensor.EXTERNAL:
+            _read_in(tensor, resolver.locate(tensor))
+    return weights
+
+
+def _other_tensors(proto: "onnx.ModelProto") -> Iterator["onnx.TensorProto"]:
+    """Tensors that are not initializers of the main graph: in bodies, attributes and functions."""
+    for graph in subgraphs(proto.graph):
+        yield from () if graph is proto.graph else graph.initializer
+        for node in graph.node:
+            for attribute in node.attribute:
+                yield from (attribute.t, *attribute.tensors) if attribute.HasField("t") else attribute.tensors
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+    for function in proto.functions:
+        for node in function.node:
+            for attribute in node.attribute:
+                yield from (attribute.t, *attribute.tensors) if attribute.HasField("t") else attribute.tensors
+
+
+def _read_in(tensor: "onnx.TensorProto", place: ByteRange) -> None:
+    with place.file.open("rb") as opened:
+        opened.seek(place.offset)
+        tensor.raw_data = opened.read(place.length)
+    del tensor.external_data[:]
+    tensor.ClearField("data_location")
+
+
+class _ExternalData:
+    """Finds the bytes of external tensors, and refuses places that a model has no right to name."""
+
+    def __init__(self, source: SourceModel, path: Path, spool: Spool | None) -> None:
+        self.source = source
+        self.path = path
+        self.folder = path.parent.resolve()
+        self.spool = spool
+        self.files: dict[str, Path] = {}
+
+    def locate(self, tensor: "onnx.TensorProto") -> ByteRange:
+        """Where the tensor's bytes lie, and write that place into the tensor in full; ModelError when it has none."""
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        file = self._file(tensor, entries.get("location", ""))
+        offset = self._number(tensor, entries.get("offset", "0") or "0")
+        needed = tensor_bytes(tensor)
+        length = self._number(tensor, entries["length"]) if entries.get("length") else needed
+        size = file.stat().st_size
+        if length is None or needed is None or length != needed or offset + length > size:
+            raise self._error(tensor, f"{needed} bytes are needed, {length} at {offset} are named, the file has {size}")
+        entries |= {"location": str(file.relative_to(self.folder)), "offset": str(offset), "length": str(length)}
+        del tensor.external_data[:]
+        for key in ("location", "offset", "length"):
+            tensor.external_data.add(key=key, value=entries[key])
+        return ByteRange(file=file, offset=offset, length=length)
+
+    def _file(self, tensor: "onnx.TensorProto", location: str) -> Path:
+        if location not in self.files:
+            self.files[location] = self._check_file(tensor, location)
+        return self.files[location]
+
+    def _check_file(self, tensor: "onnx.TensorProto", location: str) -> Path:
+        if not _is_beside(location):
+            raise self._error(tensor, f"{location!r} is not a file in the model's folder or below it")
+        if self.spool:
+            self.spool.fetch_beside(location)
+        real = (self.folder / location).resolve()
+        if not real.is_relative_to(self.folder):
+            raise self._error(tensor, f"{location!r} is a link out of the model's folder")
+        if not real.is_file():
+            raise self._error(tensor, f"there is no file {location!r} beside the model")
+        return real
+
+    def _number(self, tensor: "onnx.TensorProto", text: str) -> int:
+        if re.fullmatch(r"[0-9]{1,18}", text):
+            return int(text)
+        raise self._error(tensor, f"{text[:40]!r} is not an offset or length")
+
+    def _error(self, tensor: "onnx.TensorProto", why: str) -> ModelError:
+        return ModelError(
+            f"external data of {tensor.name[:80]!r} cannot be used",
+            where=self.source.name,
+            why=why,
+            remedy="keep the model and its data files together in one folder, as they were exported",
+        )
+
+
+def _is_beside(location: str) -> bool:
+    """Whether the location is a relative path that goes only downwards (URLs and drive letters have a colon)."""
+    parts = PurePosixPath(location.replace("\\", "/")).parts
+    forbidden = ("..", "/", MEMORY_MARKER)
+    return bool(parts) and ":" not in parts[0] and "\0" not in location and not any(p in forbidden for p in parts)
+
+
+def tensor_bytes(tensor: "onnx.TensorProto") -> int | None:
+    """Bytes that the tensor's elements take, from type and dimensions; None for strings, unknown types, bad sizes."""
+    bits = ELEMENT_BITS.get(tensor.data_type)
+    count = 1
+    for dim in tensor.dims:
+        count *= dim
+        if dim < 0 or count > MAX_WEIGHT_BYTES:
+            return None
+    return None if bits is None else (count * bits + 7) // 8
+
+
+def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int]) -> PreparedModel:
+    """Initializers out of the graph inputs, symbolic dimensions fixed.
+
+    Keys of `fixed_dimensions` are symbolic names, or `input[axis]` for a dimension that has none. An initializer that
+    is also an input could be overridden by the caller and so is no constant to the optimizer (ONNX IR specification,
+    initializers); without the input it needs IR version 4. ConfigError for a key that names nothing.
+    """
+    import onnx
+
+    proto = onnx.ModelProto()
+    proto.CopyFrom(loaded.proto)
+    _remove_initializers_from_inputs(proto)
+    _fix_dimensions(loaded.source, proto, fixed_dimensions)
+    return PreparedModel(
+        source=loaded.source, path=loaded.path, folder=loaded.folder, proto=proto, weights=loaded.weights,
+        dynamic=tuple(label for label, dim in _input_dimensions(proto.graph) if not _is_fixed(dim)),
+        operators=dict(sorted(Counter(f"{n.domain or 'ai.onnx'}:{n.op_type}" for n in proto.graph.node).items())),
+    )  # fmt: skip
+
+
+def _remove_initializers_from_inputs(proto: "onnx.ModelProto") -> None:
+    graph = proto.graph
+    constants = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+    kept = [i for i in graph.input if i.name not in constants]
+    if len(kept) < len(graph.input):
+        del graph.input[:]
+        graph.input.extend(kept)
+        proto.ir_version = max(proto.ir_version, 4)
+
+
+def _input_dimensions(graph: "onnx.GraphProto") -> Iterator[tuple[str, "onnx.TensorShapeProto.Dimension"]]:
+    """Dimensions of the graph's inputs with their labels `input[axis] name`."""
+    for value in graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            yield f"{value.name}[{axis}] {dim.dim_param}".rstrip(), dim
+
+
+def _is_fixed(dim: "onnx.TensorShapeProto.Dimension") -> bool:
+    return bool(dim.HasField("dim_value")) and dim.dim_value >= 0
+
+
+def _fix_dimensions(source: SourceModel, proto: "onnx.ModelProto", fixed: Mapping[str, int]) -> None:
+    if not fixed:
+        return
+    open_dims = [(label, dim) for label, dim in _input_dimensions(proto.graph) if not _is_fixed(dim)]
+    by_key = {label.partition(" ")[0]: dim for label, dim in open_dims}
+    names = {dim.dim_param for _, dim in open_dims if dim.dim_param}
+    for key in fixed:
+        if key not in names and key not in by_key:
+            raise _unknown_dimension(source, key, sorted(names | set(by_key)))
+    for key, dim in by_key.items():
+        if key in fixed:
+            dim.dim_value = fixed[key]
+    for graph in subgraphs(proto.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_param in fixed:
+                    dim.dim_value = fixed[dim.dim_param]
+
+
+def _unknown_dimension(source: SourceModel, key: str, known: list[str]) -> ConfigError:
+    close = difflib.get_close_matches(key, known, n=1)
+    remedy = f"did you mean {close[0]!r}?" if close else f"open dimensions: {', '.join(known) or 'none'}"
+    return ConfigError(f"the model has no open dimension {key!r}", where=source.name, remedy=remedy)
+
+
+def range_digest(place: ByteRange) -> str:
+    """sha256 of the bytes of a weight."""
+    with (
+        place.file.open("rb") as opened,
+        mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        memoryview(data) as view,
+        view[place.offset : place.offset + place.length] as weight,
+    ):
+        return hashlib.sha256(weight).hexdigest()
+
+
+def content_digest(model: PreparedModel, weight_digests: Mapping[str, str]) -> str:
+    """One digest of everything that conversion reads: the prepared graph and the weights, not where they lie."""
+    import onnx
+
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model.proto)
+    for tensor in bare.graph.initializer:
+        del tensor.external_data[:]
+    digest = hashlib.sha256(bare.SerializeToString(deterministic=True))
+    for name in sorted(weight_digests):
+        digest.update(os.fsencode(f"{name}\0{weight_digests[name]}\0"))
+    return digest.hexdigest()
