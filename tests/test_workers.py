@@ -11,6 +11,9 @@ from pipeline.errors import ModelError
 from pipeline.workers import Task, run_tasks
 
 
+SPAN_NS = 300_000_000
+
+
 class Order(msgspec.Struct, frozen=True):
     """What the child is to do."""
 
@@ -30,6 +33,9 @@ def obey(order: Order) -> int:
         time.sleep(60)
     if order.deed == "exit":
         os._exit(7)
+    if order.deed == "span":
+        time.sleep(SPAN_NS / 1e9)
+        return time.monotonic_ns()
     return order.number * 2
 
 
@@ -63,9 +69,14 @@ def test_a_bad_task_costs_only_itself(deed: str, why: str) -> None:
     assert error.remedy
 
 
-def test_the_memory_budget_keeps_large_tasks_apart() -> None:
-    given = [Task(label="big", request=Order("double", n), memory_bytes=6) for n in range(4)]
-    assert len(list(run_tasks(obey, int, given, processes=2, memory_bytes=10))) == 4
+def test_tasks_run_side_by_side_only_within_the_memory_budget() -> None:
+    def most_at_once(memory_bytes: int) -> int:
+        given = [Task(label="big", request=Order("span"), memory_bytes=6) for _ in range(4)]
+        ends = [o.value or 0 for o in run_tasks(obey, int, given, processes=2, memory_bytes=memory_bytes)]
+        return max(sum(end - SPAN_NS < other <= end for other in ends) for end in ends)
+
+    assert most_at_once(memory_bytes=12) == 2
+    assert most_at_once(memory_bytes=10) == 1
 
 
 def test_stopping_early_leaves_no_child_behind() -> None:

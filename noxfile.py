@@ -1,0 +1,135 @@
+"""Sessions only: each installs what it needs and calls one command. `nox -l` lists them.
+
+Arguments after `--` go to the command: `nox -s convert -- my.onnx --output out`.
+"""
+
+import nox
+
+nox.needs_version = ">=2024.10.9"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.reuse_existing_virtualenvs = True
+nox.options.sessions = ["pipeline"]
+
+PROJECT = nox.project.load_toml("pyproject.toml")
+EXAMPLE = "build_configs/mnist.toml"
+
+
+def groups(*names: str) -> list[str]:
+    """Requirements of dependency groups in pyproject.toml."""
+    return [requirement for name in names for requirement in nox.project.dependency_groups(PROJECT, name)]
+
+
+def command(session: nox.Session, *arguments: str) -> None:
+    """Install the project and run one of its commands with the session's own arguments behind."""
+    session.install("-e", ".")
+    session.run("ort-mobile", *arguments, *session.posargs)
+
+
+@nox.session
+def pipeline(session: nox.Session) -> None:
+    """The whole job: convert, check, measure, choose, bundle, report (build_configs/mnist.toml by default)."""
+    command(session, "run", *([] if session.posargs else [EXAMPLE]))
+
+
+@nox.session
+def convert(session: nox.Session) -> None:
+    """Convert models to ORT format: nox -s convert -- my.onnx --output out."""
+    command(session, "convert")
+
+
+@nox.session
+def op_config(session: nox.Session) -> None:
+    """Make, merge, prove and explain operator configs: nox -s op_config -- create out/*.ort."""
+    command(session, "op-config")
+
+
+@nox.session
+def build_probe(session: nox.Session) -> None:
+    """Build the probe for this computer or for Android: nox -s build_probe -- --abi arm64-v8a."""
+    session.install("-e", ".[android]")
+    session.run("ort-mobile", "build-probe", *session.posargs)
+
+
+@nox.session
+def devices(session: nox.Session) -> None:
+    """List devices and whether each is ready."""
+    command(session, "devices")
+
+
+@nox.session
+def perf(session: nox.Session) -> None:
+    """Measure models on devices as they are: nox -s perf -- model.ort --device local."""
+    command(session, "perf")
+
+
+@nox.session
+def report(session: nox.Session) -> None:
+    """Write the report of stored results again: nox -s report -- output/mnist."""
+    command(session, "report")
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Make the bundle of stored results again: nox -s release -- output/mnist."""
+    command(session, "release")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Unit, property, oracle and integration tests; those that need a real adbd are in device_tests."""
+    session.install("-e", ".[android]", *groups("test"))
+    arguments = session.posargs or ["-n", "2", "-m", "not device and not slow"]
+    session.run("python", "-m", "pytest", *arguments)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check rules, format (ruff) and the one-way imports of docs/architecture.md (import-linter)."""
+    session.install("-e", ".", *groups("lint"))
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports")
+
+
+@nox.session
+def typecheck(session: nox.Session) -> None:
+    """Check types (mypy --strict) of the packages, the tests, the benchmarks and this file."""
+    session.install("-e", ".", *groups("test", "typecheck"))
+    session.run("mypy")
+
+
+@nox.session
+def lowest(session: nox.Session) -> None:
+    """The tests with the lowest versions of the dependencies that pyproject.toml allows."""
+    lowest_versions = [requirement.replace(">=", "==") for requirement in PROJECT["project"]["dependencies"]]
+    session.install("-e", ".[android]", *lowest_versions, *groups("test"))
+    session.run("python", "-m", "pytest", "-n", "2", "-m", "not device and not slow", *session.posargs)
+
+
+@nox.session
+def device_tests(session: nox.Session) -> None:
+    """Tests with a real adb server and adbd of their own; never touches your devices."""
+    session.install("-e", ".[android]", *groups("test"))
+    session.run("python", "-m", "pytest", "-m", "device", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("onnxruntime", ["1.21.0", "1.23.2", "1.28.0"])
+def oracle(session: nox.Session, onnxruntime: str) -> None:
+    """Agreement of claims and histograms with ground truth of real builds (../shared/ep_oracle), by release."""
+    session.install("-e", ".", f"onnxruntime=={onnxruntime}", *groups("test"))
+    session.run("python", "benchmarks/oracle_agreement.py", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Side-by-side measurements with what users have today: ratios, medians, and this machine's noise."""
+    session.install("-e", ".", *groups("bench"))
+    session.run("python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session
+def reference(session: nox.Session) -> None:
+    """Generate docs/reference/ and the JSON schemas from the code."""
+    session.install("-e", ".")
+    session.run("python", "docs/make_reference.py")

@@ -1,0 +1,124 @@
+"""Files that are either whole or not there: hashing, atomic writes, names that are safe on every file system."""
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.errors import MissingError, PipelineError
+
+CHUNK_BYTES = 1 << 20
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file's bytes, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def safe_name(text: str) -> str:
+    """A file name from any text: what is not a letter, digit, dot, dash or underscore becomes `_`.
+
+    A name that had to change gets some of its digest, so that two texts never share a name.
+    """
+    cleaned = re.sub(r"[^A-Za-z0-9._-]", "_", text)[:80].lstrip(".-") or "_"
+    if cleaned == text:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    return f"{cleaned}-{digest[:8]}"
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block ends well, and vanishes when not.
+
+    The bytes are on disk before the name is (fsync, rename), so that no reader and no crash sees half a file.
+    """
+    make_folder(path.parent)
+    with storage_errors(path):
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=".part", dir=path.parent)
+        os.close(descriptor)
+    temporary = Path(name)
+    try:
+        with storage_errors(path):
+            yield temporary
+            _sync(temporary)
+            temporary.chmod(0o666 & ~umask())
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a UTF-8 text with LF line ends whole or not at all."""
+    write_bytes(path, content.encode("utf-8"))
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file whole or not at all; the file system shares the bytes where it can."""
+    import shutil
+
+    with replacing(target) as temporary:
+        shutil.copyfile(source, temporary)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents; raises with the remedy when that cannot be done."""
+    with storage_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn what the operating system says about writing into our errors, with the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise _explain(error, path) from error
+
+
+REMEDIES = {
+    errno.ENOSPC: "free some space on that disk, or choose another folder with --output",
+    errno.EDQUOT: "your disk quota is used up: free some space, or choose another folder with --output",
+    errno.EACCES: "choose a folder that you may write with --output, or change its permissions",
+    errno.EPERM: "choose a folder that you may write with --output, or change its permissions",
+    errno.EROFS: "that disk is read-only: choose another folder with --output",
+    errno.ENOTDIR: "a file stands where a folder is needed: choose another folder with --output",
+    errno.EEXIST: "a file stands where a folder is needed: choose another folder with --output",
+    errno.ENAMETOOLONG: "choose a shorter name or folder",
+}
+
+
+def _explain(error: OSError, path: Path) -> PipelineError:
+    kind = MissingError if error.errno in (errno.ENOSPC, errno.EDQUOT) else PipelineError
+    return kind(
+        "cannot write",
+        where=str(path),
+        why=error.strerror or str(error),
+        remedy=REMEDIES.get(error.errno or 0, "see the reason, or choose another folder with --output"),
+    )
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def umask() -> int:
+    """The permissions that this process takes away from new files."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

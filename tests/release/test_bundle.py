@@ -1,0 +1,139 @@
+"""Bundles: the same inputs give the same digest, and no byte can change unseen."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import CheckFailed, ConfigError, PipelineError
+from pipeline.release.bundle import make_bundle
+from pipeline.release.manifest import MANIFEST_FILE, SEAL_FILE, Shipped, content_digest
+from pipeline.release.verify import verify_bundle
+from pipeline.variant import Level, Variant
+
+SHIPS = (
+    Shipped(
+        target="phone",
+        platform="android",
+        model="m",
+        model_sha256="0" * 64,
+        variant=Variant(level=Level.BASIC),
+        file="models/m.ort",
+        semantic_digest="1" * 64,
+        provider="cpu",
+        ort_release="1.31",
+        reason="the only one",
+    ),
+)
+
+
+def bundle_in(folder: Path, seconds: float = 1.0) -> str:
+    (folder / "m.ort").parent.mkdir(parents=True, exist_ok=True)
+    (folder / "m.ort").write_bytes(bytes(range(256)) * 40)
+    content = make_bundle(
+        folder / "bundle",
+        name="demo",
+        sources={"models/m.ort": folder / "m.ort", "operators/required_operators.config": b"ai.onnx;13;Relu\n"},
+        ships=SHIPS,
+        made_with={"onnxruntime": "1.31.1"},
+        evidence={"seconds": seconds},
+    )
+    return content_digest(content)
+
+
+def test_the_digest_depends_on_the_inputs_alone(tmp_path: Path) -> None:
+    first = bundle_in(tmp_path / "a", seconds=1.0)
+    old = os.umask(0o077)
+    try:
+        second = bundle_in(tmp_path / "other place", seconds=2.0)
+    finally:
+        os.umask(old)
+    assert first == second
+    assert content_digest(verify_bundle(tmp_path / "other place" / "bundle")) == first
+
+
+def test_a_new_bundle_takes_the_old_ones_place_and_leaves_no_rest(tmp_path: Path) -> None:
+    bundle_in(tmp_path)
+    bundle_in(tmp_path, seconds=2.0)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle", "m.ort"]
+    verify_bundle(tmp_path / "bundle")
+
+
+def test_every_changed_byte_is_found_and_its_file_named(tmp_path: Path) -> None:
+    bundle_in(tmp_path)
+    bundle = tmp_path / "bundle"
+    for path in [p for p in bundle.rglob("*") if p.is_file()]:
+        whole = path.read_bytes()
+        for place in {0, len(whole) // 2, len(whole) - 1}:
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            with pytest.raises(CheckFailed) as caught:
+                verify_bundle(bundle)
+            assert path.name in caught.value.why
+        path.write_bytes(whole)
+    verify_bundle(bundle)
+
+
+@pytest.mark.parametrize("name", ["models/m.ort", SEAL_FILE])
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    bundle_in(tmp_path)
+    (tmp_path / "bundle" / name).unlink()
+    with pytest.raises(CheckFailed, match="not as it was made") as caught:
+        verify_bundle(tmp_path / "bundle")
+    assert f"missing: {name}" in caught.value.why
+
+
+def test_added_files_folders_and_links_are_named(tmp_path: Path) -> None:
+    bundle_in(tmp_path)
+    bundle = tmp_path / "bundle"
+    (bundle / "models" / "extra.ort").write_bytes(b"x")
+    (bundle / "empty").mkdir()
+    (bundle / "link").symlink_to("models")
+    with pytest.raises(CheckFailed) as caught:
+        verify_bundle(bundle)
+    assert caught.value.why == "added: empty/; added: link; added: models/extra.ort"
+
+
+def test_a_truncated_file_is_named_with_its_sizes(tmp_path: Path) -> None:
+    bundle_in(tmp_path)
+    os.truncate(tmp_path / "bundle" / "models" / "m.ort", 100)
+    with pytest.raises(CheckFailed) as caught:
+        verify_bundle(tmp_path / "bundle")
+    assert "models/m.ort (100 bytes instead of 10240)" in caught.value.why
+
+
+def test_a_manifest_sealed_anew_is_still_held_to_its_content_digest(tmp_path: Path) -> None:
+    from pipeline.files import sha256_of
+
+    bundle_in(tmp_path)
+    manifest = tmp_path / "bundle" / MANIFEST_FILE
+    manifest.write_text(manifest.read_text().replace('"the only one"', '"a forged one"'))
+    (manifest.parent / SEAL_FILE).write_text(f"{sha256_of(manifest)}  {MANIFEST_FILE}\n")
+    with pytest.raises(CheckFailed) as caught:
+        verify_bundle(manifest.parent)
+    assert "content part" in caught.value.why
+
+
+def test_no_bundle_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no bundle here"):
+        verify_bundle(tmp_path)
+
+
+def test_a_folder_with_other_things_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "thesis.txt").write_text("years of work")
+    with pytest.raises(PipelineError, match="no bundle of ours"):
+        bundle_in(tmp_path)
+    assert (tmp_path / "bundle" / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("path", ["../m.ort", "/etc/hostname", "models/../../m.ort"])
+def test_a_manifest_that_points_outside_is_refused_unread(tmp_path: Path, path: str) -> None:
+    from pipeline.files import sha256_of
+
+    bundle_in(tmp_path)
+    manifest = tmp_path / "bundle" / MANIFEST_FILE
+    manifest.write_text(manifest.read_text().replace('"path": "models/m.ort"', f'"path": "{path}"'))
+    (manifest.parent / SEAL_FILE).write_text(f"{sha256_of(manifest)}  {MANIFEST_FILE}\n")
+    with pytest.raises(CheckFailed) as caught:
+        verify_bundle(manifest.parent)
+    assert "unreadable" in caught.value.why
