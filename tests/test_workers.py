@@ -10,7 +10,6 @@ import pytest
 from pipeline.errors import ModelError
 from pipeline.workers import Task, run_tasks
 
-
 SPAN_NS = 300_000_000
 
 

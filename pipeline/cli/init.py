@@ -1,0 +1,26 @@
+"""`ort-mobile init`: writes a commented config to start from."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Where to write it; MODEL's name with .toml here by default."
+)
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+def init(model: Path, output: Path | None, force: bool) -> None:
+    """Write a commented config for MODEL (an .onnx file), with its inputs and open dimensions filled in."""
+    from pipeline.config_template import config_text
+    from pipeline.errors import ConfigError
+    from pipeline.files import write_text
+
+    path = output or Path(f"{model.stem}.toml")
+    if path.exists() and not force:
+        raise ConfigError(
+            "there is a file already", where=str(path), remedy="choose another with --output, or pass --force"
+        )
+    write_text(path, config_text(model, path.parent))
+    click.echo(f"{path}: written; run it with `ort-mobile run {path}`")
