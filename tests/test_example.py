@@ -85,7 +85,7 @@ def test_gives_the_stored_outputs_and_the_stored_labels(tmp_path: Path) -> None:
         expected = numpy_helper.to_array(onnx.load_tensor(str(data_set / "output_0.pb")))
         np.testing.assert_allclose(run(["logits"], {"image": image})[0], expected, rtol=1e-4, atol=1e-4)
     evaluation = np.load(EXAMPLE / "evaluation.npz", allow_pickle=False)
-    images, labels = evaluation["image"], evaluation["labels"]
+    images, labels = evaluation["inputs"], evaluation["labels"]
     assert images.shape == (360, 1, 28, 28)
     assert images.dtype == labels.dtype == np.uint8
     answers = [run(["logits"], {"image": image[None].astype(np.float32)})[0].argmax() for image in images]
@@ -95,7 +95,7 @@ def test_gives_the_stored_outputs_and_the_stored_labels(tmp_path: Path) -> None:
 def test_held_out_part_is_what_the_script_holds_out(make: ModuleType) -> None:
     training, evaluation = make.split(make.load_digits())
     stored = np.load(EXAMPLE / "evaluation.npz", allow_pickle=False)
-    np.testing.assert_array_equal(evaluation.images, stored["image"])
+    np.testing.assert_array_equal(evaluation.images, stored["inputs"])
     np.testing.assert_array_equal(evaluation.labels, stored["labels"])
     assert len(training.labels) + len(evaluation.labels) == 1797
 

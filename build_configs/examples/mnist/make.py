@@ -346,7 +346,7 @@ def make(folder: Path) -> float:
     logits = exact_logits(stored(weights), evaluation)
     write_test_data(folder, evaluation, logits.astype(np.float32))
     labels = evaluation.labels.astype(np.uint8)
-    np.savez_compressed(folder / "evaluation.npz", image=evaluation.images, labels=labels)
+    np.savez_compressed(folder / "evaluation.npz", inputs=evaluation.images, labels=labels)
     write_digests(folder)
     return float((logits.argmax(-1) == evaluation.labels).mean())
 
