@@ -165,6 +165,18 @@ class Config(Table, frozen=True, kw_only=True):
     """Where results go."""
 
 
+TABLES: dict[str, type[Table]] = {
+    "Top level": Config,
+    "[[models]]": ModelConfig,
+    "[[targets]]": Target,
+    "[variants]": VariantsConfig,
+    "[[runs]]": RunConfig,
+    "[measure]": MeasureConfig,
+    "[check]": CheckConfig,
+    "[output]": OutputConfig,
+}
+"""Every table by its heading in the file."""
+
 DEFAULT_TARGET = Target(name="android-arm64", platform=Platform.ANDROID, abis=("arm64-v8a",), min_api_level=27)
 
 ADVISED_RUNS = (
@@ -235,7 +247,7 @@ def wanted_variants(config: VariantsConfig) -> list[Variant]:
 def config_schema() -> dict[str, Any]:
     """JSON schema of the config, for editors; the docstrings under the keys become descriptions."""
     (schema,), components = msgspec.json.schema_components([Config], ref_template="#/$defs/{name}")
-    for table in (Config, ModelConfig, Target, VariantsConfig, RunConfig, MeasureConfig, CheckConfig, OutputConfig):
+    for table in TABLES.values():
         for key, text in key_texts(table).items():
             components[table.__name__]["properties"][key].setdefault("description", text)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": components}

@@ -1,0 +1,126 @@
+"""Generates docs/reference/ and the JSON schemas from the code; a test holds that they are current.
+
+python docs/make_reference.py [--check]
+"""
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from pipeline.cli.main import COMMANDS, cli
+from pipeline.config import TABLES, Table, config_schema, key_texts
+from pipeline.errors import ExitCode
+
+DOCS = Path(__file__).resolve().parent
+MADE = "<!-- Made by docs/make_reference.py from the code: change that. -->\n\n"
+EXIT_TEXTS = {
+    ExitCode.DONE: "done",
+    ExitCode.SOME_FAILED: "some models or runs failed, the rest is done",
+    ExitCode.USAGE: "the command line or the config is wrong; nothing was done",
+    ExitCode.MISSING: "something is missing on this machine, or there is no device",
+    ExitCode.CHECK_FAILED: "a check says no: coverage, operators, budget, regression, a changed bundle",
+    ExitCode.INTERRUPTED: "interrupted",
+}
+
+
+def command_help(command: click.Command, path: str) -> Iterator[str]:
+    """The help of a command and of its subcommands, as Markdown."""
+    context = click.Context(command, info_name=path, terminal_width=100, max_content_width=100)
+    yield f"## `{path}`\n\n```text\n{command.get_help(context)}\n```\n\n"
+    if isinstance(command, click.Group) and command is not cli:
+        for name in command.list_commands(context):
+            subcommand = command.get_command(context, name)
+            if subcommand:
+                yield from command_help(subcommand, f"{path} {name}")
+
+
+def commands_page() -> str:
+    """Every command with its help, and the exit codes."""
+    parts = [
+        MADE,
+        "# Commands\n\n`python -m pipeline` is the same as `ort-mobile`.\n\n",
+        *command_help(cli, "ort-mobile"),
+    ]
+    for name, (place, _) in COMMANDS.items():
+        module, _, attribute = place.partition(":")
+        parts += command_help(getattr(importlib.import_module(module), attribute), f"ort-mobile {name}")
+    parts.append("## Exit codes\n\n| code | meaning |\n| --- | --- |\n")
+    parts += [f"| {code.value} | {text} |\n" for code, text in EXIT_TEXTS.items()]
+    return "".join(parts)
+
+
+def type_text(schema: dict[str, Any]) -> str:
+    """What a key takes, in a few words, from its JSON schema."""
+    if "anyOf" in schema:
+        return " or ".join(type_text(option) for option in schema["anyOf"] if option.get("type") != "null")
+    if "$ref" in schema:
+        return f"see {schema['$ref'].rpartition('/')[2]}"
+    if schema.get("type") == "array":
+        return f"list of {type_text(schema.get('items') or schema['prefixItems'][0])}"
+    if schema.get("type") == "object":
+        return f"table of {type_text(schema.get('additionalProperties', {'type': 'any'}))}"
+    return str(schema.get("type", "any"))
+
+
+def default_text(field: msgspec.structs.FieldInfo) -> str:
+    """A key's default as TOML would have it."""
+    if field.required:
+        return "required"
+    value = msgspec.to_builtins(field.default if field.default is not msgspec.NODEFAULT else field.default_factory())  # type: ignore[operator,misc] # exactly one of the two is set
+    return "" if value is None or isinstance(value, dict) else f"`{json.dumps(value)}`"
+
+
+def table_page(table: type[Table], heading: str) -> str:
+    """One table of the config: its keys, types, defaults, meanings."""
+    properties = config_schema()["$defs"][table.__name__]["properties"]
+    texts = key_texts(table)
+    rows = [
+        f"| `{field.name}` | {type_text(properties[field.name])} | {default_text(field)} | {texts[field.name]} |\n"
+        for field in msgspec.structs.fields(table)
+    ]
+    head = f"## {heading}\n\n{(table.__doc__ or '').strip()}\n\n"
+    return head + "| key | takes | default | meaning |\n| --- | --- | --- | --- |\n" + "".join(rows) + "\n"
+
+
+CONFIG_INTRO = """# Config files
+
+TOML; unknown keys are errors. Paths are relative to the file. `ort-mobile init MODEL` writes one to start from, and
+`docs/config.schema.json` lets editors complete and check it.
+
+"""
+
+
+def config_page() -> str:
+    """Every key of a config file."""
+    return MADE + CONFIG_INTRO + "".join(table_page(table, heading) for heading, table in TABLES.items())
+
+
+def pages() -> dict[Path, str]:
+    """Every generated file with its text."""
+    return {
+        DOCS / "reference" / "commands.md": commands_page(),
+        DOCS / "reference" / "config.md": config_page(),
+        DOCS / "config.schema.json": json.dumps(config_schema(), indent=2) + "\n",
+    }
+
+
+def main() -> int:
+    """Write the pages, or with --check say which are not current."""
+    stale = [path for path, text in pages().items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    for path in stale:
+        if "--check" in sys.argv:
+            print(f"{path.relative_to(DOCS.parent)} is not current: run `nox -s reference`")
+        else:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(pages()[path], encoding="utf-8")
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

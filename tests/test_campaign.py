@@ -1,0 +1,118 @@
+"""The plan of a campaign: every run is legal or has its reason."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_runner.device import DeviceFacts
+from device_runner.spec import NnapiFlag, RunOptions
+from pipeline.campaign import (
+    Inputs,
+    Lane,
+    baseline_of,
+    check_patterns,
+    matches,
+    options_name,
+    order_of_round,
+    plan_lanes,
+    run_options,
+    spec_of,
+)
+from pipeline.config import ADVISED_RUNS, MeasureConfig, RunConfig
+from pipeline.errors import ConfigError
+from pipeline.variant import Artifact, Level, Style, Variant
+
+PHONE = DeviceFacts(name="adb:1", platform="android", api_level=30)
+OLD_PHONE = DeviceFacts(name="adb:2", platform="android", api_level=26)
+HERE = DeviceFacts(name="local", platform="linux")
+
+
+def artifact(level: Level = Level.BASIC, model: str = "m", **more: object) -> Artifact:
+    variant = Variant(level=level, style=Style.FIXED, **more)  # type: ignore[arg-type] # the tests name real fields
+    return Artifact(
+        model=model, variant=variant, file=f"{level}.ort", size_bytes=1, sha256="0" * 64, semantic_digest="1" * 64,
+        operators={}, source_operators={}, session_options={"a": "1"},
+    )  # fmt: skip
+
+
+ALL = [artifact(level) for level in (Level.NONE, Level.BASIC, Level.ALL)]
+
+
+def test_the_documented_advice_is_nnapi_on_basic_and_cpu_on_all() -> None:
+    lanes, skipped = plan_lanes(ADVISED_RUNS, ALL, [PHONE])
+    assert [lane.run_name for lane in lanes] == [
+        "basic-fixed/nnapi",
+        "none-fixed/cpu",
+        "basic-fixed/cpu",
+        "all-fixed/cpu",
+    ]
+    assert skipped == []
+
+
+@pytest.mark.parametrize(
+    ("options", "facts", "reason"),
+    [
+        (RunOptions(provider="nnapi"), OLD_PHONE, "API 26: NNAPI needs 27"),
+        (RunOptions(provider="nnapi", flags=(NnapiFlag.CPU_ONLY, NnapiFlag.CPU_DISABLED)), PHONE, "contradict"),
+        (
+            RunOptions(provider="nnapi", flags=(NnapiFlag.USE_NCHW,)),
+            msgspec.structs.replace(PHONE, api_level=28),
+            "API 28: USE_NCHW needs 29",
+        ),
+        (RunOptions(provider="cpu", flags=(NnapiFlag.USE_FP16,)), PHONE, "flags are NNAPI's"),
+        (RunOptions(provider="coreml"), PHONE, "CoreML is Apple's"),
+        (RunOptions(provider="nnapi"), msgspec.structs.replace(PHONE, nnapi=False), "has no NNAPI"),
+    ],
+)
+def test_illegal_runs_are_skipped_with_their_reason(options: RunOptions, facts: DeviceFacts, reason: str) -> None:
+    run = RunConfig(provider=options.provider, flags=tuple(options.flags))
+    lanes, skipped = plan_lanes([run], ALL, [facts])
+    assert lanes == []
+    assert [reason in skip.reason for skip in skipped] == [True] * 3
+
+
+def test_aware_artifacts_run_with_their_provider_or_the_cpu() -> None:
+    aware = artifact(Level.ALL, providers=("coreml-mlprogram",)).variant
+    assert [matches(RunConfig(provider=p), aware) for p in ("coreml", "cpu", "nnapi")] == [True, True, False]
+
+
+def test_unknown_flags_and_patterns_are_refused_with_what_there_is() -> None:
+    with pytest.raises(ConfigError) as caught:
+        run_options(RunConfig(provider="nnapi", flags=("USE_FP17",)))
+    assert "USE_FP16" in caught.value.remedy
+    with pytest.raises(ConfigError) as caught:
+        check_patterns([RunConfig(variants=("basci-fixed",))], [a.variant for a in ALL])
+    assert "basic-fixed" in caught.value.remedy
+
+
+def test_rounds_alternate_and_lose_nothing() -> None:
+    lanes, _ = plan_lanes(ADVISED_RUNS, ALL, [PHONE])
+    assert order_of_round(lanes, 0) == lanes
+    assert order_of_round(lanes, 1) == lanes[::-1]
+
+
+def test_the_baseline_is_the_one_named_or_the_first_on_the_cpu() -> None:
+    lanes, _ = plan_lanes(ADVISED_RUNS, ALL, [PHONE])
+    assert baseline_of(lanes, None).run_name == "none-fixed/cpu"
+    assert baseline_of(lanes, "all-fixed").run_name == "all-fixed/cpu"
+    assert baseline_of(lanes, "basic-fixed/nnapi").run_name == "basic-fixed/nnapi"
+
+
+def test_specs_carry_the_artifacts_session_options_and_the_runs_go_before_them() -> None:
+    lane = Lane(device="local", artifact=artifact(), options=RunOptions(session_config={"a": "2", "b": "3"}))
+    spec = spec_of(
+        lane, 3, model_file="m.ort", library=None, inputs=Inputs(dimensions={"n": 1}), measure=MeasureConfig()
+    )
+    assert spec.options.session_config == {"a": "2", "b": "3"}
+    assert spec.id == "local/m/basic-fixed/cpu+a=2+b=3#3"
+    assert spec.dimensions == {"n": 1}
+
+
+@given(
+    st.lists(st.sampled_from(list(NnapiFlag)), unique=True), st.integers(0, 8), st.dictionaries(st.text(), st.text())
+)
+def test_different_options_have_different_names(flags: list[NnapiFlag], threads: int, config: dict[str, str]) -> None:
+    options = RunOptions(provider="nnapi", flags=tuple(flags), intra_op_threads=threads, session_config=config)
+    other = msgspec.structs.replace(options, intra_op_threads=threads + 1)
+    assert options_name(options) != options_name(other)

@@ -1,0 +1,61 @@
+"""Files are whole or not there; names are safe."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import PipelineError
+from pipeline.files import make_folder, replacing, safe_name, sha256_of, write_bytes, write_text
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    write_text(path, "old")
+    with pytest.raises(ZeroDivisionError), replacing(path) as temporary:
+        temporary.write_bytes(b"half of the ne" + bytes([1 // 0]))
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_permissions_follow_the_umask(tmp_path: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        write_bytes(tmp_path / "f", b"x")
+    finally:
+        os.umask(old)
+    assert (tmp_path / "f").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_full_disk_is_named_with_its_remedy(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    with pytest.raises(PipelineError) as caught, replacing(tmp_path / "f"):
+        Path("/dev/full").write_bytes(b"x")
+    assert "No space left" in caught.value.why
+    assert "free some space" in caught.value.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_where_a_folder_is_needed(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("")
+    with pytest.raises(PipelineError) as caught:
+        make_folder(tmp_path / "f" / "g")
+    assert "a file stands where a folder is needed" in caught.value.remedy
+
+
+def test_digest_is_sha256(tmp_path: Path) -> None:
+    write_bytes(tmp_path / "f", b"abc")
+    assert sha256_of(tmp_path / "f").startswith("ba7816bf8f01cfea")
+
+
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_safe_names_are_safe_and_differ_where_the_texts_do(one: str, other: str) -> None:
+    name = safe_name(one)
+    assert name not in ("", ".", "..")
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+    assert not name.startswith((".", "-"))
+    assert len(name) <= 100
+    assert (safe_name(other) == name) == (one == other)
