@@ -1,0 +1,164 @@
+"""What is asked and what is answered: settings, decisions, partitions, and the JSON of `ort-mobile partition`."""
+
+from enum import StrEnum
+
+import msgspec
+
+from pipeline.errors import ConfigError
+
+
+class Provider(StrEnum):
+    """The execution providers whose claims are computed, by their names on the command line."""
+
+    NNAPI = "nnapi"
+    COREML_NN = "coreml-nn"
+    COREML_MLPROGRAM = "coreml-mlprogram"
+    XNNPACK = "xnnpack"
+
+
+class Optimize(StrEnum):
+    """What is judged: the file as it stands, or what ONNX Runtime's basic level makes of it."""
+
+    NONE = "none"
+    BASIC = "basic"
+
+
+NNAPI_FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
+"""Flags of NNAPI; only USE_NCHW changes claims (ep_rules D.1)."""
+
+OLDEST_RELEASE = (1, 19)
+DEFAULT_RELEASE = (1, 23)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything beside the model that a claim depends on. Options that another provider reads are ignored.
+
+    `ort_release` is (major, minor) of the ONNX Runtime on the phone. `api_level` is NNAPI's feature level (27 to 31 as
+    Android's API levels). `coreml_version` is 5 for iOS 15 to 8 for iOS 18. `coreml6_types` says whether the library
+    was built by Apple's tools, which lets MLProgram take f16 and i64 from release 1.24 on (ep_rules E.2).
+    """
+
+    provider: Provider
+    ort_release: tuple[int, int] = DEFAULT_RELEASE
+    api_level: int = 31
+    coreml_version: int = 7
+    require_static_input_shapes: bool = False
+    enable_on_subgraphs: bool = False
+    coreml6_types: bool = False
+    nnapi_flags: tuple[str, ...] = ()
+    stop_ops: tuple[str, ...] = ("NonMaxSuppression",)
+
+    def __post_init__(self) -> None:
+        if self.ort_release < OLDEST_RELEASE:
+            raise ConfigError(
+                f"no rules for ONNX Runtime {self.ort_release[0]}.{self.ort_release[1]}",
+                why=f"the tables begin with release {OLDEST_RELEASE[0]}.{OLDEST_RELEASE[1]}",
+                remedy="give --ort-release 1.19 or later",
+            )
+        for flag in self.nnapi_flags:
+            if flag not in NNAPI_FLAGS:
+                raise ConfigError(f"unknown NNAPI flag '{flag}'", remedy=f"use one of {', '.join(NNAPI_FLAGS)}")
+        if {"CPU_DISABLED", "CPU_ONLY"} <= set(self.nnapi_flags):
+            raise ConfigError("NNAPI flags CPU_DISABLED and CPU_ONLY exclude one another", remedy="leave one out")
+
+    @property
+    def nchw(self) -> bool:
+        """Whether NNAPI takes layouts as they are (flag USE_NCHW)."""
+        return "USE_NCHW" in self.nnapi_flags
+
+    @property
+    def mlprogram(self) -> bool:
+        """Whether CoreML's model format is MLProgram."""
+        return self.provider is Provider.COREML_MLPROGRAM
+
+    @property
+    def nhwc(self) -> bool:
+        """Whether the provider has layouts transformed to channels last when a session is made (ep_rules A.3)."""
+        return self.provider is Provider.XNNPACK or (self.provider is Provider.NNAPI and not self.nchw)
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a node is not claimed: a stable code, the reason in the words of a model's author, and what mends it.
+
+    `fatal` marks what ends the session or the process instead of refusing the node.
+    """
+
+    code: str
+    text: str
+    remedy: str = ""
+    fatal: bool = False
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer for one node. `partition` is the position of its group in `partitions`, None when refused."""
+
+    name: str
+    op_type: str
+    domain: str
+    since_version: int
+    outputs: tuple[str, ...]
+    claimed: bool
+    partition: int | None = None
+    code: str | None = None
+    reason: str | None = None
+    remedy: str | None = None
+
+
+class LoadForecast(msgspec.Struct, frozen=True, kw_only=True):
+    """What making a session on the phone will give: compiled nodes, or why it fails.
+
+    `estimate` marks answers that had to foresee the layout transformation of NHWC providers.
+    """
+
+    partitions: int = 0
+    error: str | None = None
+    remedy: str | None = None
+    estimate: bool = False
+
+
+class BodyClaim(msgspec.Struct, frozen=True, kw_only=True, rename={"owner": "in"}):
+    """Claims inside a body of If, Loop or Scan; `owner` is the first output of the node that owns the body."""
+
+    owner: str
+    partitions: tuple[tuple[str, ...], ...]
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """A refused node that separates partitions, and what claiming it would give."""
+
+    output: str
+    op_type: str
+    reason: str
+    remedy: str
+    partitions: int
+    claimed: int
+
+
+class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One model's answer, as it stands in the JSON. With `error` set, nothing else is known.
+
+    `claimed` counts nodes of the main graph; `partitions` lists each group's nodes by their first outputs.
+    `shapes_from` is the onnxruntime whose shape inference was used.
+    """
+
+    path: str
+    ep: str
+    ort_release: str
+    nodes: int = 0
+    claimed: int = 0
+    partitions: tuple[tuple[str, ...], ...] = ()
+    subgraphs: tuple[BodyClaim, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    load: LoadForecast | None = None
+    cuts: tuple[Cut, ...] = ()
+    shapes_from: str = ""
+    warnings: tuple[str, ...] = ()
+    error: str | None = None
+    remedy: str | None = None
+
+
+class PartitionDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole JSON document of `ort-mobile partition`."""
+
+    models: tuple[ModelAnswer, ...]
+    version: int = 1

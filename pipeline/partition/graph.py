@@ -1,0 +1,203 @@
+"""The graph as an execution provider sees it: plain values, so that rules never touch protobuf or flatbuffers.
+
+A view is built once per model (from ONNX by `onnx_view`, from the ORT format by `ort_view`), is never changed, and
+answers every question of the rules: types and shapes as ONNX Runtime inferred them, constants, edges, order.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Shape = tuple[int | None, ...]
+"""Dimensions; None is a dimension without a value. A shape that is itself None is of unknown rank."""
+
+DTYPES: dict[int, str] = {
+    1: "f32", 2: "u8", 3: "i8", 4: "u16", 5: "i16", 6: "i32", 7: "i64", 8: "string", 9: "bool", 10: "f16",
+    11: "f64", 12: "u32", 13: "u64", 14: "c64", 15: "c128", 16: "bf16", 17: "f8e4m3fn", 18: "f8e4m3fnuz",
+    19: "f8e5m2", 20: "f8e5m2fnuz", 21: "u4", 22: "i4", 23: "f4e2m1", 24: "f8e8m0", 25: "u2", 26: "i2",
+}  # fmt: skip
+"""Short names of ONNX's element types (TensorProto.DataType)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Type and shape of one value as ONNX Runtime has them; `dtype` is None when it is no tensor or unknown."""
+
+    dtype: str | None = None
+    shape: Shape | None = None
+
+    @property
+    def static(self) -> bool:
+        """Whether every dimension has a value (zero dimensions and scalars are static)."""
+        return self.shape is not None and None not in self.shape
+
+
+UNKNOWN = Value()
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """An initializer: its type and dimensions at once, its numbers only when a rule asks for them.
+
+    `external` marks data in a file of its own. `int64_field` is False when the numbers are stored as raw bytes, which
+    one CoreML rule mistakes for an empty list (ep_rules E.4, ReduceMean). `read` may raise ModelError.
+    """
+
+    dtype: str
+    dims: tuple[int, ...]
+    read: Callable[[], "np.ndarray[Any, Any]"]
+    external: bool = False
+    int64_field: bool = False
+
+    def numbers(self) -> list[Any]:
+        """All entries in one flat list."""
+        return self.read().reshape(-1).tolist()
+
+    @property
+    def count(self) -> int:
+        """The number of entries."""
+        total = 1
+        for dim in self.dims:
+            total *= dim
+        return total
+
+
+class Edge(NamedTuple):
+    """A value that goes from an output slot of one node to an input slot of another; fields sort as in A.8."""
+
+    consumer: int
+    source_slot: int
+    input_slot: int
+
+
+class Source(NamedTuple):
+    """The other end of an edge: which node gives the value of an input slot."""
+
+    producer: int
+    source_slot: int
+    input_slot: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node. `attributes` holds the defaults of the schema too (ep_rules A.5); tensors there are Constants.
+
+    `index` orders nodes everywhere (A.8). `domain` is "" for ai.onnx. `implicit_inputs` are the outer values that the
+    bodies read, each once. An input or output that is left out has the empty name.
+    """
+
+    index: int
+    name: str
+    op_type: str
+    domain: str
+    since_version: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    bodies: tuple["Graph", ...] = ()
+    implicit_inputs: tuple[str, ...] = ()
+
+    @property
+    def first_output(self) -> str:
+        """The name by which answers call the node: its first output that is not left out."""
+        return next((name for name in self.outputs if name), "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """A graph or a body of If, Loop, Scan. `nodes` by index; `initializers` includes what came of Constant nodes.
+
+    `overridable` names initializers that a caller may replace: listed as graph inputs, IR version 4 or later (A.4).
+    `outer` is the graph around a body. `opset` is the main graph's import of the default domain (None: not imported).
+    """
+
+    nodes: Mapping[int, Node]
+    values: Mapping[str, Value]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    initializers: Mapping[str, Constant]
+    overridable: frozenset[str] = frozenset()
+    outer: "Graph | None" = None
+    opset: int | None = None
+
+    def value(self, name: str) -> Value:
+        """Type and shape of a value, here or in an outer graph; UNKNOWN when nothing is known."""
+        found = self.values.get(name)
+        if found is not None:
+            return found
+        return self.outer.value(name) if self.outer else UNKNOWN
+
+    def constant(self, name: str) -> Constant | None:
+        """const(x) of ep_rules A.4: the initializer behind a name, unless it can be overridden."""
+        found = self.initializers.get(name)
+        if found is not None:
+            return None if name in self.overridable else found
+        if self.outer is None or name in self.values:
+            return None
+        return self.outer.constant(name)
+
+    @cached_property
+    def output_set(self) -> frozenset[str]:
+        """The names of the graph's outputs."""
+        return frozenset(self.outputs)
+
+    @cached_property
+    def producers(self) -> dict[str, tuple[int, int]]:
+        """For each value made here: the node's index and the output slot."""
+        return {
+            name: (node.index, slot)
+            for node in self.nodes.values()
+            for slot, name in enumerate(node.outputs)
+            if name
+        }  # fmt: skip
+
+    @cached_property
+    def in_edges(self) -> dict[int, tuple[Source, ...]]:
+        """Edges into each node by input slot; slots behind the listed inputs are the implicit ones."""
+        found = self.producers
+        return {
+            index: tuple(
+                Source(*found[name], slot)
+                for slot, name in enumerate((*node.inputs, *node.implicit_inputs))
+                if name in found
+            )
+            for index, node in self.nodes.items()
+        }
+
+    @cached_property
+    def out_edges(self) -> dict[int, tuple[Edge, ...]]:
+        """Edges out of each node, sorted as ONNX Runtime keeps them (A.8)."""
+        edges: dict[int, list[Edge]] = {index: [] for index in self.nodes}
+        for consumer, sources in self.in_edges.items():
+            for source in sources:
+                edges[source.producer].append(Edge(consumer, source.source_slot, source.input_slot))
+        return {index: tuple(sorted(found)) for index, found in edges.items()}
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Node indices in ONNX Runtime's default topological order (A.8): depth first from the leaves."""
+        order: list[int] = []
+        visited: set[int] = set()
+        stack = [(index, False) for index in sorted(self.nodes) if not self.out_edges[index]]
+        while stack:
+            index, leaving = stack.pop()
+            if leaving:
+                order.append(index)
+            elif index not in visited:
+                visited.add(index)
+                stack.append((index, True))
+                producers = {edge.producer for edge in self.in_edges[index]}
+                stack.extend((producer, False) for producer in sorted(producers) if producer not in visited)
+        return tuple(order)
+
+    def gives_output(self, node: Node) -> bool:
+        """Whether one of the node's outputs is an output of the graph."""
+        return any(name in self.output_set for name in node.outputs)
+
+    def with_nodes(self, nodes: Mapping[int, Node], values: Mapping[str, Value]) -> "Graph":
+        """The same graph with other nodes; bodies keep seeing the old one, whose names they read."""
+        return replace(self, nodes=nodes, values=values)
