@@ -131,7 +131,7 @@ def _session(reader: Reader) -> OrtModel:
         opset_import=imports,
         graph=_graph(reader, present(reader.child(model, fields, 7), "graph"), 1),
         metadata=_metadata(reader, model, fields),
-        resolver=_resolver(reader, reader.child(root, slots, 3)),
+        resolver=resolver_at(reader, reader.child(root, slots, 3)),
     )
 
 
@@ -150,7 +150,8 @@ def _metadata(reader: Reader, at: int, slots: Slots) -> Metadata:
     )
 
 
-def _resolver(reader: Reader, at: int | None) -> Resolver:
+def resolver_at(reader: Reader, at: int | None) -> Resolver:
+    """The kernel type resolver whose table is at `at`; absent is empty. Raises BrokenError."""
     resolver: Resolver = {}
     for entry in reader.tables(at, reader.table(at), 0) if at is not None else []:
         slots = reader.table(entry)
