@@ -5,7 +5,7 @@ another folder and at another time. `evidence` is what was measured and when, an
 """
 
 import hashlib
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -47,7 +47,8 @@ class Shipped(Struct, frozen=True, kw_only=True):
     ort_release: str
     min_api_level: int | None = None
     min_os_version: str | None = None
-    reason: str
+    basis: Literal["measured", "advised"]
+    """Whether it was the best measured on such a device, or is what is advised; the evidence has the reason in full."""
 
 
 class Content(Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ SHIPS = (
         semantic_digest="1" * 64,
         provider="cpu",
         ort_release="1.31",
-        reason="the only one",
+        basis="advised",
     ),
 )
 
@@ -106,7 +106,7 @@ def test_a_manifest_sealed_anew_is_still_held_to_its_content_digest(tmp_path: Pa
 
     bundle_in(tmp_path)
     manifest = tmp_path / "bundle" / MANIFEST_FILE
-    manifest.write_text(manifest.read_text().replace('"the only one"', '"a forged one"'))
+    manifest.write_text(manifest.read_text().replace('"advised"', '"measured"'))
     (manifest.parent / SEAL_FILE).write_text(f"{sha256_of(manifest)}  {MANIFEST_FILE}\n")
     with pytest.raises(CheckFailed) as caught:
         verify_bundle(manifest.parent)

@@ -1,0 +1,82 @@
+"""The choice per target: the fastest that was measured there, the plainest of equals, the advice where nothing was."""
+
+from device_runner.device import DeviceFacts
+from device_runner.result import Mark
+from device_runner.spec import RunOptions
+from pipeline.campaign import Lane
+from pipeline.config import Platform, Target
+from pipeline.release.choose import Measured, choose, suits
+from pipeline.summary import Round, RunGroup
+from pipeline.variant import Artifact, Level, Style, Variant
+
+PHONE = DeviceFacts(name="adb:1", platform="android", abis=("arm64-v8a", "armeabi-v7a"), api_level=33)
+HERE = DeviceFacts(name="local", platform="linux", abis=("x86_64",))
+DEVICES = {"adb:1": PHONE, "local": HERE}
+ANDROID = Target(name="android", platform=Platform.ANDROID, abis=("arm64-v8a",), min_api_level=27)
+
+
+def artifact(
+    level: Level, style: Style = Style.FIXED, size: int = 10, options: dict[str, str] | None = None
+) -> Artifact:
+    return Artifact(
+        model="m", variant=Variant(level=level, style=style), file="f.ort", size_bytes=size, sha256="0" * 64,
+        semantic_digest="1" * 64, operators={}, source_operators={}, session_options=options or {},
+    )  # fmt: skip
+
+
+def measured(
+    of: Artifact, ms: float, device: str = "adb:1", provider: str = "cpu", marks: tuple[Mark, ...] = ()
+) -> Measured:
+    rounds = tuple(
+        Round(number=n, latencies_ns=tuple(int(ms * 1e6) + 100 * k + n for k in range(20)), marks=marks)
+        for n in range(6)
+    )
+    lane = Lane(device=device, artifact=of, options=RunOptions(provider=provider))
+    return Measured(lane=lane, group=RunGroup(key=lane.key, rounds=rounds))
+
+
+def test_the_fastest_on_such_a_device_wins() -> None:
+    runs = [measured(artifact(Level.NONE), 9), measured(artifact(Level.ALL), 5), measured(artifact(Level.BASIC), 7)]
+    choice = choose(ANDROID, [], runs, DEVICES, 0.05)
+    assert choice is not None
+    assert choice.artifact.variant.name == "all-fixed"
+    assert choice.measured
+    assert choice.reason == "the fastest of 3 measured on adb:1"
+
+
+def test_of_equals_the_plainest_ships() -> None:
+    runs = [
+        measured(artifact(Level.ALL, size=20), 5.0),
+        measured(artifact(Level.EXTENDED, size=10), 5.05),
+        measured(artifact(Level.ALL, Style.RUNTIME, size=5, options={"k": "1"}), 4.99),
+        measured(artifact(Level.BASIC, size=1), 4.98, provider="nnapi"),
+    ]
+    choice = choose(ANDROID, [], runs, DEVICES, 0.05)
+    assert choice is not None
+    assert choice.artifact.variant.name == "extended-fixed"
+    assert "3 more of 4 cannot be told from the fastest" in choice.reason
+
+
+def test_other_devices_and_times_that_are_not_a_phones_do_not_count() -> None:
+    artifacts = [artifact(Level.BASIC), artifact(Level.ALL), artifact(Level.ALL, Style.RUNTIME)]
+    runs = [
+        measured(artifacts[0], 1, device="local"),
+        measured(artifacts[0], 1, marks=(Mark.NOT_A_PHONE,)),
+    ]
+    choice = choose(ANDROID, artifacts, runs, DEVICES, 0.05)
+    assert choice is not None
+    assert not choice.measured
+    assert choice.artifact.variant.name == "all-fixed"
+    assert choice.reason.startswith("not measured on an android arm64-v8a device")
+
+
+def test_nothing_to_ship_is_no_choice() -> None:
+    assert choose(ANDROID, [], [], DEVICES, 0.05) is None
+
+
+def test_a_device_suits_by_platform_abi_and_api_level() -> None:
+    assert suits(ANDROID, PHONE)
+    assert not suits(ANDROID, HERE)
+    assert not suits(Target(name="t", platform=Platform.ANDROID, abis=("x86",)), PHONE)
+    assert not suits(Target(name="t", platform=Platform.ANDROID, min_api_level=34), PHONE)
+    assert suits(Target(name="t", platform=Platform.LINUX, abis=("amd64",)), HERE)
