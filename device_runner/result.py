@@ -48,6 +48,8 @@ class Mark(StrEnum):
     CHARGING = "charging"
     SHORT = "short"
     """Stopped at max_seconds before min_runs."""
+    CRASHED_AT_END = "crashed_at_end"
+    """Measured in full, but the process crashed while it gave its memory back."""
     CPU_FALLBACK = "cpu_fallback"
     """Another provider was asked for, and the log says that the CPU took nodes."""
 

@@ -67,6 +67,15 @@ class OptimizationLevel(StrEnum):
     ALL = "all"
 
 
+class LogLevel(StrEnum):
+    """What of ONNX Runtime's log the result keeps; what NNAPI claims is said at `info`, node by node at `verbose`."""
+
+    VERBOSE = "verbose"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 class NnapiFlag(StrEnum):
     """Flags of the NNAPI provider, by the names of ONNX Runtime without their prefix."""
 
@@ -132,6 +141,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     timeout_seconds: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
     outputs_folder: str | None = None
     profile: bool = False
+    log_level: LogLevel = LogLevel.WARNING
     version: int = SPEC_VERSION
 
 

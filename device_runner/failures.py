@@ -1,0 +1,268 @@
+"""From error texts of ONNX Runtime, linkers and devices to kinds, causes and remedies. One table, first match wins."""
+
+import re
+from dataclasses import dataclass
+
+import msgspec
+
+from device_runner.result import Failure, FailureKind
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A fragment (regular expression) of a message, and what it means; without `kind` the reporter's stays."""
+
+    fragment: str
+    cause: str
+    remedy: str
+    kind: FailureKind | None = None
+
+
+TEXTS = (
+    Text(
+        r"no NNAPI provider",
+        "this libonnxruntime was built without NNAPI",
+        "run with the Android library of the app (its AAR), or leave nnapi out",
+        FailureKind.PROVIDER_MISSING,
+    ),
+    Text(
+        r"this system has no NNAPI",
+        "the device has no libneuralnetworks.so",
+        "use a device of API level 27 or higher, or leave nnapi out",
+        FailureKind.PROVIDER_MISSING,
+    ),
+    Text(
+        r"execution provider is not (supported|enabled) in this build",
+        "this libonnxruntime was built without that provider",
+        "use a library that has it, or leave the provider out",
+        FailureKind.PROVIDER_MISSING,
+    ),
+    Text(
+        r"Unknown provider name",
+        "the library knows no provider of that name",
+        "check the name; NNAPI is called `nnapi` here",
+        FailureKind.PROVIDER_MISSING,
+    ),
+    Text(
+        r"Both NNAPI_FLAG_CPU_DISABLED and NNAPI_FLAG_CPU_ONLY",
+        "the two flags exclude each other",
+        "give one of CPU_DISABLED and CPU_ONLY",
+        FailureKind.BAD_OPTIONS,
+    ),
+    Text(
+        r"explicitly added the CPU EP",
+        "session.disable_cpu_ep_fallback cannot stand beside the CPU provider",
+        "remove the key, or ask for an accelerator",
+        FailureKind.BAD_OPTIONS,
+    ),
+    Text(
+        r"fallback to CPU EP has been explicitly disabled",
+        "the provider left nodes to the CPU, and session.disable_cpu_ep_fallback forbids that",
+        "see which nodes with `ort-mobile partition`, or remove the key",
+        FailureKind.PROVIDER_REFUSED,
+    ),
+    Text(
+        r"bad_?alloc|[Ff]ailed to allocate memory|[Oo]ut of memory|Cannot allocate memory|no memory for",
+        "the process got no more memory",
+        "use a smaller model or batch, an ORT format file with its bytes used directly, or a device with more memory",
+        FailureKind.OUT_OF_MEMORY,
+    ),
+    Text(
+        r"No space left on device|ENOSPC",
+        "the device is full",
+        "make room under /data/local/tmp or in the work folder",
+        FailureKind.NO_SPACE,
+    ),
+    Text(
+        r"program alignment \(\d+\) cannot be smaller than system page size",
+        "the library is aligned for smaller memory pages than this device has (16 KB)",
+        "use a release whose library is 16 KB aligned (1.20 and later), or build it so",
+        FailureKind.WRONG_LIBRARY,
+    ),
+    Text(
+        r"wrong ELF class|is for EM_|unexpected e_machine|invalid ELF header|has bad ELF magic|file too short"
+        r"|unsupported file type",
+        "the file is no library for this device's processor",
+        "give the library of the device's ABI",
+        FailureKind.WRONG_LIBRARY,
+    ),
+    Text(
+        r"version `?\W?(GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found",
+        "the library was made for a newer system than this device has",
+        "use an older library, or a device with a newer system",
+        FailureKind.WRONG_LIBRARY,
+    ),
+    Text(
+        r"version .?VERS_[\d.]+.? not found|cannot locate symbol",
+        "two releases of ONNX Runtime are mixed",
+        "take every library from one package",
+        FailureKind.WRONG_LIBRARY,
+    ),
+    Text(
+        r"requested API version .* is not available|has no API version",
+        "the library is older than the probe can use (before 1.12)",
+        "use a newer libonnxruntime",
+        FailureKind.WRONG_LIBRARY,
+    ),
+    Text(
+        r"has no OrtGetApiBase",
+        "the file is a library, but not ONNX Runtime",
+        "give the path of libonnxruntime itself",
+        FailureKind.WRONG_LIBRARY,
+    ),
+    Text(
+        r"cannot open shared object file|library \".*\" not found|image not found|dlopen failed",
+        "the library, or one that it needs, is not there",
+        "check the path; push libraries that it needs beside it",
+        FailureKind.MISSING_LIBRARY,
+    ),
+    Text(
+        r"[Cc]ould not find an implementation for|Failed to find kernel|Kernel not found",
+        "the library has no kernel for an operator or its type: a reduced build, or a type that no kernel takes",
+        "add the operator (and type) to the operator config of the build",
+    ),
+    Text(
+        r"No matching hash for|kernel def hash",
+        "the file is of an old ORT format, and the library lacks a kernel that it names",
+        "convert the model again",
+    ),
+    Text(
+        r"ORT format model version \[.*?\] is not supported|doesn't support ORT format models older than",
+        "this library does not read the file's version of the ORT format",
+        "convert with a wheel of the release that runs there",
+    ),
+    Text(
+        r"ORT model verification failed",
+        "the .ort file is cut off, empty or not in ORT format",
+        "convert again; in an app, keep .ort files uncompressed (aapt noCompress)",
+    ),
+    Text(r"Invalid fd was supplied|File doesn't exist|NO_SUCHFILE", "the model file is not there", "check the path"),
+    Text(
+        r"INVALID_PROTOBUF|Protobuf parsing failed",
+        "the file is not an ONNX model, or an ORT format file without the suffix .ort",
+        "check the file and its suffix",
+    ),
+    Text(
+        r"ONNX format model is not supported in this build",
+        "a minimal build reads only the ORT format",
+        "convert the model",
+    ),
+    Text(r"No graph was found in the protobuf", "the file is empty", "export or convert the model again"),
+    Text(
+        r"Unsupported model IR version",
+        "the model's IR version is newer than this release",
+        "set a lower ir_version, or use a newer release",
+    ),
+    Text(
+        r"only \*guarantees\* support for models stamped with official released onnx opset versions",
+        "the model's opset is newer than this release",
+        "export at a lower opset, or use a newer release",
+    ),
+    Text(
+        r"No Op registered for",
+        "this release has no such operator at the model's opset",
+        "export at another opset, or use a newer release",
+    ),
+    Text(
+        r"is not a registered function/op",
+        "the operator is of a custom domain whose library is not loaded",
+        "use a model without it",
+    ),
+    Text(r"Type Error: Type '", "the model's types break the operator's schema", "mend the model's export"),
+    Text(
+        r"MLDataType for: tensor\(u?int4\)",
+        "this release has no 4-bit types",
+        "use 1.19 or later",
+    ),
+    Text(
+        r"External data path",
+        "the model keeps its weights in other files, which are not beside it",
+        "convert it to the ORT format, which has everything in one file",
+    ),
+    Text(
+        r"not supported in this build",
+        "a part of ONNX Runtime that the model needs was left out of this build",
+        "build with it, or use the full package",
+    ),
+    Text(
+        r"Invalid rank for input|Got invalid dimensions for input",
+        "an input does not have the shape that the model wants",
+        "give inputs of the model's shape, or sizes for its symbolic dimensions",
+        FailureKind.BAD_INPUT,
+    ),
+    Text(
+        r"Unexpected input data type",
+        "an input does not have the type that the model wants",
+        "give inputs of the model's type",
+        FailureKind.BAD_INPUT,
+    ),
+    Text(
+        r"dimension \d+ \(.*\) is not fixed",
+        "the model leaves a dimension open, and the spec gives it no size",
+        "name a size for it under `dimensions`, or give inputs",
+        FailureKind.BAD_INPUT,
+    ),
+    Text(
+        r"indices element out of data bounds|indices must be in|out of bounds",
+        "the inputs hold indices that the model does not take, as random inputs may",
+        "give real inputs (test data)",
+        FailureKind.BAD_INPUT,
+    ),
+    Text(
+        r"Number of affinities does not equal|Processor id must|stoi",
+        "a session config entry has a value that does not parse",
+        "check session_config",
+        FailureKind.BAD_OPTIONS,
+    ),
+    Text(
+        r"Config key is empty or longer",
+        "a session config key is empty or too long",
+        "check session_config",
+        FailureKind.BAD_OPTIONS,
+    ),
+    Text(
+        r"The model cannot run using current set of target devices|ANEURALNETWORKS_",
+        "the phone's NNAPI driver refused the model",
+        "try other flags, or leave nnapi out on this device",
+        FailureKind.PROVIDER_REFUSED,
+    ),
+)
+"""Fragments of facts measured with the stock wheels 1.7 to 1.31 and read in their sources."""
+
+KINDS: dict[FailureKind, tuple[str, str]] = {
+    FailureKind.CRASH: (
+        "the library, a driver or the model ended the process",
+        "run it again to see whether it stays; then try other flags or another provider",
+    ),
+    FailureKind.TIMEOUT: (
+        "the run took longer than its limit and was killed",
+        "raise the time limit, lower the counts, or take the hang as the result",
+    ),
+    FailureKind.OUT_OF_MEMORY: (
+        "the system killed the process, most likely for its memory",
+        "use a smaller model or batch, or a device with more memory",
+    ),
+    FailureKind.LOST_DEVICE: (
+        "the connection to the device ended",
+        "check cable and power; the run can be made again",
+    ),
+    FailureKind.BAD_OPTIONS: ("ONNX Runtime refused an option", "check the run options"),
+    FailureKind.MODEL_LOAD: ("ONNX Runtime could not load the model", "check it with onnxruntime on this computer"),
+    FailureKind.RUN_ERROR: ("ONNX Runtime could not run the model", "check it with onnxruntime on this computer"),
+}
+"""What a kind means where no text says more."""
+
+
+def explain(failure: Failure) -> Failure:
+    """The failure with kind, cause and remedy filled in from its message; what it already has stays."""
+    if failure.kind in (FailureKind.CRASH, FailureKind.TIMEOUT):
+        found = None
+    else:
+        found = next((text for text in TEXTS if re.search(text.fragment, failure.message)), None)
+    cause, remedy = (found.cause, found.remedy) if found else KINDS.get(failure.kind, ("", ""))
+    return msgspec.structs.replace(
+        failure,
+        kind=(found and found.kind) or failure.kind,
+        cause=failure.cause or cause,
+        remedy=failure.remedy or remedy,
+    )

@@ -1,0 +1,240 @@
+/* Measures a model with any libonnxruntime: `probe REQUEST` reads what to do from the file REQUEST (see request.h)
+ * and prints one JSON document on stdout.
+ *
+ * The work is done in a child process: a library, driver or model that crashes or hangs ends that child, and this
+ * process reports its signal, the stage that it had come to, and the log up to there. On macOS system frameworks may
+ * not be used between fork and exec, so there it is one process and whoever started it sees the signal.
+ *
+ * Exit codes: 0 a measurement, 1 a document that says what failed, 2 wrong usage. */
+#if !defined(_GNU_SOURCE)
+#define _GNU_SOURCE
+#endif
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <sys/prctl.h>
+#endif
+
+#include "measure.h"
+
+#ifndef PROBE_EXIT
+#define PROBE_EXIT _exit /* the library's destructors are no part of a measurement; leak checkers want exit */
+#endif
+
+static const char *signal_name(int number) {
+    static const struct {
+        int number;
+        const char *name;
+    } NAMES[] = {
+        {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"},   {SIGILL, "SIGILL"},   {SIGFPE, "SIGFPE"},
+        {SIGKILL, "SIGKILL"}, {SIGTERM, "SIGTERM"}, {SIGTRAP, "SIGTRAP"}, {SIGSYS, "SIGSYS"},   {SIGPIPE, "SIGPIPE"},
+        {SIGINT, "SIGINT"},   {SIGHUP, "SIGHUP"},   {SIGXCPU, "SIGXCPU"}, {SIGALRM, "SIGALRM"},
+    };
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
+        if (NAMES[i].number == number) return NAMES[i].name;
+    return "unknown signal";
+}
+
+/* Keys with their values, as the members of an open JSON object. */
+static void print_numbers(struct sink *sink, const struct answer *answer) {
+    put_count(sink, "open_ns", answer->open_ns);
+    put_count(sink, "load_ns", answer->load_ns);
+    put_count(sink, "first_run_ns", answer->first_run_ns);
+    put_count(sink, "memory_before_load_bytes", answer->memory_before_load);
+    put_count(sink, "memory_after_load_bytes", answer->memory_after_load);
+    put_count(sink, "memory_peak_bytes", answer->memory_peak);
+    put_count(sink, "log_dropped", answer->log.dropped);
+    put_key(sink, "latencies_ns", false);
+    put_text(sink, "[");
+    for (size_t i = 0; i < answer->runs; i++) {
+        if (i) put_text(sink, ",");
+        put_number(sink, (long long)answer->latencies[i]);
+    }
+    put_text(sink, "]");
+}
+
+static void print_strings(struct sink *sink, const char *key, const char *bytes, size_t used) {
+    put_key(sink, key, false);
+    put_text(sink, "[");
+    for (size_t at = 0; at < used; at += strlen(bytes + at) + 1) {
+        if (at) put_text(sink, ",");
+        put_string(sink, bytes + at);
+    }
+    put_text(sink, "]");
+}
+
+static size_t list_length(const char *list) {
+    size_t length = 0;
+    while (list[length]) length += strlen(list + length) + 1;
+    return length;
+}
+
+static void print_answer(const struct answer *answer, int signal) {
+    struct sink sink = {.file = stdout};
+    put_text(&sink, "{\"probe\":1");
+    put_field(&sink, "status", answer->measured && !answer->failed ? "ok" : "failed");
+    put_field(&sink, "stage", STAGES[answer->stage].name);
+    put_field(&sink, "kind", answer->kind);
+    put_field(&sink, "message", answer->message);
+    put_count(&sink, "ort_code", (uint64_t)answer->ort_code);
+    put_field(&sink, "signal", signal ? signal_name(signal) : "");
+    put_field(&sink, "ort_version", answer->ort_version);
+    put_field(&sink, "stop", STOPS[answer->stop]);
+    put_field(&sink, "profile", answer->profile);
+    print_strings(&sink, "available_providers", answer->providers, list_length(answer->providers));
+    print_strings(&sink, "log", answer->log.bytes, answer->log.used);
+    print_numbers(&sink, answer);
+    put_text(&sink, ",\"nnapi_devices\":[");
+    put_text(&sink, answer->nnapi_devices);
+    put_text(&sink, "],\"outputs\":[");
+    put_text(&sink, answer->outputs);
+    put_text(&sink, "]}\n");
+    fflush(stdout);
+}
+
+/* A dying child may have written anywhere: make the answer safe to read. */
+static void mend(struct answer *answer) {
+    answer->kind[sizeof answer->kind - 1] = 0;
+    answer->message[sizeof answer->message - 1] = 0;
+    answer->ort_version[sizeof answer->ort_version - 1] = 0;
+    answer->profile[sizeof answer->profile - 1] = 0;
+    answer->nnapi_devices[LIST_BYTES - 1] = answer->outputs[TENSORS_BYTES - 1] = 0;
+    answer->providers[LIST_BYTES - 1] = answer->providers[LIST_BYTES - 2] = 0;
+    answer->log.bytes[LOG_BYTES - 1] = 0;
+    if (answer->log.used > LOG_BYTES) answer->log.used = LOG_BYTES;
+    if (answer->stage > STAGE_DONE) answer->stage = STAGE_DONE;
+    if (answer->stop > STOP_MAX_RUNS) answer->stop = STOP_NONE;
+    if (answer->runs > RUNS_KEPT) answer->runs = RUNS_KEPT;
+}
+
+/* Memory that a forked child shares; pages come into being when they are written. */
+static struct answer *make_answer(void) {
+    size_t size = sizeof(struct answer) + RUNS_KEPT * sizeof(uint64_t);
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* Stdout is for the document alone: what libraries print goes to stderr. */
+static void work(const struct request *request, struct answer *answer) {
+    int out = dup(STDOUT_FILENO);
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    execute(request, answer);
+    fflush(stdout);
+    dup2(out, STDOUT_FILENO);
+    close(out);
+}
+
+#if defined(__APPLE__)
+
+static int supervise(const struct request *request, struct answer *answer) {
+    work(request, answer);
+    return 0;
+}
+
+#else
+
+/* Wait until the child closes its end of the pipe, the time is over, or nobody listens on stdin any more. */
+static const char *watch(const struct request *request, int pipe_end) {
+    uint64_t milliseconds = request->timeout_ms < 86400000 ? (uint64_t)request->timeout_ms : 86400000;
+    uint64_t end = now_ns() + milliseconds * 1000000u;
+    struct pollfd ends[] = {{.fd = pipe_end, .events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
+    for (;;) {
+        uint64_t now = now_ns();
+        if (now >= end) return "timeout";
+        int left = (int)((end - now) / 1000000u) + 1;
+        int ready = poll(ends, request->watch_stdin ? 2 : 1, left);
+        if (ready > 0 && ends[0].revents) return NULL;
+        char byte;
+        if (ready > 0 && ends[1].revents && read(STDIN_FILENO, &byte, 1) <= 0) return "lost_device";
+    }
+}
+
+/* The child's wait status; after a kill not for ever, since a driver may hold it in the kernel. */
+static int reap(pid_t child, bool killed) {
+    int status = 0;
+    if (!killed) {
+        while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+        return status;
+    }
+    for (int tries = 0; tries < 200 && waitpid(child, &status, WNOHANG) == 0; tries++)
+        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+    return SIGKILL;
+}
+
+/* The signal that ended the child, 0 if none did; notes a crash, a time-out or a kill. */
+static int judge(struct answer *answer, int status, const char *killed) {
+    if (killed && !answer->measured) {
+        answer->failed = false;
+        fail(answer, killed, 0, "killed by the probe in stage %s", STAGES[answer->stage].name);
+        return SIGKILL;
+    }
+    int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    if (answer->measured || answer->failed) return signal;
+    if (signal == SIGKILL)
+        fail(answer, "out_of_memory", 0, "killed from outside in stage %s", STAGES[answer->stage].name);
+    else if (signal)
+        fail(answer, "crash", 0, "%s in stage %s", signal_name(signal), STAGES[answer->stage].name);
+    else
+        fail(answer, "crash", 0, "the process left by itself with exit code %d in stage %s", WEXITSTATUS(status),
+             STAGES[answer->stage].name);
+    return signal;
+}
+
+static void child(const struct request *request, struct answer *answer, pid_t parent) {
+#if defined(__linux__)
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+#endif
+    if (getppid() != parent) _exit(1);
+    work(request, answer);
+    PROBE_EXIT(0);
+}
+
+/* Run the request in a child; the signal that ended it, or 0. */
+static int supervise(const struct request *request, struct answer *answer) {
+    int ends[2];
+    pid_t parent = getpid();
+    if (pipe(ends)) return fail(answer, "device_error", 0, "no pipe: %s", strerror(errno));
+    pid_t pid = fork();
+    if (pid < 0) return fail(answer, "device_error", 0, "no process: %s", strerror(errno));
+    if (!pid) {
+        close(ends[0]);
+        child(request, answer, parent);
+    }
+    close(ends[1]);
+    const char *why = watch(request, ends[0]);
+    if (why) kill(pid, SIGKILL);
+    int status = reap(pid, why);
+    close(ends[0]);
+    return judge(answer, status, why);
+}
+
+#endif
+
+static const struct request DEFAULTS = {
+    .mode = "run", .provider = "cpu", .level = 99, .arena = 1, .pattern = 1, .log_level = 2, .warmup = 1,
+    .min_runs = 10, .max_ns = 60000000000, .timeout_ms = 300000,
+};
+
+int main(int count, char **arguments) {
+    if (count != 2) {
+        fprintf(stderr, "usage: %s REQUEST\n", count ? arguments[0] : "probe");
+        return 2;
+    }
+    struct answer *answer = make_answer();
+    struct request request = DEFAULTS;
+    int signal = 0;
+    if (!answer) return 2;
+    if (read_request(&request, answer, arguments[1])) {
+        setenv("ORT_DISABLE_TELEMETRY", "1", 1);
+        signal = supervise(&request, answer);
+    }
+    mend(answer);
+    print_answer(answer, signal);
+    release_request(&request);
+    return answer->measured && !answer->failed ? 0 : 1;
+}

@@ -1,0 +1,227 @@
+"""How the probe is told what to do, and what its answer means: a RunSpec to bytes, one JSON document to a RunResult."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from device_runner.errors import SpecError
+from device_runner.failures import explain
+from device_runner.result import Failure, FailureKind, Mark, RunResult, Status
+from device_runner.spec import (
+    ONNX_CODES,
+    ExecutionMode,
+    LogLevel,
+    NnapiFlag,
+    OptimizationLevel,
+    RunOptions,
+    RunSpec,
+    Struct,
+    TensorFile,
+)
+
+LEVEL_NUMBERS = {
+    OptimizationLevel.NONE: 0,
+    OptimizationLevel.BASIC: 1,
+    OptimizationLevel.EXTENDED: 2,
+    OptimizationLevel.LAYOUT: 3,
+    OptimizationLevel.ALL: 99,
+}
+"""GraphOptimizationLevel of the C API; layout came with 1.23."""
+
+FLAG_BITS = {NnapiFlag.USE_FP16: 1, NnapiFlag.USE_NCHW: 2, NnapiFlag.CPU_DISABLED: 4, NnapiFlag.CPU_ONLY: 8}
+"""NNAPIFlags of nnapi_provider_factory.h; the same from 1.21 to 1.28."""
+
+LOG_NUMBERS = {LogLevel.VERBOSE: 0, LogLevel.INFO: 1, LogLevel.WARNING: 2, LogLevel.ERROR: 3}
+
+PROVIDER_NAMES = {"coreml": "CoreML", "xnnpack": "XNNPACK", "qnn": "QNN", "webgpu": "WebGPU"}
+"""Our names to those of the generic append call; cpu and nnapi are the probe's own, others go as they are."""
+
+DTYPES = {code: kind for kind, code in ONNX_CODES.items()}
+
+
+class Places(Struct, frozen=True, kw_only=True):
+    """Where a run's files are in the eyes of the probe; `inputs` in the order of the spec's."""
+
+    library: str
+    model: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: str | None = None
+    profile: str | None = None
+
+
+def encode_request(spec: RunSpec, places: Places, *, watch_stdin: bool = False) -> bytes:
+    """The request file for a run: NUL-ended strings in threes (probe/request.h). Raises SpecError for a NUL within."""
+    return _join([*_settings(spec, places, watch_stdin), *_entries(spec.options), *_shapes(spec, places)])
+
+
+def encode_inspection(library: str) -> bytes:
+    """The request that asks a library for its version and providers, and the system for its NNAPI devices."""
+    return _join([("set", "mode", "inspect"), ("set", "library", library), ("set", "timeout_ms", "20000")])
+
+
+def _join(triples: Sequence[tuple[str, str, str]]) -> bytes:
+    strings = [text for triple in triples for text in triple]
+    for text in strings:
+        if "\0" in text:
+            raise SpecError("a value has a NUL in it", where=repr(text[:80]), remedy="remove it; no name needs one")
+    return b"".join(text.encode("utf-8", "surrogateescape") + b"\0" for text in strings)
+
+
+def _settings(spec: RunSpec, places: Places, watch_stdin: bool) -> Iterator[tuple[str, str, str]]:
+    options = spec.options
+    numbers = {
+        "flags": sum(FLAG_BITS[flag] for flag in set(options.flags)),
+        "intra_threads": options.intra_op_threads,
+        "inter_threads": options.inter_op_threads,
+        "parallel": int(options.execution_mode is ExecutionMode.PARALLEL),
+        "level": LEVEL_NUMBERS[options.optimization_level],
+        "arena": int(options.cpu_arena),
+        "pattern": int(options.memory_pattern),
+        "log_level": LOG_NUMBERS[spec.log_level],
+        "seed": spec.seed,
+        "warmup": spec.warmup,
+        "min_runs": spec.min_runs,
+        "min_ns": round(spec.min_seconds * 1e9),
+        "max_ns": round(spec.max_seconds * 1e9),
+        "timeout_ms": round(spec.timeout_seconds * 1e3),
+        "watch_stdin": int(watch_stdin),
+    }
+    texts = {
+        "library": places.library,
+        "model": places.model,
+        "provider": PROVIDER_NAMES.get(options.provider, options.provider),
+        "outputs": places.outputs,
+        "profile": places.profile,
+    }
+    yield from (("set", name, text) for name, text in texts.items() if text is not None)
+    yield from (("set", name, str(number)) for name, number in numbers.items())
+
+
+def _entries(options: RunOptions) -> Iterator[tuple[str, str, str]]:
+    yield from (("option", key, value) for key, value in options.provider_options.items())
+    yield from (("config", key, value) for key, value in options.session_config.items())
+
+
+def _shapes(spec: RunSpec, places: Places) -> Iterator[tuple[str, str, str]]:
+    yield from (("dimension", name, str(size)) for name, size in spec.dimensions.items())
+    for tensor, file in zip(spec.inputs, places.inputs, strict=True):
+        yield "input", tensor.name, file
+        yield "shape", str(ONNX_CODES[tensor.dtype]), ",".join(map(str, tensor.shape))
+
+
+class Output(msgspec.Struct, frozen=True):
+    """One output as the probe notes it; `file` is empty for what has no raw form."""
+
+    name: str
+    type: int
+    file: str
+    shape: list[int]
+
+
+class NnapiDevice(msgspec.Struct, frozen=True):
+    """A device of NNAPI's own list; types: 0 unknown, 1 other, 2 CPU, 3 GPU, 4 accelerator."""
+
+    name: str
+    version: str
+    type: int
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The document that the probe prints."""
+
+    probe: int
+    status: Status
+    stage: str
+    kind: str
+    message: str
+    ort_code: int
+    signal: str
+    ort_version: str
+    stop: str
+    profile: str
+    available_providers: list[str]
+    log: list[str]
+    open_ns: int
+    load_ns: int
+    first_run_ns: int
+    memory_before_load_bytes: int
+    memory_after_load_bytes: int
+    memory_peak_bytes: int
+    log_dropped: int
+    latencies_ns: list[int]
+    nnapi_devices: list[NnapiDevice]
+    outputs: list[Output]
+
+
+def decode_answer(stdout: bytes) -> Answer | Failure:
+    """The probe's document, or a `garbage` Failure for anything else."""
+    try:
+        answer = msgspec.json.decode(stdout, type=Answer)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        start = stdout[:500].decode("utf-8", "replace")
+        return Failure(
+            kind=FailureKind.GARBAGE,
+            message=f"{error}; it begins: {start!r}" if stdout else "it printed nothing",
+            cause="what came back is not a document of the probe",
+            remedy="run it once more; if it stays, look at the log of the device and build the probe again",
+        )
+    return _doubt(answer) or answer
+
+
+def _doubt(answer: Answer) -> Failure | None:
+    """What a document that parses may still not say."""
+    if answer.status is not Status.OK and answer.kind not in set(FailureKind):
+        return Failure(kind=FailureKind.GARBAGE, message=f"a failure of unknown kind {answer.kind!r}")
+    strange = [output for output in answer.outputs if output.type not in DTYPES and output.file]
+    if strange or min(answer.latencies_ns, default=0) < 0:
+        return Failure(kind=FailureKind.GARBAGE, message=f"numbers that cannot be: {strange or 'latencies below 0'}")
+    return None
+
+
+def to_result(spec: RunSpec, device: str, answer: Answer) -> RunResult:
+    """What a document of the probe means for its spec; output files still have the names that the probe gave them."""
+    return RunResult(
+        spec_id=spec.id,
+        device=device,
+        status=answer.status,
+        failure=None if answer.status is Status.OK else _failure(answer),
+        ort_version=answer.ort_version,
+        available_providers=tuple(answer.available_providers),
+        load_ns=answer.load_ns,
+        first_run_ns=answer.first_run_ns,
+        latencies_ns=tuple(answer.latencies_ns),
+        memory_before_load_bytes=answer.memory_before_load_bytes,
+        memory_after_load_bytes=answer.memory_after_load_bytes,
+        memory_peak_bytes=answer.memory_peak_bytes,
+        outputs=tuple(_tensor(output) for output in answer.outputs if output.file),
+        profile_file=answer.profile or None,
+        log=_log(answer),
+        marks=tuple(_marks(spec, answer)),
+    )
+
+
+def _failure(answer: Answer) -> Failure:
+    failure = Failure(
+        kind=FailureKind(answer.kind),
+        message=answer.message,
+        signal=answer.signal or None,
+        ort_code=answer.ort_code or None,
+        stage=answer.stage,
+    )
+    return explain(failure)
+
+
+def _tensor(output: Output) -> TensorFile:
+    return TensorFile(name=output.name, dtype=DTYPES[output.type], shape=tuple(output.shape), file=output.file)
+
+
+def _log(answer: Answer) -> tuple[str, ...]:
+    dropped = (f"({answer.log_dropped} more lines did not fit)",) if answer.log_dropped else ()
+    return (*answer.log, *dropped)
+
+
+def _marks(spec: RunSpec, answer: Answer) -> Iterator[Mark]:
+    if answer.stop == "max_seconds" and len(answer.latencies_ns) < spec.min_runs:
+        yield Mark.SHORT
+    if answer.status is Status.OK and answer.signal:
+        yield Mark.CRASHED_AT_END
