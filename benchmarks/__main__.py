@@ -1,0 +1,32 @@
+"""`nox -s bench [-- NAME…]`: runs the benchmarks named, or all, and prints their tables as Markdown.
+
+Ratios and medians are what counts: absolute times belong to the machine that they were taken on.
+"""
+
+import importlib
+import sys
+
+BENCHMARKS = {
+    "startup": "what `ort-mobile --help` costs over bare Python",
+    "conversion": "conversion against the stock converter: time, memory, the check's cost",
+    "probe": "what the probe adds to an inference, and time to the first one against Python",
+    "partition": "claims: agreement and time against the stock usability checker, growth with nodes",
+}
+
+
+def main() -> int:
+    """Run what the arguments name."""
+    names = sys.argv[1:] or list(BENCHMARKS)
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        listed = "\n".join(f"  {name:12} {text}" for name, text in BENCHMARKS.items())
+        print(f"no benchmark is called {', '.join(unknown)}; there are:\n{listed}", file=sys.stderr)
+        return 2
+    for name in names:
+        print(f"\n## {name}: {BENCHMARKS[name]}\n", flush=True)
+        importlib.import_module(f"benchmarks.{name}").main()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

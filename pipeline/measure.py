@@ -1,0 +1,159 @@
+"""Runs the lanes of a campaign on their devices, round by round, and stores every result as it comes.
+
+One worker a device. What was stored is not run again, so a campaign that was interrupted goes on where it stopped.
+"""
+
+import logging
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from device_runner.device import Device
+from device_runner.result import FailureKind, RunResult, Status
+from device_runner.spec import RunSpec
+from pipeline.campaign import Inputs, Lane, order_of_round, spec_id, spec_of
+from pipeline.config import MeasureConfig
+from pipeline.store import REPEATED, RunRecord, Store
+from pipeline.summary import OutputCheck
+
+log = logging.getLogger(__name__)
+
+GIVE_UP_AFTER = 3
+"""Failures in a row, of runs that a device may do better next time, after which the device is left alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be measured. `library` and `inputs` are by device and by model; `judge` compares a run's outputs."""
+
+    campaign: str
+    lanes: Sequence[Lane]
+    measure: MeasureConfig
+    model_files: Mapping[tuple[str, str], str]
+    """(model, variant name) to the artifact's file."""
+    inputs: Mapping[str, Inputs]
+    libraries: Mapping[str, str | None]
+    predictions: Mapping[str, dict[str, Any]]
+    """Lane key to what is expected of it."""
+    judge: Callable[[Lane, RunResult], tuple[OutputCheck, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A device that could not finish, and why."""
+
+    device: str
+    reason: str
+
+
+Progress = Callable[[str, Lane, int], None]
+"""Called with the device's name, the lane and the round before each run; from the devices' threads."""
+
+
+def measure(
+    plan: Plan, devices: Mapping[str, Device], store: Store, work: Path, progress: Progress = lambda *_: None
+) -> list[Left]:
+    """Run everything that is not stored yet; returns the devices that had to be left before the end.
+
+    Ctrl-C, and an error of the store, stop the workers after the run that each is in; what they had is stored.
+    """
+    stop = threading.Event()
+    workers = [_Worker(plan, device, store, work, progress, stop) for device in devices.values()]
+    with ThreadPoolExecutor(max_workers=max(1, len(workers)), thread_name_prefix="device") as pool:
+        futures = [pool.submit(worker.run) for worker in workers]
+        try:
+            return [left for future in futures if (left := future.result()) is not None]
+        finally:
+            stop.set()
+
+
+class _Worker:
+    """The rounds of one device."""
+
+    def __init__(
+        self, plan: Plan, device: Device, store: Store, work: Path, progress: Progress, stop: threading.Event
+    ) -> None:
+        self.plan = plan
+        self.device = device
+        self.store = store
+        self.work = work
+        self.progress = progress
+        self.stop = stop
+        self.lanes = [lane for lane in plan.lanes if lane.device == device.name]
+        self.finished = store.finished(plan.campaign)
+        self.given_up: set[str] = set()
+        self.failures_in_a_row = 0
+
+    def run(self) -> Left | None:
+        try:
+            return self._rounds()
+        except BaseException:
+            self.stop.set()
+            raise
+
+    def _rounds(self) -> Left | None:
+        for number in range(self.plan.measure.rounds):
+            for lane in order_of_round(self.lanes, number):
+                if self.stop.is_set():
+                    return Left(device=self.device.name, reason="interrupted")
+                if lane.key in self.given_up or (spec_id(lane, number), number) in self.finished:
+                    continue
+                failure = self._run_one(lane, number)
+                if failure:
+                    return Left(device=self.device.name, reason=failure)
+        return None
+
+    def _run_one(self, lane: Lane, number: int) -> str:
+        """Run one spec and store what it gave; the reason when the device must be left alone, else ""."""
+        self.progress(self.device.name, lane, number)
+        with tempfile.TemporaryDirectory(dir=self.work, prefix="run.") as folder:
+            spec = self._spec(lane, number, folder)
+            result = self.device.run(spec)
+            checks = self.plan.judge(lane, result) if result.status is Status.OK else ()
+        self.store.add_run(self._record(lane, number, spec, result, checks))
+        return self._learn(lane, result)
+
+    def _spec(self, lane: Lane, number: int, folder: str) -> RunSpec:
+        spec = spec_of(
+            lane,
+            number,
+            model_file=self.plan.model_files[lane.artifact.model, lane.artifact.variant.name],
+            library=self.plan.libraries.get(lane.device),
+            inputs=self.plan.inputs[lane.artifact.model],
+            measure=self.plan.measure,
+        )
+        return msgspec.structs.replace(spec, outputs_folder=folder)
+
+    def _record(
+        self, lane: Lane, number: int, spec: RunSpec, result: RunResult, checks: tuple[OutputCheck, ...]
+    ) -> RunRecord:
+        return RunRecord(
+            campaign=self.plan.campaign,
+            round=number,
+            model=lane.artifact.model,
+            variant=lane.artifact.variant.name,
+            spec=spec,
+            result=result,
+            checks=checks,
+            prediction=self.plan.predictions.get(lane.key),
+        )
+
+    def _learn(self, lane: Lane, result: RunResult) -> str:
+        """A lane that cannot work is not tried in later rounds; a device that fails again and again is left alone."""
+        failure = result.failure
+        if failure is None or failure.kind not in REPEATED:
+            self.failures_in_a_row = 0
+            if result.status is not Status.OK:
+                self.given_up.add(lane.key)
+            return ""
+        self.failures_in_a_row += 1
+        log.warning("%s: %s: %s", self.device.name, failure.kind.value, failure.message)
+        if failure.kind is FailureKind.LOST_DEVICE or self.failures_in_a_row >= GIVE_UP_AFTER:
+            return failure.message or failure.kind.value
+        return ""

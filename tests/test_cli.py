@@ -1,0 +1,71 @@
+"""The command line: help without heavy imports, errors without tracebacks, exit codes as documented."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def ort_mobile(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", *arguments],
+        capture_output=True, text=True, timeout=120, cwd=folder or ROOT, check=False, stdin=subprocess.DEVNULL,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder or ROOT), "LC_ALL": "C.UTF-8"},
+    )  # fmt: skip
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from pipeline.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'onnx', 'onnxruntime', 'numpy', 'sqlalchemy', 'rich', 'adbutils', 'jinja2'} & set(sys.modules)\n"
+        "sys.exit(', '.join(heavy) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Commands:" in done.stdout
+
+
+def test_a_misspelt_command_is_a_usage_error_with_a_suggestion() -> None:
+    done = ort_mobile("cnvert")
+    assert done.returncode == 2
+    assert "Did you mean 'convert'?" in done.stderr
+
+
+def test_errors_show_their_four_parts_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('name = "a"\n[[models]]\npaht = "m.onnx"\n')
+    done = ort_mobile("run", "c.toml", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "error: unknown key `paht`",
+        "where: c.toml:3",
+        "why: this table takes: path, name, test_data, labels, dimensions",
+        "remedy: did you mean `path`?",
+    ]
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    done = ort_mobile("--debug", "verify", str(tmp_path))
+    assert "Traceback" in done.stderr
+    assert "ConfigError" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["verify", "nowhere"], 2), (["--version"], 0), (["run", "--nope"], 2)]
+)
+def test_exit_codes(arguments: list[str], code: int) -> None:
+    assert ort_mobile(*arguments).returncode == code
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    )
+    assert child.stdout is not None
+    child.stdout.close()
+    _, errors = child.communicate(timeout=60)
+    assert errors == b""
