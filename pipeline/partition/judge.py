@@ -1,0 +1,109 @@
+"""Judges one model for one provider: the answer of `ort-mobile partition`."""
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from pipeline.errors import PipelineError
+from pipeline.model_sources import SourceModel
+from pipeline.partition.answer import BodyClaim, Decision, ModelAnswer, Optimize, Refusal, Settings
+from pipeline.partition.claim import Claim, bodies, claim
+from pipeline.partition.graph import Graph, Node
+from pipeline.partition.subject import Subject, body_types, open_subject, tensor_reader
+from pipeline.partition.unique_dq import unique_dq
+
+
+class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One question: this model, this provider with its settings, the file as it stands or after level basic."""
+
+    source: SourceModel
+    settings: Settings
+    optimize: Optimize = Optimize.NONE
+
+
+def judge(request: PartitionRequest) -> ModelAnswer:
+    """The answer for one model; what is wrong with the model stands in the answer's `error`."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="ort-mobile-") as folder:
+            return _judge(request, Path(folder))
+    except PipelineError as error:
+        return _failed(request, "; ".join(part for part in (error.what, error.why) if part), error.remedy)
+
+
+def _judge(request: PartitionRequest, work_folder: Path) -> ModelAnswer:
+    subject = open_subject(request.source, work_folder)
+    graph = unique_dq(_view(subject, work_folder))
+    found = claim(graph, request.settings)
+    if found.fatal is not None:
+        return _failed(request, found.fatal.text, found.fatal.remedy)
+    return _answer(request, graph, found)
+
+
+def _view(subject: Subject, work_folder: Path) -> Graph:
+    if subject.loaded is None:
+        from pipeline.partition.ort_view import view_of_file
+
+        return view_of_file(subject.path)
+    from pipeline.partition.onnx_view import view
+
+    loaded = subject.loaded
+    return view(loaded.proto, read=tensor_reader(loaded), saved=lambda: body_types(loaded, work_folder))
+
+
+def _release(settings: Settings) -> str:
+    return ".".join(str(part) for part in settings.ort_release)
+
+
+def _failed(request: PartitionRequest, error: str, remedy: str) -> ModelAnswer:
+    return ModelAnswer(
+        path=request.source.name,
+        ep=request.settings.provider.value,
+        ort_release=_release(request.settings),
+        error=error,
+        remedy=remedy or None,
+    )
+
+
+def _answer(request: PartitionRequest, graph: Graph, found: Claim) -> ModelAnswer:
+    return ModelAnswer(
+        path=request.source.name,
+        ep=request.settings.provider.value,
+        ort_release=_release(request.settings),
+        nodes=len(graph.nodes),
+        claimed=len(found.claimed),
+        partitions=found.names(),
+        subgraphs=tuple(_body_claims(graph, request.settings)),
+        decisions=tuple(_decisions(graph, found)),
+    )
+
+
+def _body_claims(graph: Graph, settings: Settings) -> Iterable[BodyClaim]:
+    for owner, body in bodies(graph):
+        found = claim(body, settings)
+        if found.groups:
+            yield BodyClaim(owner=owner.first_output, partitions=found.names())
+
+
+def _decisions(graph: Graph, found: Claim) -> Iterable[Decision]:
+    """One decision for each node of the main graph, in the order of their indices."""
+    group_of = {node.index: position for position, group in enumerate(found.groups) for node in group}
+    for index, node in graph.nodes.items():
+        yield _decision(node, group_of.get(index), found.refusals.get(index))
+
+
+def _decision(node: Node, group: int | None, refusal: Refusal | None) -> Decision:
+    refused = refusal if group is None else None
+    return Decision(
+        name=node.name,
+        op_type=node.op_type,
+        domain=node.domain,
+        since_version=node.since_version,
+        outputs=node.outputs,
+        claimed=group is not None,
+        partition=group,
+        code=refused.code if refused else None,
+        reason=refused.text if refused else None,
+        remedy=(refused.remedy or None) if refused else None,
+    )
