@@ -121,6 +121,22 @@ class Caution(Struct, frozen=True, kw_only=True):
     advice: str
 
 
+class OutputCheck(Struct, frozen=True, kw_only=True):
+    """How one output of a run differs from the host's reference; None where it could not be computed (or is NaN).
+
+    `max_rel_error` is relative to the largest absolute value of the reference, `cosine` over the flattened outputs,
+    `top1_agreement` the share of the labelled set on which the answer is the original model's.
+    """
+
+    output: str
+    passed: bool
+    max_abs_error: float | None = None
+    max_rel_error: float | None = None
+    cosine: float | None = None
+    top1_agreement: float | None = None
+    reason: str = ""
+
+
 class Summary(Struct, frozen=True, kw_only=True):
     """What is known of one group; `comparison` is None for the baseline itself and where nothing can be compared."""
 

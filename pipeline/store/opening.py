@@ -1,0 +1,124 @@
+"""Opening a database: its URL, its driver, SQLite's settings, the tables and their version."""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import URL, Connection, Engine
+
+from pipeline.errors import ConfigError, MissingError, PipelineError
+from pipeline.store.refusals import hidden, told
+from pipeline.store.store import Store
+from pipeline.store.tables import SCHEMA_VERSION, metadata, versions
+
+BUSY_SECONDS = 30.0
+
+DRIVERS = {"postgresql": "ort-mobile-pipeline[postgresql]"}
+"""Kind of database to what brings its driver; others have their module's name."""
+
+
+def open_store(url: str, busy_seconds: float = BUSY_SECONDS) -> Store:
+    """Open the database at an SQLAlchemy URL and make its tables where it is new.
+
+    `busy_seconds` is how long SQLite waits for another process's transaction. Raises ConfigError for a URL that is
+    none, MissingError for a missing driver or a database that cannot be reached, PipelineError for another version's.
+    """
+    parsed = _parse(url)
+    where = hidden(url)
+    engine = _engine(parsed, where, busy_seconds)
+    store = Store(engine, where)
+    try:
+        with told(where):
+            _prepare(engine, where)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError) as error:
+        raise ConfigError(
+            "this is not a database URL",
+            where=hidden(url),
+            remedy="write sqlite:///FILE, or postgresql://USER@HOST/DATABASE, or any other URL of SQLAlchemy",
+        ) from error
+    # SQLAlchemy 2.0's own default is psycopg2; `ort-mobile-pipeline[postgresql]` brings psycopg.
+    return parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
+
+
+def _engine(url: URL, where: str, busy_seconds: float) -> Engine:
+    try:
+        engine = sa.create_engine(url)
+    except sa.exc.NoSuchModuleError as error:
+        raise ConfigError(
+            f"unknown kind of database {url.drivername!r}",
+            where=where,
+            remedy="write sqlite:///FILE or postgresql://USER@HOST/DATABASE, or install SQLAlchemy's dialect for it",
+        ) from error
+    except ModuleNotFoundError as error:
+        raise MissingError(
+            f"the driver {error.name!r} for {url.get_backend_name()} is not installed",
+            where=where,
+            remedy=f"pip install '{DRIVERS.get(url.get_backend_name(), error.name)}'",
+        ) from error
+    except (sa.exc.ArgumentError, TypeError, ValueError) as error:
+        raise ConfigError("the database URL has a wrong part", where=where, why=str(error)) from error
+    if url.get_backend_name() == "sqlite":
+        _arrange_sqlite(engine, busy_seconds)
+    return engine
+
+
+def _arrange_sqlite(engine: Engine, busy_seconds: float) -> None:
+    """Write-ahead log, foreign keys, and transactions that really begin where SQLAlchemy begins them.
+
+    A writer takes the lock at once, so that what it reads stays true until it writes.
+    """
+
+    def connect(connection: Any, _record: object) -> None:
+        connection.isolation_level = None
+        for pragma in (f"busy_timeout={int(busy_seconds * 1000)}", "journal_mode=WAL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}").close()
+
+    def begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    event.listen(engine, "connect", connect)
+    event.listen(engine, "begin", begin)
+
+
+def _prepare(engine: Engine, where: str) -> None:
+    """Check the schema's version; make the tables where there are none."""
+    found = _version(engine)
+    if found is None:
+        found = _create(engine)
+    if found != SCHEMA_VERSION:
+        raise PipelineError(
+            f"the database has schema version {found}",
+            where=where,
+            why=f"this release reads and writes version {SCHEMA_VERSION}",
+            remedy="give another database, or use the release that wrote this one",
+        )
+
+
+def _version(engine: Engine) -> int | None:
+    with engine.begin() as connection:
+        if not sa.inspect(connection).has_table(versions.name):
+            return None
+        return connection.execute(sa.select(versions.c.version)).scalar()
+
+
+def _create(engine: Engine) -> int | None:
+    """Make the tables in one transaction; where another process does so at this moment, its are taken."""
+    try:
+        with engine.execution_options(writes=True).begin() as connection:
+            metadata.create_all(connection)
+            if connection.execute(sa.select(versions.c.version)).first() is None:
+                connection.execute(versions.insert().values(version=SCHEMA_VERSION))
+    except (sa.exc.IntegrityError, sa.exc.ProgrammingError):
+        if _version(engine) is None:
+            raise
+    return _version(engine)
