@@ -3,7 +3,7 @@
 ONNX Runtime runs it at every level before a provider is asked, so claims are claims on the graph it leaves.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container
 from dataclasses import replace
 
 from pipeline.partition.graph import Edge, Graph, Node
@@ -67,12 +67,10 @@ class _Copier:
         inputs = tuple(new if slot == edge.input_slot else given for slot, given in enumerate(consumer.inputs))
         self.nodes[edge.consumer] = replace(consumer, inputs=inputs)
 
-    def _unique(self, base: str, taken: "dict[str, object] | set[str] | object") -> str:
+    def _unique(self, base: str, taken: Container[str]) -> str:
         """ONNX Runtime's fresh names: one counter for values and nodes of a graph, never reset (C.1)."""
-        return next(name for name in self._candidates(base) if name not in taken)  # type: ignore[operator] # a set or dict
-
-    def _candidates(self, base: str) -> Iterator[str]:
-        yield base
-        while True:
-            yield f"{base}_token_{self.counter}"
+        name = base
+        while name in taken:
+            name = f"{base}_token_{self.counter}"
             self.counter += 1
+        return name
