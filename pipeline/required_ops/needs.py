@@ -1,0 +1,185 @@
+"""What an artifact needs of a build: a kernel for every node that it has or may have once it is loaded.
+
+Those that it may have come of its runtime optimizations and of changes of layout.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+from pipeline.errors import ModelError
+from pipeline.ort_format import Graph, Node, OrtModel, RuntimeOptimization, SequenceType, TensorType, TypeInfo
+from pipeline.required_ops.layout import layout_needs, quantized_layout_needs
+from pipeline.required_ops.line import NAME
+from pipeline.required_ops.need import Need
+from pipeline.required_ops.rules import CPP_TYPES, DEFAULT_DOMAIN, INPUTS, TRIPLE, TRIPLE_INPUTS, TYPE_SLOTS, Slot
+from pipeline.required_ops.value import OperatorKey, OpsetKey, OpTypes, RequiredOps
+
+Needs: TypeAlias = Mapping[Need, tuple[str, ...]]
+"""Each need with the nodes that have it, in the order of the graph; bodies as `outer/attribute/inner`."""
+
+_Scopes: TypeAlias = tuple[Mapping[str, TypeInfo], ...]
+
+
+def needs_of(model: OrtModel, *, providers: Iterable[str] = ()) -> Needs:
+    """Everything that loading and running a model asks for, with `providers` registered (nnapi, xnnpack, ...).
+
+    Raises ModelError for operators that no config could name.
+    """
+    found: dict[Need, list[str]] = {}
+    for need, label in _all_needs(model, frozenset(providers)):
+        found.setdefault(need, []).append(label)
+    for need in found:
+        _check_names(need)
+    return {need: tuple(labels) for need, labels in found.items()}
+
+
+def from_model(model: OrtModel, *, types: bool, providers: Iterable[str] = ()) -> RequiredOps:
+    """The least that a build must contain to run a model, with types or without. Raises ModelError as `needs_of`."""
+    return from_needs(needs_of(model, providers=providers), types=types)
+
+
+def from_needs(needs: Iterable[Need], *, types: bool) -> RequiredOps:
+    """The least that meets all needs. Operators that meet a type without a name in configs keep all their types."""
+    operators: dict[OpsetKey, set[str]] = {}
+    restricted: dict[OperatorKey, dict[Slot, set[str]]] = {}
+    free: set[OperatorKey] = set()
+    for need in needs:
+        key = (need.domain, need.op)
+        operators.setdefault((need.domain, need.since_version), set()).add(need.op)
+        slots = restricted.setdefault(key, {slot: set() for slot in TYPE_SLOTS.get(key, ())})
+        if need.nameless or not types or not slots:
+            free.add(key)
+        for slot, name in need.types:
+            slots[slot].add(name)
+    return RequiredOps(
+        operators={key: frozenset(names) for key, names in operators.items()},
+        types={key: _frozen(slots) for key, slots in restricted.items() if key not in free},
+    )
+
+
+def _frozen(slots: Mapping[Slot, set[str]]) -> OpTypes:
+    return {slot: frozenset(names) for slot, names in slots.items()}
+
+
+def _check_names(need: Need) -> None:
+    if need.since_version < 1 or not NAME.fullmatch(need.op) or not NAME.fullmatch(need.domain):
+        raise ModelError(
+            f"no operator config can name {need.domain!r} {need.op!r} of version {need.since_version}",
+            why="names of domains and operators hold no blanks, commas, semicolons or braces",
+            remedy="convert the model again, or remove the operator",
+        )
+
+
+def _all_needs(model: OrtModel, providers: frozenset[str]) -> Iterator[tuple[Need, str]]:
+    own = list(_graph_needs(model.graph, (), ""))
+    yield from own
+    yield from layout_needs(model, providers)
+    if providers or any(graph.runtime_optimizations for graph in model.graph.walk()):
+        yield from quantized_layout_needs(model, {need for need, _ in own})
+
+
+def _graph_needs(graph: Graph, outer: _Scopes, path: str) -> Iterator[tuple[Need, str]]:
+    scopes = (graph.node_args, *outer)
+    for node in graph.nodes:
+        label = f"{path}{node.name or f'{node.op_type}#{node.index}'}"
+        yield _node_need(node, scopes), label
+        for name, attribute in node.attributes.items():
+            bodies = attribute.value if isinstance(attribute.value, tuple) else (attribute.value,)
+            for body in bodies:
+                if isinstance(body, Graph):
+                    yield from _graph_needs(body, scopes, f"{label}/{name}/")
+    nodes = {node.index: node for node in graph.nodes} if graph.runtime_optimizations else {}
+    for record in graph.runtime_optimizations:
+        yield from _replayed_needs(record, nodes, scopes, path)
+
+
+def _node_need(node: Node, scopes: _Scopes) -> Need:
+    domain = node.domain or DEFAULT_DOMAIN
+    slots = TYPE_SLOTS.get((domain, node.op_type), ())
+    pairs = tuple([(slot, name) for slot in slots if (name := _slot_type(node, slot, scopes)) != ""])
+    return Need(
+        domain,
+        node.op_type,
+        node.since_version,
+        tuple([(slot, name) for slot, name in pairs if name is not None]),
+        any(name is None for _, name in pairs),
+        _main_type(node, scopes),
+    )
+
+
+def _slot_type(node: Node, slot: Slot, scopes: _Scopes) -> str | None:
+    """The type at an argument; empty when the node does not use it, None when a config has no name for it."""
+    if slot == TRIPLE:
+        names = [_argument_type(node, (INPUTS, index), scopes) for index in TRIPLE_INPUTS]
+        return None if None in names else ",".join(name or "" for name in names)
+    return _argument_type(node, slot, scopes)
+
+
+def _argument_type(node: Node, slot: Slot, scopes: _Scopes) -> str | None:
+    name = _argument(node, slot)
+    return _value_type(name, scopes) if name else ""
+
+
+def _argument(node: Node, slot: Slot) -> str:
+    kind, index = slot
+    names = node.inputs if kind == INPUTS else node.outputs
+    return names[index] if index < len(names) else ""
+
+
+def _value_type(name: str, scopes: _Scopes) -> str | None:
+    for scope in scopes:
+        if name in scope:
+            return _element(scope[name])
+    return None
+
+
+def _element(info: TypeInfo) -> str | None:
+    """The C++ name of a tensor's elements; a sequence counts as what it holds."""
+    while isinstance(info, SequenceType):
+        info = info.element
+    return CPP_TYPES.get(info.elem_type) if isinstance(info, TensorType) else None
+
+
+def _main_type(node: Node, scopes: _Scopes) -> str | None:
+    """The type by which a kernel without rules of its own would be registered: of input 0, else of output 0."""
+    name = next((name for name in (*node.inputs[:1], *node.outputs[:1]) if name), "")
+    return _value_type(name, scopes) if name else ""
+
+
+def _replayed_needs(
+    record: RuntimeOptimization, nodes: Mapping[int, Node], scopes: _Scopes, path: str
+) -> Iterator[tuple[Need, str]]:
+    """The operators that a saved optimization puts in place of its nodes.
+
+    A produced node takes over arguments of the recorded ones: its target's own, or what stood before a
+    DequantizeLinear or behind a QuantizeLinear of the record. Both count, because only ONNX Runtime's action knows.
+    """
+    members = [nodes.get(index) for index in record.nodes if index is not None]
+    known = [node for node in members if node is not None]
+    for op_id in record.produced_ops:
+        domain, op, version = _parsed_id(op_id)
+        slots = TYPE_SLOTS.get((domain, op), ())
+        types = {(slot, name) for slot in slots for name in _replayed_types(known, slot, scopes)}
+        named = tuple(sorted((slot, name) for slot, name in types if name))
+        nameless = bool(slots) and (len(known) < len(members) or any(name is None for _, name in types))
+        label = f"{path}{record.optimizer}({', '.join(node.name or node.op_type for node in known)})"
+        yield Need(domain, op, version, named, nameless, ""), label
+
+
+def _parsed_id(op_id: str) -> tuple[str, str, int]:
+    domain, _, rest = op_id.partition(":")
+    op, _, version = rest.rpartition(":")
+    if not version.isdecimal() or len(version) > 9:
+        raise ModelError(f"a runtime optimization produces an unreadable operator: {op_id!r}",
+                         remedy="convert the model again")  # fmt: skip
+    return domain or DEFAULT_DOMAIN, op, int(version)
+
+
+def _replayed_types(nodes: list[Node], slot: Slot, scopes: _Scopes) -> set[str | None]:
+    if slot == TRIPLE:
+        return {None}
+    moved = {node.outputs[0]: node.inputs[0] for node in nodes if node.op_type == "DequantizeLinear"}
+    moved |= {node.inputs[0]: node.outputs[0] for node in nodes if node.op_type == "QuantizeLinear"}
+    targets = [node for node in nodes if node.op_type not in ("DequantizeLinear", "QuantizeLinear")] or nodes
+    names = {_argument(node, slot) for node in targets}
+    return {_value_type(name, scopes) for name in names | {moved.get(name, "") for name in names} if name}

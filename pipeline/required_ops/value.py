@@ -1,0 +1,195 @@
+"""`RequiredOps`: the operators, opsets and types that a build contains, as a value with a lossless union."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import TypeAlias
+
+from pipeline.errors import ConfigError
+from pipeline.required_ops.rules import Slot
+
+OpTypes: TypeAlias = Mapping[Slot, frozenset[str]]
+"""Types by argument. An argument that is not there is not restricted; an empty set promises nothing."""
+
+OpsetKey: TypeAlias = tuple[str, int]
+OperatorKey: TypeAlias = tuple[str, str]
+
+
+def _operator_keys(operators: Mapping[OpsetKey, frozenset[str]]) -> set[OperatorKey]:
+    return {(domain, op) for (domain, _), ops in operators.items() for op in ops}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequiredOps:
+    """What a build contains, and so what it can run.
+
+    Types hang on an operator of all its opsets, because ONNX Runtime's build does not tell opsets apart there. An
+    operator without an entry in `types` keeps all types. Types per operator and globally allowed types exclude each
+    other. `everything` means that no operator is left out; then none is listed.
+    """
+
+    operators: Mapping[OpsetKey, frozenset[str]] = field(default_factory=dict)
+    types: Mapping[OperatorKey, OpTypes] = field(default_factory=dict)
+    global_types: frozenset[str] | None = None
+    everything: bool = False
+
+    def __post_init__(self) -> None:
+        if self.types and self.global_types is not None:
+            raise ValueError("types per operator and globally allowed types exclude each other")
+        if self.everything and (self.operators or self.types):
+            raise ValueError("when everything is required, no operator is listed")
+        if self.types.keys() - self.operator_keys():
+            raise ValueError("types of an operator that is not listed")
+        if not all(self.operators.values()):
+            raise ValueError("an opset without operators")
+
+    def operator_keys(self) -> set[OperatorKey]:
+        """All (domain, operator), whatever the opset."""
+        return _operator_keys(self.operators)
+
+    def opsets(self, domain: str, op: str) -> list[int]:
+        """The opsets under which an operator is listed, ascending."""
+        return sorted(opset for (other, opset), ops in self.operators.items() if other == domain and op in ops)
+
+    def union(self, other: "RequiredOps") -> "RequiredOps":
+        """The smallest value that contains both, losing nothing; associative, commutative, idempotent.
+
+        An operator that one side does not restrict is not restricted. Globally allowed types survive only where both
+        sides have them: beside types per operator they cannot be written, and dropping them loses nothing.
+        """
+        if EMPTY in (self, other):
+            return other if self == EMPTY else self
+        mine, theirs = _same_kind(self, other)
+        if mine.everything or theirs.everything:
+            return RequiredOps(global_types=_merged_global(mine, theirs), everything=True)
+        return RequiredOps(
+            operators=_each_opset(mine, theirs, frozenset.union),
+            types=_merged_types(mine, theirs),
+            global_types=_merged_global(mine, theirs),
+        )
+
+    def intersection(self, other: "RequiredOps") -> "RequiredOps":
+        """What both contain. Raises ConfigError when one restricts types globally and the other by operator."""
+        if self.everything or other.everything:
+            limited, whole = (other, self) if self.everything else (self, other)
+            return replace(limited, global_types=_common_global(limited, whole))
+        operators = _each_opset(self, other, frozenset.intersection)
+        common = _common_global(self, other)
+        keys = _operator_keys(operators)
+        types = {key: _common_types(self.types.get(key), other.types.get(key)) for key in keys}
+        return RequiredOps(
+            operators=operators,
+            types={key: value for key, value in types.items() if value is not None},
+            global_types=common,
+        )
+
+    def difference(self, other: "RequiredOps") -> "RequiredOps":
+        """What must be added to `other` to contain this value; types that it has already are left out.
+
+        The union of the result and `other` contains this value. Of two values that restrict types in different ways
+        (globally, by operator), every operator counts as different.
+        """
+        if other.contains(self):
+            return EMPTY
+        if self.everything or (self.global_types is None) != (other.global_types is None):
+            return self
+        if self.global_types is not None and not self.global_types <= (other.global_types or frozenset()):
+            return self
+        grown = {key for key in self.operator_keys() if not _within(self.types.get(key), other.types.get(key))}
+        operators = {
+            (domain, opset): frozenset(op for op in ops if op not in listed or (domain, op) in grown)
+            for (domain, opset), ops in self.operators.items()
+            for listed in [other.operators.get((domain, opset), frozenset())]
+        }
+        operators = {key: ops for key, ops in operators.items() if ops}
+        keys = _operator_keys(operators)
+        types = {
+            key: _surplus(types, other.types.get(key)) if key in grown else types
+            for key, types in self.types.items()
+            if key in keys
+        }
+        return RequiredOps(operators=operators, types=types, global_types=self.global_types)
+
+    def contains(self, other: "RequiredOps") -> bool:
+        """Whether a build of this value has all that `other` lists."""
+        return self.union(other) == self
+
+    def without_types(self) -> "RequiredOps":
+        """The same operators with all their types."""
+        return replace(self, types={}, global_types=None)
+
+    def with_global_types(self, names: Iterable[str]) -> "RequiredOps":
+        """The same operators, restricted to these types wherever a kernel can be; C++ names as in `TYPE_NAMES`."""
+        return replace(self, types={}, global_types=frozenset(names))
+
+
+EMPTY = RequiredOps()
+"""No operators at all: contained in every value, and what an empty config file means."""
+
+
+def union_of(parts: Iterable[RequiredOps]) -> RequiredOps:
+    """The union of many values, `EMPTY` of none."""
+    return reduce(RequiredOps.union, parts, EMPTY)
+
+
+def _same_kind(left: RequiredOps, right: RequiredOps) -> tuple[RequiredOps, RequiredOps]:
+    """Drop global restrictions that only one side has."""
+    if (left.global_types is None) == (right.global_types is None):
+        return left, right
+    return replace(left, global_types=None), replace(right, global_types=None)
+
+
+def _merged_global(left: RequiredOps, right: RequiredOps) -> frozenset[str] | None:
+    if left.global_types is None or right.global_types is None:
+        return None
+    return left.global_types | right.global_types
+
+
+def _common_global(left: RequiredOps, right: RequiredOps) -> frozenset[str] | None:
+    if (left.global_types is not None and right.types) or (right.global_types is not None and left.types):
+        raise ConfigError("these configs have nothing in common that a config could say",
+                          why="one restricts types globally, the other by operator",
+                          remedy="make both with or both without --globally-allowed-types")  # fmt: skip
+    if left.global_types is None or right.global_types is None:
+        return left.global_types if right.global_types is None else right.global_types
+    return left.global_types & right.global_types
+
+
+def _each_opset(
+    left: RequiredOps, right: RequiredOps, combine: Callable[[frozenset[str], frozenset[str]], frozenset[str]]
+) -> dict[OpsetKey, frozenset[str]]:
+    nothing: frozenset[str] = frozenset()
+    keys = left.operators.keys() | right.operators.keys()
+    combined = {key: combine(left.operators.get(key, nothing), right.operators.get(key, nothing)) for key in keys}
+    return {key: ops for key, ops in combined.items() if ops}
+
+
+def _merged_types(left: RequiredOps, right: RequiredOps) -> dict[OperatorKey, OpTypes]:
+    """A restriction holds where one side has it and the other lacks the operator, or where both have it."""
+    mine, theirs = left.operator_keys(), right.operator_keys()
+    merged = {key: types for key, types in left.types.items() if key not in theirs}
+    merged |= {key: types for key, types in right.types.items() if key not in mine}
+    for key in left.types.keys() & right.types.keys():
+        ours, others = left.types[key], right.types[key]
+        if slots := ours.keys() & others.keys():
+            merged[key] = {slot: ours[slot] | others[slot] for slot in slots}
+    return merged
+
+
+def _common_types(left: OpTypes | None, right: OpTypes | None) -> OpTypes | None:
+    if left is None or right is None:
+        return left if right is None else right
+    common = {**left, **right}
+    return {**common, **{slot: left[slot] & right[slot] for slot in left.keys() & right.keys()}}
+
+
+def _within(mine: OpTypes | None, theirs: OpTypes | None) -> bool:
+    """Whether types of an operator are among others."""
+    if mine is None or theirs is None:
+        return theirs is None
+    return all(slot in mine and mine[slot] <= types for slot, types in theirs.items())
+
+
+def _surplus(mine: OpTypes, theirs: OpTypes | None) -> OpTypes:
+    """The types that must be added to `theirs`; empty sets where that is nothing."""
+    return mine if theirs is None else {slot: types - theirs.get(slot, types) for slot, types in mine.items()}
