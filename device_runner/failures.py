@@ -242,13 +242,23 @@ KINDS: dict[FailureKind, tuple[str, str]] = {
         "the system killed the process, most likely for its memory",
         "use a smaller model or batch, or a device with more memory",
     ),
-    FailureKind.LOST_DEVICE: (
-        "the connection to the device ended",
-        "check cable and power; the run can be made again",
-    ),
-    FailureKind.BAD_OPTIONS: ("ONNX Runtime refused an option", "check the run options"),
+    FailureKind.PROVIDER_MISSING: ("the provider is not there", "use a library or device that has it"),
+    FailureKind.PROVIDER_REFUSED: ("the provider refused its options", "check provider_options and flags"),
     FailureKind.MODEL_LOAD: ("ONNX Runtime could not load the model", "check it with onnxruntime on this computer"),
+    FailureKind.MISSING_LIBRARY: ("libonnxruntime could not be opened", "check the path of the library"),
+    FailureKind.WRONG_LIBRARY: ("the library is not one that the probe can use", "give another libonnxruntime"),
+    FailureKind.BAD_INPUT: (
+        "the inputs cannot be made or do not suit the model",
+        "give inputs of the model's names, types and shapes",
+    ),
     FailureKind.RUN_ERROR: ("ONNX Runtime could not run the model", "check it with onnxruntime on this computer"),
+    FailureKind.BAD_OPTIONS: ("ONNX Runtime refused an option", "check the run options"),
+    FailureKind.GARBAGE: ("what came back makes no sense", "run it once more; then look at the log of the device"),
+    FailureKind.LOST_DEVICE: ("the connection to the device ended", "check cable and power; then run it again"),
+    FailureKind.NO_SPACE: ("the device is full", "make room on it"),
+    FailureKind.WRONG_DEVICE: ("the device cannot do this", "choose another device"),
+    FailureKind.DEVICE_ERROR: ("the device's system refused", "look at the message, and at the log of the device"),
+    FailureKind.DENIED: ("the combination is on the deny list", "remove it from the list to try it again"),
 }
 """What a kind means where no text says more."""
 
@@ -259,7 +269,7 @@ def explain(failure: Failure) -> Failure:
         found = None
     else:
         found = next((text for text in TEXTS if re.search(text.fragment, failure.message)), None)
-    cause, remedy = (found.cause, found.remedy) if found else KINDS.get(failure.kind, ("", ""))
+    cause, remedy = (found.cause, found.remedy) if found else KINDS[failure.kind]
     return msgspec.structs.replace(
         failure,
         kind=(found and found.kind) or failure.kind,

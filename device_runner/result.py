@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from device_runner.spec import TensorFile
+from device_runner.spec import RunSpec, TensorFile
 
 RESULT_VERSION = 1
 
@@ -112,6 +112,22 @@ class RunResult(Struct, frozen=True, kw_only=True):
     after: Conditions = Conditions()
     marks: tuple[Mark, ...] = ()
     version: int = RESULT_VERSION
+
+
+IMPOSSIBLE_HERE = frozenset({FailureKind.PROVIDER_MISSING, FailureKind.WRONG_DEVICE, FailureKind.DENIED})
+"""Kinds that make a run `skipped`: nothing went wrong, it just cannot be done on this device or with this library."""
+
+
+def status_of(failure: Failure | None) -> Status:
+    """`ok` without a failure; else `skipped` where it could not be done here, and `failed`."""
+    if failure is None:
+        return Status.OK
+    return Status.SKIPPED if failure.kind in IMPOSSIBLE_HERE else Status.FAILED
+
+
+def without_measurement(spec: RunSpec, device: str, failure: Failure) -> RunResult:
+    """The result of a run of which nothing is known but why."""
+    return RunResult(spec_id=spec.id, device=device, status=status_of(failure), failure=failure, started_at=utc_now())
 
 
 def decode_result(text: bytes | str) -> RunResult:

@@ -144,6 +144,11 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     log_level: LogLevel = LogLevel.WARNING
     version: int = SPEC_VERSION
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant (ValueError; on decoding, part of the message)."""
+        if self.profile and self.outputs_folder is None:
+            raise ValueError("`profile` needs an `outputs_folder` to put it in")
+
 
 def decode_spec(text: bytes | str, where: str = "") -> RunSpec:
     """A RunSpec from JSON; raises SpecError for what is not one, naming the key, or for another version's."""
@@ -174,5 +179,5 @@ def read_spec(path: Path) -> RunSpec:
 
 
 def encode(value: msgspec.Struct) -> bytes:
-    """A spec or result as one JSON document, indented, ending in a newline."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    """A spec or result as one line of JSON."""
+    return msgspec.json.encode(value) + b"\n"

@@ -6,7 +6,7 @@ import msgspec
 
 from device_runner.errors import SpecError
 from device_runner.failures import explain
-from device_runner.result import Failure, FailureKind, Mark, RunResult, Status
+from device_runner.result import Failure, FailureKind, Mark, RunResult, Status, status_of
 from device_runner.spec import (
     ONNX_CODES,
     ExecutionMode,
@@ -180,11 +180,12 @@ def _doubt(answer: Answer) -> Failure | None:
 
 def to_result(spec: RunSpec, device: str, answer: Answer) -> RunResult:
     """What a document of the probe means for its spec; output files still have the names that the probe gave them."""
+    failure = None if answer.status is Status.OK else _failure(answer)
     return RunResult(
         spec_id=spec.id,
         device=device,
-        status=answer.status,
-        failure=None if answer.status is Status.OK else _failure(answer),
+        status=status_of(failure),
+        failure=failure,
         ort_version=answer.ort_version,
         available_providers=tuple(answer.available_providers),
         load_ns=answer.load_ns,

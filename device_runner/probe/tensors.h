@@ -23,10 +23,11 @@ struct shape {
 
 /* Bytes of the whole tensor; false when they do not fit a size_t. */
 static bool total_bytes(const struct shape *shape, size_t *bytes) {
-    *bytes = element_bytes(shape->type);
+    uint64_t total = element_bytes(shape->type);
     for (size_t i = 0; i < shape->rank; i++)
-        if (__builtin_mul_overflow(*bytes, (size_t)shape->sizes[i], bytes)) return false;
-    return *bytes <= SIZE_MAX / 2;
+        if (__builtin_mul_overflow(total, (uint64_t)shape->sizes[i], &total)) return false;
+    *bytes = (size_t)total;
+    return total <= SIZE_MAX / 2;
 }
 
 /* splitmix64: a well-mixed sequence from any seed, the same on every platform. */

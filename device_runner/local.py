@@ -1,0 +1,242 @@
+"""The device `local`: this computer, with the probe in a process and a work folder of its own."""
+
+import contextlib
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from device_runner.device import DeviceFacts
+from device_runner.errors import MissingError, SpecError
+from device_runner.failures import explain
+from device_runner.files import missing_input, short_output
+from device_runner.probe.build import build_probe
+from device_runner.probe.protocol import Answer, Places, decode_answer, encode_request, to_result
+from device_runner.result import (
+    Conditions,
+    Failure,
+    FailureKind,
+    Mark,
+    RunResult,
+    status_of,
+    utc_now,
+    without_measurement,
+)
+from device_runner.spec import RunSpec, TensorFile
+
+GRACE_SECONDS = 15.0
+"""What the probe has beyond a spec's time limit to say that it was reached, before it is killed itself."""
+
+ABIS = {"x86_64": "x86_64", "AMD64": "x86_64", "aarch64": "arm64-v8a", "arm64": "arm64-v8a"}
+"""platform.machine() to Android's name of the ABI."""
+
+
+def wheel_library() -> Path:
+    """The libonnxruntime of the installed onnxruntime, found without importing it; raises MissingError."""
+    spec = importlib.util.find_spec("onnxruntime")
+    folder = Path(spec.origin).parent / "capi" if spec and spec.origin else None
+    names = sorted(folder.glob("libonnxruntime.*")) if folder else []
+    libraries = [name for name in names if re.search(r"\.so(\.|$)|\.dylib$", name.name)]
+    if not libraries:
+        raise MissingError(
+            "no libonnxruntime on this computer",
+            where=str(folder or "site-packages"),
+            why="the package onnxruntime is not installed, or is older than 1.19 (which has no C library in it)",
+            remedy="pip install onnxruntime, or name a library in the spec",
+        )
+    return libraries[-1]
+
+
+def open_local(rest: str) -> "LocalDevice":
+    """The device `local`; raises SpecError when something follows the name, MissingError without a compiler."""
+    if rest:
+        raise SpecError(f"unknown device 'local:{rest}'", remedy="write `local`")
+    return LocalDevice(build_probe())
+
+
+class LocalDevice:
+    """Runs specs on this computer. Numbers from here are marked `not_a_phone`."""
+
+    name = "local"
+
+    def __init__(self, probe: Path) -> None:
+        self._probe = probe
+
+    def facts(self) -> DeviceFacts:
+        """What this computer is."""
+        return host_facts(self.name)
+
+    def run(self, spec: RunSpec) -> RunResult:
+        """Execute one spec in a fresh process and folder; the whole process group dies with it."""
+        try:
+            library = Path(spec.library) if spec.library else wheel_library()
+        except MissingError as error:
+            failure = Failure(
+                kind=FailureKind.MISSING_LIBRARY, message=str(error), cause=error.why, remedy=error.remedy
+            )
+            return without_measurement(spec, self.name, failure)
+        failure_before = missing_input(spec)
+        if failure_before:
+            return without_measurement(spec, self.name, failure_before)
+        with tempfile.TemporaryDirectory(prefix="ort-mobile-run-") as folder:
+            return self._run_in(spec, library, Path(folder))
+
+    def _run_in(self, spec: RunSpec, library: Path, folder: Path) -> RunResult:
+        started, before = utc_now(), host_conditions()
+        request = folder / "request"
+        request.write_bytes(encode_request(spec, _places(spec, library, folder)))
+        answer = run_process([str(self._probe), str(request)], folder, spec.timeout_seconds + GRACE_SECONDS)
+        if isinstance(answer, Failure):
+            return without_measurement(spec, self.name, answer)
+        result = _kept(spec, to_result(spec, self.name, answer), folder)
+        return msgspec.structs.replace(
+            result, started_at=started, before=before, after=host_conditions(), marks=(*result.marks, Mark.NOT_A_PHONE)
+        )
+
+    def close(self) -> None:
+        """Nothing to give back: every run's folder goes with it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _places(spec: RunSpec, library: Path, folder: Path) -> Places:
+    return Places(
+        library=str(library.absolute()),
+        model=str(Path(spec.model).absolute()),
+        inputs=tuple(str(Path(tensor.file).absolute()) for tensor in spec.inputs),
+        outputs=None if spec.outputs_folder is None else str(folder / "output_"),
+        profile=str(folder / "profile") if spec.profile else None,
+    )
+
+
+def run_process(command: list[str], folder: Path, limit_seconds: float) -> Answer | Failure:
+    """Run the probe in a session of its own and read its document; a Failure when there is none.
+
+    Output goes to files, so that nothing it prints can fill our memory or block it. Whatever ends the wait (the
+    limit, Ctrl-C) kills the whole process group.
+    """
+    environment = {**os.environ, "ORT_DISABLE_TELEMETRY": "1"}
+    with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True
+        )
+        code = _wait(process, limit_seconds)
+    return _judge(code, (folder / "stdout").read_bytes(), _tail(folder / "stderr"))
+
+
+def _wait(process: subprocess.Popen[bytes], limit_seconds: float) -> int | None:
+    """The exit code, None at the limit; everything of the group is dead when it returns or raises."""
+    try:
+        return process.wait(limit_seconds)
+    except BaseException as error:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if isinstance(error, subprocess.TimeoutExpired):
+            return None
+        raise
+
+
+def _judge(code: int | None, stdout: bytes, stderr: str) -> Answer | Failure:
+    if code is None:
+        return explain(Failure(kind=FailureKind.TIMEOUT, message="the probe did not end by itself", signal="SIGKILL"))
+    answer = decode_answer(stdout)
+    if isinstance(answer, Failure) and code < 0:
+        name = signal.Signals(-code).name
+        return explain(Failure(kind=FailureKind.CRASH, message=f"the probe ended by {name}: {stderr}", signal=name))
+    if isinstance(answer, Failure):
+        return msgspec.structs.replace(answer, message=f"{answer.message}; stderr: {stderr}")
+    if answer.kind == FailureKind.CRASH and stderr:
+        return msgspec.structs.replace(answer, message=f"{answer.message}; stderr: {stderr}")
+    return answer
+
+
+def _tail(path: Path, size: int = 2000) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - size))
+        return file.read().decode("utf-8", "replace").strip()
+
+
+def _kept(spec: RunSpec, result: RunResult, folder: Path) -> RunResult:
+    """The result with its files moved from the work folder into the spec's; a Failure where one is not as it should."""
+    if spec.outputs_folder is None or result.failure:
+        return msgspec.structs.replace(result, outputs=(), profile_file=None)
+    if failure := short_output(result.outputs):
+        return msgspec.structs.replace(result, status=status_of(failure), failure=failure, outputs=())
+    target = Path(spec.outputs_folder)
+    target.mkdir(parents=True, exist_ok=True)
+    profile = result.profile_file and _moved(Path(result.profile_file), folder, target)
+    outputs = tuple(
+        TensorFile(name=t.name, dtype=t.dtype, shape=t.shape, file=_moved(Path(t.file), folder, target))
+        for t in result.outputs
+    )
+    return msgspec.structs.replace(result, outputs=outputs, profile_file=profile)
+
+
+def _moved(path: Path, folder: Path, target: Path) -> str:
+    """Move a file of the work folder; the name comes from the probe, so only its last part counts."""
+    return str(shutil.move(folder / path.name, target / path.name))
+
+
+def host_facts(name: str) -> DeviceFacts:
+    """What this computer is, as far as it says."""
+    system = {"Darwin": "macos"}.get(platform.system(), platform.system().lower())
+    abi = ABIS.get(platform.machine(), platform.machine())
+    return DeviceFacts(
+        name=name,
+        platform=system,
+        model=_match("/proc/cpuinfo", r"model name\s*:\s*(.+)") or platform.processor() or platform.machine(),
+        abis=(abi,),
+        os_release=platform.release(),
+        core_max_mhz=_core_mhz("cpuinfo_max_freq"),
+        memory_bytes=_sysconf("SC_PHYS_PAGES") * _sysconf("SC_PAGE_SIZE"),
+        page_bytes=_sysconf("SC_PAGE_SIZE"),
+        free_bytes=shutil.disk_usage(tempfile.gettempdir()).free,
+    )
+
+
+def host_conditions() -> Conditions:
+    """Clocks of the cores now, where the kernel tells; nothing else is known of a computer."""
+    return Conditions(cpu_mhz=_core_mhz("scaling_cur_freq"))
+
+
+def _core_mhz(name: str) -> tuple[int, ...]:
+    paths = sorted(Path("/sys/devices/system/cpu").glob(f"cpu[0-9]*/cpufreq/{name}"), key=_core_number)
+    texts = [_match(str(path), r"(\d+)") for path in paths]
+    return tuple(int(text) // 1000 for text in texts if text)
+
+
+def _core_number(path: Path) -> int:
+    return int(path.parts[-3].removeprefix("cpu"))
+
+
+def _match(path: str, pattern: str) -> str:
+    try:
+        found = re.search(pattern, Path(path).read_text(errors="replace"))
+    except OSError:
+        return ""
+    return found.group(1).strip() if found else ""
+
+
+def _sysconf(name: str) -> int:
+    ask: Callable[[str], int] = os.sysconf
+    try:
+        return ask(name)
+    except (OSError, ValueError):
+        return 0

@@ -1,0 +1,240 @@
+"""Builds the probe: for this computer, for Linux on another processor, for Android with the NDK or with ziglang alone.
+
+A build lies in the cache under the digest of everything that went into it, so an unchanged one is never made twice.
+"""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from device_runner.errors import MissingError, RunnerError, SpecError
+from device_runner.probe import android
+from device_runner.probe.elf import read_elf
+
+SOURCES = Path(__file__).parent
+ANDROID = SOURCES / "android"
+HOST = "host"
+DEFAULT_API_LEVEL = 27
+
+NDK_TRIPLES = {
+    "arm64-v8a": "aarch64-linux-android",
+    "armeabi-v7a": "armv7a-linux-androideabi",
+    "x86": "i686-linux-android",
+    "x86_64": "x86_64-linux-android",
+}
+"""ABI to the prefix of the NDK's compilers."""
+
+LINUX_TARGETS = {"linux-x86_64": "x86_64-linux-gnu.2.28", "linux-aarch64": "aarch64-linux-gnu.2.28"}
+"""Our name to zig's; glibc 2.28 is what the newest wheels of onnxruntime want."""
+
+TARGETS = (HOST, *NDK_TRIPLES, *LINUX_TARGETS)
+
+WARNINGS = ("-Wall", "-Wextra", "-Wno-unused-function")
+
+
+Command = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to build: what compiler (name and version, for the digest), which texts to write, which commands to run.
+
+    `{out}` in an argument is the folder of the build; `judge` says whether the result is held against the rules for
+    Android, and which: "", "ndk" or "stubs".
+    """
+
+    compiler: str
+    steps: tuple[Command, ...]
+    texts: tuple[tuple[str, str], ...] = ()
+    judge: str = ""
+
+
+def build_probe(target: str = HOST, *, api_level: int = DEFAULT_API_LEVEL, flags: Sequence[str] = ()) -> Path:
+    """The probe for a target (`host`, an Android ABI, linux-x86_64, linux-aarch64), built unless it is in the cache.
+
+    `flags` go to the compiler. Raises MissingError without a compiler, RunnerError when it fails.
+    """
+    recipe = find_recipe(target, api_level, tuple(flags))
+    folder = cache_folder() / "probe" / digest(recipe)
+    path = folder / "probe"
+    if not path.is_file():
+        make(recipe, path)
+    return path
+
+
+def cache_folder() -> Path:
+    """Where builds are kept: ORT_MOBILE_CACHE, else ort-mobile in XDG_CACHE_HOME or ~/.cache."""
+    own = os.environ.get("ORT_MOBILE_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(own) if own else Path(base) / "ort-mobile"
+
+
+def find_recipe(target: str, api_level: int, flags: tuple[str, ...]) -> Recipe:
+    """The first way to build for a target that this machine has; raises MissingError, SpecError."""
+    if target == HOST:
+        return _host_recipe(flags)
+    if target in LINUX_TARGETS:
+        return _linux_recipe(target, flags)
+    if target not in NDK_TRIPLES:
+        raise SpecError(f"unknown target {target!r}", remedy=f"use one of: {', '.join(TARGETS)}")
+    if not 21 <= api_level <= 99:
+        raise SpecError(f"API level {api_level} does not exist", remedy="use 27 or higher; NNAPI needs 27")
+    ndk = os.environ.get("ANDROID_NDK_HOME") or os.environ.get("ANDROID_NDK_ROOT")
+    return _ndk_recipe(Path(ndk), target, api_level, flags) if ndk else _stub_recipe(target, api_level, flags)
+
+
+def _compile(flags: tuple[str, ...]) -> tuple[str, ...]:
+    return ("-std=c11", "-O2", *WARNINGS, *flags, "-o", "{out}/probe", str(SOURCES / "probe.c"))
+
+
+def _host_recipe(flags: tuple[str, ...]) -> Recipe:
+    compiler = next((found for name in _compiler_names() if (found := shutil.which(name))), None)
+    strip = (
+        () if platform.system() == "Darwin" or any("sanitize" in flag or flag == "-g" for flag in flags) else ("-s",)
+    )
+    arguments = (*_compile(flags), *strip, "-ldl", "-lpthread")
+    if compiler:
+        return Recipe(_identity(compiler), ((compiler, *arguments),))
+    if (zig := zig_command()) is None:
+        raise MissingError(
+            "no C compiler",
+            why="neither cc, gcc nor clang is on PATH, and the package ziglang is not installed",
+            remedy="pip install ziglang, or install a C compiler",
+        )
+    return Recipe(zig_version(), ((*zig, "cc", "-fno-sanitize=undefined", *arguments),))
+
+
+def _compiler_names() -> list[str]:
+    own = os.environ.get("CC", "")
+    return [*([own] if own and " " not in own else []), "cc", "gcc", "clang"]
+
+
+def _identity(compiler: str) -> str:
+    """Path, size and time of a compiler: cheaper than asking for its version, and changes with it."""
+    real = Path(compiler).resolve()
+    facts = real.stat()
+    return f"{real} {facts.st_size} {facts.st_mtime_ns}"
+
+
+def zig_command() -> tuple[str, ...] | None:
+    """How to call zig: the package ziglang of this interpreter. None where it is not installed."""
+    return (sys.executable, "-m", "ziglang") if importlib.util.find_spec("ziglang") else None
+
+
+def zig_version() -> str:
+    """Name and version of the package ziglang."""
+    return f"ziglang {importlib.metadata.version('ziglang')}"
+
+
+def _zig(target: str) -> tuple[str, ...]:
+    if zig := zig_command():
+        return zig
+    raise MissingError(
+        f"no compiler for {target}",
+        why="the package ziglang is not installed" + (", and ANDROID_NDK_HOME is not set" * (target in NDK_TRIPLES)),
+        remedy="pip install ziglang" + (", or set ANDROID_NDK_HOME to an NDK" * (target in NDK_TRIPLES)),
+    )
+
+
+def _linux_recipe(target: str, flags: tuple[str, ...]) -> Recipe:
+    arguments = ("cc", "-target", LINUX_TARGETS[target], "-fno-sanitize=undefined", *_compile(flags), "-s")
+    return Recipe(zig_version(), ((*_zig(target), *arguments, "-ldl", "-lpthread"),))
+
+
+def _ndk_recipe(ndk: Path, abi: str, api_level: int, flags: tuple[str, ...]) -> Recipe:
+    found = sorted(ndk.glob(f"toolchains/llvm/prebuilt/*/bin/{NDK_TRIPLES[abi]}{api_level}-clang"))
+    if not found:
+        raise MissingError(
+            f"the NDK has no compiler for {abi} at API level {api_level}",
+            where=str(ndk),
+            remedy="point ANDROID_NDK_HOME at an NDK of r21 or later, or unset it to build with ziglang",
+        )
+    page = f"-Wl,-z,max-page-size={android.PAGE},-z,common-page-size={android.PAGE}"
+    link = ("-fPIE", "-pie", page, "-Wl,--build-id=sha1", "-Wl,-z,now", "-Wl,--strip-debug", "-ldl")
+    judge = "ndk" if abi in android.LD_EMULATION else ""
+    return Recipe(_identity(str(found[0])), ((str(found[0]), *_compile(flags), *link),), judge=judge)
+
+
+def _stub_recipe(abi: str, api_level: int, flags: tuple[str, ...]) -> Recipe:
+    if abi not in android.LD_EMULATION:
+        raise MissingError(
+            f"no compiler for {abi}",
+            why="ziglang alone builds for arm64-v8a and x86_64; the NDK is needed for 32 bits",
+            remedy="set ANDROID_NDK_HOME to an NDK",
+        )
+    zig = _zig(abi)
+    compiler = (*zig, "cc", "-target", f"{android.ZIG_ARCH[abi]}-linux-android")
+    include = (*android.COMPILE_FLAGS, "-isystem", str(ANDROID / "include"), *WARNINGS, *flags)
+    start = (f"-DPROBE_API_LEVEL={api_level}", "-c", str(ANDROID / "start.c"), "-o", "{out}/start.o")
+    compiled = (
+        (*compiler, *include, "-c", str(SOURCES / "probe.c"), "-o", "{out}/probe.o"),
+        (*compiler, *include, *start),
+    )
+    stubs = tuple(command for name in android.STUBS for command in _stub_commands(zig, compiler, name))
+    extra = android.ARM64_LINK_FLAGS if abi == "arm64-v8a" else ()
+    link = ("ld.lld", "-m", android.LD_EMULATION[abi], *android.LINK_FLAGS, *extra, "-o", "{out}/probe")
+    objects = ("{out}/start.o", "{out}/probe.o", *(f"{{out}}/{name}" for name in android.STUBS))
+    texts = tuple((f"{name}.s", android.stub_source(name)) for name in android.STUBS)
+    return Recipe(zig_version(), (*compiled, *stubs, (*zig, *link, *objects)), texts, "stubs")
+
+
+def _stub_commands(zig: Command, compiler: Command, name: str) -> tuple[Command, Command]:
+    assembled = (*compiler, "-c", f"{{out}}/{name}.s", "-o", f"{{out}}/{name}.o")
+    return assembled, (*zig, "ld.lld", "-shared", "-soname", name, "-o", f"{{out}}/{name}", f"{{out}}/{name}.o")
+
+
+def digest(recipe: Recipe) -> str:
+    """Digest of everything that the result depends on: commands, compiler, sources. Not of where they lie."""
+    total = hashlib.sha256()
+    for text in (recipe.compiler, recipe.judge, *(t for pair in recipe.texts for t in pair)):
+        total.update(text.encode() + b"\0")
+    for argument in (argument for step in recipe.steps for argument in step):
+        total.update(argument.replace(str(SOURCES), "{sources}").replace(sys.executable, "python").encode() + b"\0")
+    for path in sorted([*SOURCES.glob("*.[ch]"), *ANDROID.rglob("*.[ch]")]):
+        total.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()
+
+
+def make(recipe: Recipe, path: Path) -> None:
+    """Run a recipe in a folder of its own, judge the result, and put it at `path` in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as folder:
+        for name, text in recipe.texts:
+            (Path(folder) / name).write_text(text)
+        for step in recipe.steps:
+            _run_step([argument.replace("{out}", folder) for argument in step])
+        built = Path(folder) / "probe"
+        _judge(recipe, built)
+        with built.open("rb") as file:
+            os.fsync(file.fileno())
+        built.replace(path)
+
+
+def _run_step(arguments: list[str]) -> None:
+    done = subprocess.run(arguments, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        raise RunnerError(
+            "the probe could not be built",
+            where=" ".join(arguments[:4]) + " ...",
+            why=done.stderr.strip()[-2000:] or f"the compiler ended with code {done.returncode}",
+            remedy="try another compiler (CC=...), or pip install ziglang",
+        )
+
+
+def _judge(recipe: Recipe, built: Path) -> None:
+    broken = android.broken_rules(read_elf(built), stubs=recipe.judge == "stubs") if recipe.judge else []
+    if broken:
+        raise RunnerError(
+            "the probe was built, but not as Android wants it",
+            why="; ".join(f"does not hold: {rule}" for rule in broken),
+            remedy="use another release of ziglang or of the NDK",
+        )

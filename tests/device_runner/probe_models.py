@@ -1,0 +1,73 @@
+"""Models that tests of the runner use, made on the spot."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 17
+FLOAT = TensorProto.FLOAT
+
+Sides = dict[str, tuple[int, list[int | str]]]
+"""Names of inputs or outputs to their types and shapes."""
+
+
+def save_model(
+    path: Path, nodes: list[onnx.NodeProto], inputs: Sides, outputs: Sides, weights: dict[str, Any] | None = None
+) -> Path:
+    """A model of these nodes; inputs and outputs are name: (type, shape)."""
+    values = [[helper.make_tensor_value_info(n, t, s) for n, (t, s) in side.items()] for side in (inputs, outputs)]
+    initializers = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
+    graph = helper.make_graph(nodes, "graph", *values, initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    onnx.save(model, path)
+    return path
+
+
+def save_models(folder: Path) -> Path:
+    """Fill a folder with the models that tests use."""
+    save_model(
+        folder / "null.onnx",
+        [helper.make_node("Identity", ["x"], ["y"])],
+        {"x": (FLOAT, [1, 4])},
+        {"y": (FLOAT, [1, 4])},
+    )
+    save_model(
+        folder / "sum.onnx",
+        [helper.make_node("Add", ["a", "b"], ["s"]), helper.make_node("MatMul", ["s", "w"], ["y"])],
+        {"a": (FLOAT, ["N", 3]), "b": (FLOAT, ["N", 3])},
+        {"y": (FLOAT, ["N", 2]), "s": (FLOAT, ["N", 3])},
+        {"w": np.arange(6, dtype=np.float32).reshape(3, 2)},
+    )
+    save_model(
+        folder / "gather.onnx",
+        [helper.make_node("Gather", ["w", "i"], ["y"])],
+        {"i": (TensorProto.INT64, [2])},
+        {"y": (FLOAT, [2, 2])},
+        {"w": np.arange(6, dtype=np.float32).reshape(3, 2)},
+    )
+    save_model(
+        folder / "texts.onnx",
+        [helper.make_node("Identity", ["x"], ["y"])],
+        {"x": (TensorProto.STRING, [1])},
+        {"y": (TensorProto.STRING, [1])},
+    )
+    _endless(folder / "endless.onnx")
+    (folder / "empty.onnx").write_bytes(b"")
+    (folder / "noise.ort").write_bytes(b"\x08\x00\x00\x00ORTM" + bytes(range(200)))
+    return folder
+
+
+def _endless(path: Path) -> None:
+    """A loop of 2**62 turns: a model that hangs."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Add", ["v", "v"], ["u"])],
+        "body",
+        [helper.make_tensor_value_info(n, t, s) for n, t, s in [("i", 7, []), ("c", 9, []), ("v", 1, [1])]],
+        [helper.make_tensor_value_info(n, t, s) for n, t, s in [("d", 9, []), ("u", 1, [1])]],
+    )
+    loop = helper.make_node("Loop", ["turns", "go", "x"], ["y"], body=body)
+    weights = {"turns": np.array(2**62, np.int64), "go": np.array(True)}
+    save_model(path, [loop], {"x": (TensorProto.FLOAT, [1])}, {"y": (TensorProto.FLOAT, [1])}, weights)

@@ -1,0 +1,283 @@
+"""The probe on this computer with the real onnxruntime: numbers, outputs, and a typed failure for all that fails."""
+
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from probe_models import save_model
+
+from device_runner.errors import SpecError
+from device_runner.local import LocalDevice, host_facts, wheel_library
+from device_runner.probe.protocol import DTYPES
+from device_runner.result import FailureKind, Mark, RunResult, Status
+from device_runner.spec import (
+    ElementType,
+    ExecutionMode,
+    LogLevel,
+    NnapiFlag,
+    OptimizationLevel,
+    RunOptions,
+    RunSpec,
+    TensorFile,
+)
+
+Run = Callable[..., RunResult]
+DTYPE_NUMPY = {kind: kind.value for kind in ElementType if kind not in (ElementType.BFLOAT16, ElementType.STRING)}
+
+
+def read(tensor: TensorFile) -> np.ndarray:
+    return np.fromfile(tensor.file, dtype=DTYPE_NUMPY[tensor.dtype]).reshape(tensor.shape)
+
+
+def test_a_null_model_is_measured(run: Run, library: str) -> None:
+    result = run("null.onnx", library=library, min_runs=50)
+    assert result.status is Status.OK, result.failure
+    assert len(result.latencies_ns) == 50
+    assert 0 < min(result.latencies_ns) < 1e7
+    assert result.load_ns > 0
+    assert result.first_run_ns > 0
+    assert Path(library).name.endswith(result.ort_version)
+    assert "CPUExecutionProvider" in result.available_providers
+    assert 0 < result.memory_before_load_bytes <= result.memory_after_load_bytes <= result.memory_peak_bytes
+    assert Mark.NOT_A_PHONE in result.marks
+    assert result.started_at.endswith("Z")
+
+
+def test_outputs_are_those_of_onnxruntime(run: Run, models: Path, tmp_path: Path) -> None:
+    values = {name: np.random.default_rng(7).standard_normal((5, 3)).astype(np.float32) for name in "ba"}
+    inputs = []
+    for name, value in values.items():
+        value.tofile(tmp_path / name)
+        inputs.append(TensorFile(name=name, dtype=ElementType.FLOAT32, shape=value.shape, file=str(tmp_path / name)))
+    result = run("sum.onnx", inputs=tuple(inputs), outputs_folder=str(tmp_path / "out"))
+    wanted = onnxruntime.InferenceSession(models / "sum.onnx").run(None, values)
+    assert [tensor.name for tensor in result.outputs] == ["y", "s"]
+    for tensor, array in zip(result.outputs, wanted, strict=True):
+        np.testing.assert_array_equal(read(tensor), array)
+
+
+def test_random_inputs_follow_the_seed(run: Run, tmp_path: Path) -> None:
+    def output(folder: str, seed: int) -> np.ndarray:
+        result = run("null.onnx", seed=seed, outputs_folder=str(tmp_path / folder))
+        return read(result.outputs[0])
+
+    first, again, other = output("a", 3), output("b", 3), output("c", 4)
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+    assert ((first >= 0) & (first < 1)).all()
+    assert len(np.unique(first)) == 4
+
+
+@pytest.mark.parametrize("kind", sorted(set(DTYPES.values()) - {ElementType.STRING}))
+def test_random_inputs_of_every_type(run: Run, models: Path, tmp_path: Path, kind: ElementType) -> None:
+    code = next(code for code, name in DTYPES.items() if name is kind)
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    shape = {"shape": np.array([64, 16], np.int64)}
+    save_model(models / f"{kind}.onnx", nodes, {"x": (code, [1024])}, {"y": (code, [64, 16])}, shape)
+    result = run(f"{kind}.onnx", outputs_folder=str(tmp_path))
+    assert result.status is Status.OK, result.failure
+    (tensor,) = result.outputs
+    assert (tensor.dtype, tensor.shape) == (kind, (64, 16))
+    if kind is ElementType.BFLOAT16:
+        values = (np.fromfile(tensor.file, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    else:
+        values = read(tensor)
+    low, high = {"uint8": (0, 255), "int8": (-128, 127)}.get(kind, (0, 1))
+    assert values.min() >= low
+    assert values.max() <= high
+    assert len(np.unique(values)) >= (
+        2 if high == 1 and kind not in ("float16", "float32", "float64", "bfloat16") else 90
+    )
+
+
+def test_symbolic_dimensions_get_their_sizes(run: Run, tmp_path: Path) -> None:
+    result = run("sum.onnx", dimensions={"N": 7}, outputs_folder=str(tmp_path))
+    assert [tensor.shape for tensor in result.outputs] == [(7, 2), (7, 3)]
+
+
+def test_session_options_reach_onnxruntime(run: Run) -> None:
+    options = RunOptions(
+        intra_op_threads=1, inter_op_threads=2, execution_mode=ExecutionMode.PARALLEL, cpu_arena=False,
+        memory_pattern=False, optimization_level=OptimizationLevel.BASIC,
+        session_config={"session.intra_op.allow_spinning": "0", "a key": "b"},
+    )  # fmt: skip
+    result = run("sum.onnx", dimensions={"N": 1}, options=options, log_level=LogLevel.VERBOSE)
+    assert result.status is Status.OK
+    log = next(line for line in result.log if "Session Options" in line)
+    for part in ("execution_mode:1", "enable_mem_pattern:0", "enable_cpu_mem_arena:0", "graph_optimization_level:1",
+                 "thread_pool_size: 2", "session.intra_op.allow_spinning: 0", "a key: b"):  # fmt: skip
+        assert part in log
+
+
+def test_a_profile_is_kept(run: Run, tmp_path: Path) -> None:
+    result = run("null.onnx", outputs_folder=str(tmp_path), profile=True)
+    assert result.profile_file
+    assert '"Node"' in Path(result.profile_file).read_text()
+
+
+BAD = RunOptions(session_config={"session.intra_op_thread_affinities": "x"}, intra_op_threads=2)
+FAILURES = [
+    ("none.onnx", {}, FailureKind.MODEL_LOAD, "no such file"),
+    ("empty.onnx", {}, FailureKind.MODEL_LOAD, ""),
+    ("noise.ort", {}, FailureKind.MODEL_LOAD, "verification failed"),
+    ("sum.onnx", {}, FailureKind.BAD_INPUT, "dimension 0 (N) is not fixed"),
+    ("texts.onnx", {}, FailureKind.BAD_INPUT, "input x"),
+    ("null.onnx", {"library": "/no/libonnxruntime.so"}, FailureKind.MISSING_LIBRARY, "/no/libonnxruntime.so"),
+    ("null.onnx", {"options": RunOptions(provider="nnapi")}, FailureKind.PROVIDER_MISSING, "NNAPI"),
+    ("null.onnx", {"options": RunOptions(provider="xnnpack")}, FailureKind.PROVIDER_MISSING, "XNNPACK"),
+    ("null.onnx", {"options": RunOptions(provider="coreml")}, FailureKind.PROVIDER_MISSING, "CoreML"),
+    ("null.onnx", {"options": RunOptions(provider="; reboot")}, FailureKind.PROVIDER_MISSING, "; reboot"),
+    ("null.onnx", {"options": BAD}, FailureKind.BAD_OPTIONS, ""),
+    ("null.onnx", {"model_sha256": "0" * 64}, FailureKind.MODEL_LOAD, "another digest"),
+    ("endless.onnx", {"timeout_seconds": 0.5}, FailureKind.TIMEOUT, "first_run"),
+]
+
+
+@pytest.mark.parametrize(("model", "values", "kind", "text"), FAILURES)
+def test_what_fails_is_a_typed_failure(run: Run, model: str, values: dict, kind: FailureKind, text: str) -> None:
+    result = run(model, **values)
+    assert result.failure
+    assert result.failure.kind is kind, result.failure
+    assert text in result.failure.message
+    assert result.failure.cause
+    assert result.failure.remedy
+    assert result.status is (Status.SKIPPED if kind is FailureKind.PROVIDER_MISSING else Status.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "shape", "content", "text"),
+    [
+        ("i", ElementType.INT64, (2,), bytes(15), "less"),
+        ("i", ElementType.INT64, (2,), bytes(17), "more"),
+        ("i", ElementType.INT32, (2,), bytes(8), "element type"),
+        ("i", ElementType.INT64, (3,), bytes(24), "Got: 3 Expected: 2"),
+        ("i", ElementType.INT64, (2,), np.array([0, 9]).tobytes(), "out of data bounds"),
+        ("j", ElementType.INT64, (2,), bytes(16), "no input j"),
+    ],
+)
+def test_bad_inputs_are_named(
+    run: Run, tmp_path: Path, name: str, kind: ElementType, shape: tuple[int, ...], content: bytes, text: str
+) -> None:
+    (tmp_path / "raw").write_bytes(content)
+    tensor = TensorFile(name=name, dtype=kind, shape=shape, file=str(tmp_path / "raw"))
+    result = run("gather.onnx", inputs=(tensor,))
+    assert result.failure
+    assert result.failure.kind is FailureKind.BAD_INPUT
+    assert text in result.failure.message
+
+
+@given(name=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30))
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_names_of_any_characters_survive(run: Run, tmp_path: Path, models: Path, name: str) -> None:
+    kind = (TensorProto.FLOAT, [1])
+    save_model(
+        models / "named.onnx", [helper.make_node("Abs", [f"in {name}"], [name])], {f"in {name}": kind}, {name: kind}
+    )
+    np.ones(1, np.float32).tofile(tmp_path / "raw")
+    tensor = TensorFile(name=f"in {name}", dtype=ElementType.FLOAT32, shape=(1,), file=str(tmp_path / "raw"))
+    result = run("named.onnx", inputs=(tensor,), outputs_folder=str(tmp_path / "out"))
+    assert [output.name for output in result.outputs] == [name], result.failure
+
+
+def test_a_nul_in_a_value_is_refused(run: Run) -> None:
+    with pytest.raises(SpecError, match="NUL"):
+        run("null.onnx", options=RunOptions(session_config={"a": "b\0set\0library\0x"}))
+
+
+def test_the_loop_keeps_its_bounds(run: Run) -> None:
+    long = run("null.onnx", min_runs=10, min_seconds=0.05)
+    assert len(long.latencies_ns) > 10
+    assert sum(long.latencies_ns) > 1e7
+    short = run("null.onnx", min_runs=1_000_000, max_seconds=0.02)
+    assert len(short.latencies_ns) < 1_000_000
+    assert Mark.SHORT in short.marks
+
+
+def fake_probe(folder: Path, script: str) -> LocalDevice:
+    path = folder / "probe"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return LocalDevice(path)
+
+
+def spec_of(models: Path, **values: object) -> RunSpec:
+    return RunSpec(id="x", model=str(models / "null.onnx"), **values)  # type: ignore[arg-type]  # by name
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "text"),
+    [
+        ("echo '{\"probe\": 1'; echo oh no >&2", FailureKind.GARBAGE, "oh no"),
+        ("head -c 100000 /dev/urandom", FailureKind.GARBAGE, "begins"),
+        ("exit 0", FailureKind.GARBAGE, "printed nothing"),
+        ("kill -SEGV $$", FailureKind.CRASH, "SIGSEGV"),
+    ],
+)
+def test_a_probe_gone_wrong_is_a_typed_failure(
+    tmp_path: Path, models: Path, script: str, kind: FailureKind, text: str
+) -> None:
+    result = fake_probe(tmp_path, script).run(spec_of(models))
+    assert result.failure
+    assert (result.failure.kind, result.status) == (kind, Status.FAILED)
+    assert text in result.failure.message
+
+
+def test_a_probe_that_hangs_dies_with_its_children(
+    tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("device_runner.local.GRACE_SECONDS", 0.1)
+    device = fake_probe(tmp_path, f"sleep 1000 & echo $! > {tmp_path}/pid; wait")
+    result = device.run(spec_of(models, timeout_seconds=0.4))
+    assert result.failure
+    assert result.failure.kind is FailureKind.TIMEOUT
+    child = int((tmp_path / "pid").read_text())
+    for _ in range(100):
+        if not Path(f"/proc/{child}").exists() or "State:\tZ" in Path(f"/proc/{child}/status").read_text():
+            return
+        time.sleep(0.02)
+    os.kill(child, 9)
+    pytest.fail("the child of the probe is still there")
+
+
+def test_the_work_folder_goes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run("null.onnx")
+    run("empty.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_facts_of_this_computer() -> None:
+    facts = host_facts("local")
+    assert facts.platform in ("linux", "macos")
+    assert facts.memory_bytes > 1e8
+    assert facts.page_bytes in (4096, 16384, 65536)
+    assert facts.abis
+
+
+def test_the_library_of_the_wheel() -> None:
+    assert onnxruntime.__version__ in wheel_library().name
+
+
+def test_results_do_not_depend_on_the_release(run: Run, library: str, tmp_path: Path) -> None:
+    def output(folder: str, **values: object) -> np.ndarray:
+        result: RunResult = run(
+            "sum.onnx", dimensions={"N": 4}, seed=1, outputs_folder=str(tmp_path / folder), **values
+        )
+        return read(result.outputs[0])
+
+    np.testing.assert_allclose(output("a", library=library), output("b"), rtol=1e-6)
+
+
+def test_a_missing_nnapi_is_said_before_flags_matter(run: Run) -> None:
+    options = RunOptions(provider="nnapi", flags=(NnapiFlag.CPU_ONLY, NnapiFlag.CPU_DISABLED))
+    failure = run("null.onnx", options=options).failure
+    assert failure
+    assert "Android library" in failure.remedy
