@@ -1,0 +1,127 @@
+/* The driver profile, from the file that an environment variable names: one value a line, words with blanks between.
+ * Written by device_runner/android_host/profile.py from the JSON that people write.
+ *
+ *   level LEVEL
+ *   device NAME TYPE LEVEL VERSION         then for that device:
+ *   operation CODE                         type CODE
+ *   delay STAGE NANOSECONDS                fault STAGE KIND CODE FIRST COUNT
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "driver.h"
+
+#define VARIABLE_PROFILE "ORT_MOBILE_NNAPI_PROFILE"
+#define DEFAULT_LEVEL 31
+
+static const char *const STAGES[STAGE_COUNT] = {"model", "compile", "run", "wait"};
+static const char *const FAULTS[] = {"fail", "hang", "lost", "crash"};
+
+static struct profile loaded = {.level = DEFAULT_LEVEL};
+static atomic_ullong stage_calls[STAGE_COUNT];
+static atomic_bool lost;
+
+static int find_word(const char *const *words, size_t count, const char *word) {
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(words[i], word)) return (int)i;
+    return -1;
+}
+
+static bool add_device(struct profile *to, const char *line) {
+    struct device *device = &to->devices[to->device_count];
+    if (to->device_count == DEVICES_MAX) return false;
+    to->device_count++;
+    return sscanf(line, "device %63s %d %ld %63s", device->name, &device->type, &device->level, device->version) == 4;
+}
+
+static bool add_code(struct profile *to, const char *word, unsigned code) {
+    if (!to->device_count || code >= CODES_MAX) return false;
+    struct device *device = &to->devices[to->device_count - 1];
+    bool operation = !strcmp(word, "operation");
+    *(operation ? &device->operations_limited : &device->types_limited) = true;
+    (operation ? device->operations : device->types)[code] = true;
+    return true;
+}
+
+static bool add_fault(struct profile *to, const char *line) {
+    char stage[16], kind[16];
+    struct fault *fault = &to->faults[to->fault_count];
+    if (to->fault_count == FAULTS_MAX ||
+        sscanf(line, "fault %15s %15s %d %lu %lu", stage, kind, &fault->code, &fault->first, &fault->count) != 5)
+        return false;
+    int at = find_word(STAGES, STAGE_COUNT, stage), which = find_word(FAULTS, sizeof FAULTS / sizeof *FAULTS, kind);
+    if (at < 0 || which < 0) return false;
+    fault->stage = (enum stage)at;
+    fault->kind = (enum fault_kind)which;
+    to->fault_count++;
+    return true;
+}
+
+static bool add_delay(struct profile *to, const char *line) {
+    char stage[16];
+    int64_t ns = 0;
+    if (sscanf(line, "delay %15s %ld", stage, &ns) != 2 || find_word(STAGES, STAGE_COUNT, stage) < 0) return false;
+    to->delays_ns[find_word(STAGES, STAGE_COUNT, stage)] = ns;
+    return true;
+}
+
+static bool add_line(struct profile *to, const char *line) {
+    char word[16] = "";
+    unsigned code = 0;
+    if (sscanf(line, "%15s", word) != 1) return true;
+    if (!strcmp(word, "device")) return add_device(to, line);
+    if (!strcmp(word, "fault")) return add_fault(to, line);
+    if (!strcmp(word, "delay")) return add_delay(to, line);
+    if (!strcmp(word, "level")) return sscanf(line, "level %ld", &to->level) == 1;
+    if (strcmp(word, "operation") && strcmp(word, "type")) return false;
+    return sscanf(line, "%*s %u", &code) == 1 && add_code(to, word, code);
+}
+
+static void load_profile(void) {
+    const char *path = getenv(VARIABLE_PROFILE);
+    FILE *file = path ? fopen(path, "re") : NULL;
+    char line[512];
+    if (path && !file) fprintf(stderr, "android-host: the driver profile cannot be read: %s\n", path);
+    while (file && fgets(line, sizeof line, file))
+        if (!add_line(&loaded, line)) fprintf(stderr, "android-host: wrong line in the driver profile: %s", line);
+    if (file) fclose(file);
+}
+
+const struct profile *profile(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, load_profile);
+    return &loaded;
+}
+
+static void pause_for(int64_t ns) {
+    struct timespec rest = {ns / 1000000000, ns % 1000000000};
+    while (ns > 0 && nanosleep(&rest, &rest) && errno == EINTR) continue;
+}
+
+static enum result suffer(const struct fault *fault) {
+    if (fault->kind == FAULT_CRASH) {
+        signal(SIGSEGV, SIG_DFL);
+        raise(SIGSEGV);
+    }
+    while (fault->kind == FAULT_HANG) pause();
+    if (fault->kind == FAULT_LOST) lost = true;
+    return fault->kind == FAULT_LOST ? DEAD_OBJECT : (enum result)fault->code;
+}
+
+enum result meet(enum stage stage) {
+    uint64_t number = ++stage_calls[stage];
+    pause_for(profile()->delays_ns[stage]);
+    if (lost) return DEAD_OBJECT;
+    for (size_t i = 0; i < profile()->fault_count; i++) {
+        const struct fault *fault = &profile()->faults[i];
+        bool due = number >= fault->first && (!fault->count || number < fault->first + fault->count);
+        if (fault->stage == stage && due) return suffer(fault);
+    }
+    return NO_ERROR;
+}
