@@ -26,7 +26,6 @@ from device_runner.result import (
     Conditions,
     Failure,
     FailureKind,
-    Mark,
     RunResult,
     status_of,
     utc_now,
@@ -65,7 +64,7 @@ def open_local(rest: str) -> "LocalDevice":
 
 
 class LocalDevice:
-    """Runs specs on this computer. Numbers from here are marked `not_a_phone`."""
+    """Runs specs on this computer. Its numbers are this computer's: they rank what ships to such computers."""
 
     name = "local"
 
@@ -99,9 +98,7 @@ class LocalDevice:
         if isinstance(answer, Failure):
             return without_measurement(spec, self.name, answer)
         result = _kept(spec, to_result(spec, self.name, answer), folder)
-        return msgspec.structs.replace(
-            result, started_at=started, before=before, after=host_conditions(), marks=(*result.marks, Mark.NOT_A_PHONE)
-        )
+        return msgspec.structs.replace(result, started_at=started, before=before, after=host_conditions())
 
     def close(self) -> None:
         """Nothing to give back: every run's folder goes with it."""

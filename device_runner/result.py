@@ -44,6 +44,7 @@ class Mark(StrEnum):
     """What a reader of the numbers must know."""
 
     NOT_A_PHONE = "not_a_phone"
+    """A phone's library ran on another machine: these times rank nothing."""
     THROTTLED = "throttled"
     CHARGING = "charging"
     SHORT = "short"

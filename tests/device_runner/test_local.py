@@ -47,7 +47,7 @@ def test_a_null_model_is_measured(run: Run, library: str) -> None:
     assert Path(library).name.endswith(result.ort_version)
     assert "CPUExecutionProvider" in result.available_providers
     assert 0 < result.memory_before_load_bytes <= result.memory_after_load_bytes <= result.memory_peak_bytes
-    assert Mark.NOT_A_PHONE in result.marks
+    assert Mark.NOT_A_PHONE not in result.marks
     assert result.started_at.endswith("Z")
 
 
