@@ -1,0 +1,112 @@
+"""Many models at once: names that do not clash, worker processes within a memory budget, one folder of scratch."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from pipeline.convert import convert_model
+from pipeline.convert.request import ConvertRequest, ConvertResult
+from pipeline.files import make_folder, safe_name, storage_errors
+from pipeline.model_sources import SourceModel
+from pipeline.workers import Outcome, Task, run_tasks
+
+RUNTIME_BYTES = 300 << 20
+"""What a process needs for onnxruntime and onnx, before any model."""
+
+MODEL_FACTOR = 1.7
+"""Peak memory of a conversion relative to the model's bytes (measured by benchmarks/conversion.py: at most 1.6)."""
+
+TIMEOUT_SECONDS = 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedModel:
+    """A model with the name that its files and tables carry; no two of a run share one."""
+
+    name: str
+    source: SourceModel
+    dimensions: dict[str, int] = field(default_factory=dict)
+    size_bytes: int = 0
+
+
+def name_models(
+    sources: Sequence[SourceModel], names: Sequence[str | None], dimensions: Sequence[dict[str, int]]
+) -> list[NamedModel]:
+    """Give every source a name: the one configured, or its stem; those that clash get a number behind."""
+    wanted = [safe_name(name or _stem(source)) for source, name in zip(sources, names, strict=True)]
+    total = Counter(name.lower() for name in wanted)
+    seen: Counter[str] = Counter()
+    models = []
+    for source, name, fixed in zip(sources, wanted, dimensions, strict=True):
+        key = name.lower()
+        seen[key] += 1
+        unique = name if total[key] == 1 else f"{name}-{seen[key]}"
+        models.append(NamedModel(name=unique, source=source, dimensions=fixed, size_bytes=source_bytes(source)))
+    return models
+
+
+def _stem(source: SourceModel) -> str:
+    return PurePosixPath(source.member or Path(source.path).name).stem or "model"
+
+
+def source_bytes(source: SourceModel) -> int:
+    """Bytes of a model with the data files beside it that may be its weights; 0 where they cannot be had."""
+    with contextlib.suppress(OSError, KeyError, zipfile.BadZipFile):
+        if source.member:
+            with zipfile.ZipFile(source.path) as archive:
+                return archive.getinfo(source.member).file_size
+        path = Path(source.path)
+        beside = [*path.parent.glob(f"{path.name}*"), *path.parent.glob(f"{path.stem}*.data"), path]
+        return sum(file.stat().st_size for file in set(beside) if file.is_file())
+    return 0
+
+
+def convert_all(
+    requests: Sequence[tuple[NamedModel, ConvertRequest]], *, processes: int = 0
+) -> Iterator[Outcome[ConvertRequest, ConvertResult]]:
+    """Convert models in worker processes; each outcome is a result or the error of that model alone."""
+    tasks = [
+        Task(label=model.source.name, request=request, memory_bytes=needed_bytes(model.size_bytes))
+        for model, request in requests
+    ]
+    yield from run_tasks(
+        convert_model,
+        ConvertResult,
+        tasks,
+        processes=processes,
+        memory_bytes=memory_budget(),
+        timeout_seconds=TIMEOUT_SECONDS,
+    )
+
+
+def needed_bytes(model_bytes: int) -> int:
+    """Peak memory of a worker on a model of that size."""
+    return RUNTIME_BYTES + int(MODEL_FACTOR * model_bytes)
+
+
+def memory_budget() -> int:
+    """70 % of the memory that is free now; 0 (no budget) where the system does not say."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))) * 1024 * 7 // 10
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 5 // 10
+    return 0
+
+
+@contextlib.contextmanager
+def scratch(folder: Path) -> Iterator[Path]:
+    """A scratch folder inside `folder`, gone at the end, also after an error or Ctrl-C."""
+    make_folder(folder)
+    with storage_errors(folder):
+        path = Path(tempfile.mkdtemp(prefix=".work.", dir=folder))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

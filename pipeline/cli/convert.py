@@ -1,0 +1,69 @@
+"""`ort-mobile convert`: models to ORT format in every variant asked for."""
+
+from pathlib import Path
+
+import click
+
+from pipeline.cli.options import Pair, Words, json_option, write_json
+
+LEVELS = ("none", "basic", "extended", "layout", "all")
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder for the artifacts.")
+@click.option(
+    "--level", "levels", type=Words(LEVELS), default="none,basic,extended,all", show_default=True,
+    help="Optimization levels; layout needs 1.23.",
+)  # fmt: skip
+@click.option(
+    "--style", "styles", type=Words(("fixed", "runtime")), default="fixed,runtime", show_default=True,
+    help="fixed saves the fused graph; runtime keeps it and records fusions for the device to replay.",
+)  # fmt: skip
+@click.option("--ort-release", default="", metavar="X.Y", help="ONNX Runtime release that will run the artifacts.")
+@click.option(
+    "--target-platform", type=click.Choice(["unspecified", "arm", "amd64"]), default="unspecified",
+    show_default=True, help="What the optimizer may assume of the processor that runs them.",
+)  # fmt: skip
+@click.option(
+    "--dimension", "dimensions", type=Pair(), multiple=True, help="Fix a symbolic dimension; may be repeated."
+)
+@click.option("--check", is_flag=True, help="Compare each artifact's outputs with the original model's.")
+@click.option("--config/--no-config", default=True, help="Write the operator configs of all artifacts.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Folder in which unchanged work is found again.")
+@click.option("--jobs", type=click.IntRange(min=0), default=0, help="Models at once; 0: as cores and memory allow.")
+@json_option
+@click.pass_context
+def convert(
+    ctx: click.Context,
+    paths: tuple[str, ...],
+    output: Path,
+    levels: tuple[str, ...],
+    styles: tuple[str, ...],
+    ort_release: str,
+    target_platform: str,
+    dimensions: tuple[tuple[str, int], ...],
+    check: bool,
+    config: bool,
+    cache: Path | None,
+    jobs: int,
+    json_to: str | None,
+) -> None:
+    """Convert .onnx files, folders or zip archives of them to ORT format.
+
+    Artifacts are OUTPUT/MODEL.VARIANT.ort, with the operator configs for reduced builds beside them. A model that
+    cannot be converted is reported and does not cost the others; the exit code is then 1.
+    """
+    from pipeline.conversion import ConversionOrder, convert_paths
+    from pipeline.report.conversion import show_conversion
+
+    order = ConversionOrder(
+        levels=levels, styles=styles, release=ort_release, platform=target_platform, dimensions=dict(dimensions),
+        output=output, cache=cache, check=check, config=config, processes=jobs,
+    )  # fmt: skip
+    report = convert_paths(paths, order)
+    if json_to:
+        write_json(report.document(), json_to)
+    if json_to != "-":
+        show_conversion(report)
+    ctx.exit(report.exit_code)

@@ -1,0 +1,180 @@
+"""Conversion of many models: artifacts, what failed and why, and the operator configs of all that will ship."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pipeline.batch import NamedModel, convert_all, name_models, scratch
+from pipeline.convert.request import ConvertRequest, ConvertResult, VariantFailure
+from pipeline.convert.rules import Platform
+from pipeline.errors import ExitCode, PipelineError
+from pipeline.files import write_text
+from pipeline.model_sources import find_models
+from pipeline.variant import Artifact, Level, Style, Variant
+
+CONFIG_FILE = "required_operators.config"
+TYPED_CONFIG_FILE = "required_operators_and_types.config"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversionOrder:
+    """What the command line asks of a conversion."""
+
+    levels: tuple[str, ...]
+    styles: tuple[str, ...]
+    release: str
+    platform: str
+    dimensions: dict[str, int]
+    output: Path
+    cache: Path | None
+    check: bool
+    config: bool
+    processes: int
+
+    def variants(self) -> tuple[Variant, ...]:
+        """Every level in every style."""
+        return tuple(Variant(level=Level(level), style=Style(style)) for style in self.styles for level in self.levels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converted:
+    """What became of one model: a result, or the error that it met as a whole."""
+
+    model: NamedModel
+    result: ConvertResult | None = None
+    error: PipelineError | None = None
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """The artifacts that it gave."""
+        return self.result.artifacts if self.result else ()
+
+    @property
+    def failures(self) -> tuple[VariantFailure, ...]:
+        """The variants that could not be made, rules of the releases included."""
+        return self.result.failures if self.result else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversionReport:
+    """What a conversion gave, in the order of the models."""
+
+    order: ConversionOrder
+    converted: tuple[Converted, ...]
+    variants: tuple[Variant, ...]
+    configs: tuple[Path, ...] = ()
+    checks: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """1 when a model or a variant failed; what a release does not have is skipped and no failure."""
+        failed = any(c.error or any(not f.skipped for f in c.failures) for c in self.converted)
+        return ExitCode.SOME_FAILED if failed else ExitCode.DONE
+
+    def document(self) -> dict[str, Any]:
+        """The answer as JSON: one entry an artifact, or an error where there is none."""
+        return {"artifacts": [row for one in self.converted for row in _rows(one, self.variants)]}
+
+
+def _rows(one: Converted, variants: Sequence[Variant]) -> list[dict[str, Any]]:
+    made = {artifact.variant: artifact for artifact in one.artifacts}
+    failed = {failure.variant: failure for failure in one.failures}
+    return [_row(one, variant, made.get(variant), failed.get(variant)) for variant in variants]
+
+
+def _row(one: Converted, variant: Variant, artifact: Artifact | None, failure: VariantFailure | None) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "model": one.model.source.name,
+        "variant": variant.name,
+        "style": variant.style.value,
+        "level": variant.level.value,
+        "providers": list(variant.providers),
+    }
+    if artifact:
+        return row | {k: v for k, v in msgspec.to_builtins(artifact).items() if k not in row} | {"error": None}
+    told = failure or one.error
+    parts = {part: getattr(told, part) for part in ("what", "where", "why", "remedy")} if told else {}
+    return row | {"error": parts or {"what": "not converted"}, "skipped": bool(failure and failure.skipped)}
+
+
+def convert_paths(paths: Sequence[str], order: ConversionOrder) -> ConversionReport:
+    """Convert everything under the paths; raises ConfigError when there is nothing to convert."""
+    sources = find_models(paths)
+    models = name_models(sources, [None] * len(sources), [order.dimensions] * len(sources))
+    variants = order.variants()
+    converted = convert_models(
+        models,
+        lambda _: variants,
+        output=order.output,
+        cache=order.cache,
+        release=order.release,
+        platform=Platform(order.platform),
+        processes=order.processes,
+    )
+    artifacts = [artifact for one in converted for artifact in one.artifacts]
+    configs = write_configs(order.output, artifacts) if order.config and artifacts else ()
+    return ConversionReport(order=order, converted=converted, variants=variants, configs=configs)
+
+
+def convert_models(
+    models: Sequence[NamedModel],
+    variants: Callable[[NamedModel], tuple[Variant, ...]],
+    *,
+    output: Path,
+    cache: Path | None,
+    release: str,
+    platform: Platform,
+    processes: int = 0,
+    done: Callable[[Converted], None] = lambda _: None,
+) -> tuple[Converted, ...]:
+    """Convert models in worker processes, in any order; the results come in the models' order.
+
+    `done` is called for each as it ends. Nothing half-written is left behind, also after Ctrl-C.
+    """
+    with scratch(output) as work:
+        pairs = []
+        for number, model in enumerate(models):
+            folder = work / str(number)
+            folder.mkdir()
+            request = ConvertRequest(
+                source=model.source,
+                variants=variants(model),
+                stem=model.name,
+                output_folder=str(output),
+                work_folder=str(folder),
+                cache_folder=str(cache or ""),
+                release=release,
+                platform=platform,
+                fixed_dimensions=model.dimensions,
+            )
+            pairs.append((model, request))
+        by_stem = {model.name: model for model in models}
+        found: dict[str, Converted] = {}
+        for outcome in convert_all(pairs, processes=processes):
+            model = by_stem[outcome.task.request.stem]
+            found[model.name] = Converted(model=model, result=outcome.value, error=outcome.error)
+            done(found[model.name])
+    return tuple(found[model.name] for model in models)
+
+
+def write_configs(output: Path, artifacts: Sequence[Artifact]) -> tuple[Path, ...]:
+    """Write the operator configs, with and without types, that a build needs to run all these artifacts."""
+    texts = config_texts([output / Path(artifact.file).name for artifact in artifacts])
+    for name, text in texts.items():
+        write_text(output / name, text)
+    return tuple(output / name for name in texts)
+
+
+def config_texts(files: Sequence[Path], providers: Sequence[str] = ()) -> dict[str, str]:
+    """Both operator configs of some artifacts by their file names: the union of what each needs."""
+    from pipeline.ort_format import read_ort
+    from pipeline.required_ops import from_model, render, union_of
+
+    models = [read_ort(file) for file in dict.fromkeys(files)]
+    return {
+        name: render(union_of(from_model(model, types=types, providers=providers) for model in models))
+        for name, types in ((CONFIG_FILE, False), (TYPED_CONFIG_FILE, True))
+    }
