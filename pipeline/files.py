@@ -46,11 +46,16 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         with storage_errors(path):
             yield temporary
-            _sync(temporary)
-            temporary.chmod(0o666 & ~umask())
-            temporary.replace(path)
+            publish(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Give a file its name once its bytes are on disk. Both must be on one file system; raises OSError."""
+    _sync(temporary)
+    temporary.chmod(0o666 & ~umask())
+    temporary.replace(path)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -70,6 +75,17 @@ def copy_file(source: Path, target: Path) -> None:
 
     with replacing(target) as temporary:
         shutil.copyfile(source, temporary)
+
+
+def share_file(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it where the file system has no links; `target` must not exist."""
+    import shutil
+
+    with storage_errors(target):
+        try:
+            target.hardlink_to(source)
+        except OSError:
+            shutil.copyfile(source, target)
 
 
 def make_folder(path: Path) -> None:

@@ -7,13 +7,13 @@ model names. ONNX Runtime maps them, the ORT format writer copies them from wher
 import difflib
 import hashlib
 import mmap
-import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import ConfigError, ModelError
 from .model_sources import SourceModel, Spool
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
 # Below this a tensor is read into the message: a range of its own would cost more than it saves.
 LARGE_BYTES = 16 << 10
+# Models with less weight than this are read whole: parsing them is cheaper than copying their weights separately.
+LEAN_MINIMUM_BYTES = 4 << 20
 # FlatBuffers offsets and ONNX Runtime's verifier end at 2 GiB; the graph around the weights needs some of it.
 MAX_WEIGHT_BYTES = (2 << 30) - (64 << 20)
+READ_BYTES = 1 << 20
 # Bits of one element by TensorProto.DataType (onnx.proto3); strings (8) have no fixed size.
 ELEMENT_BITS = {
     1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64, 14: 64, 15: 128, 16: 16,
@@ -54,17 +57,24 @@ class ByteRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModel:
-    """An ONNX model whose large initializers are external data under `folder`.
+class LeanModel:
+    """A model message whose large initializers are external data under `folder`.
 
     `weights` has the place of each of them by initializer name (main graph only: those of bodies are in the message).
+    It is empty for a small model: that is in the message as a whole.
     """
+
+    proto: "onnx.ModelProto"
+    folder: Path
+    weights: Mapping[str, ByteRange]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel(LeanModel):
+    """An ONNX model as its file says it; `path` is the file on the disk, a copy for a member of an archive."""
 
     source: SourceModel
     path: Path
-    folder: Path
-    proto: "onnx.ModelProto"
-    weights: Mapping[str, ByteRange]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,15 +129,39 @@ def _frame(source: SourceModel, path: Path) -> bytes:
         with path.open("rb") as opened, mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
             _refuse_known(source, data[:32])
             with memoryview(data) as view:
-                return lean_model(view, _own_location(path), LARGE_BYTES if _can_point_to(path) else size)
+                lean = size >= LEAN_MINIMUM_BYTES and _can_point_to(path)
+                return lean_model(view, path.resolve().name, LARGE_BYTES if lean else size)
     except OSError as error:
         raise ModelError("the model cannot be read", where=source.name, why=str(error), remedy="check it") from error
     except WireError as error:
         raise _not_onnx(source, f"it is cut off or damaged: {error}") from error
 
 
-def _own_location(path: Path) -> str:
-    return path.resolve().name
+def scan_message(path: Path) -> "onnx.ModelProto":
+    """The message of a file that onnxruntime saved; large initializers in it become external data in the file itself.
+
+    Nothing is checked: for files of our own only.
+    """
+    import onnx
+
+    with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        proto = onnx.ModelProto()
+        with memoryview(data) as view:
+            proto.ParseFromString(lean_model(view, path.name, LARGE_BYTES))
+    return proto
+
+
+def external_entries(tensor: "onnx.TensorProto") -> tuple[str, int, int]:
+    """Location, offset and length of an external tensor that has all three."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    return entries["location"], int(entries["offset"]), int(entries["length"])
+
+
+def keep_only(repeated: Any, keep: Callable[[Any], bool]) -> None:
+    """Remove from a repeated field of a message what `keep` does not want; what stays is not copied."""
+    for index in reversed(range(len(repeated))):
+        if not keep(repeated[index]):
+            del repeated[index]
 
 
 def _can_point_to(path: Path) -> bool:
@@ -174,17 +208,15 @@ def _resolve_external(
 ) -> dict[str, ByteRange]:
     """Check every external tensor; large ones of the main graph stay external, all others are read in."""
     resolver = _ExternalData(source, path, spool)
-    weights: dict[str, ByteRange] = {}
+    places = {t.name: resolver.locate(t) for t in proto.graph.initializer if t.data_location == t.EXTERNAL}
+    lean = sum(place.length for place in places.values()) >= LEAN_MINIMUM_BYTES
+    weights = {name: place for name, place in places.items() if lean and place.length > LARGE_BYTES}
     for tensor in proto.graph.initializer:
-        if tensor.data_location == tensor.EXTERNAL:
-            place = resolver.locate(tensor)
-            if place.length > LARGE_BYTES:
-                weights[tensor.name] = place
-            else:
-                _read_in(tensor, place)
+        if tensor.name in places and tensor.name not in weights:
+            read_in(tensor, places[tensor.name])
     for tensor in _other_tensors(proto):
         if tensor.data_location == tensor.EXTERNAL:
-            _read_in(tensor, resolver.locate(tensor))
+            read_in(tensor, resolver.locate(tensor))
     return weights
 
 
@@ -203,7 +235,8 @@ def _other_tensors(proto: "onnx.ModelProto") -> Iterator["onnx.TensorProto"]:
                 yield from (attribute.t, *attribute.tensors) if attribute.HasField("t") else attribute.tensors
 
 
-def _read_in(tensor: "onnx.TensorProto", place: ByteRange) -> None:
+def read_in(tensor: "onnx.TensorProto", place: ByteRange) -> None:
+    """Put the bytes of an external tensor into its message."""
     with place.file.open("rb") as opened:
         opened.seek(place.offset)
         tensor.raw_data = opened.read(place.length)
@@ -309,10 +342,9 @@ def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int]) -> P
 def _remove_initializers_from_inputs(proto: "onnx.ModelProto") -> None:
     graph = proto.graph
     constants = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
-    kept = [i for i in graph.input if i.name not in constants]
-    if len(kept) < len(graph.input):
-        del graph.input[:]
-        graph.input.extend(kept)
+    before = len(graph.input)
+    keep_only(graph.input, lambda value: value.name not in constants)
+    if len(graph.input) < before:
         proto.ir_version = max(proto.ir_version, 4)
 
 
@@ -352,18 +384,26 @@ def _unknown_dimension(source: SourceModel, key: str, known: list[str]) -> Confi
     return ConfigError(f"the model has no open dimension {key!r}", where=source.name, remedy=remedy)
 
 
-def range_digest(place: ByteRange) -> str:
-    """sha256 of the bytes of a weight."""
-    with (
-        place.file.open("rb") as opened,
-        mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data,
-        memoryview(data) as view,
-        view[place.offset : place.offset + place.length] as weight,
-    ):
-        return hashlib.sha256(weight).hexdigest()
+def range_digests(places: Collection[ByteRange]) -> dict[ByteRange, str]:
+    """sha256 of the bytes of each range, two ranges at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(places, pool.map(_range_digest, places), strict=True))
 
 
-def content_digest(model: PreparedModel, weight_digests: Mapping[str, str]) -> str:
+def _range_digest(place: ByteRange) -> str:
+    """Read in pieces: a memory map would count as this process's memory, byte for byte."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(min(READ_BYTES, place.length)))
+    with place.file.open("rb", buffering=0) as opened:
+        opened.seek(place.offset)
+        left = place.length
+        while left and (count := opened.readinto(buffer[:left])):
+            digest.update(buffer[:count])
+            left -= count
+    return digest.hexdigest()
+
+
+def content_digest(model: LeanModel, digests: Mapping[str, str]) -> str:
     """One digest of everything that conversion reads: the prepared graph and the weights, not where they lie."""
     import onnx
 
@@ -372,6 +412,6 @@ def content_digest(model: PreparedModel, weight_digests: Mapping[str, str]) -> s
     for tensor in bare.graph.initializer:
         del tensor.external_data[:]
     digest = hashlib.sha256(bare.SerializeToString(deterministic=True))
-    for name in sorted(weight_digests):
-        digest.update(os.fsencode(f"{name}\0{weight_digests[name]}\0"))
+    for name in sorted(digests):
+        digest.update(f"{name}\0{digests[name]}\0".encode())
     return digest.hexdigest()

@@ -1,0 +1,7 @@
+"""Variant to Artifact: conversion to ORT format with the stock onnxruntime, by content and within memory."""
+
+from pipeline.convert.engine import convert_model
+from pipeline.convert.request import ConvertRequest, ConvertResult, VariantFailure
+from pipeline.convert.rules import Platform
+
+__all__ = ["ConvertRequest", "ConvertResult", "Platform", "VariantFailure", "convert_model"]

@@ -1,0 +1,196 @@
+"""One model to all its artifacts: load once, optimize each distinct way once, write each distinct file once."""
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipeline.convert.cache import Cache, Made, cache_key
+from pipeline.convert.digest import semantic_digest
+from pipeline.convert.optimizer import Optimizer
+from pipeline.convert.request import ConvertRequest, ConvertResult, VariantFailure
+from pipeline.convert.rules import Release, SessionSettings, parse_release, refusal, run_time_options, session_settings
+from pipeline.convert.steps import OrtParts, Workshop
+from pipeline.errors import ModelError
+from pipeline.files import make_folder, publish, share_file, storage_errors
+from pipeline.onnx_model import PreparedModel, content_digest, load_model, prepare_model
+from pipeline.ort_writer import Plan, plan_file, write_file
+from pipeline.variant import Artifact, Variant
+
+
+def convert_model(request: ConvertRequest) -> ConvertResult:
+    """Convert one model to the variants of the request; what fails for one variant costs no other.
+
+    ModelError (ConfigError for a dimension that the model lacks) when the model itself cannot be used, MissingError
+    when the disk is full. Runs in a process of its own where models are not trusted: onnxruntime can crash on them.
+    """
+    work = Path(request.work_folder)
+    for folder in (work, Path(request.output_folder)):
+        make_folder(folder)
+    clock = _Clock()
+    with clock("load"):
+        model = prepare_model(load_model(request.source, work / "source"), request.fixed_dimensions)
+    optimizer = Optimizer(model, Workshop(folder=work, where=model.source.name))
+    with clock("digest"):
+        content = content_digest(model, optimizer.digests(model.weights))
+    maker = _Maker(request, content, optimizer, clock)
+    refused, wanted = _plan(request, maker.target, maker.installed)
+    artifacts, failures = _make_all(maker, model, wanted)
+    return ConvertResult(
+        model=request.source.name,
+        content_digest=content,
+        artifacts=tuple(sorted(artifacts, key=lambda a: request.variants.index(a.variant))),
+        failures=(*refused, *failures),
+        dynamic=model.dynamic,
+        reused=maker.reused,
+        timings_ns=clock.spent_ns,
+    )
+
+
+class _Clock:
+    """Adds up the time of each stage."""
+
+    def __init__(self) -> None:
+        self.spent_ns: dict[str, int] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.spent_ns[stage] = self.spent_ns.get(stage, 0) + time.perf_counter_ns() - start
+
+
+def _plan(
+    request: ConvertRequest, target: Release, installed: Release
+) -> tuple[list[VariantFailure], dict[SessionSettings, list[Variant]]]:
+    """Variants that the releases forbid, and the others by the optimization that makes them, lowest level first."""
+    refused = []
+    wanted: dict[SessionSettings, list[Variant]] = {}
+    for variant in sorted(set(request.variants), key=request.variants.index):
+        reason = refusal(variant, target, installed)
+        if reason:
+            refused.append(_failure(variant, f"{variant.name} is left out", request, reason.why, reason.remedy))
+        else:
+            wanted.setdefault(session_settings(variant, request.platform), []).append(variant)
+    return refused, wanted
+
+
+def _failure(variant: Variant, what: str, request: ConvertRequest, why: str, remedy: str) -> VariantFailure:
+    return VariantFailure(
+        variant=variant, what=what, where=request.source.name, why=why, remedy=remedy, skipped=True
+    )  # fmt: skip
+
+
+def _make_all(
+    maker: "_Maker", model: PreparedModel, wanted: dict[SessionSettings, list[Variant]]
+) -> tuple[list[Artifact], list[VariantFailure]]:
+    artifacts: list[Artifact] = []
+    failures: list[VariantFailure] = []
+    for settings, variants in wanted.items():
+        try:
+            made, path = maker.make(settings)
+        except ModelError as error:
+            failures += [
+                VariantFailure(
+                    variant=v, what=error.what, where=model.source.name, why=error.why, remedy=error.remedy
+                )
+                for v in variants
+            ]  # fmt: skip
+            continue
+        artifacts += [maker.place(made, path, variant, dict(model.operators)) for variant in variants]
+    return artifacts, failures
+
+
+@dataclass(slots=True)
+class _Maker:
+    """Makes the file of each optimization, from the cache where it can; equal files are one file."""
+
+    request: ConvertRequest
+    content: str
+    optimizer: Optimizer
+    clock: _Clock
+    reused: int = 0
+    cache: Cache | None = None
+    written: dict[str, tuple[Made, Path]] = field(default_factory=dict)
+    wheel: str = ""
+    installed: Release = Release(0, 0)
+    target: Release = Release(0, 0)
+
+    def __post_init__(self) -> None:
+        import onnxruntime
+
+        self.wheel = onnxruntime.__version__
+        self.installed = parse_release(self.wheel)
+        self.target = parse_release(self.request.release) if self.request.release else self.installed
+        self.cache = Cache(Path(self.request.cache_folder)) if self.request.cache_folder else None
+
+    def make(self, settings: SessionSettings) -> tuple[Made, Path]:
+        """The file of an optimization, somewhere on this disk. ModelError when onnxruntime refuses the model."""
+        key = cache_key(self.content, settings, self.wheel)
+        with self.clock("cache"):
+            found = self.cache.find(key) if self.cache else None
+        if found:
+            self.reused += 1
+            return found
+        with self.clock("optimize"):
+            parts = self.optimizer.parts(settings)
+        made, path = self._write(parts)
+        if self.cache:
+            with self.clock("cache"):
+                self.cache.keep(key, made, path)
+        return made, path
+
+    def _write(self, parts: OrtParts) -> tuple[Made, Path]:
+        with self.clock("digest"):
+            known = self.optimizer.known(parts)
+        plan = plan_file(parts.skeleton, parts.weights)
+        identity = _identity(plan, known)
+        if identity not in self.written:
+            path = self.optimizer.shop.new_file(".ort")
+            with self.clock("write"), storage_errors(path):
+                file = write_file(plan, path)
+            with self.clock("digest"):
+                model = parts.read()
+                made = Made(
+                    size_bytes=file.size_bytes,
+                    sha256=file.sha256,
+                    semantic_digest=semantic_digest(model, parts.skeleton, known),
+                    operators=dict(sorted(Counter(node.operator for node in model.graph.nodes).items())),
+                )
+            self.written[identity] = (made, path)
+        return self.written[identity]
+
+    def place(self, made: Made, path: Path, variant: Variant, source_operators: dict[str, int]) -> Artifact:
+        """Give the file its name in the output folder."""
+        name = f"{self.request.stem}.{variant.name}.ort"
+        target = Path(self.request.output_folder) / name
+        temporary = self.optimizer.shop.new_file(".part")
+        share_file(path, temporary)
+        with self.clock("write"), storage_errors(target):
+            publish(temporary, target)
+        temporary.unlink(missing_ok=True)
+        return Artifact(
+            model=self.request.source.name,
+            variant=variant,
+            file=name,
+            size_bytes=made.size_bytes,
+            sha256=made.sha256,
+            semantic_digest=made.semantic_digest,
+            operators=made.operators,
+            source_operators=source_operators,
+            session_options=run_time_options(variant, self.target),
+        )
+
+
+def _identity(plan: Plan, known: dict[str, str]) -> str:
+    """Equal for plans that would write the same bytes."""
+    digest = hashlib.sha256(plan.head)
+    digest.update(plan.body)
+    for start, weight in plan.blobs:
+        digest.update(f"{start} {known[weight.name]} ".encode())
+    return digest.hexdigest()

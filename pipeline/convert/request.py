@@ -1,0 +1,52 @@
+"""What a conversion is asked and what it answers: plain data, so that it can run in a process of its own."""
+
+import msgspec
+
+from pipeline.convert.rules import Platform
+from pipeline.model_sources import SourceModel
+from pipeline.variant import Artifact, Variant
+
+
+class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One model and the variants wanted of it.
+
+    Artifacts go to `output_folder` as `STEM.VARIANT.ort`. `work_folder` is a scratch folder on the same file system; the
+    caller removes it whatever happens, so that a killed process leaves nothing. `cache_folder` empty: no cache.
+    `release` is the ONNX Runtime release that will run the artifacts (`1.23`); empty: that of the installed wheel.
+    """
+
+    source: SourceModel
+    variants: tuple[Variant, ...]
+    stem: str
+    output_folder: str
+    work_folder: str
+    cache_folder: str = ""
+    release: str = ""
+    platform: Platform = Platform.UNSPECIFIED
+    fixed_dimensions: dict[str, int] = {}
+
+
+class VariantFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why there is no artifact for a variant; `skipped` when a rule of the releases forbids it and nothing was tried."""
+
+    variant: Variant
+    what: str
+    where: str = ""
+    why: str = ""
+    remedy: str = ""
+    skipped: bool = False
+
+
+class ConvertResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a request. `dynamic` lists open dimensions, `timings_ns` the time of each stage.
+
+    `content_digest` stands for the model's graph and weights as converted; `reused` counts artifacts from the cache.
+    """
+
+    model: str
+    content_digest: str
+    artifacts: tuple[Artifact, ...]
+    failures: tuple[VariantFailure, ...] = ()
+    dynamic: tuple[str, ...] = ()
+    reused: int = 0
+    timings_ns: dict[str, int] = {}

@@ -1,0 +1,104 @@
+"""What a variant means to ONNX Runtime, and which releases have it. Sources: the stock converter of 1.21 to 1.31.1."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from pipeline.variant import Level, Quantization, Style, Variant
+
+
+class Platform(StrEnum):
+    """The stock converter's target platforms: what the optimizer may assume of the processor that runs the file."""
+
+    UNSPECIFIED = "unspecified"
+    ARM = "arm"
+    AMD64 = "amd64"
+
+
+class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes one optimization differ from another: equal settings give equal files, so they run once.
+
+    `keep_constants` leaves equal constants apart: for a graph that basic optimization has been through, whose fusions
+    left equal constants which a second pass would merge.
+    """
+
+    level: Level
+    save_records: bool = False
+    int8_allowed: bool = False
+    nchwc: bool = False
+    keep_constants: bool = False
+
+
+class Release(NamedTuple):
+    """An ONNX Runtime release line."""
+
+    major: int
+    minor: int
+
+
+LAYOUT_SINCE = Release(1, 23)
+RUNTIME_STYLE_SINCE = Release(1, 11)
+FORMAT_6_SINCE = Release(1, 16)
+REPLAY_NEEDS_KEY_SINCE = Release(1, 30)
+REPLAY_KEY = "session.enable_saved_runtime_optimizations"
+
+
+def parse_release(text: str) -> Release:
+    """The release line of a version such as `1.23` or `1.23.2`; ValueError when it is none."""
+    major, minor, *_ = text.split(".")
+    return Release(int(major), int(minor))
+
+
+def session_settings(variant: Variant, platform: Platform) -> SessionSettings:
+    """The optimization that a variant asks for.
+
+    Runtime style records fusions of level extended and above, so at none and basic both styles are one optimization.
+    NchwcTransformer makes files for one x86 machine only: the stock converter leaves it out unless told amd64.
+    """
+    beyond_basic = variant.level not in {Level.NONE, Level.BASIC}
+    return SessionSettings(
+        level=variant.level,
+        save_records=beyond_basic and variant.style is Style.RUNTIME,
+        int8_allowed=beyond_basic and platform is Platform.ARM,
+        nchwc=variant.level in {Level.LAYOUT, Level.ALL} and platform is Platform.AMD64,
+    )
+
+
+def run_time_options(variant: Variant, target: Release) -> dict[str, str]:
+    """Session config entries that the app must set for the artifact to do what was measured.
+
+    From 1.30 saved runtime optimizations are ignored unless the app asks for them (pull request 32077).
+    """
+    replays = variant.style is Style.RUNTIME and variant.level not in {Level.NONE, Level.BASIC}
+    return {REPLAY_KEY: "1"} if replays and target >= REPLAY_NEEDS_KEY_SINCE else {}
+
+
+class Refusal(NamedTuple):
+    """Why a variant cannot be had, and what to do."""
+
+    why: str
+    remedy: str
+
+
+def refusal(variant: Variant, target: Release, installed: Release) -> Refusal | None:
+    """Why this variant cannot be made with the installed onnxruntime for a target's release; None when it can."""
+    at_target, here = _text(target), _text(installed)
+    layout = variant.level is Level.LAYOUT
+    rules = (
+        (target < FORMAT_6_SINCE, f"onnxruntime {at_target} cannot load ORT format version 6, which {here} writes",
+         f"convert with onnxruntime {at_target}"),
+        (layout and target < LAYOUT_SINCE, f"level layout came with 1.23, the target runs {at_target}",
+         "use level extended or all"),
+        (layout and installed < LAYOUT_SINCE, f"level layout came with 1.23, onnxruntime {here} is installed",
+         "install a newer onnxruntime, or use level extended or all"),
+        (variant.style is Style.RUNTIME and target < RUNTIME_STYLE_SINCE,
+         f"runtime style came with 1.11, the target runs {at_target}", "use style fixed"),
+        (bool(variant.providers), "models cannot be made aware of execution providers yet", "use variants without"),
+        (variant.quantization is not Quantization.NONE, "models cannot be quantized yet", "quantize the model before"),
+    )  # fmt: skip
+    return next((Refusal(why, remedy) for applies, why, remedy in rules if applies), None)
+
+
+def _text(release: Release) -> str:
+    return f"{release.major}.{release.minor}"

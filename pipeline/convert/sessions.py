@@ -1,0 +1,74 @@
+"""Make onnxruntime sessions that do nothing but optimize a model and save it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.convert.ort_messages import explain
+from pipeline.convert.rules import SessionSettings
+from pipeline.variant import Level
+
+LEVELS = {
+    Level.NONE: "ORT_DISABLE_ALL",
+    Level.BASIC: "ORT_ENABLE_BASIC",
+    Level.EXTENDED: "ORT_ENABLE_EXTENDED",
+    Level.LAYOUT: "ORT_ENABLE_LAYOUT",
+    Level.ALL: "ORT_ENABLE_ALL",
+}
+# The session is thrown away as soon as it has saved: prepacked weights, arenas and spinning threads serve nobody.
+SAVE_ONLY = {
+    "session.disable_prepacking": "1",
+    "session.intra_op.allow_spinning": "0",
+    "session.inter_op.allow_spinning": "0",
+}
+FATAL_ONLY = 4
+
+
+def save_optimized(
+    model: bytes,
+    settings: SessionSettings,
+    target: Path,
+    extra: Mapping[str, str],
+    *,
+    ort_format: bool,
+    where: str,
+) -> None:
+    """Optimize a serialized ModelProto for the CPU provider and save it to `target`.
+
+    `extra` are further session config entries. onnxruntime's low-level class is used because the public one answers a
+    failure by trying the same thing again. ModelError with onnxruntime's reason when it refuses the model.
+    """
+    from onnxruntime.capi import _pybind_state as ort
+
+    entries = {
+        **SAVE_ONLY,
+        "session.save_model_format": "ORT" if ort_format else "ONNX",
+        "session.qdqisint8allowed": "1" if settings.int8_allowed else "0",
+        **({"optimization.minimal_build_optimizations": "save"} if settings.save_records else {}),
+        **extra,
+    }
+    options = ort.SessionOptions()
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[settings.level])
+    options.optimized_model_filepath = str(target)
+    options.log_severity_level = FATAL_ONLY
+    options.intra_op_num_threads = 1
+    options.enable_cpu_mem_arena = False
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
+    try:
+        session = ort.InferenceSession(options, model, False, False)
+        session.initialize_session(["CPUExecutionProvider"], [{}], _left_out(settings))
+    except ort_errors(ort) as error:
+        raise explain(error, where) from error
+
+
+def _left_out(settings: SessionSettings) -> set[str]:
+    """Names of optimizers that this optimization must not run."""
+    rules = {"NchwcTransformer": not settings.nchwc, "ConstantSharing": settings.keep_constants}
+    return {name for name, applies in rules.items() if applies}
+
+
+def ort_errors(ort: Any) -> tuple[type[BaseException], ...]:
+    """Everything that onnxruntime raises: its own classes share no base but Exception."""
+    own = [value for value in vars(ort).values() if isinstance(value, type) and issubclass(value, Exception)]
+    return (*own, RuntimeError, ValueError, MemoryError)

@@ -1,0 +1,190 @@
+"""The steps of a conversion: session at a level -> optimized model; model -> parts of an ORT format file.
+
+Small models are in their message whole: one session optimizes and saves them. In large ones the weights stay where they
+lie: a session optimizes the graph with the weights as external data and saves it as ONNX, and a second one, without
+optimizations, is shown the large weights as graph inputs and saves the graph in ORT format. That skeleton has ONNX
+Runtime's own nodes, edges, types and kernel type resolver; the writer puts the weights behind it.
+"""
+
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pipeline.convert.rules import SessionSettings
+from pipeline.convert.sessions import save_optimized
+from pipeline.onnx_model import (
+    LARGE_BYTES,
+    ByteRange,
+    LeanModel,
+    external_entries,
+    keep_only,
+    read_in,
+    scan_message,
+    subgraphs,
+)
+from pipeline.ort_format import OrtModel, Tensor, parse_ort
+from pipeline.ort_writer import Weight
+from pipeline.variant import Level
+
+if TYPE_CHECKING:
+    import onnx
+
+PLAIN = SessionSettings(level=Level.NONE)
+QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """Where a conversion's intermediate files go, and the model's name for error messages."""
+
+    folder: Path
+    where: str
+
+    def new_file(self, suffix: str) -> Path:
+        """A path that no other file has, nor any file that a model names as external data."""
+        return self.folder / f"{secrets.token_hex(8)}{suffix}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrtParts:
+    """A skeleton in ORT format and the weights that belong behind it."""
+
+    skeleton: bytes
+    weights: tuple[Weight, ...] = ()
+
+    def read(self) -> OrtModel:
+        """The model as it will be in the file; its weights' offsets are 0."""
+        model = parse_ort(self.skeleton, "the file that onnxruntime wrote")
+        moved = {w.name: Tensor(w.name, w.dims, w.data_type, 0, w.place.length) for w in self.weights}
+        inputs = tuple(name for name in model.graph.inputs if name not in moved)
+        initializers = {**model.graph.initializers, **moved}
+        graph = msgspec.structs.replace(model.graph, inputs=inputs, initializers=initializers)
+        return msgspec.structs.replace(model, graph=graph)
+
+
+def optimize(model: LeanModel, settings: SessionSettings, shop: Workshop) -> LeanModel:
+    """Optimize a model and read the result back, weights left where they lie.
+
+    Where the optimizer is likely to change large weights (batch normalization folded into convolutions), it writes all
+    of them to a file of its own: that costs a copy, but ONNX saved with weights in the message costs three in memory.
+    """
+    target = shop.new_file(".onnx")
+    extra = {"session.model_external_initializers_file_folder_path": str(model.folder)}
+    if changes_large_weights(model):
+        extra["session.optimized_model_external_initializers_file_name"] = f"{target.stem}.weights"
+        extra["session.optimized_model_external_initializers_min_size_in_bytes"] = str(LARGE_BYTES)
+    save_optimized(_loadable(model).SerializeToString(), settings, target, extra, ort_format=False, where=shop.where)
+    return _read_optimized(target, model)
+
+
+def changes_large_weights(model: LeanModel) -> bool:
+    """Whether optimizing is likely to change large weights: they feed nodes that fold or are scaled afterwards.
+
+    A guess that decides which way of saving is cheaper; either gives the same result.
+    """
+    constants = {t.name for t in model.proto.graph.initializer}
+    large = set(model.weights)
+    for node in model.proto.graph.node:
+        if node.op_type == "BatchNormalization":
+            return True
+        foldable = node.input and all(name in constants for name in node.input)
+        if foldable and node.op_type not in QUANTIZERS and not large.isdisjoint(node.input):
+            return True
+    return False
+
+
+def _read_optimized(path: Path, before: LeanModel) -> LeanModel:
+    """Read a model that onnxruntime saved: weights in the file, beside it, or still where they were before."""
+    proto = scan_message(path)
+    own = {path.name, f"{path.stem}.weights"}
+    old = {place.file.relative_to(before.folder).as_posix(): place.file for place in before.weights.values()}
+    weights: dict[str, ByteRange] = {}
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == tensor.EXTERNAL:
+            location, offset, length = external_entries(tensor)
+            file = path.parent / location if location in own else old[location]
+            weights[tensor.name] = ByteRange(file=file, offset=offset, length=length)
+    all_own = all(place.file.parent == path.parent for place in weights.values())
+    return LeanModel(proto=proto, folder=path.parent if all_own else before.folder, weights=weights)
+
+
+def _loadable(model: LeanModel) -> "onnx.ModelProto":
+    """The message with weights outside the model's folder read in: a session takes external data from one folder."""
+    import onnx
+
+    strange = {name for name, place in model.weights.items() if not place.file.is_relative_to(model.folder)}
+    if not strange:
+        return model.proto
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for tensor in proto.graph.initializer:
+        if tensor.name in strange:
+            read_in(tensor, model.weights[tensor.name])
+    return proto
+
+
+def to_parts(model: LeanModel, settings: SessionSettings, shop: Workshop) -> OrtParts:
+    """Save a model in ORT format with its large weights left where they are.
+
+    With level none this only changes the container. Further levels are right for models without large weights, and
+    for recording fusions (which look at scales and zero points, never at other weights).
+    """
+    kept = _must_be_seen(model.proto.graph, settings) if model.weights else set()
+    proto, weights = _weights_to_inputs(model, kept)
+    return OrtParts(skeleton=_save_ort(proto.SerializeToString(), settings, {}, shop), weights=weights)
+
+
+def to_parts_whole(model: LeanModel, settings: SessionSettings, shop: Workshop) -> OrtParts:
+    """Save a model in ORT format in one session, weights and all: right for every model, but it costs memory."""
+    extra = {"session.model_external_initializers_file_folder_path": str(model.folder)}
+    return OrtParts(skeleton=_save_ort(_loadable(model).SerializeToString(), settings, extra, shop))
+
+
+def _save_ort(model: bytes, settings: SessionSettings, extra: Mapping[str, str], shop: Workshop) -> bytes:
+    target = shop.new_file(".ort")
+    save_optimized(model, settings, target, extra, ort_format=True, where=shop.where)
+    saved = target.read_bytes()
+    target.unlink()
+    return saved
+
+
+def _must_be_seen(graph: "onnx.GraphProto", settings: SessionSettings) -> set[str]:
+    """Initializers that must stay initializers: graph outputs, and what quantization's fusions look at."""
+    seen = {output.name for output in graph.output}
+    if settings.save_records:
+        seen |= {name for body in subgraphs(graph) for n in body.node if n.op_type in QUANTIZERS for name in n.input}
+    return seen
+
+
+def _weights_to_inputs(model: LeanModel, kept: Iterable[str]) -> tuple["onnx.ModelProto", tuple[Weight, ...]]:
+    """A copy of the message in which large weights, but for `kept`, are graph inputs of their type and shape."""
+    import onnx
+
+    if not model.weights:
+        return model.proto, ()
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    graph = proto.graph
+    moved = {t.name: t for t in graph.initializer if t.name in model.weights and t.name not in kept}
+    weights = [_weight(tensor, model.weights[name]) for name, tensor in moved.items()]
+    keep_only(graph.value_info, lambda value: value.name not in moved)
+    keep_only(graph.initializer, lambda tensor: tensor.name not in moved)
+    for tensor in graph.initializer:
+        if tensor.name in model.weights:
+            read_in(tensor, model.weights[tensor.name])
+    graph.input.extend(onnx.helper.make_tensor_value_info(w.name, w.data_type, w.dims) for w in weights)
+    return proto, tuple(sorted(weights, key=lambda w: w.name))
+
+
+def _weight(tensor: "onnx.TensorProto", place: ByteRange) -> Weight:
+    return Weight(
+        name=tensor.name,
+        data_type=tensor.data_type,
+        dims=tuple(tensor.dims),
+        place=place,
+        doc_string=tensor.doc_string,
+    )
