@@ -66,7 +66,7 @@ class Units:
 
 def plain_units(graph: Graph) -> Units:
     """Every node as a unit with all its inputs and outputs as they are."""
-    return Units(units=tuple(_plain(graph.nodes[index]) for index in graph.order))
+    return Units(units=tuple(plain_unit(graph.nodes[index]) for index in graph.order))
 
 
 def node_units(graph: Graph, release: tuple[int, int]) -> Units:
@@ -95,7 +95,8 @@ def quant_of(node: Node) -> Quant:
     return Quant(node.inputs[1] if len(node.inputs) > 1 else "", zero_point, node.attributes.get("axis"))
 
 
-def _plain(node: Node) -> Unit:
+def plain_unit(node: Node) -> Unit:
+    """A node alone, with its inputs and outputs as they are."""
     return Unit(target=node, inputs=_values(node.inputs), outputs=_values(node.outputs))
 
 
@@ -143,7 +144,7 @@ def _single(node: Node) -> Unit:
         return Unit(target=node, inputs=_values(node.inputs[:1]), outputs=outputs)
     positions = QLINEAR.get(node.op_type)
     if positions is None:
-        return _plain(node)
+        return plain_unit(node)
     inputs = tuple(_qlinear_inputs(node, positions))
     quant = _listed_quant(node, *positions.output)
     return Unit(target=node, inputs=inputs, outputs=tuple(UnitValue(name, quant) for name in node.outputs))

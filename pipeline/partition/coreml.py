@@ -1,0 +1,185 @@
+"""CoreML (ep_rules E): the order of its checks, Cast, its claims. The rows are in `coreml_table`."""
+
+from collections.abc import Sequence
+
+from pipeline.partition import coreml_types as types
+from pipeline.partition.answer import Refusal, Settings
+from pipeline.partition.checks import show, show_shape
+from pipeline.partition.claim import Claim, refuse_all, without
+from pipeline.partition.coreml_conv import LARGEST, too_long
+from pipeline.partition.coreml_index import MAX_RANK
+from pipeline.partition.coreml_table import ELEMENTWISE, LAYERS, SHAPES
+from pipeline.partition.coreml_types import BOTH, model_format
+from pipeline.partition.graph import Graph, Node
+from pipeline.partition.grouping import Wave, group_by_waves
+from pipeline.partition.rules import Case, Rule, Table, first_refusal, rule_of
+from pipeline.partition.units import Unit, plain_unit, plain_units
+
+MAX_VERSION = (((1, 28), 27), ((1, 24), 25), ((1, 23), 23), ((0, 0), 21))
+"""Highest since_version of op builders by release (ep_rules D.2.7, supplement 1); the newest first."""
+
+MIN_COREML = (((1, 22), 5), ((0, 0), 3))
+"""Lowest Core ML version by release (E.1): below it the provider cannot be made."""
+
+TRIVIAL = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Tile", "Transpose", "Ceil")
+"""Ops that are not worth a partition of their own since release 1.27 (B.6)."""
+
+
+def _cast(case: Case) -> Refusal | None:
+    """MLProgram: behind another node (until 1.27). NeuralNetwork: behind an ArgMax that is claimed, to i32."""
+    sources = case.graph.in_edges[case.node.index]
+    free = types.mlprogram(case) and case.settings.ort_release >= (1, 27)
+    if not sources and not free:
+        return Refusal(
+            "cast",
+            f"no node makes its input {show(case, 0)}; CoreML takes a Cast behind another node",
+            "give the model's input in the type that is needed, or ship release 1.27 or later",
+        )
+    return _behind_argmax(case, case.graph.nodes[sources[0].producer]) if types.neural_network(case) else None
+
+
+def _behind_argmax(case: Case, producer: Node) -> Refusal | None:
+    if producer.op_type == "ArgMax" and case.attribute("to") == 6:
+        argmax = Case(case.graph, plain_unit(producer), case.settings)
+        if refusal(argmax) is None:
+            return None
+    return Refusal(
+        "cast",
+        f"it casts the output of {producer.op_type}; NeuralNetwork has only a Cast of ArgMax's result to i32",
+        "use format MLProgram",
+    )
+
+
+TABLE: Table = {
+    **ELEMENTWISE,
+    **LAYERS,
+    **SHAPES,
+    "Cast": Rule(formats=BOTH, types=(types.cast,), checks=(_cast,)),
+}
+
+
+def _by_release(steps: Sequence[tuple[tuple[int, int], int]], release: tuple[int, int]) -> int:
+    return next(value for first, value in steps if first <= release)
+
+
+def refusal(case: Case) -> Refusal | None:
+    """The checks that every node passes through, in the order of ep_rules E.2."""
+    rule = rule_of(TABLE, case.node.op_type, case.settings)
+    chosen = model_format(case.settings)
+    if rule is None:
+        return Refusal("op", f"ONNX Runtime's CoreML has no {case.node.op_type}", "replace it by operators that it has")
+    if chosen not in rule.formats:
+        other = rule.formats[0]
+        return Refusal(
+            "format", f"{case.node.op_type} is there in format {other}, not in {chosen}", f"use format {other}"
+        )
+    return (
+        _version(case, rule)
+        or _external(case)
+        or _inputs(case)
+        or first_refusal(case, rule.types)
+        or first_refusal(case, rule.checks)
+    )
+
+
+def _version(case: Case, rule: Rule) -> Refusal | None:
+    highest = _by_release(MAX_VERSION, case.settings.ort_release)
+    if rule.since <= case.ver <= highest:
+        return None
+    release = ".".join(str(part) for part in case.settings.ort_release)
+    return Refusal(
+        "opset",
+        f"{case.node.op_type} of opset {case.ver}; ONNX Runtime {release} takes {rule.since} to {highest} for CoreML",
+        "convert the model to another opset",
+    )
+
+
+def _external(case: Case) -> Refusal | None:
+    """Up to release 1.22 initializers in files of their own are refused."""
+    if case.settings.ort_release >= (1, 23):
+        return None
+    for value in case.values():
+        found = case.graph.initializers.get(value.name)
+        if found is not None and found.external:
+            return Refusal(
+                "external", f"initializer '{value.name}' lies in a file of its own", "save the model as one file"
+            )
+    return None
+
+
+def _inputs(case: Case) -> Refusal | None:
+    """Every input that exists counts, small ones like axes too (E.2.5)."""
+    for position in range(case.listed):
+        if case.exists(position):
+            found = _input(case, position)
+            if found is not None:
+                return found
+    return None
+
+
+def _input(case: Case, position: int) -> Refusal | None:
+    value, settings = case.value(position), case.settings
+    shape, name = value.shape, f"input {show(case, position)} {show_shape(value.shape)}"
+    if shape is None:
+        return Refusal("shape", f"the shape of {show(case, position)} is not known", "export the model with its shapes")
+    if settings.require_static_input_shapes and not value.static:
+        return Refusal(
+            "dynamic", f"{name} is not static, as RequireStaticInputShapes asks", "fix the model's dynamic dimensions"
+        )
+    if 0 in shape and case.node.op_type != "Resize":
+        return Refusal("zero", f"{name} is empty", "leave the empty value out")
+    if len(shape) > MAX_RANK:
+        return Refusal("rank", f"{name} has rank {len(shape)}, Core ML has at most 5", "use fewer dimensions")
+    if settings.ort_release < (1, 23) and too_long(shape):
+        return Refusal("dimension", f"{name} has a dimension above {LARGEST}", "work on shorter pieces")
+    return None
+
+
+def claim(graph: Graph, settings: Settings) -> Claim:
+    """What CoreML takes of one graph; of a body only with EnableOnSubgraphs (E.1)."""
+    nothing = _global_refusal(graph, settings)
+    if nothing is not None:
+        return Claim(fatal=nothing) if nothing.fatal else refuse_all(graph, nothing)
+    units = plain_units(graph)
+    refusals: dict[int, Refusal] = {}
+    for unit in units.units:
+        found = refusal(Case(graph, unit, settings))
+        if found is not None:
+            refusals[unit.target.index] = found
+            if found.fatal:
+                return Claim(fatal=found)
+
+    def accept(unit: Unit, _: Wave) -> bool:
+        return unit.target.index not in refusals
+
+    groups = tuple(tuple(unit.target for unit in group) for group in group_by_waves(graph, units, accept))
+    found_groups = Claim(groups=groups, refusals=refusals)
+    if settings.ort_release < (1, 27):
+        return found_groups
+    trivial = [group for group in groups if all(node.op_type in TRIVIAL for node in group)]
+    return without(found_groups, trivial, TRIVIAL_REFUSAL)
+
+
+def _global_refusal(graph: Graph, settings: Settings) -> Refusal | None:
+    least = _by_release(MIN_COREML, settings.ort_release)
+    if settings.coreml_version < least:
+        return Refusal(
+            "version",
+            f"Core ML version {settings.coreml_version} is below {least}, which ONNX Runtime's CoreML needs",
+            "target iOS 15 (version 5) or later",
+            fatal=True,
+        )
+    if graph.outer is not None and not settings.enable_on_subgraphs:
+        return Refusal(
+            "subgraph",
+            "CoreML takes nothing inside If, Loop and Scan unless EnableOnSubgraphs is set",
+            "set EnableOnSubgraphs=1",
+        )
+    return None
+
+
+TRIVIAL_REFUSAL = Refusal(
+    "trivial",
+    "its partition only moves or reshapes data, which costs more than it saves",
+    "nothing to do: a neighbour decides",
+)
