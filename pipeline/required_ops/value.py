@@ -70,6 +70,8 @@ class RequiredOps:
 
     def intersection(self, other: "RequiredOps") -> "RequiredOps":
         """What both contain. Raises ConfigError when one restricts types globally and the other by operator."""
+        if EMPTY in (self, other):
+            return EMPTY
         if self.everything or other.everything:
             limited, whole = (other, self) if self.everything else (self, other)
             return replace(limited, global_types=_common_global(limited, whole))
