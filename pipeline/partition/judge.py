@@ -11,6 +11,7 @@ from pipeline.model_sources import SourceModel
 from pipeline.partition.answer import BodyClaim, Decision, ModelAnswer, Optimize, Refusal, Settings
 from pipeline.partition.claim import Claim, bodies, claim
 from pipeline.partition.graph import Graph, Node
+from pipeline.partition.inlining import before_partitioning
 from pipeline.partition.subject import Subject, body_types, open_subject, tensor_reader
 from pipeline.partition.unique_dq import unique_dq
 
@@ -34,14 +35,14 @@ def judge(request: PartitionRequest) -> ModelAnswer:
 
 def _judge(request: PartitionRequest, work_folder: Path) -> ModelAnswer:
     subject = open_subject(request.source, work_folder)
-    graph = unique_dq(_view(subject, work_folder))
+    graph = unique_dq(_view(subject, work_folder, request.settings))
     found = claim(graph, request.settings)
     if found.fatal is not None:
         return _failed(request, found.fatal.text, found.fatal.remedy)
     return _answer(request, graph, found)
 
 
-def _view(subject: Subject, work_folder: Path) -> Graph:
+def _view(subject: Subject, work_folder: Path, settings: Settings) -> Graph:
     if subject.loaded is None:
         from pipeline.partition.ort_view import view_of_file
 
@@ -49,7 +50,9 @@ def _view(subject: Subject, work_folder: Path) -> Graph:
     from pipeline.partition.onnx_view import view
 
     loaded = subject.loaded
-    return view(loaded.proto, read=tensor_reader(loaded), saved=lambda: body_types(loaded, work_folder))
+    read = tensor_reader(loaded)
+    model = before_partitioning(loaded.proto, lambda model: view(model, read=read), settings)
+    return view(model, read=read, saved=lambda: body_types(model, work_folder))
 
 
 def _release(settings: Settings) -> str:

@@ -10,7 +10,7 @@ from pipeline.model_sources import SourceModel, Spool
 from pipeline.onnx_model import ByteRange, LoadedModel, load_model
 
 if TYPE_CHECKING:
-    from onnx import TensorProto
+    from onnx import ModelProto, TensorProto
 
     from pipeline import ort_format
 
@@ -65,7 +65,7 @@ class _Reader:
         return found.reshape(tuple(tensor.dims))
 
 
-def body_types(loaded: LoadedModel, work_folder: Path) -> "ort_format.Graph | None":
+def body_types(model: "ModelProto", work_folder: Path) -> "ort_format.Graph | None":
     """The model as ONNX Runtime saves it in ORT format without optimization: types inside bodies are found there (A.4).
 
     None when the session cannot be made: then nothing in a body is known, and nothing there is claimed.
@@ -83,9 +83,7 @@ def body_types(loaded: LoadedModel, work_folder: Path) -> "ort_format.Graph | No
     options.optimized_model_filepath = str(target)
     options.add_session_config_entry("session.save_model_format", "ORT")
     try:
-        onnxruntime.InferenceSession(
-            slim_copy(loaded.proto).SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        onnxruntime.InferenceSession(slim_copy(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
         return read_ort(target).graph
     except Exception:  # noqa: BLE001 - ONNX Runtime's exceptions have no common base but Exception
         return None

@@ -3,9 +3,9 @@
 ONNX Runtime runs it at every level before a provider is asked, so claims are claims on the graph it leaves.
 """
 
-from collections.abc import Container
 from dataclasses import replace
 
+from pipeline.partition.fresh import FreshNames
 from pipeline.partition.graph import Edge, Graph, Node
 
 
@@ -47,7 +47,7 @@ class _Copier:
         self.nodes = dict(graph.nodes)
         self.values = dict(graph.values)
         self.node_names = {node.name for node in graph.nodes.values()}
-        self.counter = 0
+        self.fresh = FreshNames()
 
     def run(self, shared: list[int]) -> Graph:
         for index in shared:
@@ -57,20 +57,12 @@ class _Copier:
 
     def _copy(self, original: Node, edge: Edge) -> None:
         old = original.outputs[0]
-        new = self._unique(f"{old}/duplicated", self.values)
+        new = self.fresh.take(f"{old}/duplicated", self.values)
         self.values[new] = self.graph.value(old)
-        name = self._unique(f"{original.name}/duplicated", self.node_names)
+        name = self.fresh.take(f"{original.name}/duplicated", self.node_names)
         self.node_names.add(name)
         index = max(self.nodes) + 1
         self.nodes[index] = replace(original, index=index, name=name, outputs=(new,))
         consumer = self.nodes[edge.consumer]
         inputs = tuple(new if slot == edge.input_slot else given for slot, given in enumerate(consumer.inputs))
         self.nodes[edge.consumer] = replace(consumer, inputs=inputs)
-
-    def _unique(self, base: str, taken: Container[str]) -> str:
-        """ONNX Runtime's fresh names: one counter for values and nodes of a graph, never reset (C.1)."""
-        name = base
-        while name in taken:
-            name = f"{base}_token_{self.counter}"
-            self.counter += 1
-        return name

@@ -1,0 +1,167 @@
+"""Inlining of functions as ONNX Runtime does it, down to the names of inner values (ep_rules A.1.2, A.2).
+
+Model-local functions are inlined before a provider is asked; functions of ONNX's own schemas for which the CPU has no
+kernel are inlined after it was asked and did not claim them.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pipeline.errors import ModelError
+from pipeline.partition.fresh import FreshNames
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+
+MAX_NODES = 1_000_000
+"""Calls of calls can multiply: a model that grows beyond this is refused."""
+
+Body = Callable[["NodeProto"], "FunctionProto | None"]
+"""The function behind a node, None when the node stays."""
+
+
+def inline_local(model: "ModelProto", protected: Collection[str] = ()) -> "ModelProto":
+    """A copy of the model with calls of model-local functions replaced by their bodies, until none is left.
+
+    `protected` names calls, by their first output, that a provider claims as they stand. ModelError when the model
+    grows out of all bounds.
+    """
+    functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
+    if not functions:
+        return model
+
+    def body(node: "NodeProto") -> "FunctionProto | None":
+        if next(iter(node.output), "") in protected:
+            return None
+        return functions.get((_domain(node.domain), node.op_type, node.overload))
+
+    return inline(model, body)
+
+
+def inline(model: "ModelProto", body: Body) -> "ModelProto":
+    """A copy of the model in which every node with a body is replaced by it, again and again; in nested graphs too."""
+    import onnx
+
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    while True:
+        growth = sum(_inline_graph(result, graph, body) for graph in _graphs(result.graph))
+        if not growth:
+            return result
+        if sum(len(graph.node) for graph in _graphs(result.graph)) > MAX_NODES:
+            raise ModelError("the model's functions expand without end", why=f"more than {MAX_NODES} nodes")
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _graphs(graph: "GraphProto") -> Iterator["GraphProto"]:
+    from pipeline.onnx_model import subgraphs
+
+    return subgraphs(graph)
+
+
+def _inline_graph(model: "ModelProto", graph: "GraphProto", body: Body) -> int:
+    """Inline the calls of one graph, once each; how many there were. New nodes go to the end, as in ONNX Runtime."""
+    calls = [(node, function) for node in graph.node if (function := body(node)) is not None]
+    if not calls:
+        return 0
+    fresh, taken = FreshNames(), {node.name for node in graph.node}
+    added: list[NodeProto] = []
+    for call, function in calls:
+        prefix = fresh.take(f"_inlfunc_{call.op_type}", taken)
+        taken.add(prefix)
+        added += expand(call, function, prefix)
+    gone = {position for position, node in enumerate(graph.node) if body(node) is not None}
+    kept = [node for position, node in enumerate(graph.node) if position not in gone]
+    nodes = _copies([*kept, *added])
+    del graph.node[:]
+    graph.node.extend(nodes)
+    known = {_domain(entry.domain) for entry in model.opset_import}
+    for _, function in calls:
+        for entry in function.opset_import:
+            if _domain(entry.domain) not in known:
+                known.add(_domain(entry.domain))
+                model.opset_import.append(entry)
+    return len(calls)
+
+
+def _copies(nodes: "list[NodeProto]") -> "list[NodeProto]":
+    import onnx
+
+    fresh = []
+    for node in nodes:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        fresh.append(copy)
+    return fresh
+
+
+def expand(call: "NodeProto", function: "FunctionProto", prefix: str) -> "list[NodeProto]":
+    """The nodes of a function in place of a call: formal names become actual ones, inner names get the prefix."""
+    actual: dict[str, str] = {}
+    for position, formal in enumerate(function.input):
+        actual[formal] = call.input[position] if position < len(call.input) else ""
+    for position, formal in enumerate(function.output):
+        given = call.output[position] if position < len(call.output) else ""
+        actual[formal] = given or f"{prefix}_{formal}"
+    attributes: dict[str, AttributeProto] = {a.name: a for a in function.attribute_proto}
+    attributes |= {a.name: a for a in call.attribute}
+    return [_expand_node(node, prefix, actual, attributes) for node in function.node]
+
+
+def _expand_node(
+    source: "NodeProto", prefix: str, actual: dict[str, str], attributes: "Mapping[str, AttributeProto]"
+) -> "NodeProto":
+    import onnx
+
+    node = onnx.NodeProto(
+        op_type=source.op_type,
+        domain=source.domain,
+        name=f"{prefix}_{source.name}" if source.name else "",
+        overload=source.overload,
+    )
+    node.input.extend(_rename(name, prefix, actual) for name in source.input)
+    node.output.extend(_rename(name, prefix, actual) for name in source.output)
+    for attribute in source.attribute:
+        given = _resolve(attribute, attributes)
+        if given is not None:
+            node.attribute.append(given)
+            _rename_bodies(node.attribute[-1], prefix, actual, attributes)
+    return node
+
+
+def _rename(name: str, prefix: str, actual: dict[str, str]) -> str:
+    return actual.setdefault(name, f"{prefix}_{name}") if name else ""
+
+
+def _resolve(attribute: "AttributeProto", given: "Mapping[str, AttributeProto]") -> "AttributeProto | None":
+    """An attribute of a function's node; one that refers to an attribute of the call takes its value, or goes."""
+    import onnx
+
+    if not attribute.ref_attr_name:
+        return attribute
+    found = given.get(attribute.ref_attr_name)
+    if found is None:
+        return None
+    copy = onnx.AttributeProto()
+    copy.CopyFrom(found)
+    copy.name = attribute.name
+    return copy
+
+
+def _rename_bodies(
+    attribute: "AttributeProto", prefix: str, actual: dict[str, str], attributes: "Mapping[str, AttributeProto]"
+) -> None:
+    """Rename in bodies of control flow inside a function; values of a body's own keep to the body."""
+    bodies: list[Any] = [attribute.g] if attribute.type == 5 else list(attribute.graphs)
+    for body in bodies:
+        inner = dict(actual)
+        for value in (*body.input, *body.output):
+            inner[value.name] = value.name = f"{prefix}_{value.name}"
+        for tensor in body.initializer:
+            inner[tensor.name] = tensor.name = f"{prefix}_{tensor.name}"
+        nodes = [_expand_node(node, prefix, inner, attributes) for node in body.node]
+        del body.node[:]
+        body.node.extend(nodes)
