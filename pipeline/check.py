@@ -1,0 +1,80 @@
+"""Runs an artifact on this computer's CPU and compares its outputs with the original model's."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from pipeline.compare import MAX_RELATIVE_ERROR, Array, Precision, Tolerance, compare_outputs, read_tensor
+from pipeline.config import CheckConfig
+from pipeline.errors import ModelError
+from pipeline.reference import Reference
+from pipeline.summary import OutputCheck
+from pipeline.variant import Artifact
+
+LEAN = {
+    "session.use_memory_mapped_ort_model": "1",
+    "session.use_ort_model_bytes_for_initializers": "1",
+    "session.disable_prepacking": "1",
+    "session.load_model_format": "ORT",
+}
+"""Weights are used where the file is mapped, not copied; releases before 1.26 read the file instead."""
+
+
+class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Artifacts of one model as (file, session options), and the reference that their outputs must match."""
+
+    artifacts: tuple[Artifact, ...]
+    files: tuple[str, ...]
+    reference: Reference
+    tolerance: Tolerance
+
+
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The checks of each artifact, in the order of the request."""
+
+    checks: tuple[tuple[OutputCheck, ...], ...]
+
+
+def tolerance_for(reference: Reference, config: CheckConfig) -> Tolerance:
+    """What may differ: as configured, or what the model's precision brings with it."""
+    return Tolerance(
+        max_relative_error=config.max_relative_error or MAX_RELATIVE_ERROR[Precision(reference.precision)],
+        min_top1_agreement=config.min_top1_agreement,
+    )
+
+
+def check_artifacts(request: CheckRequest) -> CheckResult:
+    """Run each artifact once on the reference's inputs; files of equal content and options run once."""
+    feeds = {tensor.name: read_tensor(tensor) for tensor in request.reference.inputs}
+    expected = {tensor.name: read_tensor(tensor) for tensor in request.reference.outputs}
+    known: dict[tuple[str, str], tuple[OutputCheck, ...]] = {}
+    checks = []
+    for artifact, file in zip(request.artifacts, request.files, strict=True):
+        key = (artifact.sha256, str(sorted(artifact.session_options.items())))
+        if key not in known:
+            outputs = run_artifact(file, artifact.session_options, feeds)
+            known[key] = tuple(compare_outputs(expected, outputs, request.tolerance))
+        checks.append(known[key])
+    return CheckResult(checks=tuple(checks))
+
+
+def run_artifact(file: str, session_options: Mapping[str, str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs of an ORT format file on the CPU; ModelError when it does not load or run."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    for key, value in (LEAN | dict(session_options)).items():
+        options.add_session_config_entry(key, value)
+    try:
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        values = session.run(None, dict(feeds))
+    except Exception as error:
+        raise ModelError(
+            "the artifact does not run on this computer's CPU",
+            where=file,
+            why=str(error).strip().partition("\n")[0][:500],
+            remedy="leave this variant out, or report it: conversion and loading disagree",
+        ) from error
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, values, strict=True))

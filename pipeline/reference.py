@@ -1,0 +1,314 @@
+"""What a model computes here without any optimization: the outputs that every artifact and run must match."""
+
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from device_runner.spec import ONNX_CODES, ElementType, TensorFile
+from pipeline.compare import NUMPY_TYPES, Array, Precision
+from pipeline.errors import ModelError
+from pipeline.files import make_folder, write_bytes
+from pipeline.model_sources import SourceModel
+from pipeline.onnx_model import PreparedModel, load_model, prepare_model
+
+if TYPE_CHECKING:
+    import numpy as np
+
+TYPES_BY_CODE = {code: kind for kind, code in ONNX_CODES.items()}
+QUANTIZED = re.compile(r"QLinear|QuantizeLinear|Integer$|MatMulNBits|QGemm|QAttention")
+MAX_LABELLED = 10_000
+
+
+class ReferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One model, the inputs to run it with, and where raw tensors go.
+
+    `test_data` is a folder with test_data_set_0 in it, or "" for random inputs from `seed`; `labels` is an .npz file
+    with `inputs` [N, ...] and `labels` [N], or "".
+    """
+
+    source: SourceModel
+    fixed_dimensions: dict[str, int] = {}
+    test_data: str = ""
+    labels: str = ""
+    seed: int = 0
+    folder: str
+    work_folder: str
+
+
+class LabelledSet(msgspec.Struct, frozen=True, kw_only=True):
+    """The labelled set as raw files: `inputs` and `outputs` are stacked samples, first axis the sample."""
+
+    samples: int
+    inputs: TensorFile
+    outputs: TensorFile
+    accuracy: float
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """Inputs and what the original model makes of them, as raw files; `notes` are findings that a user should see."""
+
+    inputs: tuple[TensorFile, ...]
+    outputs: tuple[TensorFile, ...]
+    precision: Precision
+    labelled: LabelledSet | None = None
+    input_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def make_reference(request: ReferenceRequest) -> Reference:
+    """Run the original model without optimizations on the CPU and keep inputs and outputs as raw files.
+
+    ModelError when the model cannot run here, when its test data or labelled set does not fit it.
+    """
+    model = prepare_model(load_model(request.source, Path(request.work_folder)), request.fixed_dimensions)
+    session = _session(model)
+    feeds = _given_inputs(session, request) if request.test_data else _random_inputs(session, request.seed, model)
+    outputs = _run(session, feeds, request.source.name)
+    folder = Path(request.folder)
+    make_folder(folder)
+    return Reference(
+        inputs=tuple(_store(folder / f"input_{n}.bin", name, array) for n, (name, array) in enumerate(feeds.items())),
+        outputs=tuple(
+            _store(folder / f"output_{n}.bin", name, array)
+            for n, (name, array) in enumerate(outputs.items())
+            if array.dtype.kind in "fiub"
+        ),
+        precision=_precision(model, outputs),
+        labelled=_labelled(session, request, folder) if request.labels else None,
+        input_names=tuple(feeds),
+        notes=tuple(_notes(request, outputs)) if request.test_data else (),
+    )
+
+
+def _session(model: PreparedModel) -> Any:
+    """An unoptimized session on the CPU; weights are mapped from where they lie."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(model.folder))
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    try:
+        return onnxruntime.InferenceSession(
+            model.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:
+        raise ModelError(
+            "the original model does not run on this computer's CPU",
+            where=model.source.name,
+            why=_first_line(error),
+            remedy="without a reference nothing can be proven: mend the model, or try another onnxruntime",
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:500] if str(error).strip() else type(error).__name__
+
+
+def _run(session: Any, feeds: Mapping[str, Array], where: str) -> dict[str, Array]:
+    names = [output.name for output in session.get_outputs()]
+    try:
+        values = session.run(None, dict(feeds))
+    except Exception as error:
+        raise ModelError(
+            "the original model fails on these inputs",
+            where=where,
+            why=_first_line(error),
+            remedy="give test data that fits the model (`test_data` in the config), or fix its dimensions",
+        ) from error
+    return {name: value for name, value in zip(names, values, strict=True) if hasattr(value, "dtype")}
+
+
+def _random_inputs(session: Any, seed: int, model: PreparedModel) -> dict[str, Array]:
+    """Seeded random tensors for every input; open dimensions are 1. Small whole numbers, so that indices fit."""
+    import numpy as np
+
+    generator = np.random.Generator(np.random.PCG64(seed))
+    return {
+        value.name: _random_array(generator, value.type, value.shape, value.name, model.source.name)
+        for value in session.get_inputs()
+    }
+
+
+def _random_array(generator: "np.random.Generator", kind: str, shape: list[Any], name: str, where: str) -> Array:
+    import numpy as np
+
+    sizes = [size if isinstance(size, int) and size >= 0 else 1 for size in shape]
+    element = _element(kind)
+    if element is None:
+        raise ModelError(
+            f"the input {name!r} has type {kind}, which cannot be made at random",
+            where=where,
+            remedy="give test data (`test_data` in the config)",
+        )
+    dtype = np.dtype(NUMPY_TYPES[element])
+    if dtype.kind == "f":
+        return generator.standard_normal(sizes).astype(dtype)
+    return generator.integers(0, 2, sizes).astype(dtype)
+
+
+def _element(kind: str) -> ElementType | None:
+    """The element type that onnxruntime's `tensor(float)` names; None for what has no raw file."""
+    short = {"float": ElementType.FLOAT32, "double": ElementType.FLOAT64}
+    match = re.fullmatch(r"tensor\((\w+)\)", kind)
+    name = match.group(1) if match else ""
+    if name in short:
+        return short[name]
+    return ElementType(name) if name in set(ElementType) - {ElementType.STRING, ElementType.BFLOAT16} else None
+
+
+def _given_inputs(session: Any, request: ReferenceRequest) -> dict[str, Array]:
+    """The inputs of test_data_set_0, matched by name, else by number."""
+    folder = Path(request.test_data) / "test_data_set_0"
+    tensors = _tensors(folder, "input")
+    wanted = session.get_inputs()
+    if len(tensors) != len(wanted):
+        raise ModelError(
+            f"the test data has {len(tensors)} inputs, the model {len(wanted)}",
+            where=str(folder),
+            remedy="give input_0.pb … for every input of the model, and for no initializer",
+        )
+    by_name = dict(tensors) if {name for name, _ in tensors} == {value.name for value in wanted} else {}
+    feeds = {value.name: by_name.get(value.name, tensors[n][1]) for n, value in enumerate(wanted)}
+    for value in wanted:
+        _check_fits(value, feeds[value.name], folder)
+    return feeds
+
+
+def _check_fits(value: Any, array: Array, folder: Path) -> None:
+    element = _element(value.type)
+    sizes_fit = len(array.shape) == len(value.shape) and all(
+        not isinstance(want, int) or want == have for want, have in zip(value.shape, array.shape, strict=False)
+    )
+    if not sizes_fit or element is None or array.dtype != NUMPY_TYPES[element]:
+        raise ModelError(
+            f"the test data does not fit the input {value.name!r}",
+            where=str(folder),
+            why=f"it is {array.dtype} {list(array.shape)}, the model takes {value.type} {value.shape}",
+            remedy="make the test data anew for this model",
+        )
+
+
+def _tensors(folder: Path, kind: str) -> list[tuple[str, Array]]:
+    """input_K.pb or output_K.pb of a test data set in the order of K, with the names inside."""
+    import onnx
+    from onnx import numpy_helper
+
+    numbered = {int(m.group(1)): f for f in folder.glob(f"{kind}_*.pb") if (m := re.search(r"_(\d+)\.pb$", f.name))}
+    if not numbered and kind == "input":
+        raise ModelError(
+            "no test data here", where=str(folder), why="there is no input_0.pb", remedy="check `test_data`"
+        )
+    found = []
+    for _, file in sorted(numbered.items()):
+        tensor = onnx.TensorProto()
+        try:
+            tensor.ParseFromString(file.read_bytes())
+            found.append((tensor.name, numpy_helper.to_array(tensor)))
+        except Exception as error:
+            raise ModelError("not a tensor in ONNX's format", where=str(file), why=_first_line(error)) from error
+    return found
+
+
+def _notes(request: ReferenceRequest, outputs: Mapping[str, Array]) -> Iterator[str]:
+    """Where the test data's own outputs are not what this computer computes."""
+    import numpy as np
+
+    expected = _tensors(Path(request.test_data) / "test_data_set_0", "output")
+    for (_, theirs), (name, ours) in zip(expected, outputs.items(), strict=False):
+        if theirs.shape != ours.shape or not np.allclose(
+            theirs.astype(np.float64), ours.astype(np.float64), rtol=1e-3, atol=1e-3
+        ):
+            yield f"output {name!r} of the test data is not what the model computes on this computer"
+
+
+def _labelled(session: Any, request: ReferenceRequest, folder: Path) -> LabelledSet:
+    """The labelled set, run sample by sample through the model's one input; its first output gives the answers."""
+    import numpy as np
+
+    images, labels = _read_labelled(request)
+    (value, *others) = session.get_inputs()
+    element = _element(value.type)
+    if others or element is None:
+        raise ModelError(
+            "a labelled set needs a model of one tensor input",
+            where=request.source.name,
+            remedy="leave out `labels` for this model",
+        )
+    samples = images.astype(NUMPY_TYPES[element])
+    first = session.get_outputs()[0].name
+    answers = []
+    for sample in samples:
+        shaped = _as_input(sample, value, request.labels)
+        answers.append(_run(session, {value.name: shaped}, request.source.name)[first])
+    outputs = np.stack(answers)
+    accuracy = float((outputs.reshape(len(outputs), -1).argmax(axis=1) == labels).mean())
+    return LabelledSet(
+        samples=len(samples),
+        inputs=_store(folder / "labelled_inputs.bin", value.name, np.stack([_as_input(s, value, "") for s in samples])),
+        outputs=_store(folder / "labelled_outputs.bin", first, outputs),
+        accuracy=accuracy,
+    )
+
+
+def _as_input(sample: Array, value: Any, where: str) -> Array:
+    """A sample in the model's shape: open dimensions and a batch of one are added."""
+    import numpy as np
+
+    fixed = [size if isinstance(size, int) else 1 for size in value.shape]
+    if int(np.prod(fixed)) != sample.size:
+        raise ModelError(
+            "the labelled set does not fit the model",
+            where=where,
+            why=f"a sample has shape {list(sample.shape)}, the input {value.name!r} takes {value.shape}",
+            remedy="make the labelled set anew for this model",
+        )
+    return sample.reshape(fixed)
+
+
+def _read_labelled(request: ReferenceRequest) -> tuple[Array, Array]:
+    import numpy as np
+
+    try:
+        with np.load(request.labels, allow_pickle=False) as data:
+            images, labels = data["inputs"], data["labels"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ModelError(
+            "the labelled set cannot be read",
+            where=request.labels,
+            why=_first_line(error),
+            remedy="give an .npz file with the arrays `inputs` [N, ...] and `labels` [N]",
+        ) from error
+    if not 0 < len(images) <= MAX_LABELLED or labels.shape != (len(images),):
+        raise ModelError(
+            "the labelled set is not inputs [N, ...] with labels [N]",
+            where=request.labels,
+            why=f"inputs {list(images.shape)}, labels {list(labels.shape)}, at most {MAX_LABELLED} samples",
+        )
+    return images, labels
+
+
+def _store(path: Path, name: str, array: Array) -> TensorFile:
+    import numpy as np
+
+    kind = "bool" if array.dtype == np.bool_ else array.dtype.name
+    write_bytes(path, np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes())
+    return TensorFile(name=name, dtype=ElementType(kind), shape=tuple(array.shape), file=str(path))
+
+
+def _precision(model: PreparedModel, outputs: Mapping[str, Array]) -> Precision:
+    """What the model computes in, from its operators and initializer types."""
+    import onnx
+
+    if any(QUANTIZED.search(node.op_type) for node in model.proto.graph.node):
+        return Precision.QUANTIZED
+    half = any(
+        t.data_type in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16) for t in model.proto.graph.initializer
+    )
+    half = half or any(array.dtype.name == "float16" for array in outputs.values())
+    return Precision.FLOAT16 if half else Precision.FLOAT32
