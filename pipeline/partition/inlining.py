@@ -18,7 +18,7 @@ View = Callable[["ModelProto"], Graph]
 
 
 def before_partitioning(model: "ModelProto", view: View, settings: Settings) -> "ModelProto":
-    """What a model with functions of its own has become when the provider is asked: calls it does not claim are inlined.
+    """What a model with functions has become when the provider is asked: calls it does not claim are inlined.
 
     The same model when it has no functions.
     """

@@ -35,14 +35,14 @@ def judge(request: PartitionRequest) -> ModelAnswer:
 
 def _judge(request: PartitionRequest, work_folder: Path) -> ModelAnswer:
     subject = open_subject(request.source, work_folder)
-    graph = unique_dq(_view(subject, work_folder, request.settings))
+    graph = unique_dq(_view(subject, work_folder, request))
     found = claim(graph, request.settings)
     if found.fatal is not None:
         return _failed(request, found.fatal.text, found.fatal.remedy)
     return _answer(request, graph, found)
 
 
-def _view(subject: Subject, work_folder: Path, settings: Settings) -> Graph:
+def _view(subject: Subject, work_folder: Path, request: PartitionRequest) -> Graph:
     if subject.loaded is None:
         from pipeline.partition.ort_view import view_of_file
 
@@ -51,7 +51,13 @@ def _view(subject: Subject, work_folder: Path, settings: Settings) -> Graph:
 
     loaded = subject.loaded
     read = tensor_reader(loaded)
-    model = before_partitioning(loaded.proto, lambda model: view(model, read=read), settings)
+    model = before_partitioning(loaded.proto, lambda model: view(model, read=read), request.settings)
+    if request.optimize is Optimize.BASIC:
+        from pipeline.partition.basic import save_basic, undo_for_provider
+
+        saved = save_basic(loaded, work_folder)
+        undo_for_provider(saved.proto, model)
+        read, model = tensor_reader(saved), saved.proto
     return view(model, read=read, saved=lambda: body_types(model, work_folder))
 
 

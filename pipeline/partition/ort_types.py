@@ -94,11 +94,11 @@ def _load(data: bytes) -> dict[str, Value]:
     return {meta.name: _value(meta.type, meta.shape) for meta in session.outputs_meta}
 
 
-def refused(error: Exception) -> ModelError:
+def refused(error: Exception, what: str = "ONNX Runtime cannot load the model") -> ModelError:
     """ONNX Runtime's complaint about a model as an error of ours."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error)).strip()
     return ModelError(
-        "ONNX Runtime cannot load the model",
+        what,
         why=text[:2000],
         remedy="mend what it names; onnx.checker.check_model often says more",
     )

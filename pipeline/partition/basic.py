@@ -1,0 +1,217 @@
+"""The graph that a provider is shown after optimization level basic, made with the installed onnxruntime.
+
+A session on the CPU alone also inserts Casts around f16 nodes and inlines functions that the CPU has no kernel for.
+With a provider that comes after the question, so both are undone here (ep_rules H.4.2 and H.4.3).
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.errors import ModelError
+from pipeline.model_sources import SourceModel
+from pipeline.onnx_model import LoadedModel, load_model
+from pipeline.partition.kernels import NEVER, NOT_F16
+from pipeline.partition.ort_types import refused
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
+
+CAST_PREFIX = "InsertedPrecisionFreeCast_"
+INLINED = re.compile(r"_inlfunc_(?P<op>[A-Za-z0-9]+?)(?P<token>_token_\d+)?_")
+
+
+def save_basic(loaded: LoadedModel, work_folder: Path) -> LoadedModel:
+    """The model as the installed onnxruntime saves it at level basic for the CPU; ModelError when it cannot."""
+    import onnxruntime
+
+    target = work_folder / "basic.onnx"
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(target)
+    try:
+        onnxruntime.InferenceSession(str(loaded.path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise refused(error, "no session can be made of the model at level basic") from error
+    if not target.is_file():
+        raise ModelError("ONNX Runtime did not save the model at level basic", where=loaded.source.name)
+    return load_model(SourceModel(path=str(target)), work_folder)
+
+
+def undo_for_provider(saved: "ModelProto", source: "ModelProto") -> None:
+    """Make of a saved model, in place, what a provider would have been shown; `source` is the model before."""
+    _remove_inserted_casts(saved.graph)
+    _restore_casts(saved.graph, source.graph)
+    _restore_functions(saved.graph, source.graph)
+
+
+def _remove_inserted_casts(graph: "GraphProto") -> None:
+    inserted = [node for node in graph.node if node.op_type == "Cast" and node.name.startswith(CAST_PREFIX)]
+    names = _Names(graph)
+    for node in inserted:
+        names.join(node.input[0], node.output[0])
+    if not inserted and not any(name.startswith(CAST_PREFIX) for name in names.known):
+        return
+    gone = {node.output[0] for node in inserted}
+    kept = [node for node in graph.node if not (node.output and node.output[0] in gone)]
+    rename_values(kept, names.canonical)
+    _replace_nodes(graph, kept)
+
+
+def _replace_nodes(graph: "GraphProto", nodes: "Iterable[NodeProto]") -> None:
+    import onnx
+
+    copies = []
+    for node in nodes:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        copies.append(copy)
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def rename_values(nodes: "Iterable[NodeProto]", canonical: Callable[[str], str]) -> None:
+    """Rename inputs and outputs of nodes in place, in bodies too."""
+    for node in nodes:
+        for slots in (node.input, node.output):
+            for slot, name in enumerate(slots):
+                if name:
+                    slots[slot] = canonical(name)
+        for attribute in node.attribute:
+            for body in [attribute.g] if attribute.type == 5 else attribute.graphs:
+                rename_values(body.node, canonical)
+                for value in body.output:
+                    value.name = canonical(value.name)
+
+
+class _Names:
+    """Which values are one and the same once inserted Casts are gone, and by what name."""
+
+    def __init__(self, graph: "GraphProto") -> None:
+        self.parent: dict[str, str] = {}
+        self.known = {name for node in graph.node for name in (*node.input, *node.output)}
+        self.known |= {value.name for value in (*graph.input, *graph.output)}
+        self.made = {name for node in graph.node for name in node.output}
+
+    def _root(self, name: str) -> str:
+        while name in self.parent:
+            name = self.parent[name]
+        return name
+
+    def join(self, first: str, second: str) -> None:
+        """Make two values one; the name without prefix wins."""
+        a, b = self._root(first), self._root(second)
+        if a == b:
+            return
+        if a.startswith(CAST_PREFIX) and not b.startswith(CAST_PREFIX):
+            a, b = b, a
+        self.parent[b] = a
+
+    def canonical(self, name: str) -> str:
+        """The name of a value after the Casts are gone."""
+        root = self._root(name)
+        if not root.startswith(CAST_PREFIX):
+            return root
+        plain = root.removeprefix(CAST_PREFIX)
+        short = re.sub(r"_token_\d+$", "", plain)
+        other = short in self.known and not (root in self.made and short in self.made)
+        return short if plain not in self.known and other else plain
+
+
+def _restore_casts(graph: "GraphProto", source: "GraphProto") -> None:
+    """Put back Casts of the model that were dropped as duplicates of inserted ones (H.4.2b)."""
+    casts = {node.output[0]: node for node in source.node if node.op_type == "Cast" and node.output}
+    before = {(node.op_type, node.output[0]): node for node in source.node if node.output}
+    made = {name for node in graph.node for name in node.output} | {value.name for value in graph.input}
+    made |= {tensor.name for tensor in graph.initializer}
+    for node in list(graph.node):
+        old = before.get((node.op_type, node.output[0])) if node.output else None
+        for slot, name in enumerate(old.input if old else ()):
+            if slot >= len(node.input) or node.input[slot] == name or name in made:
+                continue
+            cast = casts.get(name)
+            if cast is not None and cast.input[0] == node.input[slot]:
+                graph.node.append(cast)
+                made.add(name)
+    restored = {node.output[0] for node in graph.node if node.op_type == "Cast" and node.output}
+    for node in graph.node:
+        old = before.get((node.op_type, node.output[0])) if node.output else None
+        for slot, name in enumerate(old.input if old else ()):
+            cast = casts.get(name)
+            if cast is not None and name in restored and slot < len(node.input) and cast.input[0] == node.input[slot]:
+                node.input[slot] = name
+
+
+@dataclass(slots=True)
+class _Body:
+    """The nodes that came of one inlined function, by position in the graph."""
+
+    op_type: str
+    nodes: set[int] = field(default_factory=set)
+
+
+def _restore_functions(graph: "GraphProto", source: "GraphProto") -> None:
+    """Put back calls of schema functions in place of their bodies, which are known by the names of inner values."""
+    calls = [node for node in source.node if node.op_type in NEVER or node.op_type in NOT_F16]
+    if not calls:
+        return
+    bodies = _bodies(graph, {node.op_type for node in calls})
+    removed: set[int] = set()
+    added: list[NodeProto] = []
+    for body in bodies:
+        call = _call(graph, body, calls)
+        if call is not None:
+            removed |= body.nodes
+            added.append(call)
+    nodes = [node for position, node in enumerate(graph.node) if position not in removed]
+    _replace_nodes(graph, [*nodes, *added])
+    _restore_cast_like(graph, calls)
+
+
+def _bodies(graph: "GraphProto", op_types: set[str]) -> list[_Body]:
+    found: dict[str, _Body] = {}
+    for position, node in enumerate(graph.node):
+        for name in (*node.input, *node.output):
+            match = INLINED.match(name)
+            if match is not None and match["op"] in op_types:
+                found.setdefault(match[0], _Body(match["op"])).nodes.add(position)
+    return list(found.values())
+
+
+def _call(graph: "GraphProto", body: _Body, calls: "Iterable[NodeProto]") -> "NodeProto | None":
+    """The call that a body stands for, with the names that its inputs and outputs have now."""
+    import onnx
+
+    inside = [graph.node[position] for position in sorted(body.nodes)]
+    made = [name for node in inside for name in node.output if name]
+    own = set(made)
+    read = {name for position, node in enumerate(graph.node) if position not in body.nodes for name in node.input}
+    read |= {value.name for value in graph.output}
+    outputs = [name for name in made if name in read]
+    inputs = list(dict.fromkeys(name for node in inside for name in node.input if name and name not in own))
+    same = [call for call in calls if call.op_type == body.op_type]
+    found = next((call for call in same if set(call.output) & set(outputs)), None)
+    found = found or next((call for call in same if set(call.input) & set(inputs)), None)
+    if found is None:
+        return None
+    call = onnx.NodeProto()
+    call.CopyFrom(found)
+    others = [name for name in inputs if name not in found.input and not INLINED.match(name)]
+    for slot, name in enumerate(call.input):
+        if name and name not in inputs and others:
+            call.input[slot] = others.pop(0)
+    if len(outputs) == len(call.output):
+        call.output[:] = outputs
+    return call
+
+
+def _restore_cast_like(graph: "GraphProto", calls: "Iterable[NodeProto]") -> None:
+    likes = {call.output[0]: call for call in calls if call.op_type == "CastLike"}
+    for node in graph.node:
+        call = likes.get(node.output[0]) if node.op_type == "Cast" else None
+        if call is not None and len(call.input) > 1:
+            node.CopyFrom(call)
