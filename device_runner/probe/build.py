@@ -21,7 +21,6 @@ from device_runner.probe import android
 from device_runner.probe.elf import read_elf
 
 SOURCES = Path(__file__).parent
-ANDROID = SOURCES / "android"
 HOST = "host"
 DEFAULT_API_LEVEL = 27
 
@@ -173,8 +172,8 @@ def _stub_recipe(abi: str, api_level: int, flags: tuple[str, ...]) -> Recipe:
         )
     zig = _zig(abi)
     compiler = (*zig, "cc", "-target", f"{android.ZIG_ARCH[abi]}-linux-android")
-    include = (*android.COMPILE_FLAGS, "-isystem", str(ANDROID / "include"), *WARNINGS, *flags)
-    start = (f"-DPROBE_API_LEVEL={api_level}", "-c", str(ANDROID / "start.c"), "-o", "{out}/start.o")
+    include = (*android.COMPILE_FLAGS, "-isystem", str(SOURCES / "android/include"), *WARNINGS, *flags)
+    start = (f"-DPROBE_API_LEVEL={api_level}", "-c", str(SOURCES / "android/start.c"), "-o", "{out}/start.o")
     compiled = (
         (*compiler, *include, "-c", str(SOURCES / "probe.c"), "-o", "{out}/probe.o"),
         (*compiler, *include, *start),
@@ -199,7 +198,7 @@ def digest(recipe: Recipe) -> str:
         total.update(text.encode() + b"\0")
     for argument in (argument for step in recipe.steps for argument in step):
         total.update(argument.replace(str(SOURCES), "{sources}").replace(sys.executable, "python").encode() + b"\0")
-    for path in sorted([*SOURCES.glob("*.[ch]"), *ANDROID.rglob("*.[ch]")]):
+    for path in sorted(SOURCES.rglob("*.[ch]")):
         total.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes())
     return total.hexdigest()
 

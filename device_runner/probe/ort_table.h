@@ -96,7 +96,6 @@ ORT_CALLS(ORT_TYPE)
 #define ORT(table, name) ((ort_##name)(table)[ORT_INDEX_##name])
 
 enum { ORT_DEVICE_ALLOCATOR = 0, ORT_DEFAULT_MEMORY = 0 };
-enum { ORT_NOT_IMPLEMENTED = 9 };
 
 /* ONNX's numbers of element types, as the table's functions use them. */
 enum element {

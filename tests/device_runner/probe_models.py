@@ -1,5 +1,6 @@
 """Models that tests of the runner use, made on the spot."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 OPSET = 17
 FLOAT = TensorProto.FLOAT
 
-Sides = dict[str, tuple[int, list[int | str]]]
+Sides = Mapping[str, tuple[int, Sequence[int | str]]]
 """Names of inputs or outputs to their types and shapes."""
 
 
@@ -18,9 +19,9 @@ def save_model(
     path: Path, nodes: list[onnx.NodeProto], inputs: Sides, outputs: Sides, weights: dict[str, Any] | None = None
 ) -> Path:
     """A model of these nodes; inputs and outputs are name: (type, shape)."""
-    values = [[helper.make_tensor_value_info(n, t, s) for n, (t, s) in side.items()] for side in (inputs, outputs)]
+    ins, outs = ([helper.make_tensor_value_info(n, t, s) for n, (t, s) in side.items()] for side in (inputs, outputs))
     initializers = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
-    graph = helper.make_graph(nodes, "graph", *values, initializers)
+    graph = helper.make_graph(nodes, "graph", ins, outs, initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
     onnx.save(model, path)
     return path

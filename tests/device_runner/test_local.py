@@ -30,7 +30,9 @@ from device_runner.spec import (
 )
 
 Run = Callable[..., RunResult]
-DTYPE_NUMPY = {kind: kind.value for kind in ElementType if kind not in (ElementType.BFLOAT16, ElementType.STRING)}
+DTYPE_NUMPY: dict[ElementType, str] = {
+    kind: kind.value for kind in ElementType if kind not in (ElementType.BFLOAT16, ElementType.STRING)
+}
 
 
 def read(tensor: TensorFile) -> np.ndarray:
@@ -134,7 +136,7 @@ FAILURES = [
     ("null.onnx", {"options": RunOptions(provider="nnapi")}, FailureKind.PROVIDER_MISSING, "NNAPI"),
     ("null.onnx", {"options": RunOptions(provider="xnnpack")}, FailureKind.PROVIDER_MISSING, "XNNPACK"),
     ("null.onnx", {"options": RunOptions(provider="coreml")}, FailureKind.PROVIDER_MISSING, "CoreML"),
-    ("null.onnx", {"options": RunOptions(provider="; reboot")}, FailureKind.PROVIDER_MISSING, "; reboot"),
+    ("null.onnx", {"options": RunOptions(provider="; reboot")}, FailureKind.PROVIDER_MISSING, "nknown provider name"),
     ("null.onnx", {"options": BAD}, FailureKind.BAD_OPTIONS, ""),
     ("null.onnx", {"model_sha256": "0" * 64}, FailureKind.MODEL_LOAD, "another digest"),
     ("endless.onnx", {"timeout_seconds": 0.5}, FailureKind.TIMEOUT, "first_run"),
@@ -142,7 +144,9 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("model", "values", "kind", "text"), FAILURES)
-def test_what_fails_is_a_typed_failure(run: Run, model: str, values: dict, kind: FailureKind, text: str) -> None:
+def test_what_fails_is_a_typed_failure(
+    run: Run, model: str, values: dict[str, object], kind: FailureKind, text: str
+) -> None:
     result = run(model, **values)
     assert result.failure
     assert result.failure.kind is kind, result.failure
