@@ -316,7 +316,9 @@ def _doubts_in_numbers(numbers: Statistics) -> dict[Doubt, str]:
         Doubt.DRIFT: f"the median changes by {risen:+.0%} over the rounds" if abs(risen) > DRIFT_LIMIT else "",
         Doubt.SPREAD: f"standard deviation is {spread:.0%} of the mean" if spread > SPREAD_LIMIT else "",
         Doubt.EXTREME: " and ".join(far),
-        Doubt.SHORT_SAMPLES: f"the fastest inference takes {numbers.min_ns} ns" if numbers.min_ns < SHORT_NS else "",
+        Doubt.SHORT_SAMPLES: f"the fastest inference takes {numbers.min_ns / 1000:.3g} µs"
+        if numbers.min_ns < SHORT_NS
+        else "",
     }
 
 

@@ -214,7 +214,7 @@ def test_a_quiet_series_raises_no_doubt() -> None:
         ([[t, int(t * 1.4)] for t in STEADY * 2], Doubt.SPREAD, "%"),
         ([*[STEADY * 20] * 5, [9_000_000]], Doubt.EXTREME, "slowest inference is 1.8"),
         ([*[STEADY * 20] * 5, [2_000_000]], Doubt.EXTREME, "fastest inference is 0.39"),
-        ([[900_000] * 3] * 5, Doubt.SHORT_SAMPLES, "900000 ns"),
+        ([[900_000] * 3] * 5, Doubt.SHORT_SAMPLES, "900 µs"),
         ([STEADY] * 4, Doubt.FEW_ROUNDS, "4 of at least 5"),
     ],
 )

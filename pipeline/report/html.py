@@ -1,0 +1,64 @@
+"""report.html: one page with everything in it, no script, no request to anywhere."""
+
+from functools import cache
+
+import jinja2
+
+from device_runner.result import Status
+from pipeline.report import drawing, wording
+from pipeline.report.layout import COLUMNS, choices, inventory, results, sections
+from pipeline.report.model import CampaignReport, Row
+from pipeline.report.wording import visible
+from pipeline.summary import Verdict
+
+FILE_NAME = "report.html"
+NUMBERS = tuple(column for column in COLUMNS if column.title not in {"Variant", "Run", "Status"})
+"""The columns of the page; variant, run and status stand together at the head of a row."""
+
+VERDICT_CLASSES = {
+    Verdict.FASTER: "faster",
+    Verdict.SLOWER: "slower",
+    Verdict.SAME: "same",
+    Verdict.CANNOT_TELL: "unknown",
+}
+
+
+def render(report: CampaignReport) -> str:
+    """The whole page; the same report gives the same page."""
+    return _template().render(
+        report=report,
+        choices=choices(report),
+        results=results(report),
+        sections=sections(report),
+        inventory=inventory(report),
+        legend=wording.legend(report),
+    )
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("pipeline.report"),
+        autoescape=True,
+        finalize=_shown,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals.update(columns=NUMBERS, drawing=drawing, wording=wording, classes=_classes)
+    return environment.get_template("report.html")
+
+
+def _shown(value: object) -> object:
+    """Every text that the template puts out goes through here, before it is escaped."""
+    return visible(value) if type(value) is str else value
+
+
+def _classes(row: Row) -> str:
+    """The CSS classes of a row; colour only repeats what the words say."""
+    wrong = any(not check.passed for check in row.checks)
+    verdict = VERDICT_CLASSES[row.comparison.verdict] if row.comparison and not wrong else ""
+    failed = "" if row.status is Status.OK else "failed"
+    parts = (verdict, failed, "wrong" if wrong else "", "baseline" if row.baseline else "")
+    return " ".join(part for part in parts if part)

@@ -1,0 +1,191 @@
+"""What stands where in every format: the columns of the table of results, and the notes below it."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from device_runner.device import DeviceFacts
+from pipeline.report import wording
+from pipeline.report.model import CampaignReport, Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column: its head, the text of a row (to be escaped), and from how wide a terminal on it is shown."""
+
+    title: str
+    text: Callable[[Row], str]
+    number: bool = True
+    from_width: int = 0
+
+
+COLUMNS = (
+    Column(title="Variant", text=lambda row: row.variant, number=False),
+    Column(title="Run", text=lambda row: row.run, number=False),
+    Column(title="Status", text=wording.status, number=False, from_width=130),
+    Column(title="Median", text=lambda row: wording.duration(row.statistics.median_ns if row.statistics else None)),
+    Column(title="p90", text=lambda row: wording.duration(row.statistics.p90_ns if row.statistics else None),
+           from_width=110),
+    Column(title="p99", text=lambda row: wording.duration(row.statistics.p99_ns if row.statistics else None),
+           from_width=140),
+    Column(title="Ratio", text=lambda row: wording.ratio(row.comparison)),
+    Column(title="95 %", text=lambda row: wording.interval(row.comparison), from_width=100),
+    Column(title="Verdict", text=wording.verdict, number=False),
+    Column(title="Outputs", text=wording.outputs, number=False),
+    Column(title="Load", text=lambda row: wording.duration(row.load_ns or None), from_width=150),
+    Column(title="Memory", text=lambda row: wording.size(row.memory_peak_bytes), from_width=160),
+    Column(title="Size", text=lambda row: wording.size(row.size_bytes), from_width=120),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """The rows of one model on one device, in order."""
+
+    model: str
+    device: str
+    rows: tuple[Row, ...]
+
+
+def results(report: CampaignReport) -> tuple[Results, ...]:
+    """Rows by model and device, in the order of the report."""
+    places = dict.fromkeys((row.model, row.device) for row in report.rows)
+    return tuple(
+        Results(
+            model=model, device=device, rows=tuple(r for r in report.rows if (r.model, r.device) == (model, device))
+        )
+        for model, device in places
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A plain table: texts to be escaped, the first column names the row."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def choices(report: CampaignReport) -> Listing:
+    """What ships to each target."""
+    rows = ((one.target, one.model, one.variant, one.run, one.reason) for one in report.choices)
+    return Listing(title="What ships", head=("Target", "Model", "Variant", "Run", "Why"), rows=tuple(rows))
+
+
+def inventory(report: CampaignReport) -> tuple[Listing, ...]:
+    """Devices, models and artifacts, for whoever has to know later what was measured; empty ones left out."""
+    listings = (
+        Listing(
+            title="Devices",
+            head=("Device", "Model", "System", "ABIs", "Memory"),
+            rows=tuple(_device(facts) for facts in report.devices),
+        ),
+        Listing(
+            title="Models",
+            head=("Model", "File", "Size", "sha256"),
+            rows=tuple((one.name, one.file, wording.size(one.size_bytes), one.sha256) for one in report.models),
+        ),
+        Listing(
+            title="Artifacts",
+            head=("Model", "Variant", "Size", "sha256"),
+            rows=tuple(
+                (one.model, one.variant.name, wording.size(one.size_bytes), one.sha256) for one in report.artifacts
+            ),
+        ),
+    )
+    return tuple(listing for listing in listings if listing.rows)
+
+
+def _device(facts: DeviceFacts) -> tuple[str, ...]:
+    api_level = f"API {facts.api_level}" if facts.api_level else ""
+    return (
+        facts.name,
+        " ".join(part for part in (facts.manufacturer, facts.model, facts.soc) if part),
+        " ".join(part for part in (facts.platform, facts.os_release, api_level) if part),
+        ", ".join(facts.abis),
+        wording.size(facts.memory_bytes),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something to know, once for all places that it concerns: what, why or how, what to do."""
+
+    title: str
+    text: str
+    remedy: str = ""
+    places: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Notes of one kind."""
+
+    title: str
+    notes: tuple[Note, ...]
+
+
+def sections(report: CampaignReport) -> tuple[Section, ...]:
+    """Everything to know beside the table, what matters most first; empty sections left out."""
+    made = {
+        "Warnings": [Note(title="", text=warning) for warning in report.warnings],
+        "Models that could not be used": [
+            Note(title=model.name, text=model.error, remedy=model.remedy) for model in report.models if model.error
+        ],
+        "Failures": gathered(_failures(report)),
+        "Outputs that differ": gathered(_differences(report)),
+        "Skipped": gathered(_skipped(report)),
+        "Doubts": gathered(_doubts(report)),
+    }
+    return tuple(Section(title=title, notes=tuple(notes)) for title, notes in made.items() if notes)
+
+
+def gathered(notes: Iterable[Note]) -> list[Note]:
+    """Notes that say the same as one note with all their places, in the order of the first."""
+    places: dict[tuple[str, str, str], list[str]] = {}
+    for note in notes:
+        places.setdefault((note.title, note.text, note.remedy), []).extend(note.places)
+    return [
+        Note(title=title, text=text, remedy=remedy, places=tuple(dict.fromkeys(found)))
+        for (title, text, remedy), found in places.items()
+    ]
+
+
+def place(*parts: str) -> str:
+    """Device, model, variant and run in one line, without those that are empty."""
+    return " / ".join(part for part in parts if part)
+
+
+def _row_place(row: Row) -> str:
+    return place(row.device, row.model, row.variant, row.run)
+
+
+def _failures(report: CampaignReport) -> Iterator[Note]:
+    for failure in report.failures:
+        times = f" ({failure.times} times)" if failure.times > 1 else ""
+        where = place(failure.device, failure.model, failure.variant, failure.run) + times
+        text = "; ".join(part.rstrip(".") for part in (failure.message, failure.cause) if part)
+        title = failure.kind.replace("_", " ")
+        yield Note(title=title, text=text, remedy=failure.remedy, places=(where,))
+
+
+def _differences(report: CampaignReport) -> Iterator[Note]:
+    for row in report.rows:
+        for check in row.checks:
+            if not check.passed:
+                text = check.reason or "outputs are not the original model's"
+                numbers = f"{_row_place(row)}: {wording.check_numbers(check)}"
+                yield Note(title=check.output, text=text, places=(numbers,))
+
+
+def _skipped(report: CampaignReport) -> Iterator[Note]:
+    for one in report.skipped:
+        where = place(one.device, one.model, one.variant, one.run)
+        yield Note(title="", text=one.reason, places=(where,) if where else ())
+
+
+def _doubts(report: CampaignReport) -> Iterator[Note]:
+    for row in report.rows:
+        for caution in row.cautions:
+            title = caution.doubt.value.replace("_", " ")
+            yield Note(title=title, text="", remedy=caution.advice, places=(f"{_row_place(row)}: {caution.reason}",))

@@ -1,0 +1,74 @@
+"""report.md: for a pull request, a wiki, a CI's summary page (GitHub's flavour of Markdown)."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from pipeline.report import wording
+from pipeline.report.layout import COLUMNS, Listing, Note, choices, inventory, results, sections
+from pipeline.report.model import CampaignReport
+from pipeline.report.wording import visible
+
+FILE_NAME = "report.md"
+SPECIAL = re.compile(r"[\\`*\[\]<>#|~$&@]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=:)//|(?<=www)\.")
+OPENING = re.compile(r"^(\s+|[-+=]|\d+[.)])")
+
+
+def escaped(text: str) -> str:
+    """Text that Markdown shows as it is, in a table too: no mark, tag, mention or bare link of its own works."""
+    return SPECIAL.sub(_entities, visible(text))
+
+
+def _entities(found: re.Match[str]) -> str:
+    return "".join(f"&#{ord(char)};" for char in found.group())
+
+
+def item(text: str) -> str:
+    """Text as `escaped`, which at the start of a line opens no list, heading or code either."""
+    opening = OPENING.match(text)
+    return escaped(text) if opening is None else _entities(opening) + escaped(text[opening.end() :])
+
+
+def render(report: CampaignReport) -> str:
+    """The whole page."""
+    parts = [f"# {escaped(report.name)}", _head(report), *_listing(choices(report)), *_results(report)]
+    parts += _sections(report)
+    parts += (part for listing in inventory(report) for part in _listing(listing))
+    return "\n\n".join(parts) + "\n"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of plain texts."""
+    lines = [head, ["---"] * len(head), *([escaped(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _head(report: CampaignReport) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
+    return f"Campaign {escaped(report.campaign)} of {escaped(report.created_at)}, made with {escaped(versions)}."
+
+
+def _listing(listing: Listing) -> Iterator[str]:
+    if listing.rows:
+        yield f"## {listing.title}"
+        yield table(listing.head, listing.rows)
+
+
+def _results(report: CampaignReport) -> Iterator[str]:
+    for found in results(report):
+        yield f"## {escaped(found.model)} on {escaped(found.device)}"
+        yield table([column.title for column in COLUMNS], ([c.text(row) for c in COLUMNS] for row in found.rows))
+    if report.rows:
+        yield wording.legend(report)
+
+
+def _sections(report: CampaignReport) -> Iterator[str]:
+    for section in sections(report):
+        yield f"## {section.title}"
+        yield "\n".join(line for note in section.notes for line in _note(note))
+
+
+def _note(note: Note) -> Iterator[str]:
+    head = f"**{escaped(note.title)}**: {escaped(note.text)}" if note.title else item(note.text)
+    yield f"- {head}" + (f" *{escaped(note.remedy)}*" if note.remedy else "")
+    for place in note.places:
+        yield f"  - {item(place)}"

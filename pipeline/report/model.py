@@ -1,0 +1,134 @@
+"""What every writer of a report gets: plain data, and at the same time the document results.json."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from device_runner.device import DeviceFacts
+from device_runner.result import Status
+from pipeline.summary import Caution, Comparison, OutputCheck, Statistics
+from pipeline.variant import Artifact
+
+DOCUMENT_VERSION = 1
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True):
+    """An unchanging value of the document."""
+
+
+class Host(Struct, frozen=True, kw_only=True):
+    """The computer that converted and measured (or drove the devices)."""
+
+    system: str = ""
+    machine: str = ""
+    cpu: str = ""
+    cores: int = 0
+    memory_bytes: int = 0
+    python: str = ""
+
+
+class ModelFacts(Struct, frozen=True, kw_only=True):
+    """A model as it was given; `error` is why nothing could be made of it, "" where it could."""
+
+    name: str
+    file: str
+    size_bytes: int = 0
+    sha256: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    error: str = ""
+    remedy: str = ""
+
+
+class Shape(Struct, frozen=True, kw_only=True):
+    """For drawing only: latencies at 20 even shares (2.5 %, 7.5 % … 97.5 %), whatever the number of samples."""
+
+    latencies_ns: tuple[int, ...] = ()
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One artifact with one set of run options on one device, over all rounds.
+
+    `run` names provider and options as configs do. `status` is that of the best round: ok where any round gave times,
+    and then `failed_rounds` counts those that gave none. `load_ns` and `first_run_ns` are medians over rounds,
+    `memory_peak_bytes` is the largest. Statistics are None where nothing was timed.
+    """
+
+    device: str
+    model: str
+    variant: str
+    run: str
+    status: Status
+    baseline: bool = False
+    rounds: int = 0
+    failed_rounds: int = 0
+    size_bytes: int = 0
+    load_ns: int = 0
+    first_run_ns: int = 0
+    memory_peak_bytes: int = 0
+    statistics: Statistics | None = None
+    comparison: Comparison | None = None
+    checks: tuple[OutputCheck, ...] = ()
+    cautions: tuple[Caution, ...] = ()
+    shape: Shape = Shape()
+    prediction: dict[str, Any] | None = None
+
+
+class Skipped(Struct, frozen=True, kw_only=True):
+    """What was not tried, and why it could not have worked; "" for what the reason does not depend on."""
+
+    reason: str
+    device: str = ""
+    model: str = ""
+    variant: str = ""
+    run: str = ""
+
+
+class FailureRow(Struct, frozen=True, kw_only=True):
+    """What was tried and failed: the kind in one word, what was said, why, what to do; equal failures are counted."""
+
+    kind: str
+    message: str
+    cause: str = ""
+    remedy: str = ""
+    device: str = ""
+    model: str = ""
+    variant: str = ""
+    run: str = ""
+    times: int = 1
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """What ships to a target, and why it and not another."""
+
+    target: str
+    model: str
+    variant: str
+    run: str
+    file: str
+    reason: str
+
+
+class CampaignReport(Struct, frozen=True, kw_only=True):
+    """A whole campaign.
+
+    `created_at` is UTC in ISO 8601; `margin` the share within which two are called the same; `versions` names every
+    program that had a part (ort-mobile, onnxruntime, onnx, …). `warnings` are sentences about the campaign as a whole.
+    """
+
+    version: Annotated[int, Meta(ge=DOCUMENT_VERSION, le=DOCUMENT_VERSION)] = DOCUMENT_VERSION
+    name: str
+    campaign: str
+    created_at: str
+    margin: float
+    host: Host
+    versions: dict[str, str]
+    models: tuple[ModelFacts, ...] = ()
+    devices: tuple[DeviceFacts, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    rows: tuple[Row, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    failures: tuple[FailureRow, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    warnings: tuple[str, ...] = ()

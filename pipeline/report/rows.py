@@ -1,0 +1,174 @@
+"""From stored runs to the rows, failures and skipped runs of a report. Pure functions."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from device_runner.result import Failure, FailureKind, RunResult, Status
+from pipeline.report.model import FailureRow, Row, Shape, Skipped
+from pipeline.store import RunRecord
+from pipeline.summary import DEFAULT_MARGIN, OutputCheck, Round, RunGroup, Summary, summarize
+
+SHAPE_POINTS = 20
+NEVER_RUN = "no round of it was run: the campaign ended before"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """All runs of one artifact with one set of run options on one device; `run` names the options."""
+
+    device: str
+    model: str
+    variant: str
+    run: str
+    runs: Sequence[RunRecord]
+    size_bytes: int = 0
+    baseline: bool = False
+
+    @property
+    def status(self) -> Status:
+        """That of the best round; skipped where there is none."""
+        found = {record.result.status for record in self.runs}
+        return next((status for status in (Status.OK, Status.FAILED) if status in found), Status.SKIPPED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What runs come to. What was skipped in every round has no row."""
+
+    rows: tuple[Row, ...]
+    failures: tuple[FailureRow, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def make_rows(measured: Sequence[Measured], margin: float = DEFAULT_MARGIN) -> Rows:
+    """Rows by device and model, each compared with the one of its device and model that is marked as baseline.
+
+    Raises ValueError for two of the same device, model, variant and run.
+    """
+    places = dict.fromkeys((one.device, one.model) for one in measured)
+    groups = [[one for one in measured if (one.device, one.model) == place] for place in places]
+    return Rows(
+        rows=tuple(row for group in groups for row in _rows(group, margin)),
+        failures=tuple(failure for group in groups for one in group for failure in _failures(one)),
+        skipped=tuple(skipped for group in groups for one in group for skipped in _skipped(one)),
+    )
+
+
+def _rows(group: Sequence[Measured], margin: float) -> list[Row]:
+    """The rows of one device and model."""
+    baseline = next((_key(one) for one in group if one.baseline), None)
+    summaries = summarize([_run_group(one) for one in group], baseline, margin)
+    pairs = zip(group, summaries, strict=True)
+    return [_row(one, summary) for one, summary in pairs if one.status is not Status.SKIPPED]
+
+
+def _key(one: Measured) -> str:
+    return f"{one.variant}/{one.run}"
+
+
+def _run_group(one: Measured) -> RunGroup:
+    timed = [record for record in one.runs if record.result.status is Status.OK]
+    rounds = (
+        Round(number=record.round, latencies_ns=record.result.latencies_ns, marks=record.result.marks)
+        for record in timed
+    )
+    return RunGroup(key=_key(one), rounds=tuple(rounds))
+
+
+def _row(one: Measured, summary: Summary) -> Row:
+    results = [record.result for record in one.runs if record.result.status is Status.OK]
+    return Row(
+        device=one.device,
+        model=one.model,
+        variant=one.variant,
+        run=one.run,
+        status=one.status,
+        baseline=one.baseline,
+        rounds=len(results),
+        failed_rounds=sum(record.result.status is Status.FAILED for record in one.runs),
+        size_bytes=one.size_bytes,
+        load_ns=_median(result.load_ns for result in results),
+        first_run_ns=_median(result.first_run_ns for result in results),
+        memory_peak_bytes=max((result.memory_peak_bytes for result in results), default=0),
+        statistics=summary.statistics,
+        comparison=summary.comparison,
+        checks=worst_checks(record.checks for record in one.runs),
+        cautions=summary.cautions,
+        shape=_shape(results),
+        prediction=next((record.prediction for record in one.runs if record.prediction is not None), None),
+    )
+
+
+def _median(values: Iterable[int]) -> int:
+    found = list(values)
+    return int(np.median(found)) if found else 0
+
+
+def _shape(results: Sequence[RunResult]) -> Shape:
+    pooled = [latency for result in results for latency in result.latencies_ns]
+    if not pooled:
+        return Shape()
+    shares = (np.arange(SHAPE_POINTS) + 0.5) / SHAPE_POINTS
+    return Shape(latencies_ns=tuple(np.quantile(pooled, shares, method="inverted_cdf").astype(int).tolist()))
+
+
+def worst_checks(checks: Iterable[Sequence[OutputCheck]]) -> tuple[OutputCheck, ...]:
+    """One check per output over several runs: the largest errors, the smallest agreement, passed only if always."""
+    by_output: dict[str, list[OutputCheck]] = {}
+    for check in (check for one_run in checks for check in one_run):
+        by_output.setdefault(check.output, []).append(check)
+    return tuple(_worst(found) for found in by_output.values())
+
+
+def _worst(checks: Sequence[OutputCheck]) -> OutputCheck:
+    return OutputCheck(
+        output=checks[0].output,
+        passed=all(check.passed for check in checks),
+        max_abs_error=_among(max, (check.max_abs_error for check in checks)),
+        max_rel_error=_among(max, (check.max_rel_error for check in checks)),
+        cosine=_among(min, (check.cosine for check in checks)),
+        top1_agreement=_among(min, (check.top1_agreement for check in checks)),
+        reason=next((check.reason for check in checks if not check.passed), ""),
+    )
+
+
+def _among(choose: Callable[[list[float]], float], values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return choose(known) if known else None
+
+
+def _failures(one: Measured) -> list[FailureRow]:
+    """Equal failures of several rounds once, with how often."""
+    failed = (record.result for record in one.runs if record.result.status is Status.FAILED)
+    counts = Counter(_failure(result) for result in failed)
+    return [
+        FailureRow(
+            kind=failure.kind.value,
+            message=failure.message,
+            cause=failure.cause,
+            remedy=failure.remedy,
+            device=one.device,
+            model=one.model,
+            variant=one.variant,
+            run=one.run,
+            times=times,
+        )
+        for failure, times in counts.items()
+    ]
+
+
+def _failure(result: RunResult) -> Failure:
+    unsaid = Failure(kind=FailureKind.GARBAGE, message="the run failed and did not say why")
+    return unsaid if result.failure is None else result.failure
+
+
+def _skipped(one: Measured) -> list[Skipped]:
+    """Why it was skipped, where every round was or there was none."""
+    if one.status is not Status.SKIPPED:
+        return []
+    said = dict.fromkeys(record.result.failure.message for record in one.runs if record.result.failure is not None)
+    reason = "; ".join(said) or NEVER_RUN
+    return [Skipped(reason=reason, device=one.device, model=one.model, variant=one.variant, run=one.run)]

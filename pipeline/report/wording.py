@@ -1,0 +1,111 @@
+"""How values are worded, the same in every format: units, ratios, verdicts, and text that may be hostile."""
+
+import re
+
+from device_runner.result import Status
+from pipeline.report.model import CampaignReport, Row
+from pipeline.summary import Comparison, OutputCheck, Verdict
+
+DASH = "-"
+
+INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+"""Control characters, marks that turn the direction of text, separators of lines, zero-width ones, lone surrogates."""
+
+
+def visible(text: str) -> str:
+    r"""`text` on one line with every invisible character written out, as in \x1b: nothing can act or hide."""
+    return INVISIBLE.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+
+
+SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
+
+
+def duration(nanoseconds: float | None) -> str:
+    """Three significant digits in the unit that suits: 1.23 ms. A dash for what is not known."""
+    if nanoseconds is None:
+        return DASH
+    # 0.9995 so that 999.6 µs is 1.00 ms and not 1000 µs.
+    scale, unit = next(((s, u) for s, u in TIMES if abs(nanoseconds) >= s * 0.9995), (1.0, "ns"))
+    return f"{significant(nanoseconds / scale)} {unit}" if scale > 1 else f"{nanoseconds:.0f} ns"
+
+
+def size(count: int) -> str:
+    """Bytes in binary units with one decimal: 24.6 KiB. A dash for 0, which means not known."""
+    if not count:
+        return DASH
+    scale, unit = next(((s, u) for s, u in SIZES if count >= s), (1, "B"))
+    return f"{count / scale:.1f} {unit}" if scale > 1 else f"{count} B"
+
+
+def significant(value: float) -> str:
+    """Three significant digits without an exponent up to 999, whole numbers beyond."""
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+
+
+def error_size(value: float | None) -> str:
+    """An error of computation in two digits: 3.1e-07. A dash for what is not known."""
+    return DASH if value is None else f"{value:.1e}" if value else "0"
+
+
+def share(value: float | None) -> str:
+    """A share in per cent with one decimal."""
+    return DASH if value is None else f"{value:.1%}"
+
+
+def ratio(comparison: Comparison | None) -> str:
+    """The ratio to the baseline: 0.51."""
+    return DASH if comparison is None else significant(comparison.ratio)
+
+
+def interval(comparison: Comparison | None) -> str:
+    """The bounds of the ratio: 0.49 to 0.53."""
+    return DASH if comparison is None else f"{significant(comparison.low)} to {significant(comparison.high)}"
+
+
+def verdict(row: Row) -> str:
+    """What the comparison says; that it is the baseline, or that it failed; a dash where nothing was compared."""
+    if row.status is not Status.OK:
+        return row.status.value
+    if row.baseline:
+        return "baseline"
+    if row.comparison is None:
+        return DASH
+    if row.comparison.verdict is Verdict.SAME:
+        return f"same within {row.comparison.margin * 100:g} %"
+    return row.comparison.verdict.value
+
+
+def status(row: Row) -> str:
+    """How it went, with the number of rounds that failed where others did not."""
+    if row.status is Status.OK and row.failed_rounds:
+        return f"{row.failed_rounds} of {row.rounds + row.failed_rounds} rounds failed"
+    return row.status.value
+
+
+def outputs(row: Row) -> str:
+    """Whether outputs are the original model's, the largest relative error, top-1 agreement where it is not 100 %."""
+    if not row.checks:
+        return DASH
+    failed = [check for check in row.checks if not check.passed]
+    agreements = [check.top1_agreement for check in row.checks if check.top1_agreement is not None]
+    errors = [check.max_rel_error for check in row.checks if check.max_rel_error is not None]
+    parts = ["differ" if failed else "ok", error_size(max(errors)) if errors else ""]
+    parts.append(f"top-1 {share(min(agreements))}" if agreements and min(agreements) < 1 else "")
+    return " ".join(part for part in parts if part)
+
+
+def check_numbers(check: OutputCheck) -> str:
+    """All numbers of one check in one line."""
+    return (
+        f"max abs {error_size(check.max_abs_error)}, max rel {error_size(check.max_rel_error)}, "
+        f"cosine {DASH if check.cosine is None else format(check.cosine, '.7g')}, top-1 {share(check.top1_agreement)}"
+    )
+
+
+def legend(report: CampaignReport) -> str:
+    """How to read the table of results."""
+    return (
+        f"Ratio: latency relative to the baseline's, below 1 is faster, with its 95 % interval over rounds. "
+        f"Two within {report.margin * 100:g} % are the same. Outputs: the largest error relative to the output's range."
+    )
