@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -68,8 +68,10 @@ class LocalDevice:
 
     name = "local"
 
-    def __init__(self, probe: Path) -> None:
+    def __init__(self, probe: Path, *, environment: Mapping[str, str] | None = None) -> None:
+        """`environment` is added to this process's own for every run."""
         self._probe = probe
+        self._environment = dict(environment or {})
 
     def facts(self) -> DeviceFacts:
         """What this computer is."""
@@ -94,7 +96,8 @@ class LocalDevice:
         started, before = utc_now(), host_conditions()
         request = folder / "request"
         request.write_bytes(encode_request(spec, _places(spec, library, folder)))
-        answer = run_process([str(self._probe), str(request)], folder, spec.timeout_seconds + GRACE_SECONDS)
+        limit = spec.timeout_seconds + GRACE_SECONDS
+        answer = run_process([str(self._probe), str(request)], folder, limit, self._environment)
         if isinstance(answer, Failure):
             return without_measurement(spec, self.name, answer)
         result = _kept(spec, to_result(spec, self.name, answer), folder)
@@ -122,16 +125,18 @@ def _places(spec: RunSpec, library: Path, folder: Path) -> Places:
     )
 
 
-def run_process(command: list[str], folder: Path, limit_seconds: float) -> Answer | Failure:
+def run_process(
+    command: list[str], folder: Path, limit_seconds: float, environment: Mapping[str, str] | None = None
+) -> Answer | Failure:
     """Run the probe in a session of its own and read its document; a Failure when there is none.
 
     Output goes to files, so that nothing it prints can fill our memory or block it. Whatever ends the wait (the
     limit, Ctrl-C) kills the whole process group.
     """
-    environment = {**os.environ, "ORT_DISABLE_TELEMETRY": "1"}
+    variables = {**os.environ, "ORT_DISABLE_TELEMETRY": "1", **(environment or {})}
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=variables, start_new_session=True
         )
         code = _wait(process, limit_seconds)
     return _judge(code, (folder / "stdout").read_bytes(), _tail(folder / "stderr"))

@@ -43,7 +43,7 @@ def version_script(symbols: tuple[Symbol, ...]) -> str:
     hidden = f"  local: {PRIVATE}*; {ADAPTER}*;"
     names = "; ".join(symbol.name for symbol in symbols)
     head = "LIBC {" if _versioned(symbols) else f"{{\n  global: {names};"
-    return "\n".join([head, hidden, "};"]) + "\n"
+    return f"{head}\n{hidden}\n}};\n"
 
 
 def _versioned(symbols: tuple[Symbol, ...]) -> bool:

@@ -20,7 +20,7 @@ API int ANeuralNetworks_getDeviceCount(uint32_t *count) {
 API int ANeuralNetworks_getDevice(uint32_t index, const struct device **device) {
     bool there = device && index < profile()->device_count;
     if (there) *device = &profile()->devices[index];
-    return record(there ? NO_ERROR : BAD_DATA, "_getDevice", "\"index\":%u", index);
+    return record(there ? NO_ERROR : BAD_DATA, "_getDevice", "\"index\":%u,\"caller\":\"%s\"", index, CALLER);
 }
 
 API int ANeuralNetworksDevice_getName(const struct device *device, const char **name) {

@@ -14,17 +14,9 @@ static const struct operation_kind OPERATIONS[] = {
 };
 
 static const struct type_kind TYPES[] = {
-    {FLOAT32, "FLOAT32", 4, false, 27},
-    {INT32, "INT32", 4, false, 27},
-    {UINT32, "UINT32", 4, false, 27},
-    {TENSOR_FLOAT32, "TENSOR_FLOAT32", 4, true, 27},
-    {TENSOR_INT32, "TENSOR_INT32", 4, true, 27},
-    {TENSOR_QUANT8_ASYMM, "TENSOR_QUANT8_ASYMM", 1, true, 27},
-    {BOOL, "BOOL", 1, false, 29},
-    {TENSOR_BOOL8, "TENSOR_BOOL8", 1, true, 29},
-    {TENSOR_QUANT8_SYMM_PER_CHANNEL, "TENSOR_QUANT8_SYMM_PER_CHANNEL", 1, true, 29},
-    {TENSOR_QUANT8_SYMM, "TENSOR_QUANT8_SYMM", 1, true, 29},
-    {TENSOR_QUANT8_ASYMM_SIGNED, "TENSOR_QUANT8_ASYMM_SIGNED", 1, true, 30},
+#define TYPE(code, name, bytes, tensor, level) {code, #name, bytes, tensor, level},
+#include "types.def"
+#undef TYPE
 };
 
 const struct operation_kind *find_operation(int32_t code) {

@@ -21,17 +21,9 @@ enum result {
 };
 
 enum operand_type {
-    FLOAT32 = 0,
-    INT32 = 1,
-    UINT32 = 2,
-    TENSOR_FLOAT32 = 3,
-    TENSOR_INT32 = 4,
-    TENSOR_QUANT8_ASYMM = 5,
-    BOOL = 6,
-    TENSOR_BOOL8 = 9,
-    TENSOR_QUANT8_SYMM_PER_CHANNEL = 11,
-    TENSOR_QUANT8_SYMM = 13,
-    TENSOR_QUANT8_ASYMM_SIGNED = 14,
+#define TYPE(code, name, bytes, tensor, level) name = code,
+#include "types.def"
+#undef TYPE
 };
 
 enum activation { FUSED_NONE = 0, FUSED_RELU = 1, FUSED_RELU1 = 2, FUSED_RELU6 = 3 };
