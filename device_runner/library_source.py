@@ -209,9 +209,7 @@ def read_facts(path: Path) -> LibraryFacts:
 def _read_facts(path: Path, digest: str) -> LibraryFacts:
     content = path.read_bytes()
     try:
-        elf = parse_elf(content)
-        if why := _objection(elf, len(content)):
-            raise NotElf(why)
+        elf = _parse_whole(content)
     except NotElf as error:
         raise MissingError(
             f"this is no Android {LIBRARY}",
@@ -230,6 +228,13 @@ def _read_facts(path: Path, digest: str) -> LibraryFacts:
         needed=elf.needed,
         imports=tuple(sorted(elf.undefined)),
     )
+
+
+def _parse_whole(content: bytes) -> Elf:
+    elf = parse_elf(content)
+    if why := _objection(elf, len(content)):
+        raise NotElf(why)
+    return elf
 
 
 def _objection(elf: Elf, size: int) -> str:

@@ -1,6 +1,6 @@
 """The device `android-host:LIBRARY`: an Android library of ONNX Runtime in a process of this computer.
 
-Its name may carry options behind a question mark: `android-host:app.aar?api_level=29&driver=pixel.json&calls=calls.jsonl`.
+Its name may carry options behind a question mark, as in `android-host:app.aar?api_level=29&driver=pixel.json`.
 Its times say nothing about a phone; every result is marked so.
 """
 

@@ -1,4 +1,4 @@
-"""Driver profiles: what the fake NNAPI says that it is, what it accepts, and how it fails. JSON for people, lines for C."""
+"""Driver profiles: what the fake NNAPI says that it is, what it takes, how it fails. JSON for people, lines for C."""
 
 import re
 from enum import StrEnum

@@ -67,7 +67,7 @@ def check_imports(imports: Iterable[str], libraries: Iterable[str], *, where: st
     """Raise MissingError when a library needs a symbol or a library that the shims do not give.
 
     `imports` are the undefined dynamic symbols of the library at `where`, `libraries` its NEEDED entries. Asked before
-    anything is loaded: the dynamic linker names one missing symbol only, and a lazily bound one not before it is called.
+    anything is loaded: the dynamic linker names one missing symbol only, a lazily bound one not before it is called.
     """
     known = {symbol.name for symbol in table()}
     unknown = sorted(set(imports) - known)
@@ -78,5 +78,5 @@ def check_imports(imports: Iterable[str], libraries: Iterable[str], *, where: st
             f"this library needs what android-host does not give: {what}",
             where=where,
             why="each import must be known to be the same here, or have an adapter",
-            remedy="run this library on a phone (adb:SERIAL), or add the symbols to device_runner/android_host/symbols.txt",
+            remedy="run this library on a phone (adb:SERIAL), or add the symbols to android_host/symbols.txt",
         )
