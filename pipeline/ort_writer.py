@@ -7,18 +7,16 @@ may follow behind it: offsets in FlatBuffers only point forward. So the bytes de
 weights that ONNX Runtime was shown as graph inputs never pass through its builder.
 """
 
-import hashlib
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Self
 
 import flatbuffers
 
 from pipeline.errors import ModelError
+from pipeline.hashing_file import HashingFile
 from pipeline.onnx_model import ByteRange
 from pipeline.ort_format import Resolver, ResolverArg
 from pipeline.ort_format.flatbuffer import Reader, Slots
@@ -27,7 +25,6 @@ from pipeline.ort_format.reader import resolver_at
 IDENTIFIER = b"ORTM"
 # A cache line: mapped weights then start where vector loads like them. ONNX Runtime itself aligns to 4.
 ALIGNMENT = 64
-COPY_BYTES = 1 << 20
 # Where ONNX Runtime's verifier stops (FlatBuffers offsets are signed 32 bit).
 MAX_FILE_BYTES = (2 << 30) - 1
 # Slots of ort.fbs. `ir_version` and `model_version` of Model are int64, all its others point to something.
@@ -265,56 +262,27 @@ def _resolver_arg(builder: _Builder, arg: ResolverArg) -> int:
     return int(builder.EndObject())
 
 
-class _HashingFile:
-    """Writes to a file and hashes what it writes, both at once for large pieces (each releases the interpreter)."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.digest = hashlib.sha256()
-        self.position = 0
-        self.pool = ThreadPoolExecutor(1)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.pool.shutdown()
-
-    def write(self, data: bytes | memoryview) -> None:
-        hashing = self.pool.submit(self.digest.update, data)
-        self.file.write(data)
-        hashing.result()
-        self.position += len(data)
-
-
 def write_file(plan: Plan, path: Path) -> WrittenFile:
-    """Write the planned file; weights pass through a buffer of 1 MiB, so memory does not grow with the model.
+    """Write the planned file; weights pass through a small buffer, so memory does not grow with the model.
 
     Raises OSError as the disk gives it, ModelError when a weight's file has become shorter.
     """
-    buffer = memoryview(bytearray(COPY_BYTES))
-    with path.open("wb", buffering=0) as raw, _HashingFile(raw) as out:
+    with HashingFile(path, plan.size_bytes) as out:
         out.write(plan.head)
         out.write(plan.body)
         for start, weight in plan.blobs:
-            length = weight.place.length
-            out.write(bytes(start - out.position) + struct.pack("<I", length))
-            _copy(weight, buffer, out)
-        return WrittenFile(size_bytes=out.position, sha256=out.digest.hexdigest())
+            out.write(bytes(start - out.size_bytes) + struct.pack("<I", weight.place.length))
+            _copy(weight, out)
+        return WrittenFile(sha256=out.finish(), size_bytes=out.size_bytes)
 
 
-def _copy(weight: Weight, buffer: memoryview, out: _HashingFile) -> None:
+def _copy(weight: Weight, out: HashingFile) -> None:
     place = weight.place
     descriptor = os.open(place.file, os.O_RDONLY)
     try:
-        done = 0
-        while done < place.length:
-            piece = buffer[: min(len(buffer), place.length - done)]
-            count = os.preadv(descriptor, [piece], place.offset + done)
-            if not count:
-                raise ModelError("a weight's bytes are gone", where=str(place.file), why="the file became shorter",
-                                 remedy="leave the model alone while it is converted")  # fmt: skip
-            out.write(piece[:count])
-            done += count
+        copied = out.copy(descriptor, place.offset, place.length)
     finally:
         os.close(descriptor)
+    if copied < place.length:
+        raise ModelError("a weight's bytes are gone", where=str(place.file), why="the file became shorter",
+                         remedy="leave the model alone while it is converted")  # fmt: skip

@@ -13,6 +13,7 @@ from pipeline.convert.digest import semantic_digest
 from pipeline.convert.optimizer import Optimizer
 from pipeline.convert.request import ConvertRequest, ConvertResult, VariantFailure
 from pipeline.convert.rules import Release, SessionSettings, parse_release, refusal, run_time_options, session_settings
+from pipeline.convert.sessions import return_freed_memory
 from pipeline.convert.steps import OrtParts, Workshop
 from pipeline.errors import ModelError
 from pipeline.files import make_folder, publish, share_file, storage_errors
@@ -33,6 +34,8 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     clock = _Clock()
     with clock("load"):
         model = prepare_model(load_model(request.source, work / "source"), request.fixed_dimensions)
+    if model.weights:
+        return_freed_memory()
     optimizer = Optimizer(model, Workshop(folder=work, where=model.source.name))
     with clock("digest"):
         content = content_digest(model, optimizer.digests(model.weights))

@@ -22,6 +22,8 @@ SAVE_ONLY = {
     "session.inter_op.allow_spinning": "0",
 }
 FATAL_ONLY = 4
+M_MMAP_THRESHOLD = -3
+MMAP_THRESHOLD_BYTES = 1 << 20
 
 
 def save_optimized(
@@ -60,6 +62,19 @@ def save_optimized(
         session.initialize_session(["CPUExecutionProvider"], [{}], _left_out(settings))
     except ort_errors(ort) as error:
         raise explain(error, where) from error
+
+
+def return_freed_memory() -> None:
+    """Make the C library give large blocks back to the system as soon as they are freed, for the rest of the process.
+
+    By default it learns to keep blocks of up to 32 MiB, and folding large weights then holds half the model twice.
+    Only glibc has this knob (mallopt(3)); elsewhere nothing happens.
+    """
+    import ctypes
+
+    library = ctypes.CDLL(None)
+    if hasattr(library, "gnu_get_libc_version"):
+        library.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
 
 
 def _left_out(settings: SessionSettings) -> set[str]:
