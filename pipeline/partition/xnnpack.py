@@ -1,0 +1,88 @@
+"""XNNPACK (ep_rules F): the table of its operators and its claims, as made before the layout transformation.
+
+There are no partitions to speak of: every claimed node is a claim of its own, a QDQ group included. A Relu or Clip
+behind a float Conv or pool joins it only in the second round, when a session is made.
+"""
+
+from pipeline.partition import xnnpack_checks as check
+from pipeline.partition import xnnpack_quant as quant
+from pipeline.partition.answer import Refusal, Settings
+from pipeline.partition.checks import dtype
+from pipeline.partition.claim import Claim, refuse_all
+from pipeline.partition.graph import Graph
+from pipeline.partition.rules import Case, Rule, Table, first_refusal, rule_of
+from pipeline.partition.units import Unit, node_units
+from pipeline.partition.xnnpack_resize import resize
+
+WITH_I8 = (dtype(0, ("f32", "f16", "u8", "i8")),)
+WITH_U8 = (dtype(0, ("f32", "f16", "u8")),)
+
+LAYOUT_OPSETS = (((1, 28), 27), ((1, 25), 26), ((1, 24), 25), ((1, 23), 23), ((0, 0), 22))
+"""Highest opset of the default domain that the layout transformation knows, by release (A.3); the lowest is 7."""
+
+
+def _pool_type(case: Case) -> Refusal | None:
+    """MaxPool's type is that of the node's own input, in a QDQ group a float."""
+    found = case.graph.value(case.node.inputs[0]).dtype
+    if found in ("f32", "f16", "u8", "i8"):
+        return None
+    return Refusal("type", f"input '{case.node.inputs[0]}' is of type {found}", "pool in f32")
+
+
+TABLE: Table = {
+    "Conv": Rule(since=11, types=WITH_I8, checks=(quant.conv, *check.CONV)),
+    "ConvTranspose": Rule(since=11, types=WITH_I8, checks=(quant.conv, *check.CONV)),
+    "MaxPool": Rule(since=8, types=(_pool_type,), checks=(quant.max_pool, *check.MAX_POOL)),
+    "AveragePool": Rule(since=7, types=WITH_U8, checks=(quant.average_pool, *check.AVERAGE_POOL)),
+    "Softmax": Rule(types=WITH_U8, checks=(quant.softmax, check.softmax)),
+    "Resize": Rule(since=10, types=WITH_I8, checks=(resize,)),
+    "Gemm": Rule(since=7, checks=(check.gemm,)),
+    "MatMul": Rule(checks=(check.matmul,)),
+}
+
+
+def refusal(case: Case) -> Refusal | None:
+    """The checks that every unit passes through, in the order of ep_rules F.2."""
+    node = case.node
+    rule = rule_of(TABLE, node.op_type, case.settings) if node.domain == "" else None
+    if rule is None:
+        return Refusal(
+            "op" if node.domain == "" else "domain",
+            f"ONNX Runtime's XNNPACK has no {node.domain + '.' if node.domain else ''}{node.op_type}",
+            "nothing to do: the CPU provider has it",
+        )
+    if case.ver < rule.since:
+        return Refusal(
+            "opset",
+            f"{node.op_type} of opset {case.ver}; XNNPACK takes it from {rule.since} on",
+            "convert the model to a later opset",
+        )
+    return first_refusal(case, (*rule.types, *rule.checks))
+
+
+def claim(graph: Graph, settings: Settings) -> Claim:
+    """What XNNPACK takes of one graph, bodies included; nothing outside the opset window (A.3)."""
+    highest = next(opset for first, opset in LAYOUT_OPSETS if first <= settings.ort_release)
+    if graph.opset is None or not 7 <= graph.opset <= highest:
+        return refuse_all(
+            graph,
+            Refusal(
+                "opset",
+                f"opset {graph.opset} is outside 7 to {highest}, which the layout transformation of this release knows",
+                "convert the model to an opset inside",
+            ),
+        )
+    units = node_units(graph, settings.ort_release)
+    if units.crash is not None:
+        return Claim(fatal=units.crash)
+    verdicts = [(unit, refusal(Case(graph, unit, settings))) for unit in units.units]
+    fatal = next((found for _, found in verdicts if found is not None and found.fatal), None)
+    return Claim(
+        groups=tuple((node,) for unit, found in verdicts if found is None for node in unit.nodes),
+        refusals=_refusals(verdicts),
+        fatal=fatal,
+    )
+
+
+def _refusals(verdicts: list[tuple[Unit, Refusal | None]]) -> dict[int, Refusal]:
+    return {node.index: found for unit, found in verdicts if found is not None for node in unit.nodes}
