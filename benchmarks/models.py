@@ -6,6 +6,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -34,7 +35,7 @@ class Graph:
         self.weights.append(numpy_helper.from_array(values, name))
         return name
 
-    def node(self, op: str, *inputs: str, **attributes: object) -> str:
+    def node(self, op: str, *inputs: str, **attributes: Any) -> str:
         """A node with one output."""
         name = f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, list(inputs), [name], **attributes))

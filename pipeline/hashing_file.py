@@ -1,7 +1,7 @@
 """Write a large file once and hash it meanwhile, past the page cache where the system allows it.
 
-An artifact of hundreds of megabytes is synced to the disk anyway and read again later, if at all, so copies of it in the
-page cache only drive out what others need; filling fresh pages is also the larger part of the time of a buffered write.
+An artifact of hundreds of megabytes is synced to the disk anyway and read again later, if at all, so copies of it in
+the page cache only drive out what others need; filling fresh pages is also most of the time of a buffered write.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ DIRECT_MINIMUM_BYTES = 8 << 20
 class HashingFile:
     """A file that is written from front to end once. Use as a context; `finish` gives its digest.
 
-    While one buffer is hashed and written, each in a thread, the next one is filled. Raises OSError as the disk gives it.
+    While one buffer is hashed and written, each in a thread, the next one is filled. OSError as the disk gives it.
     """
 
     def __init__(self, path: Path, size_bytes: int) -> None:
@@ -59,7 +59,7 @@ class HashingFile:
             self._fill(len(view), take)
 
     def copy(self, descriptor: int, offset: int, length: int) -> int:
-        """Append a range of an open file; the number of bytes that there were, less than `length` when it ends early."""
+        """Append a range of an open file; gives the number of bytes, less than `length` where the file ends early."""
         return self._fill(length, lambda piece, done: os.preadv(descriptor, [piece], offset + done))
 
     def _fill(self, length: int, take: Callable[[memoryview, int], int]) -> int:

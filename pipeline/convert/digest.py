@@ -131,7 +131,7 @@ def _in_order(graph: Graph) -> list[Node]:
         for reader in readers.get(node.index, ()):
             waiting[reader.index] -= 1
             if not waiting[reader.index]:
-                ordered.append(reader)  # noqa: B909 - the list is the queue
+                ordered.append(reader)
     if len(ordered) < len(graph.nodes):
         raise ModelError("the model's graph goes in circles", remedy="convert the ONNX model again")
     return ordered

@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.convert.cache import Cache, Made, cache_key
@@ -40,6 +39,8 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     with clock("digest"):
         content = content_digest(model, optimizer.digests(model.weights))
     maker = _Maker(request, content, optimizer, clock)
+    with clock("check"):
+        optimizer.check()
     refused, wanted = _plan(request, maker.target, maker.installed)
     artifacts, failures = _make_all(maker, model, wanted)
     return ConvertResult(
@@ -77,16 +78,11 @@ def _plan(
     for variant in sorted(set(request.variants), key=request.variants.index):
         reason = refusal(variant, target, installed)
         if reason:
-            refused.append(_failure(variant, f"{variant.name} is left out", request, reason.why, reason.remedy))
+            what, where = f"{variant.name} is left out", request.source.name
+            refused.append(VariantFailure(variant=variant, what=what, where=where, skipped=True, **reason._asdict()))
         else:
             wanted.setdefault(session_settings(variant, request.platform), []).append(variant)
     return refused, wanted
-
-
-def _failure(variant: Variant, what: str, request: ConvertRequest, why: str, remedy: str) -> VariantFailure:
-    return VariantFailure(
-        variant=variant, what=what, where=request.source.name, why=why, remedy=remedy, skipped=True
-    )  # fmt: skip
 
 
 def _make_all(
@@ -98,39 +94,29 @@ def _make_all(
         try:
             made, path = maker.make(settings)
         except ModelError as error:
-            failures += [
-                VariantFailure(
-                    variant=v, what=error.what, where=model.source.name, why=error.why, remedy=error.remedy
-                )
-                for v in variants
-            ]  # fmt: skip
+            reason = {"what": error.what, "where": model.source.name, "why": error.why, "remedy": error.remedy}
+            failures += [VariantFailure(variant=variant, **reason) for variant in variants]
             continue
         artifacts += [maker.place(made, path, variant, dict(model.operators)) for variant in variants]
     return artifacts, failures
 
 
-@dataclass(slots=True)
 class _Maker:
     """Makes the file of each optimization, from the cache where it can; equal files are one file."""
 
-    request: ConvertRequest
-    content: str
-    optimizer: Optimizer
-    clock: _Clock
-    reused: int = 0
-    cache: Cache | None = None
-    written: dict[str, tuple[Made, Path]] = field(default_factory=dict)
-    wheel: str = ""
-    installed: Release = Release(0, 0)
-    target: Release = Release(0, 0)
-
-    def __post_init__(self) -> None:
+    def __init__(self, request: ConvertRequest, content: str, optimizer: Optimizer, clock: _Clock) -> None:
         import onnxruntime
 
-        self.wheel = onnxruntime.__version__
+        self.request = request
+        self.content = content
+        self.optimizer = optimizer
+        self.clock = clock
+        self.reused = 0
+        self.wheel: str = onnxruntime.__version__
         self.installed = parse_release(self.wheel)
-        self.target = parse_release(self.request.release) if self.request.release else self.installed
-        self.cache = Cache(Path(self.request.cache_folder)) if self.request.cache_folder else None
+        self.target = parse_release(request.release) if request.release else self.installed
+        self.cache = Cache(Path(request.cache_folder)) if request.cache_folder else None
+        self.written: dict[str, tuple[Made, Path]] = {}
 
     def make(self, settings: SessionSettings) -> tuple[Made, Path]:
         """The file of an optimization, somewhere on this disk. ModelError when onnxruntime refuses the model."""

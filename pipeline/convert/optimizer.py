@@ -6,6 +6,7 @@ from functools import cached_property
 import msgspec
 
 from pipeline.convert.digest import semantic_digest
+from pipeline.convert.guards import check_constants, check_functions, computed_constants
 from pipeline.convert.rules import SessionSettings
 from pipeline.convert.steps import (
     PLAIN,
@@ -35,10 +36,10 @@ class Optimizer:
 
     def parts(self, settings: SessionSettings) -> OrtParts:
         """The optimized model, ready to be written. ModelError when onnxruntime refuses it."""
+        if settings.level is Level.NONE:
+            return self._plain
         if not self.model.weights:
             return to_parts(self.model, settings, self.shop)
-        if settings.level is Level.NONE:
-            return to_parts(self.model, PLAIN, self.shop)
         if settings.level is Level.BASIC:
             return self._basic_parts
         if settings.save_records:
@@ -46,6 +47,13 @@ class Optimizer:
         start = self._start
         again = msgspec.structs.replace(settings, keep_constants=start is not self.model)
         return to_parts(optimize(start, again, self.shop), PLAIN, self.shop)
+
+    def check(self) -> None:
+        """ModelError for a model that would keep onnxruntime busy without end (see guards)."""
+        check_functions(self.model.proto, self.shop.where)
+        computed = computed_constants(self.model.proto.graph)
+        if computed:
+            check_constants(computed, self._plain.read(), self.shop.where)
 
     def digests(self, weights: Mapping[str, ByteRange]) -> dict[str, str]:
         """sha256 of the bytes of weights, by name; each range is read once."""
@@ -55,6 +63,10 @@ class Optimizer:
     def known(self, parts: OrtParts) -> dict[str, str]:
         """Digests of the weights behind a skeleton, by name."""
         return self.digests({weight.name: weight.place for weight in parts.weights})
+
+    @cached_property
+    def _plain(self) -> OrtParts:
+        return to_parts(self.model, PLAIN, self.shop)
 
     @cached_property
     def _basic(self) -> LeanModel:

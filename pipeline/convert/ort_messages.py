@@ -4,12 +4,13 @@ import re
 
 from pipeline.errors import ModelError
 
+CHECKER = "check it with `onnx.checker.check_model(model, full_check=True)`"
 # (fragment of the message, what it means, remedy); the first that fits is taken.
 MEANINGS: tuple[tuple[str, str, str], ...] = (
     (r"Unsupported model IR version: (\d+), max supported IR version: (\d+)",
      "the model's IR version {0} is newer than this onnxruntime reads (at most {1})",
      "export with an older IR version, or install a newer onnxruntime"),
-    (r"Opset (\d+) is under development|only \*guarantees\* support for models stamped with official released onnx opset",
+    (r"Opset \d+ is under development|only \*guarantees\* support for models stamped",
      "the model's opset is newer than this onnxruntime supports",
      "export with a lower opset, or install a newer onnxruntime"),
     (r"No Op registered for (\S+) with domain_version of (-?\d+)",
@@ -29,12 +30,12 @@ MEANINGS: tuple[tuple[str, str, str], ...] = (
     (r"bad_alloc|[Ff]ailed to allocate memory|Not enough memory|ArenaExtend|Requested.*exceeds",
      "it asks for more memory than there is", "look for constants of an enormous shape in the model"),
     (r"Protobuf parsing failed|INVALID_PROTOBUF", "it is no valid ONNX protobuf", "export it again"),
-    (r"Type Error|[Tt]ype.*(?:mismatch|is invalid)", "the types in its graph contradict each other",
-     "check it with `onnx.checker.check_model(model, full_check=True)`"),
-    (r"[Ss]hape|dimension|[Rr]ank|axis", "the shapes in its graph contradict each other",
-     "check it with `onnx.checker.check_model(model, full_check=True)`"),
+    (r"Type Error|TypeInferenceError|[Tt]ype.*mismatch", "the types in its graph contradict each other", CHECKER),
+    (r"ShapeInferenceError|[Mm]ismatch between number of|[Ii]nvalid (?:shape|rank|dimension)|incompatible dimensions",
+     "the shapes in its graph contradict each other", CHECKER),
+    (r"This is an invalid model|INVALID_GRAPH|Invalid model", "its graph breaks ONNX's rules", CHECKER),
 )  # fmt: skip
-GENERAL = ("onnxruntime refuses the model", "check it with `onnx.checker.check_model(model, full_check=True)`")
+GENERAL = ("onnxruntime refuses the model", CHECKER)
 MAX_WHY = 400
 
 

@@ -10,8 +10,8 @@ from pipeline.variant import Artifact, Variant
 class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One model and the variants wanted of it.
 
-    Artifacts go to `output_folder` as `STEM.VARIANT.ort`. `work_folder` is a scratch folder on the same file system; the
-    caller removes it whatever happens, so that a killed process leaves nothing. `cache_folder` empty: no cache.
+    Artifacts go to `output_folder` as `STEM.VARIANT.ort`. `work_folder` is a scratch folder on the same file system;
+    the caller removes it whatever happens, so that a killed process leaves nothing. `cache_folder` empty: no cache.
     `release` is the ONNX Runtime release that will run the artifacts (`1.23`); empty: that of the installed wheel.
     """
 
@@ -27,7 +27,7 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariantFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why there is no artifact for a variant; `skipped` when a rule of the releases forbids it and nothing was tried."""
+    """Why there is no artifact for a variant; `skipped` when a release rules it out and nothing was tried."""
 
     variant: Variant
     what: str
