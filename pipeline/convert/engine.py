@@ -79,7 +79,11 @@ def _plan(
         reason = refusal(variant, target, installed)
         if reason:
             what, where = f"{variant.name} is left out", request.source.name
-            refused.append(VariantFailure(variant=variant, what=what, where=where, skipped=True, **reason._asdict()))
+            refused.append(
+                VariantFailure(
+                    variant=variant, what=what, where=where, why=reason.why, remedy=reason.remedy, skipped=True
+                )
+            )
         else:
             wanted.setdefault(session_settings(variant, request.platform), []).append(variant)
     return refused, wanted
@@ -94,11 +98,14 @@ def _make_all(
         try:
             made, path = maker.make(settings)
         except ModelError as error:
-            reason = {"what": error.what, "where": model.source.name, "why": error.why, "remedy": error.remedy}
-            failures += [VariantFailure(variant=variant, **reason) for variant in variants]
+            failures += [_failure(variant, error, model.source.name) for variant in variants]
             continue
         artifacts += [maker.place(made, path, variant, dict(model.operators)) for variant in variants]
     return artifacts, failures
+
+
+def _failure(variant: Variant, error: ModelError, where: str) -> VariantFailure:
+    return VariantFailure(variant=variant, what=error.what, where=where, why=error.why, remedy=error.remedy)
 
 
 class _Maker:
