@@ -4,13 +4,14 @@ Everything lies by content under the cache folder: `libraries/files/DIGEST/NAME`
 `libraries/unpacked/DIGEST/ABI/libonnxruntime.so`, and `libraries/index/android-RELEASE.json`.
 """
 
+import contextlib
 import hashlib
 import os
 import re
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -147,34 +148,55 @@ def open_archive(path: Path, abi: str = "x86_64") -> LibraryFacts:
 
     Raises MissingError for a file that is no whole library of that ABI, naming what it is.
     """
-    with path.open("rb") as file:
-        if file.read(2) != b"PK":
-            return _checked(path, abi)
+    if not is_archive(path):
+        return _checked(path, abi)
     target = library_folder() / "unpacked" / sha256(path) / abi / LIBRARY
     if not target.is_file():
         _write(target, _member(path, abi))
     return _checked(target, abi)
 
 
-def _member(path: Path, abi: str) -> bytes:
-    """The library of an ABI in an AAR (jni/ABI) or APK (lib/ABI): read by its exact name, so no path can lead out."""
+def is_archive(path: Path) -> bool:
+    """Whether a file begins as a zip archive does; a cut-off one does too."""
+    with path.open("rb") as file:
+        return file.read(2) == b"PK"
+
+
+def archive_abis(path: Path) -> list[str]:
+    """ABIs that an archive has the library for, sorted; raises MissingError for one that cannot be read."""
+    with _opened(path) as archive:
+        return _abis(archive.namelist())
+
+
+def _abis(names: Iterable[str]) -> list[str]:
+    return sorted({name.split("/")[1] for name in names if re.fullmatch(rf"(jni|lib)/[^/]+/{LIBRARY}", name)})
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(path) as archive:
-            names = set(archive.namelist())
-            wanted = next((name for name in (f"jni/{abi}/{LIBRARY}", f"lib/{abi}/{LIBRARY}") if name in names), None)
-            if wanted is None:
-                raise _no_member(path, abi, names)
-            if archive.getinfo(wanted).file_size > MAX_BYTES:
-                raise MissingError("the library in this archive is too large to be one", where=f"{path}: {wanted}")
-            return archive.read(wanted)
+            yield archive
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError) as error:
         raise MissingError(
             "this archive cannot be unpacked", where=str(path), why=str(error), remedy="fetch or build it again"
         ) from error
 
 
+def _member(path: Path, abi: str) -> bytes:
+    """The library of an ABI in an AAR (jni/ABI) or APK (lib/ABI): read by its exact name, so no path can lead out."""
+    with _opened(path) as archive:
+        names = set(archive.namelist())
+        wanted = next((name for name in (f"jni/{abi}/{LIBRARY}", f"lib/{abi}/{LIBRARY}") if name in names), None)
+        if wanted is None:
+            raise _no_member(path, abi, names)
+        if archive.getinfo(wanted).file_size > MAX_BYTES:
+            raise MissingError("the library in this archive is too large to be one", where=f"{path}: {wanted}")
+        return archive.read(wanted)
+
+
 def _no_member(path: Path, abi: str, names: set[str]) -> MissingError:
-    found = sorted({name.split("/")[1] for name in names if re.fullmatch(rf"(jni|lib)/[^/]+/{LIBRARY}", name)})
+    found = _abis(names)
     return MissingError(
         f"this archive has no {LIBRARY} for {abi}",
         where=str(path),

@@ -63,14 +63,18 @@ def shim_libraries() -> tuple[str, ...]:
     return tuple(dict.fromkeys(symbol.library for symbol in table()))
 
 
+def unknown_imports(imports: Iterable[str]) -> list[str]:
+    """Symbols that the table does not have, sorted."""
+    return sorted(set(imports) - {symbol.name for symbol in table()})
+
+
 def check_imports(imports: Iterable[str], libraries: Iterable[str], *, where: str) -> None:
     """Raise MissingError when a library needs a symbol or a library that the shims do not give.
 
     `imports` are the undefined dynamic symbols of the library at `where`, `libraries` its NEEDED entries. Asked before
     anything is loaded: the dynamic linker names one missing symbol only, a lazily bound one not before it is called.
     """
-    known = {symbol.name for symbol in table()}
-    unknown = sorted(set(imports) - known)
+    unknown = unknown_imports(imports)
     others = sorted(set(libraries) - set(shim_libraries()))
     if unknown or others:
         what = ", ".join([*unknown[:8], *(["..."] if len(unknown) > 8 else []), *others])

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "perf": ("pipeline.cli.perf:perf", "Measure models on devices as they are, without converting."),
     "devices": ("pipeline.cli.devices:devices", "List devices and whether each is ready."),
     "build-probe": ("pipeline.cli.build_probe:build_probe", "Build the probe for this computer or for Android."),
+    "library": ("pipeline.cli.library:library", "Find, fetch and look into Android libraries of ONNX Runtime."),
     "report": ("pipeline.cli.report:report", "Write the report of stored results again."),
     "release": ("pipeline.cli.release:release", "Make the bundle of stored results again, within its budgets."),
     "verify": ("pipeline.cli.verify:verify", "Check every byte of a bundle, offline."),

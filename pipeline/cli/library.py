@@ -1,0 +1,60 @@
+"""`ort-mobile library`: Android libraries of ONNX Runtime by name: what is at hand, fetch one, look into one."""
+
+import click
+
+from pipeline.cli.options import json_option, write_json
+
+
+@click.group()
+def library() -> None:
+    """Find, fetch and look into Android libraries of ONNX Runtime (AAR, libonnxruntime.so)."""
+
+
+@library.command("list")
+@json_option
+def list_libraries(json_to: str | None) -> None:
+    """List releases that are at hand, and those that a registry package carries."""
+    from pipeline.ort_library import known_libraries
+
+    known = known_libraries()
+    if json_to:
+        write_json(known, json_to)
+        return
+    for item in known:
+        state = "at hand" if item.at_hand else "to get "
+        licence = f"  [{item.licence}]" if item.licence else ""
+        click.echo(f"android:{item.release:<9} {state}  {item.place}{licence}")
+
+
+@library.command("get")
+@click.argument("name")
+@click.option("--accept-licence", is_flag=True, help="Accept the licence of a package that is not MIT.")
+def get(name: str, accept_licence: bool) -> None:
+    """Have the library of a release at hand, as in `android:1.29.0`: from caches, Maven or a registry package."""
+    from pipeline.ort_library import get_library
+
+    entry = get_library(name, accept_licence=accept_licence)
+    click.echo(entry.file)
+    click.echo(f"release {entry.release}, sha256 {entry.sha256}, from {entry.source}", err=True)
+
+
+@library.command("show")
+@click.argument("name")
+@json_option
+def show(name: str, json_to: str | None) -> None:
+    """Say what NAME (a release, an AAR, a .so) is: release, commit, ABIs, page size, imports that are not known."""
+    from pipeline.ort_library import show_library
+
+    contents = show_library(name)
+    if json_to:
+        write_json(contents, json_to)
+        return
+    click.echo(contents.archive)
+    for facts in contents.libraries:
+        pages = "16 KB pages" if facts.page_bytes >= 16384 else f"{facts.page_bytes}-byte pages only"
+        click.echo(
+            f"  {facts.abi:<12} {facts.release} (commit {facts.commit or 'unknown'}), {facts.size_bytes} bytes, {pages}"
+        )
+        click.echo(f"  {'':<12} sha256 {facts.sha256}")
+    if contents.unknown_imports:
+        click.echo(f"  android-host cannot run it: it imports {', '.join(contents.unknown_imports)}")
