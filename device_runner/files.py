@@ -7,7 +7,6 @@ from pathlib import Path
 from device_runner.result import Failure, FailureKind
 from device_runner.spec import ELEMENT_BYTES, RunSpec, TensorFile
 
-
 _DIGESTS: dict[tuple[str, int, int, int], str] = {}
 
 
@@ -23,7 +22,8 @@ def sha256(path: Path) -> str:
 
 def missing_input(spec: RunSpec) -> Failure | None:
     """Why the spec's own files cannot be used: one that is not there, or a model with another digest."""
-    for name in (spec.model, *(tensor.file for tensor in spec.inputs)):
+    tensors = (*spec.inputs, spec.labelled) if spec.labelled else spec.inputs
+    for name in (spec.model, *(tensor.file for tensor in tensors)):
         if not Path(name).is_file():
             kind = FailureKind.MODEL_LOAD if name == spec.model else FailureKind.BAD_INPUT
             return Failure(

@@ -120,6 +120,7 @@ def _places(spec: RunSpec, library: Path, folder: Path) -> Places:
         library=str(library.absolute()),
         model=str(Path(spec.model).absolute()),
         inputs=tuple(str(Path(tensor.file).absolute()) for tensor in spec.inputs),
+        labelled=str(Path(spec.labelled.file).absolute()) if spec.labelled else None,
         outputs=None if spec.outputs_folder is None else str(folder / "output_"),
         profile=str(folder / "profile") if spec.profile else None,
     )
@@ -178,17 +179,25 @@ def _tail(path: Path, size: int = 2000) -> str:
 def _kept(spec: RunSpec, result: RunResult, folder: Path) -> RunResult:
     """The result with its files moved from the work folder into the spec's; a Failure where one is not as it should."""
     if spec.outputs_folder is None or result.failure:
-        return msgspec.structs.replace(result, outputs=(), profile_file=None)
-    if failure := short_output(result.outputs):
-        return msgspec.structs.replace(result, status=status_of(failure), failure=failure, outputs=())
+        return msgspec.structs.replace(result, outputs=(), labelled_outputs=None, profile_file=None)
+    labelled = result.labelled_outputs
+    if failure := short_output((*result.outputs, labelled) if labelled else result.outputs):
+        return msgspec.structs.replace(
+            result, status=status_of(failure), failure=failure, outputs=(), labelled_outputs=None
+        )
     target = Path(spec.outputs_folder)
     target.mkdir(parents=True, exist_ok=True)
     profile = result.profile_file and _moved(Path(result.profile_file), folder, target)
-    outputs = tuple(
-        TensorFile(name=t.name, dtype=t.dtype, shape=t.shape, file=_moved(Path(t.file), folder, target))
-        for t in result.outputs
+
+    def moved(tensor: TensorFile) -> TensorFile:
+        return msgspec.structs.replace(tensor, file=_moved(Path(tensor.file), folder, target))
+
+    return msgspec.structs.replace(
+        result,
+        outputs=tuple(moved(tensor) for tensor in result.outputs),
+        labelled_outputs=moved(labelled) if labelled else None,
+        profile_file=profile,
     )
-    return msgspec.structs.replace(result, outputs=outputs, profile_file=profile)
 
 
 def _moved(path: Path, folder: Path, target: Path) -> str:

@@ -1,54 +1,177 @@
-"""Which run options are possible on which device, and why not the others. A table of rules, first hit is the reason.
+"""Which run options are legal: on any device, and on one with these facts. Pure functions, each no with its reason."""
 
-Sources: NNAPI flags and API levels from ONNX Runtime's NNAPI documentation (releases 1.19 to 1.31, unchanged);
-providers by platform from its build instructions.
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product
 
 from device_runner.device import DeviceFacts
-from device_runner.spec import NnapiFlag, RunOptions
+from device_runner.result import Failure, FailureKind
+from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
+
+FALLBACK_KEY = "session.disable_cpu_ep_fallback"
+AFFINITY_KEY = "session.intra_op_thread_affinities"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is not possible, why, and what to do."""
+
+    broken: Callable[[RunOptions], bool]
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRule:
+    """As `Rule`, for options on a device."""
+
+    broken: Callable[[RunOptions, DeviceFacts], bool]
+    reason: str
+    remedy: str
+
+
+def _both(options: RunOptions) -> bool:
+    return {NnapiFlag.CPU_ONLY, NnapiFlag.CPU_DISABLED} <= set(options.flags)
+
+
+def _wrong_affinities(options: RunOptions) -> bool:
+    """One group less than threads: the calling thread is the first and stays where it is (facts of 1.14 and later)."""
+    text = options.session_config.get(AFFINITY_KEY)
+    return text is not None and len(text.split(";")) != options.intra_op_threads - 1
+
+
+RULES = (
+    Rule(
+        _both,
+        "CPU_DISABLED and CPU_ONLY contradict each other: NNAPI refuses the session",
+        "give one of the two flags",
+    ),
+    Rule(
+        lambda o: bool(o.flags) and o.provider != "nnapi",
+        "flags are NNAPI's; this provider takes provider_options",
+        "remove the flags, or ask for nnapi",
+    ),
+    Rule(
+        lambda o: bool(o.provider_options) and o.provider in ("cpu", "nnapi"),
+        "this provider has no options of its own",
+        "remove provider_options; NNAPI has flags, the CPU has threads and session_config",
+    ),
+    Rule(
+        lambda o: o.provider == "cpu" and o.session_config.get(FALLBACK_KEY) == "1",
+        f"{FALLBACK_KEY} forbids the CPU, which is what was asked for",
+        "remove the key, or ask for an accelerator",
+    ),
+    Rule(
+        lambda o: o.inter_op_threads > 1 and o.execution_mode is not ExecutionMode.PARALLEL,
+        "inter-op threads are used in parallel execution mode only",
+        "set execution_mode to parallel, or leave inter_op_threads at 0",
+    ),
+    Rule(
+        _wrong_affinities,
+        f"{AFFINITY_KEY} needs one group fewer than intra_op_threads",
+        "set intra_op_threads, and give that many groups less one, with ; between",
+    ),
+    Rule(
+        lambda o: any(not key or len(key) > 1024 for key in o.session_config),
+        "a session config key is empty or longer than 1024 characters",
+        "check session_config",
+    ),
+)
+"""Of the options alone; sources: ONNX Runtime 1.21 to 1.31, measured or read."""
 
 NNAPI_API_LEVEL = 27
 NNAPI_DEVICES_API_LEVEL = 29
-
-Rule = tuple[Callable[[RunOptions, DeviceFacts], bool], str]
-
-
-def _nnapi(options: RunOptions) -> bool:
-    return options.provider == "nnapi"
+"""Where NNAPI begins, and where it names its devices and takes NCHW (ONNX Runtime's NNAPI provider, 1.19 to 1.31)."""
 
 
-def _api_below(facts: DeviceFacts, level: int) -> bool:
+def _below(facts: DeviceFacts, level: int) -> bool:
     return facts.platform == "android" and 0 < facts.api_level < level
 
 
-def _both_cpu_flags(options: RunOptions, _: DeviceFacts) -> bool:
-    return {NnapiFlag.CPU_DISABLED, NnapiFlag.CPU_ONLY} <= set(options.flags)
+def _flag_too_new(flag: NnapiFlag) -> Callable[[RunOptions, DeviceFacts], bool]:
+    return lambda options, facts: flag in options.flags and _below(facts, NNAPI_DEVICES_API_LEVEL)
 
 
-def _flag_needs_devices(flag: NnapiFlag) -> Callable[[RunOptions, DeviceFacts], bool]:
-    return lambda options, facts: flag in options.flags and _api_below(facts, NNAPI_DEVICES_API_LEVEL)
-
-
-RULES: tuple[Rule, ...] = (
-    (lambda o, _: bool(o.flags) and not _nnapi(o), "flags are NNAPI's: {provider} takes options instead"),
-    (_both_cpu_flags, "CPU_DISABLED and CPU_ONLY contradict each other"),
-    (lambda o, f: _nnapi(o) and f.platform in ("ios", "macos"), "NNAPI is Android's: {platform} has CoreML"),
-    (
-        lambda o, f: o.provider == "coreml" and f.platform in ("android", "linux"),
-        "CoreML is Apple's: not on {platform}",
+DEVICE_RULES = (
+    DeviceRule(
+        lambda o, d: o.provider == "nnapi" and d.platform in ("ios", "macos"),
+        "NNAPI is Android's: {platform} has CoreML",
+        "run it on a phone with Android, or ask for coreml",
     ),
-    (lambda o, f: _nnapi(o) and _api_below(f, NNAPI_API_LEVEL), "API {api_level}: NNAPI needs 27"),
-    (lambda o, f: _nnapi(o) and f.nnapi is False, "this device has no NNAPI"),
-    (_flag_needs_devices(NnapiFlag.USE_NCHW), "API {api_level}: USE_NCHW needs 29"),
-    (_flag_needs_devices(NnapiFlag.CPU_DISABLED), "API {api_level}: CPU_DISABLED needs 29, and is ignored below"),
+    DeviceRule(
+        lambda o, d: o.provider == "coreml" and d.platform in ("android", "linux"),
+        "CoreML is Apple's: not on {platform}",
+        "run it on a Mac or an iPhone",
+    ),
+    DeviceRule(
+        lambda o, d: o.provider == "nnapi" and _below(d, NNAPI_API_LEVEL),
+        "API {api_level}: NNAPI needs 27",
+        "use a device of Android 8.1 or later, or leave nnapi out",
+    ),
+    DeviceRule(
+        lambda o, d: o.provider == "nnapi" and d.nnapi is False,
+        "this device has no NNAPI",
+        "use another device, or leave nnapi out",
+    ),
+    DeviceRule(
+        _flag_too_new(NnapiFlag.USE_NCHW),
+        "API {api_level}: USE_NCHW needs 29",
+        "leave the flag out on this device",
+    ),
+    DeviceRule(
+        _flag_too_new(NnapiFlag.CPU_DISABLED),
+        "API {api_level}: CPU_DISABLED needs 29, and is ignored below",
+        "leave the flag out on this device",
+    ),
 )
+"""Of options on a device, as far as its facts tell; what a library has in it, the library says at the run."""
 
 
-def illegal(options: RunOptions, facts: DeviceFacts) -> str:
-    """Why these options cannot run on that device, or "" when they can as far as its facts tell."""
-    for applies, reason in RULES:
-        if applies(options, facts):
-            return reason.format(provider=options.provider, platform=facts.platform, api_level=facts.api_level)
-    return ""
+def illegal(options: RunOptions) -> Failure | None:
+    """Why these options make no sense anywhere; None when they do."""
+    for rule in RULES:
+        if rule.broken(options):
+            return Failure(
+                kind=FailureKind.BAD_OPTIONS, message=rule.reason, cause="the options contradict", remedy=rule.remedy
+            )
+    return None
+
+
+def impossible_here(options: RunOptions, facts: DeviceFacts) -> Failure | None:
+    """Why these options cannot run on this device (`wrong_device`) or anywhere (`bad_options`); None when they can."""
+    for rule in DEVICE_RULES:
+        if rule.broken(options, facts):
+            reason = rule.reason.format(platform=facts.platform, api_level=facts.api_level)
+            return Failure(kind=FailureKind.WRONG_DEVICE, message=reason, cause=facts.name, remedy=rule.remedy)
+    return illegal(options)
+
+
+def subsets(flags: Iterable[NnapiFlag] = tuple(NnapiFlag)) -> Iterator[tuple[NnapiFlag, ...]]:
+    """Every set of flags, smallest first, in the enum's order within."""
+    known = list(flags)
+    chosen = product((False, True), repeat=len(known))
+    sets = [tuple(flag for flag, on in zip(known, row, strict=True) if on) for row in chosen]
+    yield from sorted(sets, key=lambda flags: (len(flags), [known.index(flag) for flag in flags]))
+
+
+@dataclass(frozen=True, slots=True)
+class Illegal:
+    """A combination that will not run, and why."""
+
+    options: RunOptions
+    failure: Failure
+
+
+def legal_runs(
+    matrix: Iterable[RunOptions], facts: DeviceFacts | None = None
+) -> tuple[list[RunOptions], list[Illegal]]:
+    """The options of a matrix that can run, each once and in order, and those that cannot with their reasons."""
+    runs: list[RunOptions] = []
+    refused: list[Illegal] = []
+    for options in matrix:
+        failure = impossible_here(options, facts) if facts else illegal(options)
+        if failure:
+            refused.append(Illegal(options, failure))
+        elif options not in runs:
+            runs.append(options)
+    return runs, refused

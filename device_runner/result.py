@@ -91,6 +91,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
 
     `load_ns` is the creation of the session, `first_run_ns` the first inference. Memory is the resident set of the
     probe's process after loading, and its peak (the runtime and everything in it, not the model alone).
+    `labelled_outputs` is the first output for each sample of the spec's labelled set, stacked along a first axis.
     """
 
     spec_id: str
@@ -106,6 +107,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     memory_after_load_bytes: int = 0
     memory_peak_bytes: int = 0
     outputs: tuple[TensorFile, ...] = ()
+    labelled_outputs: TensorFile | None = None
     profile_file: str | None = None
     log: tuple[str, ...] = ()
     started_at: str = ""

@@ -123,7 +123,9 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     `library` is libonnxruntime to run with; None takes the device's default. Without `inputs` the probe makes random
     ones from `seed`; `dimensions` gives symbolic dimensions of the model their sizes. The timed loop ends when
     `min_runs` and `min_seconds` are both reached, or at `max_seconds`; after `timeout_seconds` in all (loading
-    included) the process is killed. `outputs_folder` is where outputs and the profile are put; None wants none.
+    included) the process is killed. `labelled` are samples for the model's only input, stacked along a first axis:
+    after the timed loop each is run once and the first output kept. `outputs_folder` is where outputs and the profile
+    are put; None wants none.
     """
 
     id: Annotated[str, Meta(min_length=1, max_length=256)]
@@ -132,6 +134,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     library: str | None = None
     options: RunOptions = RunOptions()
     inputs: tuple[TensorFile, ...] = ()
+    labelled: TensorFile | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     dimensions: dict[str, Annotated[int, Meta(ge=1)]] = {}
     warmup: Count = 3

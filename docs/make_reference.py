@@ -16,6 +16,7 @@ import msgspec
 from pipeline.cli.main import COMMANDS, cli
 from pipeline.config import TABLES, Table, config_schema, key_texts
 from pipeline.errors import ExitCode
+from pipeline.report.document import schema as results_schema
 
 DOCS = Path(__file__).resolve().parent
 MADE = "<!-- Made by docs/make_reference.py from the code: change that. -->\n\n"
@@ -107,6 +108,7 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "commands.md": commands_page(),
         DOCS / "reference" / "config.md": config_page(),
         DOCS / "config.schema.json": json.dumps(config_schema(), indent=2) + "\n",
+        DOCS / "results.schema.json": json.dumps(results_schema(), indent=2) + "\n",
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from device_runner.device import DeviceFacts
-from device_runner.options import illegal
+from device_runner.options import impossible_here
 from device_runner.spec import NnapiFlag, RunOptions, RunSpec, TensorFile
 from pipeline.config import MeasureConfig, RunConfig
 from pipeline.errors import ConfigError
@@ -44,10 +44,10 @@ class SkippedLane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a model is measured with: given tensors, or a seed for random ones."""
+    """What a model is measured with, and the labelled set (samples stacked along a first axis) that it answers."""
 
     tensors: tuple[TensorFile, ...] = ()
-    seed: int = 0
+    labelled: TensorFile | None = None
     dimensions: dict[str, int]
 
 
@@ -89,9 +89,9 @@ def plan_lanes(
     skipped: list[SkippedLane] = []
     for facts in devices:
         for lane in _wanted(runs, artifacts, facts.name):
-            reason = illegal(lane.options, facts)
-            if reason:
-                skipped.append(SkippedLane(lane=lane, reason=reason))
+            failure = impossible_here(lane.options, facts)
+            if failure:
+                skipped.append(SkippedLane(lane=lane, reason=f"{failure.cause}: {failure.message}"))
             else:
                 lanes.append(lane)
     return lanes, skipped
@@ -144,10 +144,14 @@ def order_of_round(lanes: Sequence[Lane], number: int) -> list[Lane]:
     return list(lanes) if number % 2 == 0 else list(reversed(lanes))
 
 
+def lane_id(lane: Lane) -> str:
+    """The identity of a lane in specs and in the database: its key, or that's digest where it is long."""
+    return lane.key if len(lane.key) <= 200 else hashlib.sha256(lane.key.encode()).hexdigest()
+
+
 def spec_id(lane: Lane, number: int) -> str:
-    """The identity of one run: lane and round. Names too long for an id give way to their digest."""
-    name = lane.key if len(lane.key) <= 200 else hashlib.sha256(lane.key.encode()).hexdigest()
-    return f"{name}#{number}"
+    """The identity of one run: lane and round."""
+    return f"{lane_id(lane)}#{number}"
 
 
 def spec_of(
@@ -164,7 +168,7 @@ def spec_of(
         library=library,
         options=options,
         inputs=inputs.tensors,
-        seed=inputs.seed,
+        labelled=inputs.labelled,
         dimensions=inputs.dimensions,
         warmup=measure.warmup,
         min_runs=measure.min_runs,

@@ -21,18 +21,18 @@ LEAN = {
 
 
 class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Artifacts of one model as (file, session options), and the reference that their outputs must match."""
+    """An artifact, its file, and the reference that its outputs must match."""
 
-    artifacts: tuple[Artifact, ...]
-    files: tuple[str, ...]
+    artifact: Artifact
+    file: str
     reference: Reference
     tolerance: Tolerance
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The checks of each artifact, in the order of the request."""
+    """A check for each output."""
 
-    checks: tuple[tuple[OutputCheck, ...], ...]
+    checks: tuple[OutputCheck, ...]
 
 
 def tolerance_for(reference: Reference, config: CheckConfig) -> Tolerance:
@@ -43,19 +43,12 @@ def tolerance_for(reference: Reference, config: CheckConfig) -> Tolerance:
     )
 
 
-def check_artifacts(request: CheckRequest) -> CheckResult:
-    """Run each artifact once on the reference's inputs; files of equal content and options run once."""
+def check_artifact(request: CheckRequest) -> CheckResult:
+    """Run the artifact once on the reference's inputs; ModelError when it does not load or run."""
     feeds = {tensor.name: read_tensor(tensor) for tensor in request.reference.inputs}
     expected = {tensor.name: read_tensor(tensor) for tensor in request.reference.outputs}
-    known: dict[tuple[str, str], tuple[OutputCheck, ...]] = {}
-    checks = []
-    for artifact, file in zip(request.artifacts, request.files, strict=True):
-        key = (artifact.sha256, str(sorted(artifact.session_options.items())))
-        if key not in known:
-            outputs = run_artifact(file, artifact.session_options, feeds)
-            known[key] = tuple(compare_outputs(expected, outputs, request.tolerance))
-        checks.append(known[key])
-    return CheckResult(checks=tuple(checks))
+    outputs = run_artifact(request.file, request.artifact.session_options, feeds)
+    return CheckResult(checks=tuple(compare_outputs(expected, outputs, request.tolerance)))
 
 
 def run_artifact(file: str, session_options: Mapping[str, str], feeds: Mapping[str, Array]) -> dict[str, Array]:

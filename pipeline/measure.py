@@ -8,7 +8,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,13 @@ class Plan:
     campaign: str
     lanes: Sequence[Lane]
     measure: MeasureConfig
-    model_files: Mapping[tuple[str, str], str]
-    """(model, variant name) to the artifact's file."""
+    artifacts: Path
+    """The folder in which the artifacts' files lie."""
     inputs: Mapping[str, Inputs]
     libraries: Mapping[str, str | None]
-    predictions: Mapping[str, dict[str, Any]]
-    """Lane key to what is expected of it."""
     judge: Callable[[Lane, RunResult], tuple[OutputCheck, ...]]
+    predictions: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """Lane key to what is expected of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class _Worker:
         spec = spec_of(
             lane,
             number,
-            model_file=self.plan.model_files[lane.artifact.model, lane.artifact.variant.name],
+            model_file=str(self.plan.artifacts / lane.artifact.file),
             library=self.plan.libraries.get(lane.device),
             inputs=self.plan.inputs[lane.artifact.model],
             measure=self.plan.measure,

@@ -1,4 +1,4 @@
-/* The timed loop, the order of a run's stages, and giving everything back. */
+/* The timed loop, and giving everything back. */
 #ifndef MEASURE_H
 #define MEASURE_H
 
@@ -75,8 +75,6 @@ static bool end_profile(struct probe *probe) {
     return ok(probe, ORT(probe->ort, AllocatorFree)(probe->allocator, path));
 }
 
-static bool finish(struct probe *probe) { return write_outputs(probe) && end_profile(probe); }
-
 static void release_name(struct probe *probe, char *name) {
     if (name) ok(probe, ORT(probe->ort, AllocatorFree)(probe->allocator, name));
 }
@@ -108,44 +106,6 @@ static void release_all(struct probe *probe) {
     if (probe->session) ORT(probe->ort, ReleaseSession)(probe->session);
     if (probe->options) ORT(probe->ort, ReleaseSessionOptions)(probe->options);
     if (probe->env) ORT(probe->ort, ReleaseEnv)(probe->env);
-}
-
-/* For `inspect`: what the library is, and what the system's NNAPI has. */
-static bool inspect(struct probe *probe) {
-    void *nnapi = dlopen("libneuralnetworks.so", RTLD_NOW | RTLD_LOCAL);
-    if (nnapi) list_nnapi_devices(probe, nnapi);
-    return true;
-}
-
-struct step {
-    enum stage stage;
-    bool (*work)(struct probe *);
-};
-
-static const struct step RUN[] = {
-    {STAGE_OPEN, open_library},        {STAGE_ENVIRONMENT, create_environment}, {STAGE_OPTIONS, set_options},
-    {STAGE_PROVIDER, append_provider}, {STAGE_LOAD, load_model},                {STAGE_INPUTS, make_inputs},
-    {STAGE_FIRST_RUN, first_run},      {STAGE_RUN, timed_runs},                 {STAGE_OUTPUTS, finish},
-    {STAGE_DONE, NULL},
-};
-
-static const struct step INSPECT[] = {
-    {STAGE_OPEN, open_library}, {STAGE_ENVIRONMENT, create_environment}, {STAGE_PROVIDER, inspect}, {STAGE_DONE, NULL}};
-
-/* Do the request; everything that is to be said is in the answer afterwards. */
-static void execute(const struct request *request, struct answer *answer) {
-    struct probe probe = {.request = request, .answer = answer, .log_lock = PTHREAD_MUTEX_INITIALIZER};
-    bool done = true;
-    for (const struct step *step = strcmp(request->mode, "inspect") ? RUN : INSPECT; done && step->work; step++) {
-        answer->stage = step->stage;
-        done = step->work(&probe);
-    }
-    if (done) {
-        answer->measured = true;
-        answer->stage = STAGE_RELEASE;
-    }
-    release_all(&probe);
-    if (done) answer->stage = STAGE_DONE;
 }
 
 #endif

@@ -20,7 +20,7 @@
 #include <sys/prctl.h>
 #endif
 
-#include "measure.h"
+#include "stages.h"
 
 #ifndef PROBE_EXIT
 #define PROBE_EXIT _exit /* the library's destructors are no part of a measurement; leak checkers want exit */

@@ -45,6 +45,7 @@ class Places(Struct, frozen=True, kw_only=True):
     library: str
     model: str = ""
     inputs: tuple[str, ...] = ()
+    labelled: str | None = None
     outputs: str | None = None
     profile: str | None = None
 
@@ -90,6 +91,7 @@ def _settings(spec: RunSpec, places: Places, watch_stdin: bool) -> Iterator[tupl
         "library": places.library,
         "model": places.model,
         "provider": PROVIDER_NAMES.get(options.provider, options.provider),
+        "labelled": places.labelled,
         "outputs": places.outputs,
         "profile": places.profile,
     }
@@ -194,7 +196,8 @@ def to_result(spec: RunSpec, device: str, answer: Answer) -> RunResult:
         memory_before_load_bytes=answer.memory_before_load_bytes,
         memory_after_load_bytes=answer.memory_after_load_bytes,
         memory_peak_bytes=answer.memory_peak_bytes,
-        outputs=tuple(_tensor(output) for output in answer.outputs if output.file),
+        outputs=tuple(_tensor(output) for output in answer.outputs if output.file and not _is_labelled(output)),
+        labelled_outputs=next((_tensor(output) for output in answer.outputs if _is_labelled(output)), None),
         profile_file=answer.profile or None,
         log=_log(answer),
         marks=tuple(_marks(spec, answer)),
@@ -214,6 +217,10 @@ def _failure(answer: Answer) -> Failure:
 
 def _tensor(output: Output) -> TensorFile:
     return TensorFile(name=output.name, dtype=DTYPES[output.type], shape=tuple(output.shape), file=output.file)
+
+
+def _is_labelled(output: Output) -> bool:
+    return output.file.endswith("labelled.raw")
 
 
 def _log(answer: Answer) -> tuple[str, ...]:

@@ -22,7 +22,7 @@
 enum { REQUEST_BYTES = 16 * 1024 * 1024, DIMENSIONS_MAX = 64 };
 
 struct request {
-    const char *mode, *library, *model, *provider, *outputs, *profile;
+    const char *mode, *library, *model, *provider, *outputs, *labelled, *profile;
     int64_t flags, intra_threads, inter_threads, parallel, level, arena, pattern, log_level;
     int64_t seed, warmup, min_runs, min_ns, max_ns, timeout_ms, watch_stdin;
     size_t count; /* of the strings */
@@ -39,7 +39,7 @@ static const struct {
 #define TEXT_SETTING(name) {#name, false, offsetof(struct request, name)},
 #define NUMBER_SETTING(name) {#name, true, offsetof(struct request, name)},
     TEXT_SETTING(mode) TEXT_SETTING(library) TEXT_SETTING(model) TEXT_SETTING(provider) TEXT_SETTING(outputs)
-    TEXT_SETTING(profile) NUMBER_SETTING(flags) NUMBER_SETTING(intra_threads) NUMBER_SETTING(inter_threads)
+    TEXT_SETTING(labelled) TEXT_SETTING(profile) NUMBER_SETTING(flags) NUMBER_SETTING(intra_threads) NUMBER_SETTING(inter_threads)
     NUMBER_SETTING(parallel) NUMBER_SETTING(level) NUMBER_SETTING(arena) NUMBER_SETTING(pattern)
     NUMBER_SETTING(log_level) NUMBER_SETTING(seed) NUMBER_SETTING(warmup) NUMBER_SETTING(min_runs)
     NUMBER_SETTING(min_ns) NUMBER_SETTING(max_ns) NUMBER_SETTING(timeout_ms) NUMBER_SETTING(watch_stdin)

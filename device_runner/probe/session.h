@@ -18,6 +18,7 @@ struct input {
     char *name;
     OrtValue *value;
     void *data;
+    size_t bytes;
 };
 
 struct output {
@@ -210,7 +211,7 @@ static void list_nnapi_devices(struct probe *probe, void *nnapi) {
 /* Some builds of ONNX Runtime call a null pointer where the phone has no libneuralnetworks.so, so look first. */
 static bool append_nnapi(struct probe *probe) {
     append_by_flags append = (append_by_flags)symbol(probe->library, "OrtSessionOptionsAppendExecutionProvider_Nnapi");
-    if (!append) return fail(probe->answer, "provider_missing", 0, "this libonnxruntime has no NNAPI provider");
+    if (!append) return fail(probe->answer, "provider_missing", 0, "no NNAPI in this libonnxruntime");
     void *nnapi = dlopen("libneuralnetworks.so", RTLD_NOW | RTLD_LOCAL);
     if (!nnapi) return fail(probe->answer, "provider_missing", 0, "this system has no NNAPI: %s", dlerror());
     list_nnapi_devices(probe, nnapi);

@@ -138,6 +138,7 @@ static bool fill_input(struct probe *probe, size_t index, struct shape *shape) {
     if (!(triple ? requested_shape(probe, triple, shape) : fix_shape(probe, input->name, shape))) return false;
     if (!total_bytes(shape, &bytes) || posix_memalign(&input->data, 64, bytes + 1))
         return fail(probe->answer, "out_of_memory", 0, "input %s: no memory for its shape", input->name);
+    input->bytes = bytes;
     if (triple && !fill_from_file(probe, input->name, triple[2], input->data, bytes)) return false;
     if (!triple) fill_random(input->data, bytes, shape->type, (uint64_t)probe->request->seed + index);
     return wrap_input(probe, input, shape, bytes);

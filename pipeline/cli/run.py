@@ -1,0 +1,45 @@
+"""`ort-mobile run`: the whole job."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("config", required=False, type=click.Path(path_type=Path))
+@click.option("--model", type=click.Path(path_type=Path), help="Run a model without a config, everything by default.")
+@click.option("--output", type=click.Path(path_type=Path), help="Folder for everything; output/NAME by default.")
+@click.option("--device", "devices", multiple=True, help="local, adb:SERIAL or adb:*; goes before the config's.")
+@click.option("--library", help="libonnxruntime to run with, in place of the device's default.")
+@click.option("--convert-only", is_flag=True, help="Convert, check and bundle what is advised; measure nothing.")
+@click.option("--resume", is_flag=True, help="Go on with the last campaign of this config where it stopped.")
+@click.pass_context
+def run(
+    ctx: click.Context,
+    config: Path | None,
+    model: Path | None,
+    output: Path | None,
+    devices: tuple[str, ...],
+    library: str | None,
+    convert_only: bool,
+    resume: bool,
+) -> None:
+    """Convert, check, measure, choose, bundle and report, as CONFIG says or for one --model.
+
+    The output folder then has the artifacts, the operator configs, results.json, report.md, report.html, the database
+    results.sqlite and bundle/.
+    """
+    if (config is None) == (model is None):
+        raise click.UsageError("give either a config file or --model MODEL.onnx", ctx)
+    from pipeline.config import read_config
+    from pipeline.config_template import config_for_model
+    from pipeline.job import JobOptions, run_job
+    from pipeline.progress import progress_for
+
+    settings = config_for_model(model) if model else read_config(Path(str(config)))
+    options = JobOptions(output=output, devices=devices, library=library, convert_only=convert_only, resume=resume)
+    result = run_job(settings, options, progress_for())
+    from pipeline.cli.show import show_job
+
+    show_job(result)
+    ctx.exit(result.exit_code)

@@ -1,0 +1,9 @@
+"""The whole job: prepare (convert, reference, check), measure, assemble the report, ship the bundle.
+
+Each step takes values and gives values; `run` is their sequence. What is stored with a campaign (`Plan`) is enough to
+write its report and its bundle again without measuring.
+"""
+
+from pipeline.job.run import JobOptions, JobResult, run_job
+
+__all__ = ["JobOptions", "JobResult", "run_job"]

@@ -1,0 +1,129 @@
+"""From a stored campaign to its report and its choices. Nothing here measures or converts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from device_runner.device import DeviceFacts
+from device_runner.result import Status
+from pipeline.campaign import Lane, options_name
+from pipeline.job.record import JobRecord, decode_record
+from pipeline.release.choose import Choice, choose
+from pipeline.release.choose import Measured as Candidate
+from pipeline.report.model import CampaignReport
+from pipeline.report.model import Choice as ChoiceRow
+from pipeline.report.rows import Measured, make_rows, run_group, worst_checks
+from pipeline.store import CampaignRecord, RunRecord, Store
+from pipeline.variant import Artifact
+
+ArtifactKey = tuple[str, str]
+"""Model and variant name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembled:
+    """A campaign as it is known now."""
+
+    report: CampaignReport
+    record: JobRecord
+    choices: tuple[Choice, ...]
+
+
+def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
+    """Everything that is known of a campaign, from the database alone."""
+    record = decode_record(campaign)
+    artifacts = {(a.model, a.variant.name): a for a in store.artifacts(campaign.id)}
+    devices = {facts.name: facts for facts in store.devices(campaign.id)}
+    measured = _measured(record, artifacts, store.runs(campaign.id))
+    margin = record.config.measure.margin_percent / 100
+    rows = make_rows(list(measured.values()), margin)
+    choices = _choices(record, artifacts, measured, devices)
+    report = CampaignReport(
+        name=campaign.name,
+        campaign=campaign.id,
+        created_at=campaign.created_at,
+        margin=margin,
+        host=record.host,
+        versions=record.versions,
+        models=record.models,
+        devices=tuple(devices.values()),
+        artifacts=tuple(artifacts.values()),
+        rows=rows.rows,
+        skipped=(*record.skipped, *rows.skipped),
+        failures=(*record.failures, *rows.failures),
+        choices=tuple(_choice_row(choice) for choice in choices),
+        warnings=record.warnings,
+    )
+    return Assembled(report=report, record=record, choices=choices)
+
+
+def _measured(
+    record: JobRecord, artifacts: Mapping[ArtifactKey, Artifact], runs: Sequence[RunRecord]
+) -> dict[str, Measured]:
+    """Every planned lane by its id, with its runs, in the order of the plan."""
+    by_lane: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        by_lane.setdefault(run.spec.id.rpartition("#")[0], []).append(run)
+    return {
+        lane.id: Measured(
+            device=lane.device,
+            model=lane.model,
+            variant=lane.variant,
+            run=lane.run,
+            runs=by_lane.get(lane.id, []),
+            size_bytes=artifacts[lane.model, lane.variant].size_bytes,
+            baseline=lane.baseline,
+        )
+        for lane in record.lanes
+    }
+
+
+def _choices(
+    record: JobRecord,
+    artifacts: Mapping[ArtifactKey, Artifact],
+    measured: Mapping[str, Measured],
+    devices: Mapping[str, DeviceFacts],
+) -> tuple[Choice, ...]:
+    """One choice per target and model, of artifacts whose outputs were found near enough, wherever they ran."""
+    sound = {key: artifact for key, artifact in artifacts.items() if is_sound(record, key)}
+    candidates = _candidates(record, sound, measured)
+    margin = record.config.measure.margin_percent / 100
+    found = []
+    for target in record.config.targets:
+        for model in dict.fromkeys(model for model, _ in sound):
+            own = [artifact for artifact in sound.values() if artifact.model == model]
+            ran = [candidate for candidate in candidates if candidate.lane.artifact.model == model]
+            choice = choose(target, own, ran, devices, margin)
+            found += [choice] if choice else []
+    return tuple(found)
+
+
+def is_sound(record: JobRecord, key: ArtifactKey) -> bool:
+    """Whether an artifact's outputs were compared on this computer, and passed."""
+    checks = record.checks.get(key[0], {}).get(key[1], ())
+    return bool(checks) and all(check.passed for check in checks)
+
+
+def _candidates(
+    record: JobRecord, sound: Mapping[ArtifactKey, Artifact], measured: Mapping[str, Measured]
+) -> list[Candidate]:
+    """Lanes that may ship: a sound artifact, no failed round, outputs near enough on the device too."""
+    found = []
+    for lane in record.lanes:
+        one = measured[lane.id]
+        artifact = sound.get((lane.model, lane.variant))
+        fine = one.status is Status.OK and all(run.result.status is Status.OK for run in one.runs)
+        if artifact and fine and all(check.passed for check in worst_checks(run.checks for run in one.runs)):
+            whole = Lane(device=lane.device, artifact=artifact, options=lane.options)
+            found.append(Candidate(lane=whole, group=run_group(one)))
+    return found
+
+
+def _choice_row(choice: Choice) -> ChoiceRow:
+    return ChoiceRow(
+        target=choice.target.name,
+        model=choice.artifact.model,
+        variant=choice.artifact.variant.name,
+        run=options_name(choice.options),
+        file=choice.artifact.file,
+        reason=choice.reason,
+    )

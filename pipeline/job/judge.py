@@ -1,0 +1,42 @@
+"""Compares what a device computed with the reference, output by output, and on the labelled set."""
+
+from collections.abc import Iterator, Mapping
+
+from device_runner.result import RunResult
+from pipeline.campaign import Inputs, Lane
+from pipeline.check import tolerance_for
+from pipeline.compare import compare_outputs, read_tensor, top1_check
+from pipeline.config import CheckConfig
+from pipeline.reference import Reference
+from pipeline.summary import OutputCheck
+
+
+def inputs_of(reference: Reference, dimensions: dict[str, int]) -> Inputs:
+    """What the runs of a model are given: the reference's own inputs, and its labelled set."""
+    labelled = reference.labelled.inputs if reference.labelled else None
+    return Inputs(tensors=reference.inputs, labelled=labelled, dimensions=dimensions)
+
+
+class OutputJudge:
+    """Judges the outputs of runs by model; reads each reference once."""
+
+    def __init__(self, references: Mapping[str, Reference], config: CheckConfig) -> None:
+        self.references = references
+        self.tolerances = {model: tolerance_for(reference, config) for model, reference in references.items()}
+        self.expected = {
+            model: {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
+            for model, reference in references.items()
+        }
+
+    def __call__(self, lane: Lane, result: RunResult) -> tuple[OutputCheck, ...]:
+        """The checks of one run; outputs that the device did not hand over fail."""
+        model = lane.artifact.model
+        actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
+        checks = compare_outputs(self.expected[model], actual, self.tolerances[model])
+        return (*checks, *self._labelled(model, result))
+
+    def _labelled(self, model: str, result: RunResult) -> Iterator[OutputCheck]:
+        labelled = self.references[model].labelled
+        if labelled and result.labelled_outputs:
+            reference, actual = read_tensor(labelled.outputs), read_tensor(result.labelled_outputs)
+            yield top1_check(labelled.outputs.name, reference, actual, self.tolerances[model])

@@ -1,0 +1,166 @@
+"""Before anything is measured: models found, converted, their references computed, every artifact checked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from device_runner.probe.build import cache_folder
+from pipeline.batch import NamedModel, memory_budget, name_models, needed_bytes
+from pipeline.check import CheckRequest, CheckResult, check_artifact, tolerance_for
+from pipeline.config import CheckConfig, Config, ModelConfig, Platform, wanted_variants
+from pipeline.conversion import Converted, convert_models
+from pipeline.convert.rules import Platform as OptimizerPlatform
+from pipeline.convert.rules import parse_release
+from pipeline.errors import PipelineError
+from pipeline.model_sources import find_models
+from pipeline.progress import Progress
+from pipeline.reference import Reference, ReferenceRequest, make_reference
+from pipeline.summary import OutputCheck
+from pipeline.variant import Artifact
+from pipeline.workers import Outcome, Task, run_tasks
+
+ARTIFACTS = "artifacts"
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """One model with what was made of it. Artifacts carry the model's short name; `checks` are by variant name."""
+
+    model: NamedModel
+    table: ModelConfig
+    converted: Converted
+    artifacts: tuple[Artifact, ...] = ()
+    reference: Reference | None = None
+    checks: dict[str, tuple[OutputCheck, ...]] = field(default_factory=dict)
+    errors: tuple[PipelineError, ...] = ()
+
+    def sound(self, artifact: Artifact) -> bool:
+        """Whether its outputs were compared and found near enough."""
+        checks = self.checks.get(artifact.variant.name, ())
+        return bool(checks) and all(check.passed for check in checks)
+
+
+def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:
+    """Every model of the config with its table; raises ConfigError for a path with no models."""
+    pairs = [(source, table) for table in config.models for source in find_models([table.path])]
+    models = name_models(
+        [source for source, _ in pairs], [table.name for _, table in pairs], [table.dimensions for _, table in pairs]
+    )
+    return [(model, table) for model, (_, table) in zip(models, pairs, strict=True)]
+
+
+def oldest_release(config: Config) -> str:
+    """The oldest release among the targets: artifacts must run on all of them; "" for the installed one."""
+    named = [target.ort_release for target in config.targets if target.ort_release]
+    return min(named, key=parse_release, default="")
+
+
+def optimizer_platform(config: Config) -> OptimizerPlatform:
+    """ARM where any target is a phone: int8 weights then stay int8 (facts of the stock converter's option)."""
+    phones = {Platform.ANDROID, Platform.IOS}
+    on_arm = any(target.platform in phones for target in config.targets)
+    return OptimizerPlatform.ARM if on_arm else OptimizerPlatform.UNSPECIFIED
+
+
+def prepare(
+    config: Config, found: Sequence[tuple[NamedModel, ModelConfig]], folder: Path, work: Path, progress: Progress
+) -> list[Prepared]:
+    """Convert, compute references and check; what fails for one model or artifact is in its `errors`."""
+    models = [model for model, _ in found]
+    variants = tuple(wanted_variants(config.variants))
+    with progress.stage("convert", len(models)) as stage:
+        converted = convert_models(
+            models,
+            lambda _: variants,
+            output=folder / ARTIFACTS,
+            cache=cache_folder() / "artifacts",
+            release=oldest_release(config),
+            platform=optimizer_platform(config),
+            done=lambda _: stage.done(),
+        )
+    references = _references(found, folder, work, progress)
+    prepared = [
+        _joined(model, table, one, references[model.name]) for (model, table), one in zip(found, converted, strict=True)
+    ]
+    return _checked(prepared, config.check, folder, progress)
+
+
+def _joined(
+    model: NamedModel, table: ModelConfig, converted: Converted, reference: Outcome[ReferenceRequest, Reference]
+) -> Prepared:
+    errors = [error for error in (converted.error, reference.error) if error]
+    same = len(errors) == 2 and str(errors[0]) == str(errors[1])
+    return Prepared(
+        model=model,
+        table=table,
+        converted=converted,
+        artifacts=tuple(msgspec.structs.replace(a, model=model.name) for a in converted.artifacts),
+        reference=reference.value,
+        errors=tuple(errors[:1] if same else errors),
+    )
+
+
+def _references(
+    found: Sequence[tuple[NamedModel, ModelConfig]], folder: Path, work: Path, progress: Progress
+) -> dict[str, Outcome[ReferenceRequest, Reference]]:
+    """The reference of each model by its name, made in worker processes."""
+    tasks = []
+    for model, table in found:
+        scratch = work / "reference" / model.name
+        scratch.mkdir(parents=True)
+        request = ReferenceRequest(
+            source=model.source,
+            fixed_dimensions=model.dimensions,
+            test_data=table.test_data or "",
+            labels=table.labels or "",
+            seed=SEED,
+            folder=str(folder / "reference" / model.name),
+            work_folder=str(scratch),
+        )
+        tasks.append(Task(label=model.source.name, request=request, memory_bytes=needed_bytes(2 * model.size_bytes)))
+    outcomes = {}
+    with progress.stage("reference", len(tasks)) as stage:
+        for outcome in run_tasks(make_reference, Reference, tasks, memory_bytes=memory_budget()):
+            outcomes[Path(outcome.task.request.folder).name] = outcome
+            stage.done()
+    return outcomes
+
+
+def _checked(prepared: list[Prepared], config: CheckConfig, folder: Path, progress: Progress) -> list[Prepared]:
+    """The same models with their artifacts' checks: one process per artifact, as a crash of one costs no other."""
+    tasks = [
+        Task(
+            label=f"{one.model.name}.{artifact.variant.name}",
+            request=CheckRequest(
+                artifact=artifact,
+                file=str(folder / ARTIFACTS / artifact.file),
+                reference=one.reference,
+                tolerance=tolerance_for(one.reference, config),
+            ),
+            memory_bytes=needed_bytes(2 * artifact.size_bytes),
+        )
+        for one in prepared
+        if one.reference
+        for artifact in one.artifacts
+    ]
+    checks: dict[tuple[str, str], tuple[OutputCheck, ...]] = {}
+    errors: dict[str, list[PipelineError]] = {}
+    with progress.stage("check", len(tasks)) as stage:
+        for outcome in run_tasks(check_artifact, CheckResult, tasks, memory_bytes=memory_budget()):
+            artifact = outcome.task.request.artifact
+            if outcome.value:
+                checks[artifact.model, artifact.variant.name] = outcome.value.checks
+            if outcome.error:
+                errors.setdefault(artifact.model, []).append(outcome.error)
+            stage.done()
+    return [_with_checks(one, checks, errors.get(one.model.name, [])) for one in prepared]
+
+
+def _with_checks(
+    one: Prepared, checks: dict[tuple[str, str], tuple[OutputCheck, ...]], errors: list[PipelineError]
+) -> Prepared:
+    own = {variant: found for (model, variant), found in checks.items() if model == one.model.name}
+    return replace(one, checks=own, errors=(*one.errors, *errors))

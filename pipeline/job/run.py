@@ -1,0 +1,234 @@
+"""The sequence of the whole job, and what it leaves in its output folder."""
+
+import contextlib
+import fcntl
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from device_runner.device import DeviceFacts
+from device_runner.result import utc_now
+from pipeline.batch import scratch
+from pipeline.campaign import Lane, baseline_of, check_patterns, plan_lanes
+from pipeline.config import Config, wanted_variants
+from pipeline.conversion import config_texts
+from pipeline.errors import ConfigError, ExitCode
+from pipeline.files import make_folder, write_bytes, write_text
+from pipeline.job.assemble import Assembled, assemble
+from pipeline.job.devices import Opened, opened
+from pipeline.job.judge import OutputJudge, inputs_of
+from pipeline.job.prepare import ARTIFACTS, Prepared, find, prepare
+from pipeline.job.record import (
+    JobRecord,
+    PlannedLane,
+    conversion_skips,
+    encode_record,
+    host,
+    model_facts,
+    notes,
+    planned_lane,
+    preparation_failures,
+    skipped_row,
+    versions,
+)
+from pipeline.job.ship import ship
+from pipeline.measure import Left, Plan, measure
+from pipeline.progress import Progress
+from pipeline.release.manifest import Content
+from pipeline.report.model import Skipped
+from pipeline.store import CampaignRecord, Store, open_store
+from pipeline.variant import Artifact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """What the command line adds to a config."""
+
+    output: Path | None = None
+    devices: tuple[str, ...] = ()
+    library: str | None = None
+    convert_only: bool = False
+    resume: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """What a job left: the report, its folder, the bundle's content (None: nothing may ship), how it ended."""
+
+    assembled: Assembled
+    folder: Path
+    content: Content | None
+    left: tuple[Left, ...] = ()
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """4 when an output check failed, 1 when anything else did, 0 when all is done."""
+        record, report = self.assembled.record, self.assembled.report
+        checks = [c for variants in record.checks.values() for found in variants.values() for c in found]
+        checks += [check for row in report.rows for check in row.checks]
+        if not all(check.passed for check in checks):
+            return ExitCode.CHECK_FAILED
+        return ExitCode.SOME_FAILED if report.failures or self.left or not self.content else ExitCode.DONE
+
+
+def output_folder(config: Config, options: JobOptions) -> Path:
+    """Where results go: the command line goes before the config, the config before output/NAME."""
+    return options.output or Path(config.output.folder or Path("output") / config.name)
+
+
+def database_url(config: Config, folder: Path) -> str:
+    """The database of a job: the config's, or a file in its output folder."""
+    return config.output.database or f"sqlite:///{folder / 'results.sqlite'}"
+
+
+def run_job(config: Config, options: JobOptions, progress: Progress) -> JobResult:
+    """Do the whole job; raises PipelineError when nothing of it can be done."""
+    folder = output_folder(config, options)
+    found = find(config)
+    check_patterns(config.runs, wanted_variants(config.variants))
+    with locked(folder), scratch(folder) as work:
+        prepared = prepare(config, found, folder, work, progress)
+        write_operator_configs(folder, [artifact for one in prepared for artifact in one.artifacts])
+        with open_store(database_url(config, folder)) as store:
+            job = _Job(config, options, prepared, folder, store)
+            campaign, left = job.enter_unmeasured() if options.convert_only else job.measure(work, progress)
+            assembled = assemble(store, campaign)
+        content = ship(assembled, folder)
+        write_reports(assembled, folder)
+    return JobResult(assembled=assembled, folder=folder, content=content, left=tuple(left))
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other jobs out of this output folder; raises ConfigError when one is in it."""
+    make_folder(folder)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                "another job works in this output folder",
+                where=str(folder),
+                why="two at once would measure each other",
+                remedy="wait for it, or choose another folder with --output",
+            ) from error
+        yield
+
+
+def write_operator_configs(folder: Path, artifacts: Sequence[Artifact]) -> None:
+    """Both operator configs of everything that was converted."""
+    if artifacts:
+        texts = config_texts([folder / ARTIFACTS / artifact.file for artifact in artifacts])
+        for name, text in texts.items():
+            write_text(folder / name, text)
+
+
+def write_reports(assembled: Assembled, folder: Path) -> None:
+    """results.json, report.md and report.html."""
+    from pipeline.report import document, html, markdown
+
+    write_bytes(folder / document.FILE_NAME, document.encode(assembled.report))
+    write_text(folder / markdown.FILE_NAME, markdown.render(assembled.report))
+    write_text(folder / html.FILE_NAME, html.render(assembled.report))
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A campaign of prepared models: enters it in the store and measures it."""
+
+    config: Config
+    options: JobOptions
+    prepared: Sequence[Prepared]
+    folder: Path
+    store: Store
+
+    def enter_unmeasured(self) -> tuple[CampaignRecord, list[Left]]:
+        """Enter a campaign of which nothing is measured."""
+        return self._enter({}, [], []), []
+
+    def measure(self, work: Path, progress: Progress) -> tuple[CampaignRecord, list[Left]]:
+        """Open the devices, enter the plan, run what is not stored yet."""
+        with opened(self.options.devices or self.config.devices) as field:
+            measurable = [artifact for one in self.prepared if one.reference for artifact in one.artifacts]
+            lanes, skipped = plan_lanes(self.config.runs, measurable, list(field.facts.values()))
+            campaign = self._enter(field.facts, lanes, [*map(skipped_row, skipped), *field.unusable])
+            plan = self._plan(campaign.id, lanes, field)
+            with progress.stage("measure", len(lanes) * self.config.measure.rounds) as stage:
+
+                def tell(_: str, lane: Lane, number: int) -> None:
+                    stage.at(f"round {number + 1}: {lane.key}")
+                    stage.done()
+
+                return campaign, measure(plan, field.devices, self.store, work, tell)
+
+    def _plan(self, campaign: str, lanes: Sequence[Lane], field: Opened) -> Plan:
+        references = {one.model.name: one.reference for one in self.prepared if one.reference}
+        inputs = {
+            one.model.name: inputs_of(one.reference, one.model.dimensions) for one in self.prepared if one.reference
+        }
+        return Plan(
+            campaign=campaign,
+            lanes=lanes,
+            measure=self.config.measure,
+            artifacts=self.folder / ARTIFACTS,
+            inputs=inputs,
+            libraries=dict.fromkeys(field.devices, self.options.library),
+            judge=OutputJudge(references, self.config.check),
+        )
+
+    def _enter(
+        self, facts: Mapping[str, DeviceFacts], lanes: Sequence[Lane], skipped: Sequence[Skipped]
+    ) -> CampaignRecord:
+        """Store the plan before anything is measured; with `resume` the last one of the same plan goes on."""
+        record = self._record(lanes, skipped)
+        campaign = CampaignRecord(
+            id=f"{utc_now()}-{secrets.token_hex(3)}",
+            name=self.config.name,
+            created_at=utc_now(),
+            document=encode_record(record),
+        )
+        known = self._resumed(record) if self.options.resume else None
+        if known:
+            return known
+        self.store.start(campaign)
+        for device in facts.values():
+            self.store.add_device(campaign.id, device)
+        for one in self.prepared:
+            for artifact in one.artifacts:
+                self.store.add_artifact(campaign.id, artifact)
+        return campaign
+
+    def _resumed(self, record: JobRecord) -> CampaignRecord | None:
+        """The newest campaign with the same config and lanes."""
+        document = encode_record(record)
+        same = [
+            campaign
+            for campaign in self.store.campaigns()
+            if all(campaign.document.get(key) == document[key] for key in ("config", "lanes", "versions"))
+        ]
+        return same[-1] if same else None
+
+    def _record(self, lanes: Sequence[Lane], skipped: Sequence[Skipped]) -> JobRecord:
+        prepared = self.prepared
+        return JobRecord(
+            config=self.config,
+            host=host(),
+            versions=versions(),
+            models=tuple(model_facts(one) for one in prepared),
+            lanes=tuple(_planned(lanes, self.config.measure.baseline)),
+            skipped=(*conversion_skips(prepared), *skipped),
+            failures=tuple(preparation_failures(prepared)),
+            warnings=tuple(notes(prepared)),
+            checks={one.model.name: one.checks for one in prepared},
+        )
+
+
+def _planned(lanes: Sequence[Lane], baseline: str | None) -> Iterator[PlannedLane]:
+    """The lanes with the baseline of each device and model marked."""
+    groups: dict[tuple[str, str], list[Lane]] = {}
+    for lane in lanes:
+        groups.setdefault((lane.device, lane.artifact.model), []).append(lane)
+    for group in groups.values():
+        first = baseline_of(group, baseline)
+        yield from (planned_lane(lane, baseline=lane is first) for lane in group)
