@@ -4,6 +4,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -77,6 +78,12 @@ def _members(archive: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
     return [SourceModel(path=str(archive), member=name) for name in names if name.lower().endswith(suffixes)]
 
 
+@lru_cache(maxsize=1)
+def _open_archive(path: str, _mtime_ns: int, _size: int) -> zipfile.ZipFile:
+    """An archive kept open for its next member: reading the directory of thousands costs more than most models."""
+    return zipfile.ZipFile(path)
+
+
 class Spool:
     """Brings members of an archive to a folder of its own, where their sizes are bounded and their names are ours."""
 
@@ -89,6 +96,22 @@ class Spool:
         """Extract the model; ModelError when it cannot be read, lies outside the archive's root or is too large."""
         self._fetch(self.source.member, self.path)
         return self.path
+
+    def head(self, count: int) -> bytes:
+        """The first bytes of the model, without extracting it; ModelError as for `fetch_model`."""
+        where = self.source.name
+        try:
+            with self._archive().open(self.source.member) as packed:
+                return packed.read(count)
+        except KeyError as error:
+            raise ModelError("no such member in the archive", where=where, remedy="list the archive") from error
+        except ZIP_ERRORS as error:
+            raise ModelError("the archive's member cannot be extracted", where=where, why=str(error),
+                             remedy="make the archive anew, without a password") from error  # fmt: skip
+
+    def _archive(self) -> zipfile.ZipFile:
+        status = Path(self.source.path).stat()
+        return _open_archive(self.source.path, status.st_mtime_ns, status.st_size)
 
     def fetch_beside(self, location: str) -> None:
         """Extract the file that the model names as external data, to the same place relative to the model.
@@ -106,10 +129,10 @@ class Spool:
             raise ModelError("the archive's entry lies outside its root", where=where, why=member,
                              remedy="make the archive anew with relative names")  # fmt: skip
         try:
-            with zipfile.ZipFile(self.source.path) as archive:
-                if optional and member not in archive.NameToInfo:
-                    return
-                self._extract(archive, archive.getinfo(member), target)
+            archive = self._archive()
+            if optional and member not in archive.NameToInfo:
+                return
+            self._extract(archive, archive.getinfo(member), target)
         except KeyError as error:
             raise ModelError("no such member in the archive", where=where, remedy="list the archive") from error
         except ZIP_ERRORS as error:

@@ -8,8 +8,9 @@ import msgspec
 
 from pipeline.errors import PipelineError
 from pipeline.model_sources import SourceModel
-from pipeline.partition.answer import BodyClaim, Decision, ModelAnswer, Optimize, Refusal, Settings
+from pipeline.partition.answer import BodyClaim, Decision, LoadForecast, ModelAnswer, Optimize, Refusal, Settings
 from pipeline.partition.claim import Claim, bodies, claim
+from pipeline.partition.cuts import cuts
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.inlining import before_partitioning
 from pipeline.partition.subject import Subject, body_types, open_subject, tensor_reader
@@ -30,15 +31,13 @@ def judge(request: PartitionRequest) -> ModelAnswer:
         with tempfile.TemporaryDirectory(prefix="ort-mobile-") as folder:
             return _judge(request, Path(folder))
     except PipelineError as error:
-        return _failed(request, "; ".join(part for part in (error.what, error.why) if part), error.remedy)
+        return failed_answer(request, error)
 
 
 def _judge(request: PartitionRequest, work_folder: Path) -> ModelAnswer:
     subject = open_subject(request.source, work_folder)
     graph = unique_dq(_view(subject, work_folder, request))
     found = claim(graph, request.settings)
-    if found.fatal is not None:
-        return _failed(request, found.fatal.text, found.fatal.remedy)
     return _answer(request, graph, found)
 
 
@@ -65,13 +64,15 @@ def _release(settings: Settings) -> str:
     return ".".join(str(part) for part in settings.ort_release)
 
 
-def _failed(request: PartitionRequest, error: str, remedy: str) -> ModelAnswer:
+def failed_answer(request: PartitionRequest, error: PipelineError | None) -> ModelAnswer:
+    """The answer where nothing is known but what went wrong."""
+    text = "; ".join(part for part in (error.what, error.why) if part) if error else "no answer"
     return ModelAnswer(
         path=request.source.name,
         ep=request.settings.provider.value,
         ort_release=_release(request.settings),
-        error=error,
-        remedy=remedy or None,
+        error=text,
+        remedy=(error.remedy or None) if error else None,
     )
 
 
@@ -85,7 +86,22 @@ def _answer(request: PartitionRequest, graph: Graph, found: Claim) -> ModelAnswe
         partitions=found.names(),
         subgraphs=tuple(_body_claims(graph, request.settings)),
         decisions=tuple(_decisions(graph, found)),
+        cuts=cuts(graph, request.settings, found),
+        load=_load(found),
+        shapes_from=_shapes_from(),
     )
+
+
+def _load(found: Claim) -> LoadForecast:
+    if found.fatal is not None:
+        return LoadForecast(error=found.fatal.text, remedy=found.fatal.remedy or None)
+    return LoadForecast(partitions=len(found.groups))
+
+
+def _shapes_from() -> str:
+    import onnxruntime
+
+    return f"onnxruntime {onnxruntime.__version__}"
 
 
 def _body_claims(graph: Graph, settings: Settings) -> Iterable[BodyClaim]:

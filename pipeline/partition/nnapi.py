@@ -241,6 +241,8 @@ class _Judge:
         )
         lonely = [g for g in found.groups if len(g) == 1 and g[0].op_type in LONELY]
         constant_only = [tuple(n for u in g for n in u.nodes) for g in groups if self._all_constant(g) and len(g) > 0]
+        if fatal is not None:
+            return Claim(refusals=refusals, fatal=fatal)
         found = without(found, lonely, LONELY_REFUSAL)
         return without(found, constant_only, CONSTANT_REFUSAL)
 

@@ -28,16 +28,23 @@ class Subject:
 
 def open_subject(source: SourceModel, work_folder: Path) -> Subject:
     """Find out what a file is and load its graph without the weights; ModelError when it is no model."""
-    path = Spool(source, work_folder).fetch_model() if source.member else Path(source.path)
+    if _head(source, work_folder)[4:8] == ORT_IDENTIFIER:
+        path = Spool(source, work_folder).fetch_model() if source.member else Path(source.path)
+        return Subject(source=source, path=path, loaded=None)
+    loaded = load_model(source, work_folder)
+    return Subject(source=source, path=loaded.path, loaded=loaded)
+
+
+def _head(source: SourceModel, work_folder: Path) -> bytes:
+    if source.member:
+        return Spool(source, work_folder).head(8)
     try:
-        with path.open("rb") as opened:
-            head = opened.read(8)
+        with Path(source.path).open("rb") as opened:
+            return opened.read(8)
     except OSError as error:
         raise ModelError(
             "the model cannot be read", where=source.name, why=str(error), remedy="check the path"
         ) from error
-    loaded = None if head[4:8] == ORT_IDENTIFIER else load_model(source, work_folder)
-    return Subject(source=source, path=path, loaded=loaded)
 
 
 def tensor_reader(loaded: LoadedModel) -> "_Reader":

@@ -1,0 +1,92 @@
+"""The words of the command line and of configs as `Settings`."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+
+from pipeline.errors import ConfigError
+from pipeline.partition.answer import DEFAULT_RELEASE, Provider, Settings
+
+FLAGS = ("0", "1")
+COREML_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "ModelFormat": ("NeuralNetwork", "MLProgram"),
+    "RequireStaticInputShapes": FLAGS,
+    "EnableOnSubgraphs": FLAGS,
+    "MLComputeUnits": ("ALL", "CPUOnly", "CPUAndGPU", "CPUAndNeuralEngine"),
+    "SpecializationStrategy": ("Default", "FastPrediction"),
+    "ProfileComputePlan": FLAGS,
+    "AllowLowPrecisionAccumulationOnGPU": FLAGS,
+    "ModelCacheDirectory": (),
+}
+"""Keys of the CoreML provider with the values it takes (any, where none are listed); others throw (ep_rules E.1)."""
+
+
+def installed_release() -> tuple[int, int]:
+    """(major, minor) of the onnxruntime that is installed; the default release when its name is another one."""
+    try:
+        return parse_release(metadata.version("onnxruntime"))
+    except metadata.PackageNotFoundError:
+        return DEFAULT_RELEASE
+
+
+def parse_release(text: str) -> tuple[int, int]:
+    """X.Y of a release; further parts are ignored. ConfigError when it is none."""
+    match = re.match(r"(\d{1,4})\.(\d{1,4})(\.|$)", text)
+    if match is None:
+        raise ConfigError(f"'{text}' is no release of ONNX Runtime", remedy="write it as in 1.23")
+    return int(match[1]), int(match[2])
+
+
+def parse_coreml_options(pairs: Iterable[str]) -> dict[str, str]:
+    """KEY=VALUE pairs of the CoreML provider; ConfigError for what it would refuse itself."""
+    found = {}
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        if key not in COREML_OPTIONS:
+            close = difflib.get_close_matches(key, COREML_OPTIONS, n=1)
+            raise ConfigError(
+                f"the CoreML provider has no option '{key}'",
+                remedy=f"did you mean {close[0]}?" if close else f"it has {', '.join(COREML_OPTIONS)}",
+            )
+        allowed = COREML_OPTIONS[key]
+        if allowed and value not in allowed:
+            raise ConfigError(f"{key} cannot be '{value}'", remedy=f"use {' or '.join(allowed)}")
+        found[key] = value
+    return found
+
+
+def make_settings(
+    provider: str,
+    *,
+    release: str = "",
+    api_level: int | None = None,
+    coreml_version: int | None = None,
+    coreml_options: Iterable[str] = (),
+    nnapi_flags: Iterable[str] = (),
+    stop_ops: str | None = None,
+) -> Settings:
+    """Settings from words; what is left out has ONNX Runtime's own default, the release is the installed one.
+
+    `stop_ops` is the session entry `ep.nnapi.partitioning_stop_ops`: names with commas between, none when empty (B.5).
+    """
+    coreml = parse_coreml_options(coreml_options)
+    chosen = Provider(provider)
+    _check_format(chosen, coreml.get("ModelFormat"))
+    defaults = Settings(provider=chosen)
+    return Settings(
+        provider=chosen,
+        ort_release=parse_release(release) if release else installed_release(),
+        api_level=defaults.api_level if api_level is None else api_level,
+        coreml_version=defaults.coreml_version if coreml_version is None else coreml_version,
+        require_static_input_shapes=coreml.get("RequireStaticInputShapes") == "1",
+        enable_on_subgraphs=coreml.get("EnableOnSubgraphs") == "1",
+        nnapi_flags=tuple(nnapi_flags),
+        stop_ops=defaults.stop_ops if stop_ops is None else tuple(name for name in stop_ops.split(",") if name),
+    )
+
+
+def _check_format(provider: Provider, asked: str | None) -> None:
+    expected = {Provider.COREML_NN: "NeuralNetwork", Provider.COREML_MLPROGRAM: "MLProgram"}.get(provider)
+    if asked is not None and expected is not None and asked != expected:
+        raise ConfigError(f"ModelFormat={asked} contradicts --ep {provider.value}", remedy="leave ModelFormat out")

@@ -1,0 +1,102 @@
+"""What `ort-mobile partition` shows in the terminal."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pipeline.partition.answer import ModelAnswer
+
+MOST_DETAILED = 20
+"""Up to so many models are shown with their cuts and reasons; more of them as one line each."""
+
+MOST_CUTS = 8
+MOST_REASONS = 12
+MOST_LINES = 200
+
+
+def show_answers(answers: Sequence[ModelAnswer]) -> None:
+    """Print answers to stdout; models that could not be judged to stderr."""
+    out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+    good = [answer for answer in answers if not answer.error]
+    for answer in answers:
+        if answer.error:
+            err.print(f"[bold red]error:[/] {escape(_clean(answer.path))}: {escape(_clean(answer.error))}")
+            if answer.remedy:
+                err.print(f"  [cyan]remedy:[/] {escape(_clean(answer.remedy))}")
+    if len(good) > MOST_DETAILED:
+        out.print(_overview(good))
+        return
+    for answer in good:
+        _show(out, answer)
+
+
+def _clean(text: str) -> str:
+    """Text of a model on one line without control characters, which could steer the terminal."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+
+
+def coverage(answer: ModelAnswer) -> float:
+    """The claimed share of the nodes, 0 to 1."""
+    return answer.claimed / answer.nodes if answer.nodes else 0.0
+
+
+def _overview(answers: Sequence[ModelAnswer]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("model", "nodes", "claimed", "partitions", "load"):
+        table.add_column(name, justify="left" if name in ("model", "load") else "right", overflow="fold")
+    for answer in answers[:MOST_LINES]:
+        row = (_clean(answer.path), str(answer.nodes), f"{coverage(answer):.0%}", str(len(answer.partitions)))
+        table.add_row(*map(escape, row), "[red]fails[/]" if answer.load and answer.load.error else "")
+    if len(answers) > MOST_LINES:
+        table.add_row(f"… {len(answers) - MOST_LINES} more: --json has all")
+    return table
+
+
+def _show(out: Console, answer: ModelAnswer) -> None:
+    sizes = ", ".join(str(len(group)) for group in answer.partitions) or "none"
+    out.print(f"[bold]{escape(_clean(answer.path))}[/]  {answer.ep}, ONNX Runtime {answer.ort_release}")
+    out.print(f"  {answer.claimed} of {answer.nodes} nodes claimed ({coverage(answer):.0%})")
+    out.print(f"  {len(answer.partitions)} partitions, of so many nodes: {sizes}")
+    for body in answer.subgraphs:
+        out.print(f"  inside {escape(_clean(body.owner))}: {len(body.partitions)} partitions")
+    if answer.load and answer.load.error:
+        out.print(f"  [bold red]does not load on the phone:[/] {escape(_clean(answer.load.error))}")
+        out.print(f"    [cyan]remedy:[/] {escape(_clean(answer.load.remedy or ''))}")
+    elif answer.load:
+        about = "about " if answer.load.estimate else ""
+        out.print(f"  on load: {about}{answer.load.partitions} compiled nodes")
+    _show_cuts(out, answer)
+    _show_reasons(out, answer)
+    for warning in answer.warnings:
+        out.print(f"  [yellow]note:[/] {escape(_clean(warning))}")
+    out.print()
+
+
+def _show_cuts(out: Console, answer: ModelAnswer) -> None:
+    if not answer.cuts:
+        return
+    out.print("  [bold]nodes that cut the graph[/], and what claiming each would give:")
+    for cut in answer.cuts[:MOST_CUTS]:
+        gain = f"partitions {len(answer.partitions)} → {cut.partitions}, nodes {answer.claimed} → {cut.claimed}"
+        out.print(f"    {escape(cut.op_type)} [dim]{escape(_clean(cut.output))}[/]  {gain}")
+        out.print(f"      {escape(_clean(cut.reason))}")
+        if cut.remedy:
+            out.print(f"      [cyan]remedy:[/] {escape(_clean(cut.remedy))}")
+    if len(answer.cuts) > MOST_CUTS:
+        out.print(f"    … {len(answer.cuts) - MOST_CUTS} more")
+
+
+def _show_reasons(out: Console, answer: ModelAnswer) -> None:
+    """Reasons of all refused nodes, equal ones once with their number."""
+    refused = [decision for decision in answer.decisions if not decision.claimed]
+    counted = Counter((d.op_type, d.reason or "", d.remedy or "") for d in refused)
+    if counted:
+        out.print("  [bold]refused nodes:[/]")
+    for (op_type, reason, remedy), count in counted.most_common(MOST_REASONS):
+        tail = f" [cyan]({escape(_clean(remedy))})[/]" if remedy else ""
+        out.print(f"    {count} x {escape(op_type)}: {escape(_clean(reason))}{tail}")
+    if len(counted) > MOST_REASONS:
+        out.print(f"    … {len(counted) - MOST_REASONS} more reasons: --json has all")
