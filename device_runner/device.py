@@ -74,7 +74,7 @@ class Device(Protocol):
 
 OPENERS: dict[str, str] = {
     "local": "device_runner.local:open_local",
-    "adb": "device_runner.adb:open_adb",
+    "adb": "device_runner.adb.device:open_adb",
     "android-host": "device_runner.android_host.device:open_android_host",
 }
 """First part of a device's name to the function that opens it with the rest; imported when asked for."""

@@ -20,7 +20,7 @@ class Text:
 
 TEXTS = (
     Text(
-        r"no NNAPI provider",
+        r"no NNAPI in this libonnxruntime",
         "this libonnxruntime was built without NNAPI",
         "run with the Android library of the app (its AAR), or leave nnapi out",
         FailureKind.PROVIDER_MISSING,

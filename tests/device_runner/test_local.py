@@ -179,7 +179,7 @@ def test_bad_inputs_are_named(
 
 
 @given(name=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30))
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_names_of_any_characters_survive(run: Run, tmp_path: Path, models: Path, name: str) -> None:
     kind = (TensorProto.FLOAT, [1])
     save_model(

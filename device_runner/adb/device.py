@@ -1,0 +1,348 @@
+"""The device `adb:SERIAL`: the probe on a phone (or a Linux device with adbd)."""
+
+import contextlib
+import re
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import msgspec
+
+from device_runner.adb.facts import facts_or_reason, read_conditions, read_facts
+from device_runner.adb.lease import take_lease
+from device_runner.adb.link import (
+    Link,
+    LinkError,
+    LinkLost,
+    LinkTimeout,
+    Output,
+    list_serials,
+    reconnect,
+    server_client,
+)
+from device_runner.adb.quote import script
+from device_runner.adb.store import NoSpace, Store
+from device_runner.device import DeviceFacts, Readiness
+from device_runner.errors import MissingError, RunnerError
+from device_runner.failures import explain
+from device_runner.files import missing_input, short_output, tensor_bytes
+from device_runner.local import GRACE_SECONDS, wheel_library
+from device_runner.options import impossible_here
+from device_runner.probe.build import HOST, build_probe
+from device_runner.probe.elf import NotElf, read_header
+from device_runner.probe.protocol import Places, decode_answer, encode_request, to_result
+from device_runner.result import (
+    Conditions,
+    Failure,
+    FailureKind,
+    Mark,
+    RunResult,
+    status_of,
+    utc_now,
+    without_measurement,
+)
+from device_runner.spec import RunSpec
+
+REMOTE_ROOT = "/data/local/tmp/ort-mobile"
+"""Where everything of ours lies on a device: the shell user may write and execute there."""
+
+CONDITIONS_AGE_SECONDS = 5.0
+"""How long conditions count as those of now: heat and charge change slowly, and asking costs a round trip."""
+
+RUN = """
+rm -rf "$1" && mkdir -p "$1" && cd "$1" || exit 90
+head -c "$2" > request || exit 91
+echo $$ > pid
+LD_LIBRARY_PATH="$4" ORT_DISABLE_TELEMETRY=1 exec "$3" request
+"""
+"""Run folder, bytes of the request on standard input, probe, folder of libraries."""
+
+KILL = 'kill -9 "$(cat "$1/pid")"; rm -rf "$1"'
+
+
+def open_adb(serial: str) -> "AdbDevice":
+    """The device with that serial; raises MissingError when it is not there, not ready or in use."""
+    client = server_client()
+    states = dict(list_serials(client))
+    if serial not in states:
+        known = ", ".join(states) or "none at all"
+        raise MissingError(
+            f"no device {serial!r}", why=f"the adb server knows: {known}", remedy="see `ort-mobile devices`"
+        )
+    device = AdbDevice(Link(client, serial))
+    facts = facts_or_reason(device.link, device.name, states[serial], REMOTE_ROOT)
+    if facts.readiness is not Readiness.READY:
+        raise MissingError(f"device {serial} is not ready", why=facts.advice, remedy="see `ort-mobile devices`")
+    return device
+
+
+def list_devices() -> list[DeviceFacts]:
+    """Facts of every device of the adb server, ready or not; raises MissingError without a server."""
+    client = server_client()
+    return [
+        facts_or_reason(Link(client, serial), f"adb:{serial}", state, REMOTE_ROOT)
+        for serial, state in list_serials(client)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What runs on the device: the probe, and the library where a spec names none (Android has no default)."""
+
+    probe: Path
+    library: Path | None
+
+
+def default_tools(facts: DeviceFacts) -> Tools:
+    """Probe for a device's system and first ABI; raises RunnerError when it cannot be built."""
+    if facts.platform == "android":
+        abi = next((abi for abi in facts.abis if abi in ("arm64-v8a", "x86_64")), facts.abis[0])
+        return Tools(build_probe(abi), None)
+    own = read_header(wheel_library()).abi
+    if facts.abis[0] == own:
+        return Tools(build_probe(HOST), wheel_library())
+    return Tools(build_probe({"arm64-v8a": "linux-aarch64"}.get(facts.abis[0], f"linux-{facts.abis[0]}")), None)
+
+
+class AdbDevice:
+    """Runs specs through an adb server. What goes wrong on the way is a typed failure of that run."""
+
+    def __init__(self, link: Link, *, root: str = REMOTE_ROOT, tools: Tools | None = None) -> None:
+        self.link = link
+        self.name = f"adb:{link.serial}"
+        self._root = root
+        self._tools = tools
+        self._store = Store(link, root)
+        self._folder = f"{root}/run-{secrets.token_hex(8)}"
+        self._facts: DeviceFacts | None = None
+        self._lost = False
+        self._conditions = Conditions()
+        self._conditions_at = -CONDITIONS_AGE_SECONDS
+        self._lease: BinaryIO = take_lease(self.name)
+
+    def facts(self) -> DeviceFacts:
+        """What it is; raises MissingError when it does not answer."""
+        try:
+            return self._known_facts()
+        except LinkError as error:
+            raise MissingError(f"{self.name} does not answer", why=str(error), remedy="check its cable") from error
+
+    @property
+    def pushed_bytes(self) -> int:
+        """Bytes that were pushed since it was opened."""
+        return self._store.pushed_bytes
+
+    def run(self, spec: RunSpec) -> RunResult:
+        """Execute one spec; a device that comes back after it was lost is used again, another one is not."""
+        try:
+            return self._run(spec)
+        except (LinkError, RunnerError, OSError) as error:
+            self._lost = self._lost or isinstance(error, LinkLost | LinkTimeout)
+            return without_measurement(spec, self.name, _failure_of(error))
+
+    def close(self) -> None:
+        """Remove the run folder and give the device back."""
+        with contextlib.suppress(LinkError, RunnerError):
+            self.link.shell(script('rm -rf "$1"', self._folder), seconds=5.0)
+        self._lease.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, spec: RunSpec) -> RunResult:
+        facts = self._found_again() if self._lost else self._known_facts()
+        tools = self._tools = self._tools or default_tools(facts)
+        library = Path(spec.library) if spec.library else tools.library
+        failure = impossible_here(spec.options, facts) or missing_input(spec) or _wrong_library(library, facts)
+        if failure or library is None:
+            return without_measurement(spec, self.name, failure or _NO_LIBRARY)
+        places = self._places(spec, library)
+        probe = self._store.put(tools.probe)
+        started, before = utc_now(), self._current_conditions()
+        output = self._execute(spec, encode_request(spec, places, watch_stdin=True), probe)
+        result = self._result(spec, output)
+        marks = (*result.marks, *_marks(facts, before))
+        return msgspec.structs.replace(
+            result, started_at=started, before=before, after=self._current_conditions(), marks=marks
+        )
+
+    def _places(self, spec: RunSpec, library: Path) -> Places:
+        """Push what the run needs; its own files go under the run folder."""
+        return Places(
+            library=self._store.put(library, ".so"),
+            model=self._store.put(Path(spec.model), Path(spec.model).suffix.lower()),
+            inputs=tuple(self._store.put(Path(tensor.file)) for tensor in spec.inputs),
+            labelled=self._store.put(Path(spec.labelled.file)) if spec.labelled else None,
+            outputs=None if spec.outputs_folder is None else f"{self._folder}/output_",
+            profile=f"{self._folder}/profile" if spec.profile else None,
+        )
+
+    def _execute(self, spec: RunSpec, request: bytes, probe: str) -> Output:
+        arguments = script(RUN, self._folder, str(len(request)), probe, f"{self._root}/store")
+        try:
+            return self.link.shell(arguments, stdin=request, seconds=spec.timeout_seconds + GRACE_SECONDS)
+        except LinkTimeout:
+            with contextlib.suppress(LinkError):
+                self.link.shell(script(KILL, self._folder), seconds=5.0)
+            raise
+
+    def _result(self, spec: RunSpec, output: Output) -> RunResult:
+        answer = decode_answer(output.stdout)
+        if isinstance(answer, Failure):
+            return without_measurement(spec, self.name, _ended(output, answer))
+        result = to_result(spec, self.name, answer)
+        if spec.outputs_folder is None or result.failure:
+            return msgspec.structs.replace(result, outputs=(), profile_file=None)
+        return self._with_files(spec, result, Path(spec.outputs_folder))
+
+    def _with_files(self, spec: RunSpec, result: RunResult, target: Path) -> RunResult:
+        """Fetch outputs and profile into a folder beside the target, and move them there when all are whole."""
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target, prefix=".pull-") as name:
+            folder = Path(name)
+            outputs = tuple(
+                msgspec.structs.replace(tensor, file=self._fetch(tensor.file, folder, tensor_bytes(tensor)))
+                for tensor in result.outputs
+            )
+            if failure := short_output(outputs):
+                return msgspec.structs.replace(result, status=status_of(failure), failure=failure, outputs=())
+            profile = result.profile_file and self._fetch(result.profile_file, folder, 1 << 30)
+            for file in folder.iterdir():
+                shutil.move(file, target / file.name)
+        return msgspec.structs.replace(
+            result,
+            outputs=tuple(msgspec.structs.replace(t, file=str(target / Path(t.file).name)) for t in outputs),
+            profile_file=profile and str(target / Path(profile).name),
+        )
+
+    def _fetch(self, remote: str, folder: Path, limit_bytes: int) -> str:
+        """Fetch one file of the run folder; the name is the device's word, so only its last part counts."""
+        name = remote.rpartition("/")[2]
+        if not re.fullmatch(r"(output_\d+\.raw|profile[\w.-]*)", name):
+            raise LinkError(f"the device names a file that is none of ours: {remote!r}")
+        target = folder / name
+        self.link.pull(f"{self._folder}/{name}", target, seconds=20.0 + limit_bytes / 1e6, limit_bytes=limit_bytes)
+        return str(target)
+
+    def _known_facts(self) -> DeviceFacts:
+        if self._facts is None:
+            self._facts = read_facts(self.link, self.name, self._root)
+        return self._facts
+
+    def _found_again(self) -> DeviceFacts:
+        """After a loss: join it again, make sure that it is the same one, and believe nothing of what was pushed."""
+        if ":" in self.link.serial:
+            reconnect(self.link.client, self.link.serial)
+        facts, before = read_facts(self.link, self.name, self._root), self._facts
+        if before and (facts.fingerprint, facts.model, facts.abis) != (before.fingerprint, before.model, before.abis):
+            raise LinkError(f"another device answers: {facts.model} {facts.fingerprint}, not {before.model}")
+        self._store.forget()
+        self._lost = False
+        self._facts = facts
+        return facts
+
+    def _current_conditions(self) -> Conditions:
+        if time.monotonic() - self._conditions_at >= CONDITIONS_AGE_SECONDS:
+            self._conditions = read_conditions(self.link)
+            self._conditions_at = time.monotonic()
+        return self._conditions
+
+
+_NO_LIBRARY = Failure(
+    kind=FailureKind.MISSING_LIBRARY,
+    message="the spec names no library, and there is no default for this device",
+    cause="Android has no libonnxruntime of its own",
+    remedy="give the libonnxruntime.so of the device's ABI from the app's AAR",
+)
+
+
+def _wrong_library(library: Path | None, facts: DeviceFacts) -> Failure | None:
+    """Why a library cannot be loaded there, seen from its header: another ABI, or too small an alignment."""
+    if library is None:
+        return None
+    try:
+        elf = read_header(library)
+    except (NotElf, OSError) as error:
+        kind = FailureKind.MISSING_LIBRARY if isinstance(error, OSError) else FailureKind.WRONG_LIBRARY
+        return Failure(
+            kind=kind, message=f"{library}: {error}", cause="no library to push", remedy="check the path of the library"
+        )
+    if elf.abi not in facts.abis:
+        return Failure(
+            kind=FailureKind.WRONG_LIBRARY,
+            message=f"{library} is for {elf.abi}; the device runs {', '.join(facts.abis)}",
+            cause="the library is for another processor",
+            remedy=f"give the library of {facts.abis[0]}",
+        )
+    if facts.page_bytes > elf.page_bytes:
+        sizes = f"program alignment ({elf.page_bytes}) cannot be smaller than system page size ({facts.page_bytes})"
+        return explain(Failure(kind=FailureKind.WRONG_LIBRARY, message=f"{library}: {sizes}"))
+    return None
+
+
+FAILURES: tuple[tuple[type[Exception], FailureKind], ...] = (
+    (LinkLost, FailureKind.LOST_DEVICE),
+    (LinkTimeout, FailureKind.TIMEOUT),
+    (NoSpace, FailureKind.NO_SPACE),
+    (LinkError, FailureKind.DEVICE_ERROR),
+    (MissingError, FailureKind.LOST_DEVICE),
+    (Exception, FailureKind.DEVICE_ERROR),
+)
+
+
+def _failure_of(error: Exception) -> Failure:
+    kind = next(kind for sort, kind in FAILURES if isinstance(error, sort))
+    cause, remedy = (error.why, error.remedy) if isinstance(error, RunnerError) else ("", "")
+    return explain(Failure(kind=kind, message=str(error), cause=cause, remedy=remedy))
+
+
+ENDS: dict[int, tuple[FailureKind, str]] = {
+    90: (FailureKind.NO_SPACE, "the run folder could not be made"),
+    91: (FailureKind.NO_SPACE, "the request could not be written"),
+    126: (FailureKind.WRONG_DEVICE, "the device cannot execute the probe"),
+    127: (FailureKind.DEVICE_ERROR, "the probe is not there"),
+    137: (FailureKind.OUT_OF_MEMORY, "the probe was killed"),
+}
+"""Exit codes of the shell where there is no document (RUN's own, POSIX's, 128 + SIGKILL)."""
+
+SIGNALS: dict[int, str] = {
+    4: "SIGILL",
+    5: "SIGTRAP",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    11: "SIGSEGV",
+}
+"""Linux's numbers: the host may be another system."""
+
+
+def _ended(output: Output, garbage: Failure) -> Failure:
+    """What the end of a probe without a document means."""
+    said = output.stderr[-1000:].decode("utf-8", "replace").strip()
+    signal = SIGNALS.get(output.code - 128)
+    crash = (FailureKind.CRASH, f"the probe ended by {signal}") if signal else None
+    kind, text = ENDS.get(output.code) or crash or (garbage.kind, garbage.message)
+    message = f"{text} (exit code {output.code}): {said}" if said else f"{text} (exit code {output.code})"
+    return explain(Failure(kind=kind, message=message, signal=signal))
+
+
+def _marks(facts: DeviceFacts, before: Conditions) -> list[Mark]:
+    """What a reader must know of the device: heat from `moderate` on throttles; Linux devices are no phones."""
+    checks: tuple[tuple[Mark, Callable[[], bool | None]], ...] = (
+        (Mark.NOT_A_PHONE, lambda: facts.platform != "android"),
+        (Mark.THROTTLED, lambda: (before.thermal_status or 0) >= 2),
+        (Mark.CHARGING, lambda: before.charging),
+    )
+    return [mark for mark, holds in checks if holds()]

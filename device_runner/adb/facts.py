@@ -1,0 +1,175 @@
+"""What a device says of itself, in one round trip, and how that is read. Whatever it says is text until it parses."""
+
+import re
+from collections.abc import Sequence
+
+from device_runner.adb.link import Link, LinkError, LinkLost, LinkTimeout
+from device_runner.adb.quote import script
+from device_runner.device import DeviceFacts, Readiness
+from device_runner.result import Conditions
+
+PROPERTIES = (
+    "ro.build.version.sdk", "ro.build.version.release", "ro.product.cpu.abilist", "ro.product.manufacturer",
+    "ro.product.model", "ro.soc.manufacturer", "ro.soc.model", "ro.board.platform", "ro.hardware.chipname",
+    "ro.chipname", "ro.hardware", "ro.build.fingerprint",
+)  # fmt: skip
+
+SOC_PROPERTIES = ("ro.soc.model", "ro.board.platform", "ro.hardware.chipname", "ro.chipname", "ro.hardware")
+"""Where the name of the chip stands, best first: ro.soc.* came with API level 31."""
+
+SECTIONS = {
+    "machine": "uname -m",
+    "meminfo": "cat /proc/meminfo",
+    "page": "getconf PAGE_SIZE",
+    "max_khz": "cat /sys/devices/system/cpu/cpu[0-9]*/cpufreq/cpuinfo_max_freq",
+    "free": 'df -k "$root" || df -k /data/local/tmp',
+    "kernel": "uname -r",
+    "battery": "dumpsys battery",
+    "thermal": "dumpsys thermalservice",
+    "nnapi": "ls /system/lib64/libneuralnetworks.so /apex/com.android.neuralnetworks/lib64/libneuralnetworks.so"
+    " /system/lib/libneuralnetworks.so",
+}
+"""Name to command; what a device does not have or allow gives nothing."""
+
+CONDITIONS = {
+    "battery": "dumpsys battery",
+    "thermal": "dumpsys thermalservice",
+    "power": "dumpsys power",
+    "now_khz": "cat /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq",
+}
+
+ABI_OF_MACHINE = {"x86_64": "x86_64", "aarch64": "arm64-v8a", "armv7l": "armeabi-v7a", "i686": "x86"}
+
+
+def ask(link: Link, sections: dict[str, str], properties: Sequence[str] = (), root: str = "/") -> dict[str, str]:
+    """Output of each section and value of each property, all in one round trip. Raises LinkError."""
+    lines = ["root=$1; shift", 'for key in "$@"; do getprop "$key" 2>/dev/null; printf "\\0"; done']
+    lines += [f'{{ {command}; }} 2>/dev/null; printf "\\0"' for command in sections.values()]
+    output = link.shell(script("\n".join(lines), root, *properties), seconds=30.0)
+    values = [part.strip() for part in output.text.split("\0")]
+    return dict(zip((*properties, *sections), values, strict=False))
+
+
+def read_facts(link: Link, name: str, root: str) -> DeviceFacts:
+    """What the device is. Raises LinkError when it cannot be asked."""
+    return parse_facts(name, ask(link, SECTIONS, PROPERTIES, root))
+
+
+def read_conditions(link: Link) -> Conditions:
+    """State of the device now: heat, battery, screen, clocks. Raises LinkError."""
+    return parse_conditions(ask(link, CONDITIONS))
+
+
+def parse_facts(name: str, said: dict[str, str]) -> DeviceFacts:
+    """Facts from what a device said; what makes no sense counts as not said."""
+    api_level = _number(said.get("ro.build.version.sdk", ""))
+    listed = [abi for abi in said.get("ro.product.cpu.abilist", "").split(",") if re.fullmatch(r"[\w-]{2,20}", abi)]
+    machine = ABI_OF_MACHINE.get(said.get("machine", ""), said.get("machine", ""))
+    conditions = parse_conditions(said)
+    return DeviceFacts(
+        name=name,
+        platform="android" if api_level else "linux",
+        manufacturer=_line(said.get("ro.product.manufacturer", "")),
+        model=_line(said.get("ro.product.model", "")),
+        soc=_soc(said),
+        abis=tuple(listed or [machine]),
+        api_level=api_level,
+        os_release=_line(said.get("ro.build.version.release", "") or said.get("kernel", "")),
+        fingerprint=_line(said.get("ro.build.fingerprint", "")),
+        core_max_mhz=_mhz(said.get("max_khz", "")),
+        memory_bytes=_match(r"MemTotal:\s*(\d+) kB", said.get("meminfo", "")) * 1024,
+        page_bytes=_number(said.get("page", "")),
+        free_bytes=free_bytes(said.get("free", "")),
+        battery_percent=conditions.battery_percent,
+        charging=conditions.charging,
+        thermal_status=conditions.thermal_status,
+        nnapi=bool(said.get("nnapi")) if api_level else False,
+    )
+
+
+def parse_conditions(said: dict[str, str]) -> Conditions:
+    """Conditions from `dumpsys battery`, `thermalservice` and `power`; None for what is not said."""
+    battery = said.get("battery", "")
+    level, scale = _found(r"^\s*level: (\d+)", battery), _match(r"^\s*scale: (\d+)", battery) or 100
+    tenths = _found(r"^\s*temperature: (-?\d+)", battery)
+    awake = re.search(r"mWakefulness=(\w+)", said.get("power", ""))
+    return Conditions(
+        thermal_status=_found(r"^Thermal Status: (\d)", said.get("thermal", "")),
+        battery_percent=None if level is None else min(100, level * 100 // scale),
+        battery_celsius=None if tenths is None else tenths / 10,
+        charging=_charging(battery),
+        screen_on=awake and awake.group(1) == "Awake",
+        cpu_mhz=_mhz(said.get("now_khz", "")),
+    )
+
+
+def _charging(battery: str) -> bool | None:
+    powered: list[str] = re.findall(r"^\s*(?:AC|USB|Wireless|Dock) powered: (true|false)", battery, re.MULTILINE)
+    return "true" in powered if powered else None
+
+
+def free_bytes(df: str) -> int:
+    """Free bytes by the last line of `df -k`; 0 when it does not tell. A long name may stand on a line of its own."""
+    numbers = re.findall(r"(\d+)\s+(\d+)\s+(\d+)\s+\d+%", df)
+    return int(numbers[-1][2]) * 1024 if numbers else 0
+
+
+def _soc(said: dict[str, str]) -> str:
+    name = next((said[key] for key in SOC_PROPERTIES if said.get(key)), "")
+    return _line(f"{said.get('ro.soc.manufacturer', '')} {name}")
+
+
+def _line(text: str) -> str:
+    """One short printable line."""
+    return "".join(char for char in " ".join(text.split()) if char.isprintable())[:200]
+
+
+def _mhz(text: str) -> tuple[int, ...]:
+    return tuple(int(khz) // 1000 for khz in text.split()[:1024] if re.fullmatch(r"\d{3,9}", khz))
+
+
+def _number(text: str) -> int:
+    return int(text) if re.fullmatch(r"\d{1,9}", text) else 0
+
+
+def _found(pattern: str, text: str) -> int | None:
+    match = re.search(pattern, text[:100_000], re.MULTILINE)
+    return int(match.group(1)[:9]) if match else None
+
+
+def _match(pattern: str, text: str) -> int:
+    return _found(pattern, text) or 0
+
+
+STATES: dict[str, tuple[Readiness, str]] = {
+    "device": (Readiness.READY, ""),
+    "unauthorized": (Readiness.UNAUTHORIZED, "unauthorized: unlock the device and accept the dialog"),
+    "authorizing": (Readiness.UNAUTHORIZED, "waiting for the device: unlock it and accept the dialog"),
+    "offline": (Readiness.OFFLINE, "offline: plug it in again, or `adb reconnect offline`"),
+    "connecting": (Readiness.OFFLINE, "still connecting: try again in a moment"),
+    "bootloader": (Readiness.UNUSABLE, "in its bootloader: start Android on it"),
+    "recovery": (Readiness.UNUSABLE, "in recovery: start Android on it"),
+    "sideload": (Readiness.UNUSABLE, "in sideload: start Android on it"),
+}
+"""The adb server's word for a device to ours, and what to do."""
+
+
+def not_ready(name: str, state: str) -> DeviceFacts:
+    """Facts of a device that cannot be asked."""
+    permission = (Readiness.UNUSABLE, f"{_line(state)}: this user may not open the USB device; add a udev rule")
+    readiness, advice = STATES.get(state, permission if "permission" in state else (Readiness.UNUSABLE, _line(state)))
+    return DeviceFacts(name=name, platform="android", readiness=readiness, advice=advice)
+
+
+def facts_or_reason(link: Link, name: str, state: str, root: str) -> DeviceFacts:
+    """Facts of a listed device, or why it gives none."""
+    if state != "device":
+        return not_ready(name, state)
+    try:
+        return read_facts(link, name, root)
+    except LinkTimeout:
+        return not_ready(name, "does not answer")
+    except LinkLost:
+        return not_ready(name, "offline")
+    except LinkError as error:
+        return not_ready(name, str(error))

@@ -1,0 +1,254 @@
+"""One device through an adb server: shell (protocol 2), push, pull, each with a limit in time and every end typed.
+
+adbutils finds and starts the server and lists devices. The transports are driven here: its calls limit the time
+between two answers but not the whole, drop standard input, and sleep on closing.
+"""
+
+import contextlib
+import re
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from device_runner.adb.quote import remote_command
+from device_runner.errors import MissingError
+
+if TYPE_CHECKING:
+    from adbutils import AdbClient
+
+CHUNK = 64 * 1024
+"""The most that one packet of the sync protocol may carry."""
+
+OUTPUT_LIMIT = 256 * 1024 * 1024
+"""Bytes of output that are kept of a command; what says more is lying or broken."""
+
+STDOUT, STDERR, EXIT, STDIN = 1, 2, 3, 0
+
+
+class LinkError(Exception):
+    """The device or its server refused; the text is theirs."""
+
+
+class LinkLost(LinkError):
+    """The connection ended before the answer was whole: device, cable, adbd or server went away."""
+
+
+class LinkTimeout(LinkError):
+    """No whole answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a command on the device gave."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def text(self) -> str:
+        """Standard output as text, whatever bytes it has."""
+        return self.stdout.decode("utf-8", "replace")
+
+
+def server_client(address: str = "") -> "AdbClient":
+    """The adb server at HOST:PORT, by default where ANDROID_ADB_SERVER_* say; started when it does not run."""
+    from adbutils import AdbClient
+
+    if not address:
+        return AdbClient()
+    host, _, port = address.rpartition(":")
+    return AdbClient(host=host, port=int(port))
+
+
+def connect(client: "AdbClient", seconds: float) -> socket.socket:
+    """A connection to the server with a limit for its every step; raises MissingError where there is no server."""
+    import adbutils
+
+    try:
+        return _with_limit(client.make_connection().conn, seconds)
+    except (adbutils.AdbError, OSError) as error:
+        raise MissingError(
+            "no adb server",
+            where=f"{client.host}:{client.port}",
+            why=str(error),
+            remedy="start one with `adb start-server`; ADBUTILS_ADB_PATH names an adb program of your own",
+        ) from error
+
+
+def _with_limit(connection: socket.socket, seconds: float) -> socket.socket:
+    connection.settimeout(max(seconds, 0.001))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+class _Stream:
+    """A connection and the moment at which its time is over."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection = connection
+        self._deadline = deadline
+
+    def _limit(self) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise LinkTimeout("the time for the answer is over")
+        self._connection.settimeout(left)
+
+    def send(self, data: bytes) -> None:
+        self._limit()
+        try:
+            self._connection.sendall(data)
+        except TimeoutError as error:
+            raise LinkTimeout("the device takes no more bytes") from error
+        except OSError as error:
+            raise LinkLost(str(error)) from error
+
+    def read(self, size: int) -> bytes:
+        parts = []
+        while size:
+            part = self._some(min(size, 1 << 20))
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def _some(self, size: int) -> bytes:
+        self._limit()
+        try:
+            part = self._connection.recv(size)
+        except TimeoutError as error:
+            raise LinkTimeout("the time for the answer is over") from error
+        except OSError as error:
+            raise LinkLost(str(error)) from error
+        if not part:
+            raise LinkLost("the connection ended")
+        return part
+
+    def command(self, service: str) -> None:
+        """Ask the server or the device for a service; raises LinkError with its reason."""
+        data = service.encode()
+        self.send(b"%04x" % len(data) + data)
+        answer = self.read(4)
+        if answer == b"FAIL":
+            raise _refusal(self.block())
+        if answer != b"OKAY":
+            raise LinkError(f"the adb server answers nonsense: {answer!r}")
+
+    def block(self) -> str:
+        """A text with its length before it in four hexadecimal digits."""
+        digits = self.read(4)
+        if not re.fullmatch(rb"[0-9a-fA-F]{4}", digits):
+            raise LinkError(f"the adb server answers nonsense: {digits!r}")
+        return self.read(int(digits, 16)).decode("utf-8", "replace")
+
+
+def _refusal(reason: str) -> LinkError:
+    """A device that is not there (any more) is lost; everything else is the server's word."""
+    gone = re.search(r"not found|offline|closed|no devices|unauthorized", reason)
+    return LinkLost(reason) if gone else LinkError(reason)
+
+
+class Link:
+    """A device of a server. Every call opens a connection of its own, so threads may share it."""
+
+    def __init__(self, client: "AdbClient", serial: str) -> None:
+        self.client = client
+        self.serial = serial
+
+    @contextlib.contextmanager
+    def _open(self, seconds: float) -> Iterator[_Stream]:
+        """A connection to the device itself."""
+        deadline = time.monotonic() + seconds
+        connection = connect(self.client, seconds)
+        with connection:
+            stream = _Stream(connection, deadline)
+            stream.command(f"host:transport:{self.serial}")
+            yield stream
+
+    def shell(self, arguments: Sequence[str], *, stdin: bytes = b"", seconds: float = 30.0) -> Output:
+        """Run arguments on the device. `stdin` is sent, then held open: its end tells the device that we are gone.
+
+        Raises LinkLost, LinkTimeout (the command may still run), LinkError.
+        """
+        kept: dict[int, list[bytes]] = {STDOUT: [], STDERR: []}
+        total = 0
+        with self._open(seconds) as stream:
+            stream.command(f"shell,v2,raw:{remote_command(arguments)}")
+            for start in range(0, len(stdin), CHUNK):
+                part = stdin[start : start + CHUNK]
+                stream.send(struct.pack("<BI", STDIN, len(part)) + part)
+            while True:
+                kind, size = struct.unpack("<BI", stream.read(5))
+                total += size
+                if total > OUTPUT_LIMIT:
+                    raise LinkError("the device says more than can be true")
+                data = stream.read(size)
+                if kind == EXIT:
+                    return Output(data[0] if data else 255, b"".join(kept[STDOUT]), b"".join(kept[STDERR]))
+                kept.setdefault(kind, []).append(data)
+
+    def push(self, source: Path, remote: str, *, seconds: float) -> None:
+        """Send a file; what arrives is to be checked. Raises LinkError with the device's reason, and its kinds."""
+        with source.open("rb") as file, self._open(seconds) as stream:
+            stream.command("sync:")
+            stream.send(_sync(b"SEND", f"{remote},{0o100644}".encode()))
+            while data := file.read(CHUNK):
+                stream.send(_sync(b"DATA", data))
+            stream.send(b"DONE" + struct.pack("<I", int(time.time())))
+            _check_sync(stream)
+
+    def pull(self, remote: str, target: Path, *, seconds: float, limit_bytes: int) -> None:
+        """Fetch a file of at most so many bytes; raises LinkError (no such file, too long), LinkLost, LinkTimeout."""
+        with target.open("wb") as file, self._open(seconds) as stream:
+            stream.command("sync:")
+            stream.send(_sync(b"RECV", remote.encode()))
+            for data in _received(stream):
+                limit_bytes -= len(data)
+                if limit_bytes < 0:
+                    raise LinkError(f"{remote} is longer than it can be")
+                file.write(data)
+
+
+def _sync(kind: bytes, data: bytes) -> bytes:
+    return kind + struct.pack("<I", len(data)) + data
+
+
+def _check_sync(stream: _Stream) -> None:
+    kind, size = struct.unpack("<4sI", stream.read(8))
+    if kind != b"OKAY":
+        raise LinkError(stream.read(min(size, CHUNK)).decode("utf-8", "replace"))
+
+
+def _received(stream: _Stream) -> Iterator[bytes]:
+    while True:
+        kind, size = struct.unpack("<4sI", stream.read(8))
+        if kind == b"DONE":
+            return
+        if size > CHUNK:
+            raise LinkError("the device answers nonsense")
+        data = stream.read(size)
+        if kind != b"DATA":
+            raise LinkError(data.decode("utf-8", "replace"))
+        yield data
+
+
+def list_serials(client: "AdbClient", seconds: float = 10.0) -> list[tuple[str, str]]:
+    """Serial and state of every device that the server knows, as it says them."""
+    with connect(client, seconds) as connection:
+        stream = _Stream(connection, time.monotonic() + seconds)
+        stream.command("host:devices")
+        lines = stream.block().splitlines()
+    return [(serial, state) for serial, _, state in (line.partition("\t") for line in lines) if state]
+
+
+def reconnect(client: "AdbClient", serial: str, seconds: float = 10.0) -> None:
+    """Join a device on TCP (HOST:PORT) again: the server keeps a lost one as offline until it is disconnected."""
+    for service in (f"host:disconnect:{serial}", f"host:connect:{serial}"):
+        with contextlib.suppress(LinkError), connect(client, seconds) as connection:
+            stream = _Stream(connection, time.monotonic() + seconds)
+            stream.command(service)
+            stream.block()
