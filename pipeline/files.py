@@ -37,7 +37,12 @@ def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the block ends well, and vanishes when not.
 
     The bytes are on disk before the name is (fsync, rename), so that no reader and no crash sees half a file.
+    A device or a pipe (/dev/null, /dev/stdout) is written to as it is: renaming would put a file in its place.
     """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with storage_errors(path):
+            yield path
+        return
     make_folder(path.parent)
     with storage_errors(path):
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=".part", dir=path.parent)

@@ -59,3 +59,16 @@ def test_safe_names_are_safe_and_differ_where_the_texts_do(one: str, other: str)
     assert not name.startswith((".", "-"))
     assert len(name) <= 100
     assert (safe_name(other) == name) == (one == other)
+
+
+def test_a_pipe_or_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_bytes(pipe, b"content")
+        assert os.read(reader, 100) == b"content"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
