@@ -91,7 +91,7 @@ def plan_lanes(
         for lane in _wanted(runs, artifacts, facts.name):
             failure = impossible_here(lane.options, facts)
             if failure:
-                skipped.append(SkippedLane(lane=lane, reason=f"{failure.cause}: {failure.message}"))
+                skipped.append(SkippedLane(lane=lane, reason=failure.message))
             else:
                 lanes.append(lane)
     return lanes, skipped

@@ -53,16 +53,16 @@ def test_the_documented_advice_is_nnapi_on_basic_and_cpu_on_all() -> None:
 @pytest.mark.parametrize(
     ("options", "facts", "reason"),
     [
-        (RunOptions(provider="nnapi"), OLD_PHONE, "API level 26: NNAPI needs API level 27"),
+        (RunOptions(provider="nnapi"), OLD_PHONE, "API 26: NNAPI needs 27"),
         (RunOptions(provider="nnapi", flags=(NnapiFlag.CPU_ONLY, NnapiFlag.CPU_DISABLED)), PHONE, "contradict"),
         (
             RunOptions(provider="nnapi", flags=(NnapiFlag.USE_NCHW,)),
             msgspec.structs.replace(PHONE, api_level=28),
-            "API level 28: USE_NCHW needs API level 29",
+            "API 28: USE_NCHW needs 29",
         ),
         (RunOptions(provider="cpu", flags=(NnapiFlag.USE_FP16,)), PHONE, "flags are NNAPI's"),
-        (RunOptions(provider="coreml"), PHONE, "CoreML is a part of Apple's systems"),
-        (RunOptions(provider="nnapi"), msgspec.structs.replace(HERE, platform="macos"), "NNAPI is a part of Android"),
+        (RunOptions(provider="coreml"), PHONE, "CoreML is Apple's"),
+        (RunOptions(provider="nnapi"), msgspec.structs.replace(HERE, platform="macos"), "NNAPI is Android's"),
     ],
 )
 def test_illegal_runs_are_skipped_with_their_reason(options: RunOptions, facts: DeviceFacts, reason: str) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.options import Pair, Words, json_option, write_json
+from pipeline.cli.options import json_option, sizes, words, write_json
 
 LEVELS = ("none", "basic", "extended", "layout", "all")
 
@@ -13,11 +13,13 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder for the artifacts.")
 @click.option(
-    "--level", "levels", type=Words(LEVELS), default="none,basic,extended,all", show_default=True,
-    help="Optimization levels; layout needs 1.23.",
+    "--level", "levels", callback=words(LEVELS), metavar="LEVEL,…", default="none,basic,extended,all",
+    show_default=True,
+    help="Optimization levels: none, basic, extended, layout (from 1.23), all.",
 )  # fmt: skip
 @click.option(
-    "--style", "styles", type=Words(("fixed", "runtime")), default="fixed,runtime", show_default=True,
+    "--style", "styles", callback=words(("fixed", "runtime")), metavar="STYLE,…", default="fixed,runtime",
+    show_default=True,
     help="fixed saves the fused graph; runtime keeps it and records fusions for the device to replay.",
 )  # fmt: skip
 @click.option("--ort-release", default="", metavar="X.Y", help="ONNX Runtime release that will run the artifacts.")
@@ -26,8 +28,9 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
     show_default=True, help="What the optimizer may assume of the processor that runs them.",
 )  # fmt: skip
 @click.option(
-    "--dimension", "dimensions", type=Pair(), multiple=True, help="Fix a symbolic dimension; may be repeated."
-)
+    "--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True,
+    help="Fix a symbolic dimension; may be repeated.",
+)  # fmt: skip
 @click.option("--check", is_flag=True, help="Compare each artifact's outputs with the original model's.")
 @click.option("--config/--no-config", default=True, help="Write the operator configs of all artifacts.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder in which unchanged work is found again.")
@@ -42,7 +45,7 @@ def convert(
     styles: tuple[str, ...],
     ort_release: str,
     target_platform: str,
-    dimensions: tuple[tuple[str, int], ...],
+    dimensions: dict[str, int],
     check: bool,
     config: bool,
     cache: Path | None,
@@ -58,7 +61,7 @@ def convert(
     from pipeline.report.conversion import show_conversion
 
     order = ConversionOrder(
-        levels=levels, styles=styles, release=ort_release, platform=target_platform, dimensions=dict(dimensions),
+        levels=levels, styles=styles, release=ort_release, platform=target_platform, dimensions=dimensions,
         output=output, cache=cache, check=check, config=config, processes=jobs,
     )  # fmt: skip
     report = convert_paths(paths, order)

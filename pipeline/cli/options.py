@@ -1,43 +1,40 @@
 """Options and outputs that several commands share."""
 
+import difflib
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-
-class Words(click.ParamType):
-    """A list of words with commas between; each must be one of `choices` when there are any."""
-
-    name = "a,b,…"
-
-    def __init__(self, choices: tuple[str, ...] = ()) -> None:
-        self.choices = choices
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Split, and refuse words that are not among the choices, with a suggestion."""
-        if isinstance(value, tuple):
-            return value
-        words = tuple(dict.fromkeys(word.strip() for word in str(value).split(",") if word.strip()))
-        for word in words:
-            if self.choices and word not in self.choices:
-                self.fail(f"{word!r} is not one of {', '.join(self.choices)}", param, ctx)
-        return words
+Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 
-class Pair(click.ParamType):
-    """NAME=N with N a positive whole number."""
+def words(choices: tuple[str, ...] = ()) -> Callback:
+    """A callback that splits `a,b` into a tuple, and refuses what is not among the choices, with a suggestion."""
 
-    name = "NAME=N"
+    def split(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+        given = tuple(dict.fromkeys(word.strip() for word in (value or "").split(",") if word.strip()))
+        for word in given:
+            if choices and word not in choices:
+                close = difflib.get_close_matches(word, choices, n=1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise click.BadParameter(f"{word!r} is not one of {', '.join(choices)}{hint}", ctx, param)
+        return given
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        """Split at the last `=`: names may hold one."""
-        if isinstance(value, tuple):
-            return value
-        name, _, number = str(value).rpartition("=")
-        if not name or not number.isascii() or not number.isdigit() or int(number) < 1:
-            self.fail(f"{value!r} is not NAME=N, as in batch=1", param, ctx)
-        return name, int(number)
+    return split
+
+
+def sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+    """A callback for NAME=N given any number of times; names may hold a `=` themselves."""
+    found = {}
+    for value in values:
+        name, _, number = value.rpartition("=")
+        if not name or not (number.isascii() and number.isdigit() and int(number) > 0):
+            raise click.BadParameter(f"{value!r} is not NAME=N, as in batch=1", ctx, param)
+        found[name] = int(number)
+    return found
 
 
 def write_json(document: Any, destination: str) -> None:
@@ -48,7 +45,7 @@ def write_json(document: Any, destination: str) -> None:
 
     text = msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
     if destination == "-":
-        click.get_binary_stream("stdout").write(text)
+        sys.stdout.buffer.write(text)
     else:
         write_bytes(Path(destination), text)
 
