@@ -1,4 +1,4 @@
-"""Builds the shims and the fake libneuralnetworks.so, once for each content of their sources and compiler."""
+"""Builds the shims, the fake libneuralnetworks.so and `ask`, once for each content of sources and compiler."""
 
 import hashlib
 import os
@@ -16,6 +16,7 @@ from device_runner.probe.build import cache_folder, zig_command, zig_version
 
 SOURCES = Path(__file__).parent
 NNAPI = "libneuralnetworks.so"
+ASK = "ask"
 ADAPTERS: dict[str, tuple[str, ...]] = {
     "libdl.so": (),
     "libm.so": ("math.c",),
@@ -25,7 +26,16 @@ ADAPTERS: dict[str, tuple[str, ...]] = {
 }
 """Shim library to its sources in shims/."""
 
-FLAGS = ("-std=c11", "-O3", "-fPIC", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-unused-command-line-argument")
+FLAGS = (
+    "-std=c11",
+    "-O3",
+    "-fPIC",
+    "-Wall",
+    "-Wextra",
+    "-Wno-psabi",
+    "-Wno-unused-function",
+    "-Wno-unused-command-line-argument",
+)
 SHIM_FLAGS = ("-fno-builtin", "-D_FORTIFY_SOURCE=0")
 """Adapters must call what they name, not what a compiler makes of it."""
 LINK = ("-shared", "-Wl,-z,now", "-lm", "-ldl", "-lpthread")
@@ -82,8 +92,9 @@ def build_host() -> Path:
 
 def _digest(compiler: Compiler) -> str:
     total = hashlib.sha256(repr((compiler.identity, FLAGS, SHIM_FLAGS, LINK)).encode())
-    for path in sorted([TABLE, *SOURCES.glob("*/*.[ch]"), *SOURCES.glob("*/*.def"), SOURCES / "assembler.py"]):
-        total.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes())
+    own = [TABLE, *SOURCES.glob("*/*.[ch]"), *SOURCES.glob("*/*.def"), SOURCES / "assembler.py"]
+    for path in sorted([*own, *(SOURCES.parent / "probe").glob("*.h")]):
+        total.update(path.relative_to(SOURCES.parent).as_posix().encode() + b"\0" + path.read_bytes())
     return total.hexdigest()
 
 
@@ -97,6 +108,7 @@ def _make(compiler: Compiler, folder: Path) -> None:
         for library in shim_libraries():
             _make_shim(compiler, library, work, done / library)
         _make_nnapi(compiler, done / NNAPI)
+        _run((*compiler.command, *FLAGS, "-o", str(done / ASK), str(SOURCES / "ask" / "ask.c"), "-ldl"))
         for path in done.iterdir():
             _sync(path)
         try:
