@@ -57,6 +57,7 @@ class Doubt(StrEnum):
     NOT_A_PHONE = "not_a_phone"
     CHARGING = "charging"
     CUT_SHORT = "cut_short"
+    CRASHED_AT_END = "crashed_at_end"
     CPU_FALLBACK = "cpu_fallback"
 
 
@@ -331,6 +332,7 @@ MARKED: dict[Mark, tuple[Doubt, str]] = {
     Mark.NOT_A_PHONE: (Doubt.NOT_A_PHONE, "these times are not a phone's"),
     Mark.CHARGING: (Doubt.CHARGING, "the battery was charging"),
     Mark.SHORT: (Doubt.CUT_SHORT, "the time limit came before the number of inferences asked for"),
+    Mark.CRASHED_AT_END: (Doubt.CRASHED_AT_END, "the process crashed after its last inference, giving memory back"),
     Mark.CPU_FALLBACK: (Doubt.CPU_FALLBACK, "the CPU took nodes that another provider was asked to run"),
 }
 """A mark of a run to the doubt that it raises and the reason."""
@@ -352,6 +354,7 @@ ADVICE: dict[Doubt, str] = {
     Doubt.NOT_A_PHONE: "use them to see that it runs, never to choose: measure on a phone",
     Doubt.CHARGING: "charging warms a phone: measure with the battery over half full and the charger off",
     Doubt.CUT_SHORT: "raise max_seconds, or ask for fewer inferences (min_runs)",
+    Doubt.CRASHED_AT_END: "the times hold; an app that closes its session would crash: try another release or provider",
     Doubt.CPU_FALLBACK: "ask `ort-mobile partition` which nodes the provider refuses and why",
 }
 """What to do about each doubt."""

@@ -13,8 +13,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from tests.conftest import ROOT
-
+ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "build_configs" / "examples" / "mnist"
 
 

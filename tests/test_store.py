@@ -26,8 +26,8 @@ from pipeline.store import REPEATED, CampaignRecord, RunRecord, Store, open_stor
 from pipeline.store.refusals import hidden
 from pipeline.summary import OutputCheck
 from pipeline.variant import Artifact, Level, Variant
-from tests.conftest import ROOT
 
+ROOT = Path(__file__).resolve().parent.parent
 CAMPAIGN = CampaignRecord(id="c1", name="mnist", created_at="2026-01-01T00:00:00.000Z", document={"host": {"cores": 2}})
 ARTIFACT = Artifact(
     model="mnist",

@@ -248,5 +248,6 @@ def test_times_that_are_not_a_phones_never_rank() -> None:
     assert summary.compare(phone, other) is None
 
 
-def test_every_doubt_has_advice() -> None:
+def test_every_mark_and_every_doubt_is_provided_for() -> None:
+    assert set(summary.MARKED) == set(Mark)
     assert set(summary.ADVICE) == set(Doubt)

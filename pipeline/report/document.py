@@ -1,5 +1,6 @@
 """results.json: the report as a versioned JSON document, and the schema that it keeps to (docs/results.schema.json)."""
 
+import inspect
 from typing import Any
 
 import msgspec
@@ -42,8 +43,11 @@ def _check_version(content: bytes, where: str) -> None:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of the document, from the types."""
-    made = msgspec.json.schema(CampaignReport)
+    """The JSON schema (draft 2020-12) of the document, from the types and their docstrings."""
+    made = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(CampaignReport)))
+    # Python 3.13 takes the indentation out of docstrings; the schema must be the same with every version.
+    for definition in made["$defs"].values():
+        definition["description"] = inspect.cleandoc(definition.get("description", ""))
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "results.json of ort-mobile",

@@ -1,16 +1,15 @@
 """What every writer of a report gets: plain data, and at the same time the document results.json."""
 
-from typing import Annotated, Any
+from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import Meta
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
 from pipeline.summary import Caution, Comparison, OutputCheck, Statistics
 from pipeline.variant import Artifact
 
-DOCUMENT_VERSION = 1
+DOCUMENT_VERSION: Final = 1
 
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +116,7 @@ class CampaignReport(Struct, frozen=True, kw_only=True):
     program that had a part (ort-mobile, onnxruntime, onnx, …). `warnings` are sentences about the campaign as a whole.
     """
 
-    version: Annotated[int, Meta(ge=DOCUMENT_VERSION, le=DOCUMENT_VERSION)] = DOCUMENT_VERSION
+    version: Literal[1] = DOCUMENT_VERSION
     name: str
     campaign: str
     created_at: str

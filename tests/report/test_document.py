@@ -1,0 +1,61 @@
+"""results.json keeps to its schema, and the schema in docs/ is the one of the types."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+from report_samples import make_report
+
+from pipeline.errors import PipelineError
+from pipeline.report import document
+from pipeline.report.model import CampaignReport, Host
+
+SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "results.schema.json"
+
+
+def test_a_document_comes_back_as_it_went_out(report: CampaignReport) -> None:
+    assert document.decode(document.encode(report)) == report
+
+
+def test_the_same_report_gives_the_same_bytes() -> None:
+    assert document.encode(make_report()) == document.encode(make_report())
+
+
+def test_documents_keep_to_the_schema(report: CampaignReport) -> None:
+    validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
+    validator.check_schema(validator.schema)
+    smallest = CampaignReport(name="n", campaign="c", created_at="t", margin=0.05, host=Host(), versions={})
+    for one in (report, smallest, make_report(text="\x00\x1b\u202e{}")):
+        validator.validate(json.loads(document.encode(one)))
+
+
+@pytest.mark.parametrize("change", [{"version": 2}, {"rows": [{}]}, {"margin": "five"}, {"name": None}])
+def test_the_schema_refuses_other_documents(report: CampaignReport, change: dict[str, object]) -> None:
+    changed = json.loads(document.encode(report)) | change
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(changed, document.schema())
+
+
+def test_schema_in_docs_is_current() -> None:
+    assert json.loads(SCHEMA.read_text(encoding="utf-8")) == document.schema()
+
+
+def test_another_version_is_refused(report: CampaignReport) -> None:
+    newer = document.encode(report).replace(b'"version": 1,', b'"version": 2,', 1)
+    with pytest.raises(PipelineError, match="version 2") as caught:
+        document.decode(newer)
+    assert "version 1" in caught.value.why
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"version": 1}', b"\xff\xfe", b'{"version": "1"}'])
+def test_what_is_no_document_is_refused(content: bytes) -> None:
+    with pytest.raises(PipelineError, match="no results") as caught:
+        document.decode(content, "somewhere.json")
+    assert caught.value.where == "somewhere.json"
+
+
+def test_a_newer_minor_addition_is_read(report: CampaignReport) -> None:
+    added = msgspec.json.decode(document.encode(report)) | {"something_new": 1}
+    assert document.decode(msgspec.json.encode(added)) == report

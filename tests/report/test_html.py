@@ -1,0 +1,137 @@
+"""The page: whole in one file, well nested, told to screen readers, and hostile text is only text."""
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from report_samples import make_report
+
+from pipeline.report import drawing, html
+from pipeline.report.model import CampaignReport, Host
+from pipeline.report.wording import visible
+
+VOID = {"meta", "line", "circle", "polyline"}
+HOSTILE = "</td></table><script>alert(1)</script><img src=http://e.vil onerror=x> {{ 7 * 7 }} \"'&lt; \x1b\u202e"
+
+
+class Page(HTMLParser):
+    """Tags, attributes and texts of a page; checks that every tag is closed where it should be."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.rows: list[list[str]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in {"td", "th"}:
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+        if self.rows and {"td", "th"} & set(self.open) and "svg" not in self.open:
+            self.rows[-1][-1] += data
+
+    def values(self, name: str) -> list[str]:
+        return [value for _, attribute, value in self.attributes if attribute == name]
+
+
+@pytest.fixture(scope="module")
+def page() -> Page:
+    return Page(html.render(make_report()))
+
+
+def test_nothing_is_fetched_and_nothing_runs() -> None:
+    text = html.render(make_report())
+    found = Page(text)
+    assert found.tags["script"] == found.tags["link"] == found.tags["img"] == found.tags["iframe"] == 0
+    assert not {name for _, name, _ in found.attributes} & {"src", "href", "srcset", "style"}
+    assert not [name for _, name, _ in found.attributes if name.startswith("on")]
+    assert not re.search(r"url\(|@import|https?:", text)
+    assert "default-src 'none'" in text
+
+
+def test_every_row_has_a_cell_for_every_head(page: Page) -> None:
+    rows = [row for row in page.rows if row[0] in {"none-fixed cpu", "basic-fixed nnapi"}]
+    head = next(row for row in page.rows if row[0] == "Variant and run")
+    assert len(rows) == 4
+    assert {len(row) for row in rows} == {len(head)}
+    cells = [" ".join(cell.split()) for row in page.rows for cell in row]
+    assert {"2.07 ms", "0.61 to 0.63", "same within 5 %", "differ 2.4e-01 top-1 84.0%", "failed"} <= set(cells)
+
+
+def test_screen_readers_are_told(page: Page) -> None:
+    assert ("html", "lang", "en") in page.attributes
+    labels = page.values("aria-label")
+    assert page.tags["svg"] == len(labels) == 2 * 12
+    assert any(re.fullmatch(r"median 1\.28 ms, 19 of 20 inferences between .* and .*", label) for label in labels)
+    identities = page.values("id")
+    assert len(identities) == len(set(identities))
+    assert set(page.values("aria-labelledby")) <= set(identities)
+    assert page.tags["h1"] == page.tags["main"] == 1
+    assert Counter(page.values("role"))["columnheader"] == page.values("scope").count("col")
+
+
+def test_hostile_text_is_only_text() -> None:
+    hostile = Page(html.render(make_report(name=HOSTILE, model=HOSTILE, device=HOSTILE, text=HOSTILE)))
+    assert hostile.tags == Page(html.render(make_report())).tags
+    assert visible(HOSTILE) in hostile.texts
+    assert not set("".join(hostile.texts)) & {"\x1b", "\u202e"}
+
+
+@given(st.text())
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_name(text: str) -> None:
+    name = visible(text)
+    found = Page(html.render(CampaignReport(name=text, campaign="c", created_at="", margin=0.1, host=Host(),
+                                            versions={text: text})))  # fmt: skip
+    assert "".join(found.texts).count(name) >= 3
+
+
+def test_the_same_report_gives_the_same_page() -> None:
+    assert html.render(make_report()) == html.render(make_report())
+
+
+def test_drawings_stay_inside(report: CampaignReport) -> None:
+    rows = report.rows[:7]
+    for row in rows[:-1]:
+        strip, line = drawing.strip(row, rows), drawing.rounds_line(row)
+        assert strip is not None
+        assert line is not None
+        assert [x for x, _ in strip.dots] == sorted(x for x, _ in strip.dots)
+        assert all(0 < x < drawing.STRIP_WIDTH and 0 < y < drawing.STRIP_HEIGHT for x, y in strip.dots)
+        assert strip.dots[0][0] <= strip.median <= strip.dots[-1][0]
+        points = [tuple(map(float, point.split(","))) for point in line.points.split(" ")]
+        assert all(0 < x < drawing.ROUNDS_WIDTH and 0 < y < drawing.ROUNDS_HEIGHT for x, y in points)
+    assert drawing.strip(rows[-1], rows) is None
+    assert drawing.rounds_line(rows[-1]) is None
+
+
+def test_places_along_the_axis_follow_the_latencies(report: CampaignReport) -> None:
+    rows = report.rows[:7]
+    drawn = [drawing.strip(row, rows) for row in rows[:-1]]
+    by_place = sorted(range(6), key=lambda n: drawn[n].median if drawn[n] else 0)  # type: ignore[union-attr] # rows with times have strips
+    assert [rows[n].variant for n in by_place[:2]] == ["extended-fixed-nnapi", "extended-fixed"]
+    assert len({strip.baseline for strip in drawn if strip}) == 1

@@ -1,0 +1,90 @@
+"""Markdown: read back by a parser of GitHub's flavour, every text is still only text."""
+
+import re
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from report_samples import make_report
+
+from pipeline.report import markdown
+from pipeline.report.model import CampaignReport
+from pipeline.report.wording import visible
+
+HARMLESS = {"text", "softbreak", "strong_open", "strong_close", "em_open", "em_close"}
+HOSTILE = "|`*_x_* [a](b) <b>&amp; ![i](http://e.vil/x) ~~s~~ # $x$ @all www.e.vil \\| \x1b[2J\n\n# H\n- l\u202e"
+
+
+def parse(text: str) -> list[Token]:
+    return MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+
+
+def inline(tokens: list[Token]) -> list[Token]:
+    return [child for token in tokens for child in token.children or []]
+
+
+def plain(token: Token) -> str:
+    return "".join(child.content for child in token.children or [])
+
+
+def cells(tokens: list[Token]) -> list[str]:
+    """The texts of all cells in order."""
+    opened = {"td_open", "th_open"}
+    return [plain(tokens[place + 1]) for place, token in enumerate(tokens) if token.type in opened]
+
+
+def test_every_number_of_the_report_is_in_it(report: CampaignReport) -> None:
+    found = cells(parse(markdown.render(report)))
+    assert {"2.07 ms", "0.62", "0.61 to 0.63", "same within 5 %", "differ 2.4e-01 top-1 84.0%", "failed"} <= set(found)
+    assert "3f" * 32 in found
+
+
+def test_sections_in_order(report: CampaignReport) -> None:
+    assert re.findall("^## (.*)$", markdown.render(report), re.MULTILINE) == [
+        "What ships", "mnist on local", "mnist on adb:R58M123", "Warnings", "Models that could not be used", "Failures",
+        "Outputs that differ", "Skipped", "Doubts", "Devices", "Models", "Artifacts",
+    ]  # fmt: skip
+
+
+def test_an_ordinary_report_reads_well_as_plain_text(report: CampaignReport) -> None:
+    assert "&#" not in markdown.render(report)
+
+
+def test_hostile_text_is_only_text() -> None:
+    tokens = parse(markdown.render(make_report(name=HOSTILE, model=HOSTILE, device=HOSTILE, text=HOSTILE)))
+    assert {child.type for child in inline(tokens)} <= HARMLESS
+    assert {token.type for token in tokens}.isdisjoint({"html_block", "fence", "code_block", "blockquote_open", "hr"})
+    ordinary = parse(markdown.render(make_report()))
+    assert [t.type for t in tokens if t.type != "inline"] == [t.type for t in ordinary if t.type != "inline"]
+    assert visible(HOSTILE) in cells(tokens)
+
+
+def test_the_same_report_gives_the_same_text() -> None:
+    assert markdown.render(make_report()) == markdown.render(make_report())
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1).map(str.strip).filter(bool))
+@settings(deadline=None)
+def test_any_text_in_a_cell_and_in_a_list(text: str) -> None:
+    table = parse(markdown.table(["head"], [[text]]))
+    assert cells(table) == ["head", visible(text)]
+    bullet = parse(f"- {markdown.item(text)}")
+    assert [token.type for token in bullet] == [
+        "bullet_list_open", "list_item_open", "paragraph_open", "inline", "paragraph_close", "list_item_close",
+        "bullet_list_close",
+    ]  # fmt: skip
+    assert plain(bullet[3]) == visible(text)
+
+
+@given(st.text("-+=*#>|`_[]()<>&!~$@:/.w1 \t\\\nab", min_size=1).filter(lambda text: bool(text.strip())))
+@settings(deadline=None, max_examples=300)
+def test_texts_of_marks_only(text: str) -> None:
+    tokens = parse(f"- {markdown.item(text)}")
+    assert {child.type for child in inline(tokens)} == {"text"}
+    assert tokens[3].type == "inline"
+
+
+def test_no_bare_links_and_no_mentions() -> None:
+    shown = markdown.escaped("see https://e.vil/x, www.e.vil, mail me@e.vil and @team")
+    assert not re.search(r"https?://|www\.|@", shown)

@@ -1,0 +1,115 @@
+"""Rows: what stored runs come to."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_samples import BAD, GOOD, REFUSED, measured, record, runs
+
+from device_runner.result import Failure, FailureKind, Mark, Status
+from pipeline.report.model import Row
+from pipeline.report.rows import NEVER_RUN, Measured, make_rows, worst_checks
+from pipeline.store import RunRecord
+from pipeline.summary import Doubt, OutputCheck, Verdict
+
+
+def lane(*records: RunRecord, variant: str = "v", run: str = "cpu", baseline: bool = False) -> Measured:
+    return Measured(device="d", model="m", variant=variant, run=run, runs=records, baseline=baseline)
+
+
+def only(one: Measured) -> Row:
+    (row,) = make_rows([one]).rows
+    return row
+
+
+def test_rows_keep_their_order_within_model_and_device() -> None:
+    a, b = measured("m", "one"), measured("m", "two")
+    mixed = [one for pair in zip(a, b, strict=True) for one in pair]
+    assert make_rows(mixed) == make_rows([*a, *b])
+    rows = make_rows(mixed).rows
+    assert [row.device for row in rows] == ["one"] * 7 + ["two"] * 7
+    assert [row.variant for row in rows[:7]] == [one.variant for one in a[:7]]
+
+
+def test_every_kind_of_outcome() -> None:
+    made = make_rows(measured("m", "d"))
+    verdicts = [row.comparison.verdict if row.comparison else None for row in made.rows]
+    assert verdicts == [None, Verdict.FASTER, Verdict.SAME, Verdict.CANNOT_TELL, Verdict.SLOWER, Verdict.FASTER, None]
+    assert [row.status for row in made.rows] == [Status.OK] * 6 + [Status.FAILED]
+    assert [row.failed_rounds for row in made.rows] == [0, 0, 0, 0, 1, 0, 3]
+    assert [(failure.kind, failure.times) for failure in made.failures] == [("timeout", 1), ("provider_refused", 3)]
+    assert [skipped.reason for skipped in made.skipped] == ["no XNNPACK"]
+
+
+def test_each_device_and_model_has_its_own_baseline() -> None:
+    slow = [
+        Measured(device=d, model="m", variant=v, run="cpu", runs=runs(f, 1), baseline=v == "a")
+        for d, scale in (("x", 1), ("y", 10))
+        for v, f in (("a", scale), ("b", 2 * scale))
+    ]
+    ratios = [row.comparison.ratio for row in make_rows(slow).rows if row.comparison]
+    assert ratios == pytest.approx([2, 2], rel=1e-5)
+
+
+def test_numbers_of_a_row() -> None:
+    row = only(lane(record(0, (10, 20)), record(1, (30,), marks=(Mark.THROTTLED,)), record(2, (), REFUSED)))
+    assert (row.rounds, row.failed_rounds, row.load_ns, row.first_run_ns) == (2, 1, 3_000_000, 900_000)
+    assert row.memory_peak_bytes == 41_000_000
+    assert row.statistics is not None
+    assert (row.statistics.samples, row.statistics.median_ns) == (3, 20.0)
+    assert Doubt.THROTTLED in {caution.doubt for caution in row.cautions}
+    assert len(row.shape.latencies_ns) == 20
+    assert set(row.shape.latencies_ns) == {10, 20, 30}
+
+
+def test_without_a_baseline_nothing_is_compared() -> None:
+    rows = make_rows([lane(*runs(1, 1), variant="a"), lane(*runs(1, 1), variant="b")]).rows
+    assert [row.comparison for row in rows] == [None, None]
+
+
+def test_what_was_never_run_is_said() -> None:
+    made = make_rows([lane()])
+    assert made.rows == ()
+    assert [one.reason for one in made.skipped] == [NEVER_RUN]
+
+
+def test_failures_are_counted_by_what_they_say() -> None:
+    other = Failure(kind=FailureKind.CRASH, message="signal 11")
+    made = make_rows([lane(record(0, (), REFUSED), record(1, (), other), record(2, (), REFUSED))])
+    assert [(one.message, one.times) for one in made.failures] == [(REFUSED.message, 2), ("signal 11", 1)]
+    assert made.failures[0].remedy == REFUSED.remedy
+
+
+def test_the_same_lane_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="same key"):
+        make_rows([lane(), lane()])
+
+
+def test_worst_checks() -> None:
+    (check,) = worst_checks([(GOOD,), (BAD,), (GOOD,)])
+    assert check == BAD
+    assert worst_checks([(), ()]) == ()
+    assert [one.output for one in worst_checks([(GOOD, OutputCheck(output="b", passed=True))])] == ["logits", "b"]
+
+
+numbers = st.none() | st.floats(0, 1)
+checks = st.builds(
+    OutputCheck,
+    output=st.just("o"),
+    passed=st.booleans(),
+    max_abs_error=numbers,
+    cosine=numbers,
+    top1_agreement=numbers,
+)
+
+
+@given(st.lists(checks, min_size=1))
+def test_the_worst_check_is_no_better_than_any(given_checks: list[OutputCheck]) -> None:
+    (worst,) = worst_checks([(check,) for check in given_checks])
+    assert worst.passed == all(check.passed for check in given_checks)
+    for check in given_checks:
+        if check.max_abs_error is not None:
+            assert worst.max_abs_error is not None
+            assert worst.max_abs_error >= check.max_abs_error
+        if check.cosine is not None:
+            assert worst.cosine is not None
+            assert worst.cosine <= check.cosine

@@ -1,0 +1,89 @@
+"""The terminal: fits any width, and no text moves the cursor or is taken for markup."""
+
+import io
+import re
+
+import pytest
+from report_samples import make_report
+from rich.cells import cell_len
+from rich.console import Console
+
+from pipeline.report import terminal
+from pipeline.report.model import CampaignReport, Host
+
+
+def shown(report: CampaignReport, width: int, *, color: bool = False, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, errors="replace")
+    console = Console(file=file, width=width, force_terminal=color, color_system="standard" if color else None)
+    terminal.show(report, console)
+    file.flush()
+    return raw.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 160, 250])
+def test_fits(report: CampaignReport, width: int) -> None:
+    assert max(cell_len(line) for line in shown(report, width).splitlines()) <= width
+
+
+@pytest.mark.parametrize(
+    ("width", "heads"),
+    [
+        (80, "Variant Run Median Ratio Verdict Outputs"),
+        (120, "Variant Run Median p90 Ratio 95 % Verdict Outputs Size"),
+        (200, "Variant Run Status Median p90 p99 Ratio 95 % Verdict Outputs Load Memory Size"),
+    ],
+)
+def test_wider_terminals_show_more(report: CampaignReport, width: int, heads: str) -> None:
+    head = next(line for line in shown(report, width).splitlines() if "Variant" in line)
+    assert head.split() == heads.split()
+
+
+def test_every_outcome_is_told(report: CampaignReport) -> None:
+    text = " ".join(shown(report, 200).split())
+    for part in (
+        "0.61 to 0.63 faster",
+        "same within 5 %",
+        "cannot tell",
+        "slower",
+        "1 of 6 rounds failed",
+        "differ 2.4e-01 top-1 84.0%",
+        "provider refused: Status Message: The model cannot run",
+        "remedy: measure this model with USE_NCHW, or on the CPU",
+        "(3 times)",
+        "no NNAPI in this libonnxruntime",
+        "broken: not an ONNX file",
+        "short samples",
+        "What ships",
+        "fastest of those whose outputs are right",
+    ):
+        assert part in text, part
+
+
+def test_long_lists_are_cut_with_a_hint_where_the_rest_is() -> None:
+    report = make_report()
+    rows = tuple(row for number in range(3) for row in make_report(device=f"adb:{number}").rows)
+    text = shown(CampaignReport(name="n", campaign="c", created_at="", margin=0.05, host=report.host, versions={},
+                                rows=rows), 100)  # fmt: skip
+    assert re.search(r"and \d+ more \(report\.md has them all\)", text)
+
+
+HOSTILE = "[bold red]x[/] [link=http://e.vil]y[/link] \x1b]0;title\x07\x1b[2J\r\n\u202e :smile:"
+
+
+def test_hostile_text_is_only_text() -> None:
+    text = shown(make_report(name=HOSTILE, model=HOSTILE, device=HOSTILE, text=HOSTILE), 200, color=True)
+    assert set(re.findall("\x1b[^m]*m|\x1b.", text)) <= {f"\x1b[{code}m" for code in
+                                                        ("0", "1", "2", "31", "32", "33", "1;2")}  # fmt: skip
+    assert not set(text) & {"\x07", "\r", "\u202e"}
+    plain = " ".join(re.sub("\x1b\\[[0-9;]*m", "", text).split())
+    assert r"[bold red]x[/] [link=http://e.vil]y[/link] \x1b]0;title\x07\x1b[2J\r\n\u202e :smile:" in plain
+
+
+def test_an_empty_campaign_prints_nothing() -> None:
+    empty = CampaignReport(name="n", campaign="c", created_at="", margin=0.05, host=Host(), versions={})
+    assert shown(empty, 80).strip() == ""
+
+
+def test_a_terminal_without_unicode(report: CampaignReport) -> None:
+    assert "0.61 to 0.63" in shown(report, 200, encoding="ascii")

@@ -1,0 +1,72 @@
+"""Units, and text that cannot act."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_samples import make_report
+
+from pipeline.report import wording
+from pipeline.report.wording import visible
+from pipeline.summary import OutputCheck
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        (None, "-"), (0, "0 ns"), (17, "17 ns"), (999, "999 ns"), (999.6, "1.00 µs"), (1234, "1.23 µs"),
+        (99_949, "99.9 µs"), (99_951, "100 µs"), (999_600, "1.00 ms"), (12_345_678, "12.3 ms"),
+        (1e9, "1.00 s"), (3.6e12, "3600 s"),
+    ],
+)  # fmt: skip
+def test_durations(nanoseconds: float | None, text: str) -> None:
+    assert wording.duration(nanoseconds) == text
+
+
+@given(st.floats(1, 1e13))
+def test_durations_are_right_to_half_a_percent(nanoseconds: float) -> None:
+    number, unit = wording.duration(nanoseconds).split(" ")
+    scale = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}[unit]
+    assert float(number) * scale == pytest.approx(nanoseconds, rel=0.0051, abs=0.51)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "-"), (1023, "1023 B"), (1024, "1.0 KiB"), (26_000, "25.4 KiB"), (3 << 30, "3.0 GiB")]
+)
+def test_sizes(count: int, text: str) -> None:
+    assert wording.size(count) == text
+
+
+@given(st.text())
+def test_visible_text_has_no_control_and_no_format_characters_that_hide(text: str) -> None:
+    shown = visible(text)
+    assert not any(unicodedata.category(char) in {"Cc", "Zl", "Zp", "Cs"} for char in shown)
+    assert not any(unicodedata.bidirectional(char) in {"RLO", "LRO", "RLE", "LRE", "PDF", "RLI", "LRI", "FSI", "PDI"}
+                   for char in shown)  # fmt: skip
+    shown.encode("utf-8")
+
+
+@given(st.text(st.characters(codec="ascii", exclude_categories=["Cc"])))
+def test_ordinary_text_stays(text: str) -> None:
+    assert visible(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("a\x1b[31mb", r"a\x1b[31mb"), ("a\nb", r"a\nb"), ("\u202etxt", r"\u202etxt"), ("é漢", "é漢")]
+)
+def test_invisible_characters_are_written_out(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+def test_words_for_rows() -> None:
+    rows = make_report().rows[:7]
+    assert [wording.verdict(row) for row in rows] == [
+        "baseline", "faster", "same within 5 %", "cannot tell", "slower", "faster", "failed",
+    ]  # fmt: skip
+    assert [wording.outputs(row) for row in rows[4:]] == ["ok 4.2e-07", "differ 2.4e-01 top-1 84.0%", "-"]
+    assert [wording.status(row) for row in rows[4:]] == ["1 of 6 rounds failed", "ok", "failed"]
+
+
+def test_checks_without_numbers_are_worded() -> None:
+    assert wording.check_numbers(OutputCheck(output="o", passed=False)) == "max abs -, max rel -, cosine -, top-1 -"
