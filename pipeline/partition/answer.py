@@ -44,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     coreml_version: int = 7
     require_static_input_shapes: bool = False
     enable_on_subgraphs: bool = False
-    coreml6_types: bool = False
+    coreml6_types: bool = True
     nnapi_flags: tuple[str, ...] = ()
     stop_ops: tuple[str, ...] = ("NonMaxSuppression",)
 
@@ -107,10 +107,13 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 class LoadForecast(msgspec.Struct, frozen=True, kw_only=True):
     """What making a session on the phone will give: compiled nodes, or why it fails.
 
-    `estimate` marks answers that had to foresee the layout transformation of NHWC providers.
+    `partitions` counts what the last round compiles, `rounds` what each does: a provider is asked again when functions
+    were inlined, and the nodes of earlier rounds stay compiled. `estimate` marks answers that had to foresee the layout
+    transformation of NHWC providers.
     """
 
     partitions: int = 0
+    rounds: tuple[int, ...] = ()
     error: str | None = None
     remedy: str | None = None
     estimate: bool = False

@@ -1,6 +1,6 @@
 """CoreML (ep_rules E): the order of its checks, Cast, its claims. The rows are in `coreml_table`."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from pipeline.partition import coreml_types as types
 from pipeline.partition.answer import Refusal, Settings
@@ -13,7 +13,7 @@ from pipeline.partition.coreml_types import BOTH, model_format
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.grouping import Wave, group_by_waves
 from pipeline.partition.rules import Case, Rule, Table, first_refusal, rule_of
-from pipeline.partition.units import Unit, plain_unit, plain_units
+from pipeline.partition.units import Unit, Units, plain_unit, plain_units
 
 MAX_VERSION = (((1, 28), 27), ((1, 24), 25), ((1, 23), 23), ((0, 0), 21))
 """Highest since_version of op builders by release (ep_rules D.2.7, supplement 1); the newest first."""
@@ -135,29 +135,40 @@ def _input(case: Case, position: int) -> Refusal | None:
     return None
 
 
-def claim(graph: Graph, settings: Settings) -> Claim:
-    """What CoreML takes of one graph; of a body only with EnableOnSubgraphs (E.1)."""
+def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
+    """What CoreML takes of one graph; of a body only with EnableOnSubgraphs (E.1).
+
+    `only` are the nodes that no provider has yet, when it is asked again after functions were inlined (A.2).
+    """
     nothing = _global_refusal(graph, settings)
     if nothing is not None:
         return Claim(fatal=nothing) if nothing.fatal else refuse_all(graph, nothing)
     units = plain_units(graph)
-    refusals: dict[int, Refusal] = {}
-    for unit in units.units:
-        found = refusal(Case(graph, unit, settings))
-        if found is not None:
-            refusals[unit.target.index] = found
-            if found.fatal:
-                return Claim(fatal=found)
+    refusals = dict(_refusals(graph, units, settings, only))
+    fatal = next((found for found in refusals.values() if found.fatal), None)
+    if fatal is not None:
+        return Claim(refusals=refusals, fatal=fatal)
 
     def accept(unit: Unit, _: Wave) -> bool:
         return unit.target.index not in refusals
 
     groups = tuple(tuple(unit.target for unit in group) for group in group_by_waves(graph, units, accept))
-    found_groups = Claim(groups=groups, refusals=refusals)
+    found = Claim(groups=groups, refusals=refusals)
     if settings.ort_release < (1, 27):
-        return found_groups
+        return found
     trivial = [group for group in groups if all(node.op_type in TRIVIAL for node in group)]
-    return without(found_groups, trivial, TRIVIAL_REFUSAL)
+    return without(found, trivial, TRIVIAL_REFUSAL)
+
+
+def _refusals(
+    graph: Graph, units: Units, settings: Settings, only: Container[int] | None
+) -> Iterator[tuple[int, Refusal]]:
+    for unit in units.units:
+        index = unit.target.index
+        taken = only is not None and index not in only
+        found = TAKEN_REFUSAL if taken else refusal(Case(graph, unit, settings))
+        if found is not None:
+            yield index, found
 
 
 def _global_refusal(graph: Graph, settings: Settings) -> Refusal | None:
@@ -178,6 +189,7 @@ def _global_refusal(graph: Graph, settings: Settings) -> Refusal | None:
     return None
 
 
+TAKEN_REFUSAL = Refusal("other_ep", "it is another provider's already, or in an earlier partition")
 TRIVIAL_REFUSAL = Refusal(
     "trivial",
     "its partition only moves or reshapes data, which costs more than it saves",

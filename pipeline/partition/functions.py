@@ -39,9 +39,14 @@ def inline_local(model: "ModelProto", protected: Collection[str] = ()) -> "Model
 
 
 def inline(model: "ModelProto", body: Body) -> "ModelProto":
-    """A copy of the model in which every node with a body is replaced by it, again and again; in nested graphs too."""
+    """A copy of the model in which every node with a body is replaced by it, again and again; in nested graphs too.
+
+    The same model when no node has a body.
+    """
     import onnx
 
+    if all(body(node) is None for graph in _graphs(model.graph) for node in graph.node):
+        return model
     result = onnx.ModelProto()
     result.CopyFrom(model)
     while True:

@@ -55,6 +55,7 @@ def schema_function(node: "NodeProto", imports: Mapping[str, int], graph: Graph)
         return None
     function = onnx.FunctionProto()
     function.ParseFromString(data)
+    function.attribute_proto.extend(a.default_value for a in found.attributes.values() if a.default_value.name)
     return function if data and _fits(function, versions[-1], opset) else None
 
 

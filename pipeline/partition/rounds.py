@@ -1,0 +1,82 @@
+"""The rounds in which ONNX Runtime asks a provider when a session is made of an ONNX model (ep_rules A.2).
+
+Nodes that were claimed stand as one fused node from then on; functions that nobody claimed and the CPU cannot run are
+inlined, and the provider is asked again about the nodes that came of them.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pipeline.partition.claim import Claim
+from pipeline.partition.graph import Graph, Node
+from pipeline.partition.inlining import View, inlined_view, without_functions
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Ask = Callable[[Graph, frozenset[int]], Claim]
+"""Asks a provider about a graph of which only some nodes are without a provider."""
+
+FUSED = "(fused)"
+MOST = 64
+"""Bodies of functions call functions in turn; no schema of ONNX needs more rounds than a few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What the provider was shown and what it claimed of it."""
+
+    graph: Graph
+    claim: Claim
+
+
+def rounds(model: "ModelProto", first: Round, view: View, ask: Ask) -> Iterator[Round]:
+    """All rounds, the first included. `model` is what the first round's graph was made of."""
+    yield first
+    whole, groups = first.graph, first.claim.groups
+    for _ in range(MOST):
+        claimed = frozenset(node.first_output for group in groups for node in group)
+        changed = without_functions(model, whole, claimed)
+        if changed is model:
+            return
+        whole, fresh = inlined_view(whole, view(changed))
+        fused = fuse(whole, groups)
+        found = ask(fused, fresh)
+        yield Round(fused, found)
+        model, groups = changed, (*groups, *found.groups)
+
+
+def fuse(graph: Graph, groups: tuple[tuple[Node, ...], ...]) -> Graph:
+    """The graph with each group as one node, which reads and gives what the group did."""
+    nodes = dict(graph.nodes)
+    for group in groups:
+        members = {node.index for node in group}
+        index = max(nodes) + 1
+        for member in members:
+            del nodes[member]
+        nodes[index] = _fused(graph, group, members, index)
+    return replace(graph, nodes=nodes)
+
+
+def _fused(graph: Graph, group: tuple[Node, ...], members: set[int], index: int) -> Node:
+    made = {name for node in group for name in node.outputs if name}
+    read = dict.fromkeys(name for node in group for name in (*node.inputs, *node.implicit_inputs) if name)
+    return Node(
+        index=index,
+        name="",
+        op_type=FUSED,
+        domain="",
+        since_version=1,
+        inputs=tuple(name for name in read if name not in made),
+        outputs=tuple(dict.fromkeys(given_outside(graph, group, members))),
+    )
+
+
+def given_outside(graph: Graph, group: tuple[Node, ...], members: set[int]) -> Iterator[str]:
+    """Values of a group that others read or that the graph gives (ep_rules B.4), perhaps more than once."""
+    for node in group:
+        yield from (name for name in node.outputs if name in graph.output_set)
+        for edge in graph.out_edges[node.index]:
+            if edge.consumer not in members:
+                yield node.outputs[edge.source_slot]
