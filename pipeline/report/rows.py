@@ -60,7 +60,7 @@ def make_rows(measured: Sequence[Measured], margin: float = DEFAULT_MARGIN) -> R
 def _rows(group: Sequence[Measured], margin: float) -> list[Row]:
     """The rows of one device and model."""
     baseline = next((_key(one) for one in group if one.baseline), None)
-    summaries = summarize([_run_group(one) for one in group], baseline, margin)
+    summaries = summarize([run_group(one) for one in group], baseline, margin)
     pairs = zip(group, summaries, strict=True)
     return [_row(one, summary) for one, summary in pairs if one.status is not Status.SKIPPED]
 
@@ -69,7 +69,8 @@ def _key(one: Measured) -> str:
     return f"{one.variant}/{one.run}"
 
 
-def _run_group(one: Measured) -> RunGroup:
+def run_group(one: Measured) -> RunGroup:
+    """The latencies of every round that gave times, under `VARIANT/RUN`."""
     timed = [record for record in one.runs if record.result.status is Status.OK]
     rounds = (
         Round(number=record.round, latencies_ns=record.result.latencies_ns, marks=record.result.marks)
