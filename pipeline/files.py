@@ -51,16 +51,11 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         with storage_errors(path):
             yield temporary
-            publish(temporary, path)
+            sync_file(temporary)
+            temporary.chmod(0o666 & ~umask())
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def publish(temporary: Path, path: Path) -> None:
-    """Give a file its name once its bytes are on disk. Both must be on one file system; raises OSError."""
-    _sync(temporary)
-    temporary.chmod(0o666 & ~umask())
-    temporary.replace(path)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -130,7 +125,8 @@ def _explain(error: OSError, path: Path) -> PipelineError:
     )
 
 
-def _sync(path: Path) -> None:
+def sync_file(path: Path) -> None:
+    """Wait until the bytes of a file are on the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -25,6 +25,8 @@ from pipeline.ort_format.reader import resolver_at
 IDENTIFIER = b"ORTM"
 # A cache line: mapped weights then start where vector loads like them. ONNX Runtime itself aligns to 4.
 ALIGNMENT = 64
+# The widest number in the body is an int64. A larger step here would let the size of the old head into the new file.
+BODY_ALIGNMENT = 8
 # Where ONNX Runtime's verifier stops (FlatBuffers offsets are signed 32 bit).
 MAX_FILE_BYTES = (2 << 30) - 1
 # Slots of ort.fbs. `ir_version` and `model_version` of Model are int64, all its others point to something.
@@ -118,6 +120,7 @@ class _Skeleton:
         vtable = self.graph - struct.unpack_from("<i", data, self.graph)[0]
         # The Graph table is the last but one part that ONNX Runtime builds of a model, so the body begins behind it.
         self.cut = self.graph + struct.unpack_from("<H", data, vtable + 2)[0]
+        self.padding = self.cut % BODY_ALIGNMENT
 
     def _slots(self, at: int, known: int) -> Slots:
         """The table's slots; ModelError when it has one that we would lose."""
@@ -128,11 +131,11 @@ class _Skeleton:
         return slots
 
     def tail(self, position: int) -> _Tail:
-        """Where a part of the body will be: the body keeps its place modulo ALIGNMENT, so inner alignments hold."""
+        """Where a part of the body will be: it keeps its place modulo BODY_ALIGNMENT, so inner alignments hold."""
         if position < self.cut:
             raise ModelError("onnxruntime laid out the ORT format in a way that this program does not know",
                              remedy="install an onnxruntime release that this program supports")  # fmt: skip
-        return _Tail(position - self.cut // ALIGNMENT * ALIGNMENT)
+        return _Tail(self.padding + position - self.cut)
 
     def child(self, at: int, slots: Slots, slot: int) -> _Tail | None:
         """What a slot points to."""
@@ -152,15 +155,13 @@ def plan_file(skeleton: bytes, weights: Sequence[Weight] = ()) -> Plan:
     """
     parts = _Skeleton(skeleton)
     body = memoryview(skeleton)[parts.cut :]
-    blobs, end = _place_blobs(parts.cut % ALIGNMENT + len(body), weights)
+    blobs, end = _place_blobs(parts.padding + len(body), weights)
     head = _head(parts, blobs)
     if len(head) + end > MAX_FILE_BYTES:
         raise ModelError("the model is too large for the ORT format", why=f"{len(head) + end} bytes are over 2 GiB",
                          remedy="quantize the model, or split it")  # fmt: skip
-    head += bytes(parts.cut % ALIGNMENT)
-    shift = len(head) - parts.cut % ALIGNMENT
-    placed = tuple((shift + position, weight) for position, weight in blobs)
-    return Plan(head=head, body=body, blobs=placed, size_bytes=shift + end)
+    placed = tuple((len(head) + position, weight) for position, weight in blobs)
+    return Plan(head=head + bytes(parts.padding), body=body, blobs=placed, size_bytes=len(head) + end)
 
 
 def _place_blobs(position: int, weights: Sequence[Weight]) -> tuple[list[tuple[int, Weight]], int]:

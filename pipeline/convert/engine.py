@@ -3,7 +3,8 @@
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from pipeline.convert.rules import Release, SessionSettings, parse_release, refu
 from pipeline.convert.sessions import return_freed_memory
 from pipeline.convert.steps import OrtParts, Workshop
 from pipeline.errors import ModelError
-from pipeline.files import make_folder, publish, share_file, storage_errors
-from pipeline.onnx_model import PreparedModel, content_digest, load_model, prepare_model
+from pipeline.files import make_folder, share_file, storage_errors, sync_file
+from pipeline.onnx_model import content_digest, load_model, prepare_model
 from pipeline.ort_writer import Plan, plan_file, write_file
 from pipeline.variant import Artifact, Variant
 
@@ -42,11 +43,12 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     with clock("check"):
         optimizer.check()
     refused, wanted = _plan(request, maker.target, maker.installed)
-    artifacts, failures = _make_all(maker, model, wanted)
+    made, failures = _make_all(maker, wanted)
+    made.sort(key=lambda one: request.variants.index(one[0]))
     return ConvertResult(
         model=request.source.name,
         content_digest=content,
-        artifacts=tuple(sorted(artifacts, key=lambda a: request.variants.index(a.variant))),
+        artifacts=tuple(maker.place(*one, dict(model.operators)) for one in made),
         failures=(*refused, *failures),
         dynamic=model.dynamic,
         reused=maker.reused,
@@ -90,18 +92,21 @@ def _plan(
 
 
 def _make_all(
-    maker: "_Maker", model: PreparedModel, wanted: dict[SessionSettings, list[Variant]]
-) -> tuple[list[Artifact], list[VariantFailure]]:
-    artifacts: list[Artifact] = []
+    maker: "_Maker", wanted: Mapping[SessionSettings, list[Variant]]
+) -> tuple[list[tuple[Variant, Made, Path]], list[VariantFailure]]:
+    """Make every file, and only then wait until they are on the disk: the disk works while the next one is made."""
+    made: list[tuple[Variant, Made, Path]] = []
     failures: list[VariantFailure] = []
-    for settings, variants in wanted.items():
-        try:
-            made, path = maker.make(settings)
-        except ModelError as error:
-            failures += [_failure(variant, error, model.source.name) for variant in variants]
-            continue
-        artifacts += [maker.place(made, path, variant, dict(model.operators)) for variant in variants]
-    return artifacts, failures
+    with ThreadPoolExecutor(1) as disk:
+        for settings, variants in wanted.items():
+            try:
+                file = maker.make(settings, disk)
+                made += [(variant, *file) for variant in variants]
+            except ModelError as error:
+                failures += [_failure(variant, error, maker.request.source.name) for variant in variants]
+        with maker.clock("write"):
+            maker.wait_for_disk()
+    return made, failures
 
 
 def _failure(variant: Variant, error: ModelError, where: str) -> VariantFailure:
@@ -124,8 +129,9 @@ class _Maker:
         self.target = parse_release(request.release) if request.release else self.installed
         self.cache = Cache(Path(request.cache_folder)) if request.cache_folder else None
         self.written: dict[str, tuple[Made, Path]] = {}
+        self.syncing: dict[Path, Future[None]] = {}
 
-    def make(self, settings: SessionSettings) -> tuple[Made, Path]:
+    def make(self, settings: SessionSettings, disk: Executor) -> tuple[Made, Path]:
         """The file of an optimization, somewhere on this disk. ModelError when onnxruntime refuses the model."""
         key = cache_key(self.content, settings, self.wheel)
         with self.clock("cache"):
@@ -135,13 +141,13 @@ class _Maker:
             return found
         with self.clock("optimize"):
             parts = self.optimizer.parts(settings)
-        made, path = self._write(parts)
+        made, path = self._write(parts, disk)
         if self.cache:
             with self.clock("cache"):
                 self.cache.keep(key, made, path)
         return made, path
 
-    def _write(self, parts: OrtParts) -> tuple[Made, Path]:
+    def _write(self, parts: OrtParts, disk: Executor) -> tuple[Made, Path]:
         with self.clock("digest"):
             known = self.optimizer.known(parts)
         plan = plan_file(parts.skeleton, parts.weights)
@@ -150,6 +156,7 @@ class _Maker:
             path = self.optimizer.shop.new_file(".ort")
             with self.clock("write"), storage_errors(path):
                 file = write_file(plan, path)
+            self.syncing[path] = disk.submit(sync_file, path)
             with self.clock("digest"):
                 model = parts.read()
                 made = Made(
@@ -161,15 +168,21 @@ class _Maker:
             self.written[identity] = (made, path)
         return self.written[identity]
 
-    def place(self, made: Made, path: Path, variant: Variant, source_operators: dict[str, int]) -> Artifact:
-        """Give the file its name in the output folder."""
+    def wait_for_disk(self) -> None:
+        """Return when all files are on the disk; MissingError when it is full."""
+        for path, syncing in self.syncing.items():
+            with storage_errors(path):
+                syncing.result()
+
+    def place(self, variant: Variant, made: Made, path: Path, source_operators: dict[str, int]) -> Artifact:
+        """Give a file its name in the output folder."""
         name = f"{self.request.stem}.{variant.name}.ort"
         target = Path(self.request.output_folder) / name
         temporary = self.optimizer.shop.new_file(".part")
         share_file(path, temporary)
-        with self.clock("write"), storage_errors(target):
-            publish(temporary, target)
-        temporary.unlink(missing_ok=True)
+        with storage_errors(target):
+            temporary.replace(target)
+            temporary.unlink(missing_ok=True)  # renaming a file to another name of itself leaves both
         return Artifact(
             model=self.request.source.name,
             variant=variant,

@@ -53,15 +53,18 @@ def parse_release(text: str) -> Release:
 def session_settings(variant: Variant, platform: Platform) -> SessionSettings:
     """The optimization that a variant asks for.
 
-    Runtime style records fusions of level extended and above, so at none and basic both styles are one optimization.
-    NchwcTransformer makes files for one x86 machine only: the stock converter leaves it out unless told amd64.
+    Runtime style records the fusions of level extended; those of the levels above are never recorded (the layout
+    transformers run when the device loads the file). So at none and basic both styles are one optimization, and
+    from extended on runtime style is one. NchwcTransformer makes files for x86 machines only: the stock converter
+    leaves it out unless told amd64.
     """
     beyond_basic = variant.level not in {Level.NONE, Level.BASIC}
+    recorded = beyond_basic and variant.style is Style.RUNTIME
     return SessionSettings(
-        level=variant.level,
-        save_records=beyond_basic and variant.style is Style.RUNTIME,
+        level=Level.EXTENDED if recorded else variant.level,
+        save_records=recorded,
         int8_allowed=beyond_basic and platform is Platform.ARM,
-        nchwc=variant.level in {Level.LAYOUT, Level.ALL} and platform is Platform.AMD64,
+        nchwc=variant.level in {Level.LAYOUT, Level.ALL} and platform is Platform.AMD64 and not recorded,
     )
 
 
