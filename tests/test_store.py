@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -276,6 +277,16 @@ def test_two_processes_start_and_write_at_the_same_time(url: str) -> None:
         assert len(store.finished("c1")) == 60
 
 
+def test_threads_share_a_store(store: Store) -> None:
+    def write(name: str) -> list[bool]:
+        return [store.add_run(run_record(name, number)) for number in range(20)]
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        answers = list(pool.map(write, ["a", "b", "c", "a"]))
+    assert sum(map(sum, answers)) == 60
+    assert len(store.finished("c1")) == 60
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
@@ -286,6 +297,8 @@ def test_two_processes_start_and_write_at_the_same_time(url: str) -> None:
         ("nosuch://host/db", ConfigError, "unknown kind of database 'nosuch'"),
         ("oracle+cx_oracle://host/db", MissingError, "driver 'cx_Oracle'"),
         ("postgresql://u:secret@host:port/db", ConfigError, "database URL"),
+        ("sqlite://", ConfigError, "in memory"),
+        ("sqlite:///:memory:", ConfigError, "in memory"),
         ("sqlite:////nosuch/folder/results.sqlite", MissingError, "cannot be opened"),
         ("sqlite:////dev/null/results.sqlite", MissingError, "cannot be opened"),
     ],

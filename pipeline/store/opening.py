@@ -45,6 +45,12 @@ def _parse(url: str) -> URL:
             where=hidden(url),
             remedy="write sqlite:///FILE, or postgresql://USER@HOST/DATABASE, or any other URL of SQLAlchemy",
         ) from error
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise ConfigError(
+            "a database in memory is gone when the command ends",
+            where=url,
+            remedy="name a file: sqlite:///results.sqlite",
+        )
     # SQLAlchemy 2.0's own default is psycopg2; `ort-mobile-pipeline[postgresql]` brings psycopg.
     return parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
 
