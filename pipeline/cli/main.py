@@ -79,9 +79,17 @@ def cli(debug: bool, quiet: bool) -> None:
 def show_error(error: BaseException) -> None:
     """Print the four parts of an error of ours (or of device_runner's, which has the same shape) to stderr."""
     lines = getattr(error, "lines", None)
-    for label, text in lines() if lines else [("error", str(error))]:
+    for label, text in lines() if lines else _unforeseen(error):
         head = click.style(f"{label}:", fg="red" if label == "error" else "cyan", bold=True)
         click.echo(f"{head} {text}", err=True)
+
+
+def _unforeseen(error: BaseException) -> list[tuple[str, str]]:
+    return [
+        ("error", "the pipeline met something that it did not foresee"),
+        ("why", f"{type(error).__name__}: {error}"),
+        ("remedy", "this is a defect: run it again with `ort-mobile --debug` and report what it prints"),
+    ]
 
 
 def _leave(code: int) -> NoReturn:
@@ -108,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:
         _leave(ExitCode.DONE)
     except Exception as error:
-        if debug or not hasattr(error, "exit_code"):
+        if debug:
             raise
         show_error(error)
-        _leave(error.exit_code)
+        _leave(getattr(error, "exit_code", ExitCode.SOME_FAILED))

@@ -37,6 +37,17 @@ def sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     return found
 
 
+def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """A callback for KEY=VALUE given any number of times; values may hold a `=`."""
+    found = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE", ctx, param)
+        found[key] = text
+    return found
+
+
 def write_json(document: Any, destination: str) -> None:
     """Write a document as indented JSON to a file, or to stdout for `-`."""
     import msgspec

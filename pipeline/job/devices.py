@@ -50,9 +50,9 @@ def expanded(names: Sequence[str]) -> list[str]:
     found: list[str] = []
     for name in names:
         if name == "adb:*":
-            from device_runner.adb import list_serials
+            from device_runner.adb.device import list_devices
 
-            found += [f"adb:{serial}" for serial in list_serials()]
+            found += [facts.name for facts in list_devices()]
         else:
             found.append(name)
     return found

@@ -1,0 +1,140 @@
+"""Measures model files as they are, without converting, storing or choosing: a quick look, by the same method."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from device_runner.device import Device, open_device
+from device_runner.files import sha256
+from device_runner.options import impossible_here
+from device_runner.result import RunResult, Status, utc_now
+from device_runner.spec import RunOptions, RunSpec
+from pipeline.campaign import options_name
+from pipeline.config import MeasureConfig
+from pipeline.errors import ConfigError, ExitCode
+from pipeline.job.record import host, versions
+from pipeline.progress import Progress
+from pipeline.report.model import CampaignReport, Skipped
+from pipeline.report.rows import Measured, make_rows
+from pipeline.store import RunRecord
+
+ALL_FILES = "files"
+"""What stands for the model in rows: every file is compared with the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerfOrder:
+    """What to measure where, and how."""
+
+    files: tuple[Path, ...]
+    options: tuple[RunOptions, ...]
+    device: str
+    library: str | None
+    dimensions: dict[str, int]
+    measure: MeasureConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PerfLane:
+    """One file with one set of run options; `name` tells files of equal names apart by their folder."""
+
+    file: Path
+    name: str
+    options: RunOptions
+
+
+def measure_files(order: PerfOrder, progress: Progress) -> CampaignReport:
+    """Run every file with every set of options in alternating rounds of fresh processes."""
+    for file in order.files:
+        if not file.is_file():
+            raise ConfigError("no such model file", where=str(file), remedy="check the path")
+    with open_device(order.device) as device, tempfile.TemporaryDirectory() as work:
+        facts = device.facts()
+        judged = [(options, impossible_here(options, facts)) for options in order.options]
+        lanes = [
+            PerfLane(file=file, name=_name(file, order.files), options=options)
+            for file in order.files
+            for options, failure in judged
+            if not failure
+        ]
+        skipped = [
+            Skipped(reason=failure.message, device=device.name, run=options_name(options))
+            for options, failure in judged
+            if failure
+        ]
+        records = _rounds(order, device, lanes, progress)
+        rows = make_rows(_measured(device.name, lanes, records), order.measure.margin_percent / 100)
+        return CampaignReport(
+            name="perf",
+            campaign=Path(work).name,
+            created_at=utc_now(),
+            margin=order.measure.margin_percent / 100,
+            host=host(),
+            versions=versions(),
+            devices=(facts,),
+            rows=rows.rows,
+            skipped=(*skipped, *rows.skipped),
+            failures=rows.failures,
+        )
+
+
+def exit_code(report: CampaignReport) -> ExitCode:
+    """1 when a run failed or nothing could run."""
+    return ExitCode.SOME_FAILED if report.failures or not report.rows else ExitCode.DONE
+
+
+def _name(file: Path, files: Sequence[Path]) -> str:
+    same = sum(other.name == file.name for other in files)
+    return file.name if same == 1 else str(file)
+
+
+def _rounds(
+    order: PerfOrder, device: Device, lanes: Sequence[PerfLane], progress: Progress
+) -> dict[PerfLane, list[RunRecord]]:
+    records: dict[PerfLane, list[RunRecord]] = {lane: [] for lane in lanes}
+    with progress.stage("measure", len(lanes) * order.measure.rounds) as stage:
+        for number in range(order.measure.rounds):
+            for lane in lanes if number % 2 == 0 else reversed(lanes):
+                stage.at(f"round {number + 1}: {lane.name}")
+                if all(record.result.status is Status.OK for record in records[lane]):
+                    spec = _spec(order, lane, number)
+                    records[lane].append(_record(lane, number, spec, device.run(spec)))
+                stage.done()
+    return records
+
+
+def _spec(order: PerfOrder, lane: PerfLane, number: int) -> RunSpec:
+    measure = order.measure
+    return RunSpec(
+        id=f"{lane.name[-200:]}#{number}",
+        model=str(lane.file),
+        model_sha256=sha256(lane.file),
+        library=order.library,
+        options=lane.options,
+        dimensions=order.dimensions,
+        warmup=measure.warmup,
+        min_runs=measure.min_runs,
+        min_seconds=measure.min_seconds,
+        max_seconds=measure.max_seconds,
+        timeout_seconds=measure.timeout_seconds,
+    )
+
+
+def _record(lane: PerfLane, number: int, spec: RunSpec, result: RunResult) -> RunRecord:
+    return RunRecord(campaign="perf", round=number, model=ALL_FILES, variant=lane.name, spec=spec, result=result)
+
+
+def _measured(device: str, lanes: Sequence[PerfLane], records: dict[PerfLane, list[RunRecord]]) -> list[Measured]:
+    return [
+        Measured(
+            device=device,
+            model=ALL_FILES,
+            variant=lane.name,
+            run=options_name(lane.options),
+            runs=records[lane],
+            size_bytes=lane.file.stat().st_size,
+            baseline=lane is lanes[0],
+        )
+        for lane in lanes
+    ]
