@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.options import Words, json_option, write_json
+from pipeline.cli.options import json_option, words, write_json
 
 PROVIDERS = ("nnapi", "coreml-nn", "coreml-mlprogram", "xnnpack")
 
@@ -23,8 +23,8 @@ PROVIDERS = ("nnapi", "coreml-nn", "coreml-mlprogram", "xnnpack")
 @click.option(
     "--coreml-version", type=click.IntRange(min=3), help="5 for iOS 15, 6 for 16, 7 for 17, 8 for 18.  [default: 7]"
 )
-@click.option("--coreml-options", type=Words(), default=(), metavar="KEY=VALUE,...", help="Options of the provider.")
-@click.option("--nnapi-flags", type=Words(), default=(), metavar="FLAG,...", help="USE_NCHW and others.")
+@click.option("--coreml-options", callback=words(), metavar="KEY=VALUE,...", help="Options of the provider.")
+@click.option("--nnapi-flags", callback=words(), metavar="FLAG,...", help="USE_NCHW and others.")
 @click.option(
     "--stop-ops", metavar="OP,...", help="Leave these and what follows to the CPU.  [default: NonMaxSuppression]"
 )
