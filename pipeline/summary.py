@@ -312,7 +312,11 @@ def _doubts_in_numbers(numbers: Statistics) -> dict[Doubt, str]:
     spread = numbers.sd_ns / max(numbers.mean_ns, 1.0)
     middle = max(numbers.median_ns, 1.0)
     extremes = {"slowest": numbers.max_ns / middle, "fastest": numbers.min_ns / middle}
-    far = [f"the {name} inference is {x:.2g} times the median" for name, x in extremes.items() if _extreme(x)]
+    far = [
+        f"the {name} inference is {x:{'.2g' if x < 10 else '.0f'}} times the median"
+        for name, x in extremes.items()
+        if _extreme(x)
+    ]
     return {
         Doubt.DRIFT: f"the median changes by {risen:+.0%} over the rounds" if abs(risen) > DRIFT_LIMIT else "",
         Doubt.SPREAD: f"standard deviation is {spread:.0%} of the mean" if spread > SPREAD_LIMIT else "",

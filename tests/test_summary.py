@@ -224,6 +224,11 @@ def test_doubts_in_numbers(rounds: list[list[int]], doubt: Doubt, part: str) -> 
     assert part in found[doubt]
 
 
+def test_far_extremes_are_told_in_whole_numbers() -> None:
+    found = doubts(group(*[STEADY] * 5, [5_100_000_000]))
+    assert found[Doubt.EXTREME] == "the slowest inference is 1000 times the median"
+
+
 @pytest.mark.parametrize("mark", list(Mark))
 def test_every_mark_of_a_run_raises_a_doubt_with_advice(mark: Mark) -> None:
     one = group(*[STEADY] * 5, marks=(mark,))
