@@ -1,0 +1,295 @@
+"""`ort-mobile build`: plans and runs custom builds of ONNX Runtime, and says what is missing for them."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from pipeline.finding import Finding
+    from pipeline.ort_build.doctor import Check
+    from pipeline.ort_build.plan import BuildPlan
+    from pipeline.ort_build.request import Request
+    from pipeline.ort_build.run import Built
+    from pipeline.ort_build.source_tree import SourceTree
+
+FILE = click.Path(path_type=Path)
+
+
+def _choices(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say what is to be built; the same for every command of the group."""
+    options = (
+        click.argument("config", type=FILE, required=False),
+        click.option("--target", metavar="NAME", help="A target of CONFIG, or PLATFORM-ABI as in linux-x86_64."),
+        click.option("--op-config", "operators", type=FILE, help="Operators to build; all without it."),
+        click.option("--source", type=FILE, help="Source tree of ONNX Runtime."),
+        click.option("--system-dependencies", is_flag=True, help="Use libraries of this system, download none."),
+        click.option("--onnx-source", type=FILE, help="Source of ONNX, for --system-dependencies."),
+        click.option("--jobs", type=click.IntRange(1), help="Compilers at once; all processors by default."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.group()
+def build() -> None:
+    """Plan and run custom builds of ONNX Runtime.
+
+    CONFIG is a campaign's config or a file of build_configs/builds; --target alone will do for a plain library.
+    """
+
+
+@build.command()
+@_choices
+@click.option("--output", type=FILE, help="Write plan and settings files below this folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
+def plan(output: Path | None, as_json: bool, **chosen: Any) -> None:
+    """Show the exact commands and settings files of a build; exit code 4 when something speaks against it."""
+    from pipeline.finding import errors
+    from pipeline.ort_build.lint import lint
+
+    requests, tree = _requests(**chosen)
+    plans = [_plan(request, tree, output) for request in requests]
+    findings = [finding for request in requests for finding in lint(request)]
+    if output:
+        _write_plans(plans, output)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode({"plans": plans, "findings": findings})))
+    else:
+        for each in plans:
+            _show_plan(each)
+    _show_findings(findings)
+    _refuse(errors(findings), tree, plans)
+
+
+@build.command()
+@_choices
+def doctor(**chosen: Any) -> None:
+    """Say what this machine lacks for a build, and where to get it; exit code 3 when something is missing."""
+    from pipeline.ort_build.doctor import examine, require
+
+    requests, tree = _requests(**chosen)
+    checks = {check: None for request in requests for check in examine(request, tree, Path.cwd())}
+    _show_checks(checks)
+    require(tuple(checks))
+
+
+@build.command()
+@_choices
+@click.option("--output", type=FILE, help="Copy what was built into this folder.")
+@click.option("--cache", type=FILE, help="Where builds are kept by digest; ~/.cache/ort-mobile/builds by default.")
+@click.option("--dry-run", is_flag=True, help="Check everything, build nothing.")
+def run(output: Path | None, cache: Path | None, dry_run: bool, **chosen: Any) -> None:
+    """Build, or take from the cache what was built before from the same plan and source."""
+    from pipeline.ort_build.run import default_cache
+
+    requests, tree = _requests(**chosen)
+    place = cache or default_cache()
+    for request in requests:
+        _preflight(request, tree, place)
+    if tree is None or dry_run:
+        return
+    for request in requests:
+        built = _run(request, tree, place)
+        _show_built(built, request, output)
+
+
+@build.command()
+@click.option("--cache", type=FILE, help="Where builds are kept; ~/.cache/ort-mobile/builds by default.")
+def size(cache: Path | None) -> None:
+    """List builds with their sizes, and rank operators by what they added between builds."""
+    from pipeline.ort_build.run import builds_in, default_cache
+
+    builds = builds_in(cache or default_cache())
+    if not builds:
+        click.echo("no builds yet: `ort-mobile build run` makes one")
+    for folder, record in builds:
+        click.echo(f"{folder.name}  {record.target}  {record.version} {record.kind}")
+        for file in record.files:
+            click.echo(f"  {file.size_bytes:>12,}  {file.file}")
+    _show_ranking([record for _, record in builds])
+
+
+def _requests(
+    *,
+    config: Path | None,
+    target: str | None,
+    operators: Path | None,
+    source: Path | None,
+    system_dependencies: bool,
+    onnx_source: Path | None,
+    jobs: int | None,
+) -> tuple[tuple["Request", ...], "SourceTree | None"]:
+    from pipeline.errors import ConfigError
+    from pipeline.ort_build.selection import Choice, requests_for
+    from pipeline.ort_build.source_tree import check_release, read_tree
+
+    if config is None and target is None:
+        raise ConfigError(
+            "what is to be built?", remedy="give a CONFIG, or a --target such as linux-x86_64 or android-arm64-v8a"
+        )
+    tree = read_tree(source) if source else None
+    choice = Choice(
+        config=config, target=target, operators=operators, version=tree.version if tree else None,
+        dependencies="system" if system_dependencies else None, onnx_source=onnx_source, jobs=jobs,
+    )  # fmt: skip
+    requests = requests_for(choice)
+    if tree:
+        for request in requests:
+            check_release(tree, request.version)
+    return requests, tree
+
+
+def _plan(request: "Request", tree: "SourceTree | None", output: Path | None) -> "BuildPlan":
+    from pipeline.ort_build.plan import Places, plan_build
+
+    work = (output or Path("build")) / request.target.name
+    source = Path(tree.path if tree else "onnxruntime")
+    return plan_build(request, Places(source=str(source.absolute()), work=str(work.absolute())))
+
+
+def _write_plans(plans: "Iterable[BuildPlan]", output: Path) -> None:
+    import msgspec
+
+    from pipeline.files import write_bytes, write_text
+
+    for each in plans:
+        for file in each.files:
+            write_text(Path(file.path), file.content)
+        write_bytes(output / each.target / "plan.json", msgspec.json.format(msgspec.json.encode(each)) + b"\n")
+
+
+def _show_plan(plan: "BuildPlan") -> None:
+    import shlex
+
+    click.echo(click.style(f"{plan.target}: ONNX Runtime {plan.version}, {plan.kind.value}", bold=True))
+    for file in plan.files:
+        lines = file.content.count("\n")
+        click.echo(f"  file  {file.path} ({lines} lines)")
+        if file.path.endswith(".json"):
+            click.echo("\n".join(f"        {line}" for line in file.content.splitlines()))
+    for step in plan.steps:
+        click.echo(f"  in    {step.folder}")
+        click.echo("  run   " + " \\\n          ".join(shlex.quote(argument) for argument in step.arguments))
+    for product in plan.products:
+        click.echo(f"  makes {product.pattern}")
+    for note in plan.notes:
+        click.echo(f"  note  {note.text} ({note.source})")
+
+
+def _show_findings(findings: "Iterable[Finding]") -> None:
+    from pipeline.finding import Severity
+
+    for finding in findings:
+        color = "red" if finding.severity is Severity.ERROR else "yellow"
+        click.echo(f"{click.style(finding.severity.value, fg=color)}: {finding.where}: {finding.what}", err=True)
+        for label, text in (("why", finding.why), ("remedy", finding.remedy)):
+            if text:
+                click.echo(f"  {label}: {text}", err=True)
+
+
+def _refuse(found: "tuple[Finding, ...]", tree: "SourceTree | None", plans: "list[BuildPlan]") -> None:
+    """Raise CheckFailed when a plan cannot work: by the settings, or because the tree's scripts refuse it."""
+    from pipeline.errors import CheckFailed
+    from pipeline.ort_build.script_options import tree_options, unaccepted
+
+    if found:
+        raise CheckFailed(
+            f"this cannot be built: {'; '.join(finding.what for finding in found)}",
+            remedy="; ".join(dict.fromkeys(finding.remedy for finding in found)),
+        )
+    options = tree_options(Path(tree.path)) if tree else {}
+    refused = [complaint for each in plans for complaint in (unaccepted(each, options) if options else ())]
+    if refused and tree:
+        raise CheckFailed(
+            "the scripts of this source tree refuse the plan", where=tree.path, why="; ".join(refused),
+            remedy="remove that setting from [build], or take another release",
+        )  # fmt: skip
+
+
+def _preflight(request: "Request", tree: "SourceTree | None", cache: Path) -> None:
+    """Everything that can be known before the first compiler runs."""
+    from pipeline.finding import errors
+    from pipeline.ort_build.doctor import examine, require
+    from pipeline.ort_build.lint import lint
+
+    findings = lint(request)
+    _show_findings(findings)
+    _refuse(errors(findings), tree, [_plan(request, tree, None)])
+    checks = examine(request, tree, cache)
+    if any(not check.good for check in checks):
+        _show_checks(checks)
+    require(checks)
+
+
+def _show_checks(checks: "Iterable[Check]") -> None:
+    for check in checks:
+        mark = click.style("ok     ", fg="green") if check.good else click.style("missing", fg="red")
+        click.echo(f"{mark} {check.name}: {check.found or 'not found'} ({check.why})", err=True)
+        if not check.good:
+            click.echo(f"        {check.remedy}", err=True)
+
+
+def _run(request: "Request", tree: "SourceTree", cache: Path) -> "Built":
+    """Build with the last line of the log and the time shown where a terminal can show it."""
+    import os
+
+    from rich.console import Console
+    from rich.markup import escape
+
+    from pipeline.ort_build.doctor import android_folders
+    from pipeline.ort_build.run import run_build
+
+    with Console(stderr=True).status(f"{request.target.name}: starting") as status:
+
+        def progress(line: str, seconds: float) -> None:
+            minutes, rest = divmod(int(seconds), 60)
+            status.update(f"{request.target.name} {minutes}:{rest:02} {escape(line[-100:])}")
+
+        return run_build(request, tree, cache, progress, android=android_folders(os.environ))
+
+
+def _show_built(built: "Built", request: "Request", output: Path | None) -> None:
+    from pipeline.files import copy_file
+
+    record = built.record
+    how = f"built in {record.seconds / 60:.1f} minutes" if built.fresh else "taken from the cache"
+    click.echo(f"{record.target}: ONNX Runtime {record.version}, {record.kind}, {how}")
+    for file in record.files:
+        click.echo(f"  {file.size_bytes:>12,}  {Path(built.folder) / file.file}")
+        if output:
+            copy_file(Path(built.folder) / file.file, output / request.target.name / file.file)
+    _check_sizes(built, request)
+
+
+def _check_sizes(built: "Built", request: "Request") -> None:
+    from pipeline.errors import CheckFailed
+    from pipeline.finding import errors
+    from pipeline.ort_build.size import check_budget
+
+    sizes = {file.abi: file.size_bytes for file in built.record.files if file.abi}
+    findings = check_budget(sizes, request.settings.max_library_bytes)
+    _show_findings(findings)
+    if over := errors(findings):
+        raise CheckFailed("; ".join(finding.what for finding in over), remedy=over[0].remedy)
+
+
+def _show_ranking(records: "Iterable[Any]") -> None:
+    """Rank what operators add among builds that differ in their operators only."""
+    from pipeline.ort_build.size import SizedBuild, rank_additions
+    from pipeline.required_ops import parse
+
+    groups: dict[tuple[object, ...], list[SizedBuild]] = {}
+    for record in records:
+        for file in record.files:
+            if file.abi and record.operators is not None:
+                key = (record.version, record.kind, record.providers, record.source_digest, file.abi)
+                sized = SizedBuild(operators=parse(record.operators, record.digest), size_bytes=file.size_bytes)
+                groups.setdefault(key, []).append(sized)
+    for group, builds in groups.items():
+        for addition in rank_additions(builds):
+            click.echo(f"  {addition.size_bytes:>+12,}  {group[-1]}: {', '.join(addition.added)}")

@@ -1,0 +1,247 @@
+"""What a build needs on this machine: looked up before hours are spent, with where to get what is missing.
+
+`look` asks the machine; what a platform needs is a table; `examine` puts both together.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from pipeline.config import Platform
+from pipeline.errors import MissingError
+from pipeline.ort_build.notes import ASSET_CACHE_FLAG
+from pipeline.ort_build.plan import AAR_SCRIPT
+from pipeline.ort_build.process import build_environment
+from pipeline.ort_build.releases import ASSET_CACHE_SINCE, version_key
+from pipeline.ort_build.request import Request
+from pipeline.ort_build.settings import Dependencies
+from pipeline.ort_build.source_tree import SourceTree
+
+GIB = 1 << 30
+ASK_SECONDS = 30
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that a build needs: what was found, and what to do when that is not enough."""
+
+    name: str
+    found: str = ""
+    good: bool
+    why: str = ""
+    remedy: str = ""
+
+
+class _Tool(NamedTuple):
+    """A program with the arguments that make it tell its version, and how to get it."""
+
+    command: tuple[str, ...]
+    why: str
+    remedy: str
+    minimum: str = ""
+
+
+_CMAKE = _Tool(("cmake", "--version"), "ONNX Runtime is built by CMake", "pip install cmake")
+_NINJA = _Tool(("ninja", "--version"), "the generator of the plan", "pip install ninja")
+_COMPILER = _Tool(("c++", "--version"), "C++17 compiler", "apt-get install g++ (11 or newer), or your system's", "")
+_JAVA = _Tool(
+    ("javac", "-version"), "Java bindings and Gradle", "install a JDK 17 (apt-get install openjdk-17-jdk)", "17"
+)
+_XCODE = _Tool(("xcodebuild", "-version"), "Apple's compilers and SDKs", "build on a Mac with Xcode installed", "15")
+_PROTOC = _Tool(("protoc", "--version"), "compiles ONNX's protobuf", "apt-get install protobuf-compiler")
+_PKG_CONFIG = _Tool(("pkg-config", "--version"), "finds re2 and its like", "apt-get install pkgconf")
+
+_TOOLS: dict[Platform, tuple[_Tool, ...]] = {
+    Platform.ANDROID: (_CMAKE, _NINJA, _JAVA),
+    Platform.IOS: (_CMAKE, _XCODE),
+    Platform.MACOS: (_CMAKE, _XCODE),
+    Platform.LINUX: (_CMAKE, _NINJA, _COMPILER),
+}
+
+_PYTHON_PACKAGES: dict[str, str] = {"flatbuffers": "reads operator configs with types"}
+
+_HEADERS: dict[str, str] = {
+    "absl/base/config.h": "libabsl-dev",
+    "boost/mp11.hpp": "libboost-dev",
+    "cpuinfo.h": "libcpuinfo-dev",
+    "date/date.h": "libhowardhinnant-date-dev",
+    "flatbuffers/flatbuffers.h": "libflatbuffers-dev",
+    "google/protobuf/message_lite.h": "libprotobuf-dev",
+    "gsl/gsl": "libmsgsl-dev",
+    "nlohmann/json.hpp": "nlohmann-json3-dev",
+    "re2/re2.h": "libre2-dev",
+    "safeint/SafeInt.hpp": "libsafeint-dev",
+}
+"""Headers below /usr/include that system dependencies need, by Debian's packages. Eigen is CMake's to find."""
+
+DISK_BYTES: dict[Platform, int] = {
+    Platform.ANDROID: 4 * GIB, Platform.IOS: 6 * GIB, Platform.MACOS: 6 * GIB, Platform.LINUX: 3 * GIB,
+}  # fmt: skip
+"""Free space that one ABI takes with its object files, generously."""
+
+
+def look(command: tuple[str, ...]) -> str | None:
+    """The version that a program prints, None when it is not there, empty when it prints none."""
+    program = shutil.which(command[0], path=build_environment(os.environ)["PATH"])
+    if program is None:
+        return None
+    try:
+        answer = subprocess.run(
+            [program, *command[1:]], capture_output=True, text=True, timeout=ASK_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    version = re.search(r"\d+(\.\d+)+|\b\d+\b", answer.stdout + answer.stderr)
+    return version[0] if version and answer.returncode == 0 else ""
+
+
+def examine(
+    request: Request, tree: SourceTree | None, work: Path, environment: Mapping[str, str] | None = None
+) -> tuple[Check, ...]:
+    """Everything that this build needs, in the order in which one would get it."""
+    environment = os.environ if environment is None else environment
+    platform = request.target.platform
+    checks = [_source_check(tree, request)]
+    checks += [_tool_check(tool, tree) for tool in _TOOLS[platform]]
+    checks += [_python_check(name, why) for name, why in _PYTHON_PACKAGES.items() if request.operators is not None]
+    checks += [check for applies, find in _FINDERS if applies(request) for check in find(request, tree, environment)]
+    return (*checks, _disk_check(request, work))
+
+
+def require(checks: tuple[Check, ...]) -> None:
+    """Raise MissingError (exit code 3) with everything that is missing."""
+    missing = [check for check in checks if not check.good]
+    if missing:
+        raise MissingError(
+            f"missing for this build: {', '.join(check.name for check in missing)}",
+            remedy="; ".join(dict.fromkeys(check.remedy for check in missing)),
+        )
+
+
+def _source_check(tree: SourceTree | None, request: Request) -> Check:
+    return Check(
+        name="source tree",
+        found=f"ONNX Runtime {tree.version} in {tree.path}" if tree else "",
+        good=tree is not None,
+        why=f"the target wants {request.version}",
+        remedy=f"git clone --recursive --branch v{request.version} the repository microsoft/onnxruntime, and give its "
+        "folder with --source",
+    )
+
+
+def _tool_check(tool: _Tool, tree: SourceTree | None) -> Check:
+    minimum = tree.cmake if tree and tool is _CMAKE else tool.minimum
+    found = look(tool.command)
+    new_enough = bool(found) and (not minimum or version_key(found or "0") >= version_key(minimum))
+    return Check(
+        name=tool.command[0],
+        found=found or ("" if found is None else "of unknown version"),
+        good=found is not None and (new_enough or not minimum),
+        why=f"{tool.why}{f', {minimum} or newer' if minimum else ''}",
+        remedy=tool.remedy,
+    )
+
+
+def _python_check(name: str, why: str) -> Check:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        found = ""
+    return Check(
+        name=f"Python package {name}", found=found, good=bool(found), why=why,
+        remedy=f"{sys.executable} -m pip install {name}",
+    )  # fmt: skip
+
+
+def _android_checks(request: Request, tree: SourceTree | None, environment: Mapping[str, str]) -> list[Check]:
+    sdk, ndk = android_folders(environment)
+    platforms = sorted(path.name for path in (sdk / "platforms").glob("android-*")) if sdk else []
+    checks = [
+        Check(name="Android SDK", found=f"{sdk} ({', '.join(platforms) or 'no platforms'})" if sdk else "",
+              good=bool(platforms), why="Gradle compiles the AAR with it",
+              remedy="get Android's command line tools, `sdkmanager 'platforms;android-34'`, and set ANDROID_HOME"),
+        Check(name="Android NDK", found=f"{ndk} {_ndk_version(ndk)}" if ndk else "", good=ndk is not None,
+              why="compiles for the phone",
+              remedy="`sdkmanager 'ndk;27.2.12479018'`, and set ANDROID_NDK_HOME to its folder"),
+    ]  # fmt: skip
+    return checks + (_tree_checks(Path(tree.path), request) if tree else [])
+
+
+def _tree_checks(source: Path, request: Request) -> list[Check]:
+    """What a source tree lacks or has too much of for an AAR."""
+    wrapper = source / "java/gradle/wrapper/gradle-wrapper.jar"
+    script = source / AAR_SCRIPT
+    blocked = (
+        request.release >= ASSET_CACHE_SINCE and script.is_file() and ASSET_CACHE_FLAG in script.read_text("utf-8")
+    )
+    return [
+        Check(name="gradle-wrapper.jar", found=str(wrapper) if wrapper.is_file() else "", good=wrapper.is_file(),
+              why="Gradle packs the AAR; some source archives leave it out",
+              remedy="take a git checkout, or run `gradle wrapper` in its folder java"),
+        Check(name="downloads by vcpkg", found=f"{ASSET_CACHE_FLAG} in {AAR_SCRIPT}" if blocked else "allowed",
+              good=not blocked, why="that flag blocks all downloads outside Microsoft, and no setting turns it off",
+              remedy=f"remove {ASSET_CACHE_FLAG} from {script}"),
+    ]  # fmt: skip
+
+
+def android_folders(environment: Mapping[str, str]) -> tuple[Path | None, Path | None]:
+    """SDK and NDK: from ANDROID_HOME and ANDROID_NDK_HOME, else the newest NDK inside the SDK."""
+    sdk = _folder(environment.get("ANDROID_HOME") or environment.get("ANDROID_SDK_ROOT"))
+    ndk = _folder(environment.get("ANDROID_NDK_HOME") or environment.get("ANDROID_NDK_ROOT"))
+    if ndk is None and sdk is not None:
+        found = [path for path in (sdk / "ndk").glob("*") if (path / "source.properties").is_file()]
+        ndk = max(found, key=lambda path: [int(part) for part in re.findall(r"\d+", path.name)], default=None)
+    return sdk, ndk
+
+
+def _folder(name: str | None) -> Path | None:
+    return Path(name) if name and Path(name).is_dir() else None
+
+
+def _ndk_version(ndk: Path) -> str:
+    try:
+        text = (ndk / "source.properties").read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    found = re.search(r"Pkg\.Revision\s*=\s*([\w.]+)", text)
+    return found[1] if found else ""
+
+
+def _system_checks(request: Request, _tree: SourceTree | None, _environment: Mapping[str, str]) -> list[Check]:
+    missing = sorted(package for header, package in _HEADERS.items() if not Path("/usr/include", header).is_file())
+    onnx = Path(request.settings.onnx_source or "", "onnx/onnx-ml.proto")
+    return [
+        *(_tool_check(tool, None) for tool in (_PROTOC, _PKG_CONFIG)),
+        Check(name="headers of this system's libraries",
+              found=f"missing: {', '.join(missing)}" if missing else f"{len(_HEADERS)} packages", good=not missing,
+              why="they take the place of downloads", remedy=f"apt-get install {' '.join(missing)}"),
+        Check(name="source of ONNX", found=str(onnx.parent.parent) if onnx.is_file() else "", good=onnx.is_file(),
+              why="minimal builds compile three of its files",
+              remedy="unpack the release that cmake/deps.txt names, and give its folder as onnx_source in [build]"),
+    ]  # fmt: skip
+
+
+_Finder = Callable[[Request, SourceTree | None, Mapping[str, str]], list[Check]]
+
+_FINDERS: tuple[tuple[Callable[[Request], bool], _Finder], ...] = (
+    (lambda r: r.target.platform is Platform.ANDROID, _android_checks),
+    (lambda r: r.settings.dependencies is Dependencies.SYSTEM, _system_checks),
+)
+
+
+def _disk_check(request: Request, work: Path) -> Check:
+    folder = next(path for path in (work, *work.absolute().parents) if path.is_dir())
+    free = shutil.disk_usage(folder).free
+    needed = DISK_BYTES[request.target.platform] * len(request.abis)
+    return Check(
+        name="disk", found=f"{free / GIB:.1f} GiB free in {folder}", good=free >= needed,
+        why=f"{needed / GIB:.0f} GiB for {len(request.abis)} ABI", remedy="free some space, or choose another --work",
+    )  # fmt: skip

@@ -1,0 +1,112 @@
+"""What depends on ONNX Runtime's release when it is built: tables with the release from which a row holds.
+
+Sources: the scripts and default settings of the trees 1.21.0 and main of 2026, the history of the settings files
+(facts of the project: custom builds), pull requests by number.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+from pipeline.config import Platform
+from pipeline.convert.rules import Release
+
+T = TypeVar("T")
+
+FIRST_PLANNED: dict[Platform, Release] = {
+    Platform.ANDROID: Release(1, 8),
+    Platform.IOS: Release(1, 17),
+    Platform.MACOS: Release(1, 17),
+    Platform.LINUX: Release(1, 8),
+}
+"""From here the scripts have the names and settings that plans use (Apple's script was renamed for 1.17)."""
+
+REDUCED_IN_BUILD_TREE_SINCE = Release(1, 11)
+PAGE_16K_SINCE = Release(1, 20)
+PAGE_16K_JNI_SINCE = Release(1, 23)
+ASSET_CACHE_SINCE = Release(1, 21)
+BUILD_ARGS_FILE_SINCE = Release(1, 22)
+
+
+class Minimum(NamedTuple):
+    """The lowest API level or OS version that a release's own packages support."""
+
+    since: Release
+    version: str
+
+
+MINIMUMS: dict[Platform, tuple[Minimum, ...]] = {
+    Platform.ANDROID: (Minimum(Release(1, 0), "21"), Minimum(Release(1, 21), "24")),
+    Platform.IOS: (
+        Minimum(Release(1, 0), "11.0"),
+        Minimum(Release(1, 16), "12.0"),
+        Minimum(Release(1, 19), "13.0"),
+        Minimum(Release(1, 21), "15.1"),
+    ),
+    Platform.MACOS: (
+        Minimum(Release(1, 0), "11.0"),
+        Minimum(Release(1, 20), "13.3"),
+        Minimum(Release(1, 23), "13.4"),
+        Minimum(Release(1, 24), "14.0"),
+    ),
+}
+"""Lowest versions of the settings files by release."""
+
+ANDROID_TARGET_SDK: tuple[tuple[Release, int], ...] = ((Release(1, 0), 24), (Release(1, 21), 34))
+"""`android_target_sdk_version` of the default settings."""
+
+
+class Provider(NamedTuple):
+    """What a build needs to contain a provider."""
+
+    flag: str
+    platforms: frozenset[Platform]
+    since: Release
+    abis: frozenset[str] = frozenset()
+
+
+PROVIDERS: dict[str, Provider] = {
+    "nnapi": Provider("--use_nnapi", frozenset({Platform.ANDROID, Platform.LINUX}), Release(1, 7)),
+    "xnnpack": Provider("--use_xnnpack", frozenset(Platform), Release(1, 13)),
+    "coreml": Provider("--use_coreml", frozenset({Platform.IOS, Platform.MACOS, Platform.LINUX}), Release(1, 7)),
+    "qnn": Provider("--use_qnn=static_lib", frozenset({Platform.ANDROID}), Release(1, 21), frozenset({"arm64-v8a"})),
+    "webgpu": Provider("--use_webgpu", frozenset({Platform.ANDROID, Platform.MACOS, Platform.LINUX}), Release(1, 21)),
+}
+"""Providers that a build can contain beside the CPU. All of them compile kernels or change the layout at load, which
+a plain minimal build cannot do (cmake/onnxruntime_providers_nnapi.cmake and its like refuse it). On Linux, NNAPI and
+CoreML only convert: they serve full builds."""
+
+CONVERTING_ONLY = frozenset({("nnapi", Platform.LINUX), ("coreml", Platform.LINUX)})
+
+ABIS: dict[Platform, tuple[str, ...]] = {
+    Platform.ANDROID: ("armeabi-v7a", "arm64-v8a", "x86", "x86_64"),
+    Platform.IOS: ("arm64",),
+    Platform.MACOS: ("arm64", "x86_64"),
+    Platform.LINUX: ("x86_64", "aarch64", "arm64"),
+}
+"""ABIs that the scripts build, by platform."""
+
+DEFAULT_ABIS: dict[Platform, tuple[str, ...]] = {
+    Platform.ANDROID: ("arm64-v8a",),
+    Platform.IOS: ("arm64",),
+    Platform.MACOS: ("arm64", "x86_64"),
+    Platform.LINUX: ("x86_64",),
+}
+
+
+def at_release(steps: Sequence[tuple[Release, T]], release: Release) -> T:
+    """The last row that holds at a release; `steps` ascend and the first holds always."""
+    return [value for since, value in steps if since <= release or since == steps[0][0]][-1]
+
+
+def minimum_version(platform: Platform, release: Release) -> str | None:
+    """The lowest API level or OS version that a release supports on a platform; None on Linux."""
+    rows = MINIMUMS.get(platform)
+    return at_release(rows, release) if rows else None
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """A dotted version as numbers that compare, without zeros at the end: 15.0 is 15."""
+    parts = [int(part) for part in version.split(".")]
+    while len(parts) > 1 and parts[-1] == 0:
+        parts.pop()
+    return tuple(parts)

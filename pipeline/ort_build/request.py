@@ -1,0 +1,108 @@
+"""What is asked of a build, resolved: which kind, which providers, which ABIs, for which release."""
+
+from dataclasses import dataclass
+
+from pipeline.config import Platform, Target
+from pipeline.convert.rules import Release, parse_release
+from pipeline.errors import ConfigError
+from pipeline.ort_build.releases import ABIS, CONVERTING_ONLY, DEFAULT_ABIS, FIRST_PLANNED, PROVIDERS
+from pipeline.ort_build.settings import BuildConfig, Kind
+from pipeline.required_ops import RequiredOps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One library to be built: a target with everything that was left open decided.
+
+    `operators` None means all of them. `runtime_style`: artifacts with saved optimizations will run with it.
+    """
+
+    target: Target
+    version: str
+    release: Release
+    settings: BuildConfig
+    kind: Kind
+    providers: tuple[str, ...]
+    abis: tuple[str, ...]
+    operators: RequiredOps | None
+    runtime_style: bool
+
+
+def make_request(
+    target: Target,
+    version: str,
+    settings: BuildConfig,
+    *,
+    operators: RequiredOps | None = None,
+    run_providers: tuple[str, ...] = (),
+    runtime_style: bool = False,
+) -> Request:
+    """Decide what target and settings leave open; `run_providers` are those of the campaign's runs.
+
+    `version` is what the target's own `ort_release` replaces. Raises ConfigError for ABIs and providers that do not
+    exist, and for releases whose scripts are not known.
+    """
+    version = target.ort_release or version
+    release = parse_release(version)
+    first = FIRST_PLANNED[target.platform]
+    if release < first:
+        raise ConfigError(
+            f"builds of ONNX Runtime {version} are not planned", where=f"target {target.name}",
+            why=f"before {first.major}.{first.minor} its scripts for {target.platform} have other names and settings",
+            remedy="choose a newer ort_release, or follow that release's own build instructions",
+        )  # fmt: skip
+    providers = settings.providers
+    if providers is None:
+        providers = tuple(name for name in dict.fromkeys(run_providers) if _offered(name, target.platform, settings))
+    for name in providers:
+        _check_known(name)
+    return Request(
+        target=target,
+        version=version,
+        release=release,
+        settings=settings,
+        kind=_kind(settings, providers, runtime_style),
+        providers=tuple(name for name in providers if name != "cpu"),
+        abis=_abis(target),
+        operators=None if settings.wheel else operators,
+        runtime_style=runtime_style,
+    )
+
+
+def _offered(name: str, platform: Platform, settings: BuildConfig) -> bool:
+    """Whether a provider of the runs belongs into this build: a campaign's runs are for all its platforms."""
+    known = name in PROVIDERS and platform in PROVIDERS[name].platforms
+    return known and (settings.wheel or (name, platform) not in CONVERTING_ONLY)
+
+
+def _check_known(name: str) -> None:
+    if name not in PROVIDERS and name != "cpu":
+        raise ConfigError(
+            f"no build has a provider {name!r}", where="[build] providers",
+            remedy=f"it takes: {', '.join(['cpu', *PROVIDERS])}",
+        )  # fmt: skip
+
+
+def _kind(settings: BuildConfig, providers: tuple[str, ...], runtime_style: bool) -> Kind:
+    if settings.kind is not Kind.AUTO:
+        return settings.kind
+    if settings.wheel:
+        return Kind.FULL
+    return Kind.EXTENDED if runtime_style or set(providers) - {"cpu"} else Kind.MINIMAL
+
+
+def _abis(target: Target) -> tuple[str, ...]:
+    known = ABIS[target.platform]
+    for abi in target.abis:
+        if abi not in known:
+            raise ConfigError(
+                f"ONNX Runtime is not built for {target.platform} {abi!r}", where=f"target {target.name}, abis",
+                remedy=f"it takes: {', '.join(known)}",
+            )  # fmt: skip
+    abis = tuple(dict.fromkeys(target.abis)) or DEFAULT_ABIS[target.platform]
+    if target.platform is Platform.LINUX and len(abis) > 1:
+        raise ConfigError(
+            "a Linux build has one ABI", where=f"target {target.name}, abis", why=f"it names {', '.join(abis)}",
+            remedy="write one [[targets]] table for each",
+        )  # fmt: skip
+    return abis

@@ -1,0 +1,132 @@
+"""From what stands on the command line to requests: a campaign's config, a build file, or just a target's name."""
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+import msgspec
+
+from pipeline.config import Config, Platform, Target, read_config
+from pipeline.errors import ConfigError
+from pipeline.ort_build.releases import ABIS
+from pipeline.ort_build.request import Request, make_request
+from pipeline.ort_build.settings import BuildConfig, Dependencies, read_build_file
+from pipeline.required_ops import RequiredOps
+from pipeline.required_ops import read_config as read_operators
+from pipeline.variant import Style
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What the user chose. `version` is that of the source tree when one is given, and holds where a target names
+    none; the flags replace what a config says.
+    """
+
+    config: Path | None = None
+    target: str | None = None
+    operators: Path | None = None
+    version: str | None = None
+    dependencies: str | None = None
+    onnx_source: Path | None = None
+    jobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What a config file says about builds."""
+
+    targets: tuple[Target, ...]
+    build: BuildConfig
+    providers: tuple[str, ...] = ()
+    operators: str | None = None
+    runtime_style: bool = False
+
+
+def requests_for(choice: Choice) -> tuple[Request, ...]:
+    """One request a target. Raises ConfigError for configs that are wrong and names that do not exist."""
+    found = _found(choice)
+    operators = _operators(choice, found)
+    return tuple(
+        make_request(
+            target,
+            choice.version or installed_version("onnxruntime"),
+            _with_flags(found.build, choice),
+            operators=operators,
+            run_providers=found.providers,
+            runtime_style=found.runtime_style,
+        )
+        for target in _wanted(found.targets, choice)
+    )
+
+
+def _found(choice: Choice) -> _Found:
+    if choice.config is None:
+        return _Found(targets=(_named_target(choice.target or ""),), build=BuildConfig())
+    if _is_campaign(choice.config):
+        return _of_campaign(read_config(choice.config))
+    file = read_build_file(choice.config)
+    return _Found(targets=(file.target,), build=file.build, operators=file.operators, runtime_style=file.runtime_style)
+
+
+def _is_campaign(path: Path) -> bool:
+    """Campaigns have models; what cannot be read is left to the reader of build files to explain."""
+    try:
+        return "models" in tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return False
+
+
+def _of_campaign(config: Config) -> _Found:
+    build = getattr(config, "build", None)
+    return _Found(
+        targets=config.targets,
+        build=build if isinstance(build, BuildConfig) else BuildConfig(),
+        providers=tuple(run.provider for run in config.runs),
+        runtime_style=Style.RUNTIME in config.variants.styles,
+    )
+
+
+def _named_target(name: str) -> Target:
+    """`android-arm64-v8a`, `linux-x86_64`, `ios-arm64`: a target by platform and ABI alone."""
+    platform, _, abi = name.partition("-")
+    if platform not in set(Platform) or abi not in ABIS[Platform(platform)]:
+        raise ConfigError(
+            f"there is no target {name!r}", where="--target",
+            why="without a config, a target is PLATFORM-ABI",
+            remedy=f"it takes: {', '.join(_target_names())}; or give a config and the name of one of its targets",
+        )  # fmt: skip
+    return Target(name=name, platform=Platform(platform), abis=(abi,))
+
+
+def _target_names() -> Iterator[str]:
+    return (f"{platform}-{abi}" for platform, abis in ABIS.items() for abi in abis)
+
+
+def _wanted(targets: tuple[Target, ...], choice: Choice) -> tuple[Target, ...]:
+    chosen = tuple(target for target in targets if choice.target in (None, target.name))
+    if not chosen:
+        raise ConfigError(
+            f"there is no target {choice.target!r}", where=str(choice.config),
+            remedy=f"the config has: {', '.join(target.name for target in targets)}",
+        )  # fmt: skip
+    return chosen
+
+
+def _operators(choice: Choice, found: _Found) -> RequiredOps | None:
+    path = choice.operators or (Path(found.operators) if found.operators else None)
+    return None if path is None else read_operators(path)
+
+
+def _with_flags(build: BuildConfig, choice: Choice) -> BuildConfig:
+    changes: dict[str, object] = {}
+    if choice.dependencies:
+        changes["dependencies"] = Dependencies(choice.dependencies)
+    if choice.onnx_source:
+        changes["onnx_source"] = str(choice.onnx_source)
+    if choice.jobs:
+        changes["jobs"] = choice.jobs
+    onnx = changes.get("onnx_source", build.onnx_source)
+    changes["onnx_source"] = None if onnx is None else str(Path(str(onnx)).absolute())
+    return msgspec.structs.replace(build, **changes)

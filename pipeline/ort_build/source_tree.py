@@ -1,0 +1,79 @@
+"""A source tree of ONNX Runtime: its release, what it asks of tools, and a digest of what is compiled."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from pipeline.convert.rules import Release, parse_release
+from pipeline.errors import ConfigError
+
+VERSION_FILE = "VERSION_NUMBER"
+LEFT_OUT = frozenset({".git", "build", "__pycache__", "node_modules", ".gradle", ".idea", ".vscode"})
+"""Folders that no build compiles: history, earlier builds, caches."""
+
+
+class SourceTree(msgspec.Struct, frozen=True, kw_only=True):
+    """A tree as it lies there. `cmake` is the version that its CMake file demands, empty when it names none."""
+
+    path: str
+    version: str
+    cmake: str
+
+    @property
+    def release(self) -> Release:
+        """The release line."""
+        return parse_release(self.version)
+
+
+def read_tree(path: Path) -> SourceTree:
+    """Read the tree's release; raises ConfigError when this is no source tree of ONNX Runtime."""
+    version = _text(path / VERSION_FILE).strip()
+    if not re.fullmatch(r"\d{1,3}\.\d{1,3}\.\d{1,3}", version):
+        raise ConfigError(
+            "this is no source tree of ONNX Runtime", where=str(path),
+            why=f"{VERSION_FILE} is missing or holds no release",
+            remedy="unpack or clone the source of the release, and give its folder with --source",
+        )  # fmt: skip
+    needed = re.search(r"cmake_minimum_required\(VERSION (\d+(?:\.\d+)*)", _text(path / "cmake/CMakeLists.txt"))
+    return SourceTree(path=str(path), version=version, cmake=needed[1] if needed else "")
+
+
+def check_release(tree: SourceTree, version: str) -> None:
+    """Raise ConfigError when a tree is not of the release that a target names (`1.23` takes any patch of it)."""
+    wanted = version.split(".")
+    if tree.version.split(".")[: len(wanted)] != wanted:
+        raise ConfigError(
+            f"this source tree is ONNX Runtime {tree.version}, the target wants {version}", where=tree.path,
+            why="operators, format versions and options differ between releases",
+            remedy=f"check out {version} there, or write ort_release = \"{tree.version}\" in the target",
+        )  # fmt: skip
+
+
+def source_digest(path: Path) -> str:
+    """Hex SHA-256 over names and bytes of all files that a build may compile (some seconds for 300 MB)."""
+    digest = hashlib.sha256()
+    for file in _files(path):
+        digest.update(file.relative_to(path).as_posix().encode("utf-8", "surrogateescape") + b"\0")
+        with file.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _files(path: Path) -> Iterator[Path]:
+    for folder, names, files in os.walk(path):
+        names[:] = sorted(name for name in names if name not in LEFT_OUT)
+        for name in sorted(files):
+            file = Path(folder, name)
+            if file.is_file() and not file.is_symlink() and not name.endswith(".pyc"):
+                yield file
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
