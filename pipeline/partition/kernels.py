@@ -56,7 +56,8 @@ def schema_function(node: "NodeProto", imports: Mapping[str, int], graph: Graph)
     function = onnx.FunctionProto()
     function.ParseFromString(data)
     function.attribute_proto.extend(a.default_value for a in found.attributes.values() if a.default_value.name)
-    return function if data and _fits(function, versions[-1], opset) else None
+    fits = found.has_context_dependent_function or _fits(function, versions[-1], opset) if data else False
+    return function if fits else None
 
 
 def _type(graph: Graph, name: str) -> bytes:
