@@ -42,11 +42,29 @@ def save_basic(loaded: LoadedModel, work_folder: Path) -> LoadedModel:
     return load_model(SourceModel(path=str(target)), work_folder)
 
 
-def undo_for_provider(saved: "ModelProto", source: "ModelProto") -> None:
-    """Make of a saved model, in place, what a provider would have been shown; `source` is the model before."""
-    _remove_inserted_casts(saved.graph)
-    _restore_casts(saved.graph, source.graph)
-    _restore_functions(saved.graph, source.graph)
+def undone_for_provider(saved: "ModelProto", source: "ModelProto") -> "ModelProto | None":
+    """What a provider would have been shown of a saved model; None when that is the saved model itself.
+
+    `source` is the model before.
+    """
+    import onnx
+
+    if not _touched(saved.graph):
+        return None
+    shown = onnx.ModelProto()
+    shown.CopyFrom(saved)
+    _remove_inserted_casts(shown.graph)
+    _restore_casts(shown.graph, source.graph)
+    _restore_functions(shown.graph, source.graph)
+    return shown
+
+
+def _touched(graph: "GraphProto") -> bool:
+    """Whether names tell of inserted Casts, or inlined functions; a Cast may have been a CastLike."""
+    names = (name for node in graph.node for name in (node.name, *node.input, *node.output))
+    return any(name.startswith(CAST_PREFIX) or INLINED.match(name) for name in names) or any(
+        node.op_type == "Cast" for node in graph.node
+    )
 
 
 def _remove_inserted_casts(graph: "GraphProto") -> None:

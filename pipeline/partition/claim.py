@@ -1,7 +1,7 @@
 """Claims: what a provider takes of one graph, and the providers by name."""
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.partition.answer import Provider, Refusal, Settings
@@ -38,10 +38,19 @@ PROVIDERS: Mapping[Provider, str] = {
 """The module of each provider; it exports `claim(graph, settings) -> Claim`."""
 
 
-def claim(graph: Graph, settings: Settings) -> Claim:
-    """What the provider takes of one graph, not of its bodies."""
-    ask: Callable[[Graph, Settings], Claim] = importlib.import_module(PROVIDERS[settings.provider]).claim
-    return ask(graph, settings)
+FORECASTS: Mapping[Provider, str] = {
+    Provider.NNAPI: "pipeline.partition.nnapi_load",
+    Provider.COREML_NN: "pipeline.partition.coreml_load",
+    Provider.COREML_MLPROGRAM: "pipeline.partition.coreml_load",
+}
+"""The module that foresees a provider's part in making a session; it exports `forecast(rounds, settings)`."""
+
+
+def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
+    """What the provider takes of one graph, not of its bodies; `only` are the nodes that are still free."""
+    module = importlib.import_module(PROVIDERS[settings.provider])
+    found: Claim = module.claim(graph, settings) if only is None else module.claim(graph, settings, only)
+    return found
 
 
 def bodies(graph: Graph) -> Iterator[tuple[Node, Graph]]:

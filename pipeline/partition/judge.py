@@ -3,18 +3,27 @@
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from pipeline.errors import PipelineError
 from pipeline.model_sources import SourceModel
+from pipeline.onnx_model import LoadedModel
 from pipeline.partition.answer import BodyClaim, Decision, LoadForecast, ModelAnswer, Optimize, Refusal, Settings
+from pipeline.partition.basic import save_basic, undone_for_provider
 from pipeline.partition.claim import Claim, bodies, claim
 from pipeline.partition.cuts import cuts
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.inlining import before_partitioning
+from pipeline.partition.load import Shipped, foresee
 from pipeline.partition.subject import Subject, body_types, open_subject, tensor_reader
 from pipeline.partition.unique_dq import unique_dq
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from pipeline.partition.onnx_view import Reader
 
 
 class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,28 +45,38 @@ def judge(request: PartitionRequest) -> ModelAnswer:
 
 def _judge(request: PartitionRequest, work_folder: Path) -> ModelAnswer:
     subject = open_subject(request.source, work_folder)
-    graph = unique_dq(_view(subject, work_folder, request))
-    found = claim(graph, request.settings)
-    return _answer(request, graph, found)
+    shown, shipped = (
+        _ort_views(subject) if subject.loaded is None else _onnx_views(subject.loaded, request, work_folder)
+    )
+    found = claim(shown, request.settings)
+    return _answer(request, shown, found, foresee(shipped, shown, found, request.settings))
 
 
-def _view(subject: Subject, work_folder: Path, request: PartitionRequest) -> Graph:
-    if subject.loaded is None:
-        from pipeline.partition.ort_view import view_of_file
+def _ort_views(subject: Subject) -> tuple[Graph, Shipped]:
+    """An ORT format file is shown as it is; nothing in it is inlined any more."""
+    from pipeline.partition.ort_view import view_of_file
 
-        return view_of_file(subject.path)
+    graph = unique_dq(view_of_file(subject.path))
+    return graph, Shipped(graph=graph, model=None, view=lambda _: graph)
+
+
+def _onnx_views(loaded: LoadedModel, request: PartitionRequest, work_folder: Path) -> tuple[Graph, Shipped]:
+    """What the provider is shown, and the file that ships: at level none the same."""
     from pipeline.partition.onnx_view import view
 
-    loaded = subject.loaded
-    read = tensor_reader(loaded)
-    model = before_partitioning(loaded.proto, lambda model: view(model, read=read), request.settings)
-    if request.optimize is Optimize.BASIC:
-        from pipeline.partition.basic import save_basic, undo_for_provider
+    def look(model: "ModelProto", read: "Reader") -> Graph:
+        return view(model, read=read, saved=lambda: body_types(model, work_folder))
 
-        saved = save_basic(loaded, work_folder)
-        undo_for_provider(saved.proto, model)
-        read, model = tensor_reader(saved), saved.proto
-    return view(model, read=read, saved=lambda: body_types(model, work_folder))
+    read = tensor_reader(loaded)
+    model = before_partitioning(loaded.proto, lambda model: look(model, read), request.settings)
+    if request.optimize is Optimize.NONE:
+        graph = unique_dq(look(model, read))
+        return graph, Shipped(graph=graph, model=model, view=lambda model: look(model, read))
+    saved = save_basic(loaded, work_folder)
+    read = tensor_reader(saved)
+    ships = Shipped(graph=unique_dq(look(saved.proto, read)), model=saved.proto, view=lambda model: look(model, read))
+    shown = undone_for_provider(saved.proto, model)
+    return (ships.graph if shown is None else unique_dq(look(shown, read))), ships
 
 
 def _release(settings: Settings) -> str:
@@ -76,7 +95,7 @@ def failed_answer(request: PartitionRequest, error: PipelineError | None) -> Mod
     )
 
 
-def _answer(request: PartitionRequest, graph: Graph, found: Claim) -> ModelAnswer:
+def _answer(request: PartitionRequest, graph: Graph, found: Claim, load: LoadForecast) -> ModelAnswer:
     return ModelAnswer(
         path=request.source.name,
         ep=request.settings.provider.value,
@@ -87,15 +106,9 @@ def _answer(request: PartitionRequest, graph: Graph, found: Claim) -> ModelAnswe
         subgraphs=tuple(_body_claims(graph, request.settings)),
         decisions=tuple(_decisions(graph, found)),
         cuts=cuts(graph, request.settings, found),
-        load=_load(found),
+        load=load,
         shapes_from=_shapes_from(),
     )
-
-
-def _load(found: Claim) -> LoadForecast:
-    if found.fatal is not None:
-        return LoadForecast(error=found.fatal.text, remedy=found.fatal.remedy or None)
-    return LoadForecast(partitions=len(found.groups))
 
 
 def _shapes_from() -> str:

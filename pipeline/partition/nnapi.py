@@ -1,6 +1,6 @@
 """NNAPI (ep_rules D): the table of its operators, the order of its checks, its claims."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from pipeline.partition import nnapi_checks as check
 from pipeline.partition import nnapi_quant as quant
@@ -189,15 +189,18 @@ def _version(case: Case, rule: Rule) -> Refusal | None:
     )
 
 
-def claim(graph: Graph, settings: Settings) -> Claim:
-    """What NNAPI takes of one graph: nothing in bodies (D.1), outside the opset window (A.3), below level 27."""
+def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
+    """What NNAPI takes of one graph: nothing in bodies (D.1), outside the opset window (A.3), below level 27.
+
+    `only` are the nodes that no provider has yet, when it is asked again after functions were inlined (A.2).
+    """
     nothing = _global_refusal(graph, settings)
     if nothing is not None:
         return refuse_all(graph, nothing)
     units = node_units(graph, settings.ort_release)
     if units.crash is not None:
         return Claim(fatal=units.crash)
-    return _Judge(graph, settings, units).claim()
+    return _Judge(graph, settings, units, only).claim()
 
 
 def _global_refusal(graph: Graph, settings: Settings) -> Refusal | None:
@@ -218,10 +221,11 @@ def _global_refusal(graph: Graph, settings: Settings) -> Refusal | None:
 class _Judge:
     """The verdicts on one graph's units; each is computed once, when the unit first comes up (D.2)."""
 
-    def __init__(self, graph: Graph, settings: Settings, units: Units) -> None:
+    def __init__(self, graph: Graph, settings: Settings, units: Units, only: Container[int] | None) -> None:
         self.graph = graph
         self.settings = settings
         self.units = units
+        self.only = only
         self.verdicts: dict[int, Refusal | None] = {}
         stops = [unit for unit in units.units if unit.target.op_type in settings.stop_ops]
         self.stopped = downstream(graph, units, stops) if stops else set()
@@ -256,6 +260,8 @@ class _Judge:
         return self.verdicts[index] is None
 
     def _verdict(self, unit: Unit, wave: Wave) -> Refusal | None:
+        if self.only is not None and unit.target.index not in self.only:
+            return Refusal("other_ep", "the CPU has taken it already, before a function beside it was inlined")
         if unit.target.index in self.stopped:
             return Refusal(
                 "stop_op",
