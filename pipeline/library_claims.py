@@ -6,6 +6,7 @@ Every node is first named after its first output, because the library tells name
 
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -187,8 +188,19 @@ def first_answer(theirs: LibraryClaims, ours: Sequence[Sequence[str]]) -> tuple[
     return prefix if _same(prefix, ours) else partitions
 
 
-def _same(left: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> bool:
-    return sorted(map(_plain, left)) == sorted(map(_plain, right))
+def _same(theirs: Sequence[Sequence[str]], ours: Sequence[Sequence[str]]) -> bool:
+    """Equal as sets of sets. Nodes of local functions have no names in the record: such a group is only counted."""
+    left, right = (sorted(map(_plain, groups)) for groups in (theirs, ours))
+    if left == right:
+        return True
+    rest = [Counter(group) for group in right]
+    for group in sorted(left, key=lambda names: names.count("")):
+        named = Counter(name for name in group if name)
+        found = next((mine for mine in rest if mine.total() == len(group) and named <= mine), None)
+        if found is None:
+            return False
+        rest.remove(found)
+    return not rest
 
 
 TOKEN = re.compile(r"_token_\d+")
@@ -212,7 +224,9 @@ def differences(
     """Nodes that only one side claims, by first output, sorted, with what each side says."""
     our_nodes = {name for group in ours for name in group}
     groups = first_answer(theirs, ours) if theirs.partitions is not None else (tuple(theirs.nodes),)
-    their_nodes = {name for group in groups for name in group if name}
+    their_nodes = {name for group in groups for name in group}
+    if "" in their_nodes:
+        return ()
     return tuple(
         Difference(
             output=name,
