@@ -1,7 +1,7 @@
 """RequiredOps: which operators, opsets and types a build must contain; the file format, and the proof."""
 
 from pipeline.required_ops.need import Need
-from pipeline.required_ops.needs import Needs, from_model, from_needs, needs_of
+from pipeline.required_ops.needs import Needs, from_model, from_needs, needs_of, replays
 from pipeline.required_ops.proof import Missing, covers
 from pipeline.required_ops.rules import TYPE_NAMES
 from pipeline.required_ops.text import parse, parse_merged, read_config, render
@@ -22,5 +22,6 @@ __all__ = [
     "parse_merged",
     "read_config",
     "render",
+    "replays",
     "union_of",
 ]

@@ -101,14 +101,23 @@ def _findings(line: str, required: RequiredOps, needs: Needs) -> Iterator[Findin
 
 def _kernel(match: re.Match[str], line: str, required: RequiredOps, needs: Needs) -> Finding:
     domain, _, op = match["op"].rpartition(".")
-    need = _need_of(needs, domain or DEFAULT_DOMAIN, op, match["node"], int(match["version"]))
+    key = (domain or DEFAULT_DOMAIN, op)
+    version = int(match["version"])
+    need = _need_of(needs, *key, match["node"], version)
     if need is None:
         tensor = _TENSOR.search(line)
-        name = _LOG_TYPES.get(tensor["type"]) if tensor else None
-        slots = TYPE_SLOTS.get((domain or DEFAULT_DOMAIN, op), ())
-        types = tuple((slot, name) for slot in slots[:1] if name)
-        need = Need(domain or DEFAULT_DOMAIN, op, int(match["version"]), types)
+        name = _LOG_TYPES.get(tensor["type"], "") if tensor else ""
+        types = tuple((slot, name) for slot in TYPE_SLOTS.get(key, ())[:1] if name)
+        if not types and key in required.types and not covers(required, {Need(*key, version): ("",)}):
+            return _unknown_type(match[0], op)
+        need = Need(*key, version, types, nameless=key in TYPE_SLOTS and not types)
     return _judged(need, match["node"], match[0], required)
+
+
+def _unknown_type(message: str, op: str) -> Finding:
+    cause = f"{op} is in this config, restricted to types of which this one seems to be none"
+    return Finding(message=message, cause=cause, line="",
+                   advice="name the artifacts that were run, so that the missing type is known")  # fmt: skip
 
 
 def _reduced(text: str, op: str, node: str, required: RequiredOps, needs: Needs) -> Iterator[Finding]:
@@ -120,9 +129,7 @@ def _reduced(text: str, op: str, node: str, required: RequiredOps, needs: Needs)
         if need is not None:
             yield _judged(need, node, text.strip(), required)
         elif name:
-            cause = f"{name} runs into a type at {slot[0]} {slot[1]} that was cut"
-            advice = "name the artifacts that were run, so that the type is known"
-            yield Finding(message=text.strip(), cause=cause, line="", advice=advice)
+            yield _unknown_type(text.strip(), f"{name} ({slot[0]} {slot[1]})")
         return
 
 

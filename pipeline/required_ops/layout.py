@@ -1,4 +1,4 @@
-"""What ONNX Runtime adds to a model while it loads it, when a provider or the CPU wants another layout.
+"""What ONNX Runtime adds to a model while it loads it: mostly because a provider or the CPU wants another layout.
 
 NNAPI (unless told otherwise) and XNNPACK want NHWC: Transposes are put around layout-sensitive nodes and pushed
 through their neighbours, which may add the other operators of `OPTIMIZER_OPS`. A build for them ("extended" minimal)
@@ -6,7 +6,7 @@ contains these operators by itself, but it restricts their types like all others
 provider declines them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from pipeline.ort_format import Graph, OrtModel, TensorType
 from pipeline.required_ops.need import Need
@@ -40,31 +40,35 @@ _PERMUTED = ("float", "int64_t")
 _BYTES = frozenset({"int8_t", "uint8_t"})
 
 
-def layout_needs(model: OrtModel, providers: Iterable[str]) -> Iterator[tuple[Need, str]]:
-    """The needs of a change to NHWC, when one of the providers asks for it and a node is sensitive to it."""
+def layout_needs(
+    model: OrtModel, own: Collection[Need], providers: Iterable[str], *, extended: bool
+) -> Iterator[tuple[Need, str]]:
+    """The needs of a change to NHWC, given the needs of the model's own nodes.
+
+    It comes when a provider asks for it and a node is sensitive to it. And a build that optimizes while it loads
+    (`extended`) turns quantized nodes to the CPU's own NHWC kernels.
+    """
     asking = sorted(LAYOUT_PROVIDERS.intersection(providers))
-    graphs = [graph for graph in model.graph.walk() if _is_sensitive(graph)] if asking else []
-    if not graphs:
-        return
-    opset = _opset(model)
-    label = f"layout change for {' and '.join(asking)}"
-    for op in ("Identity", "Squeeze", "Unsqueeze"):
-        yield Need(DEFAULT_DOMAIN, op, _since(op, opset)), label
-    for name in _PERMUTED:
-        types = (((INPUTS, 0), name), ((INPUTS, 1), "int64_t"))
-        yield Need(DEFAULT_DOMAIN, "Gather", _since("Gather", opset), types), label
-    for name in sorted({name for graph in graphs for name in _transposed_types(graph)}):
-        yield _transpose(name, opset), label
+    if asking and any(_is_sensitive(graph) for graph in model.graph.walk()):
+        yield from _optimizer_needs(model, f"layout change for {' and '.join(asking)}")
+    kernels = _nhwc_kernels(own) if extended else set()
+    if kernels:
+        label = "layout change for quantized kernels"
+        yield from ((kernel, label) for kernel in sorted(kernels, key=lambda kernel: (kernel.op, kernel.types)))
+        yield from _optimizer_needs(model, label)
+    if extended and {"QuantizeLinear", "DequantizeLinear"} <= {need.op for need in own}:
+        identity = Need(DEFAULT_DOMAIN, "Identity", _since("Identity", _opset(model)))
+        yield identity, "clean-up of DequantizeLinear before QuantizeLinear"
 
 
-def quantized_layout_needs(model: OrtModel, needs: Iterable[Need]) -> Iterator[tuple[Need, str]]:
-    """The needs of the CPU's own NHWC kernels, to which builds with runtime optimizations turn quantized nodes."""
-    label = "layout change for quantized kernels"
-    for need in needs:
-        for _, name in need.types if (need.domain, need.op) in _NHWC_KERNELS else ():
-            if name in _BYTES:
-                yield _transpose(name, _opset(model)), label
-                yield _NHWC_KERNELS[need.domain, need.op](name), label
+def _nhwc_kernels(needs: Iterable[Need]) -> set[Need]:
+    return {
+        _NHWC_KERNELS[need.domain, need.op](name)
+        for need in needs
+        if (need.domain, need.op) in _NHWC_KERNELS
+        for _, name in need.types
+        if name in _BYTES
+    }
 
 
 _NHWC_KERNELS: Mapping[tuple[str, str], Callable[[str], Need]] = {
@@ -73,8 +77,16 @@ _NHWC_KERNELS: Mapping[tuple[str, str], Callable[[str], Need]] = {
 }
 
 
-def _transpose(name: str, opset: int) -> Need:
-    return Need(DEFAULT_DOMAIN, "Transpose", _since("Transpose", opset), (((INPUTS, 0), name),))
+def _optimizer_needs(model: OrtModel, label: str) -> Iterator[tuple[Need, str]]:
+    """What the transpose optimizer creates: Transposes of whatever is computed, and what they are turned into."""
+    opset = _opset(model)
+    for op in ("Identity", "Squeeze", "Unsqueeze"):
+        yield Need(DEFAULT_DOMAIN, op, _since(op, opset)), label
+    for name in _PERMUTED:
+        types = (((INPUTS, 0), name), ((INPUTS, 1), "int64_t"))
+        yield Need(DEFAULT_DOMAIN, "Gather", _since("Gather", opset), types), label
+    for name in sorted({name for graph in model.graph.walk() for name in _transposed_types(graph)}):
+        yield Need(DEFAULT_DOMAIN, "Transpose", _since("Transpose", opset), (((INPUTS, 0), name),)), label
 
 
 def _is_sensitive(graph: Graph) -> bool:

@@ -8,10 +8,19 @@ from typing import TypeAlias
 
 from pipeline.errors import ModelError
 from pipeline.ort_format import Graph, Node, OrtModel, RuntimeOptimization, SequenceType, TensorType, TypeInfo
-from pipeline.required_ops.layout import layout_needs, quantized_layout_needs
+from pipeline.required_ops.layout import layout_needs
 from pipeline.required_ops.line import NAME
 from pipeline.required_ops.need import Need
-from pipeline.required_ops.rules import CPP_TYPES, DEFAULT_DOMAIN, INPUTS, TRIPLE, TRIPLE_INPUTS, TYPE_SLOTS, Slot
+from pipeline.required_ops.rules import (
+    CPP_TYPES,
+    DEFAULT_DOMAIN,
+    INPUTS,
+    OUTPUTS,
+    TRIPLE,
+    TRIPLE_INPUTS,
+    TYPE_SLOTS,
+    Slot,
+)
 from pipeline.required_ops.value import OperatorKey, OpsetKey, OpTypes, RequiredOps
 
 Needs: TypeAlias = Mapping[Need, tuple[str, ...]]
@@ -20,22 +29,29 @@ Needs: TypeAlias = Mapping[Need, tuple[str, ...]]
 _Scopes: TypeAlias = tuple[Mapping[str, TypeInfo], ...]
 
 
-def needs_of(model: OrtModel, *, providers: Iterable[str] = ()) -> Needs:
+def needs_of(model: OrtModel, *, providers: Iterable[str] = (), extended: bool = False) -> Needs:
     """Everything that loading and running a model asks for, with `providers` registered (nnapi, xnnpack, ...).
 
-    Raises ModelError for operators that no config could name.
+    `extended`: the build is no plain minimal one, so that it optimizes every model that it loads. It has to be such a
+    build for providers and for saved optimizations, so these imply it. Raises ModelError for operators that no config
+    could name.
     """
     found: dict[Need, list[str]] = {}
-    for need, label in _all_needs(model, frozenset(providers)):
+    for need, label in _all_needs(model, frozenset(providers), extended=extended):
         found.setdefault(need, []).append(label)
     for need in found:
         _check_names(need)
     return {need: tuple(labels) for need, labels in found.items()}
 
 
-def from_model(model: OrtModel, *, types: bool, providers: Iterable[str] = ()) -> RequiredOps:
-    """The least that a build must contain to run a model, with types or without. Raises ModelError as `needs_of`."""
-    return from_needs(needs_of(model, providers=providers), types=types)
+def replays(model: OrtModel) -> bool:
+    """Whether a model has saved runtime optimizations, which take an extended build."""
+    return any(graph.runtime_optimizations for graph in model.graph.walk())
+
+
+def from_model(model: OrtModel, *, types: bool, providers: Iterable[str] = (), extended: bool = False) -> RequiredOps:
+    """The least that a build must contain to run a model, with types or without; else as `needs_of`."""
+    return from_needs(needs_of(model, providers=providers, extended=extended), types=types)
 
 
 def from_needs(needs: Iterable[Need], *, types: bool) -> RequiredOps:
@@ -70,12 +86,11 @@ def _check_names(need: Need) -> None:
         )
 
 
-def _all_needs(model: OrtModel, providers: frozenset[str]) -> Iterator[tuple[Need, str]]:
+def _all_needs(model: OrtModel, providers: frozenset[str], *, extended: bool) -> Iterator[tuple[Need, str]]:
     own = list(_graph_needs(model.graph, (), ""))
     yield from own
-    yield from layout_needs(model, providers)
-    if providers or any(graph.runtime_optimizations for graph in model.graph.walk()):
-        yield from quantized_layout_needs(model, {need for need, _ in own})
+    extended = extended or bool(providers) or replays(model)
+    yield from layout_needs(model, {need for need, _ in own}, providers, extended=extended)
 
 
 def _graph_needs(graph: Graph, outer: _Scopes, path: str) -> Iterator[tuple[Need, str]]:
@@ -111,7 +126,8 @@ def _slot_type(node: Node, slot: Slot, scopes: _Scopes) -> str | None:
     """The type at an argument; empty when the node does not use it, None when a config has no name for it."""
     if slot == TRIPLE:
         names = [_argument_type(node, (INPUTS, index), scopes) for index in TRIPLE_INPUTS]
-        return None if None in names else ",".join(name or "" for name in names)
+        known = [name for name in names if name]
+        return ",".join(known) if len(known) == len(names) else None
     return _argument_type(node, slot, scopes)
 
 
@@ -149,20 +165,20 @@ def _main_type(node: Node, scopes: _Scopes) -> str | None:
 def _replayed_needs(
     record: RuntimeOptimization, nodes: Mapping[int, Node], scopes: _Scopes, path: str
 ) -> Iterator[tuple[Need, str]]:
-    """The operators that a saved optimization puts in place of its nodes.
+    """What a saved optimization puts in place of its nodes: new operators, or the old one on quantized values.
 
-    A produced node takes over arguments of the recorded ones: its target's own, or what stood before a
-    DequantizeLinear or behind a QuantizeLinear of the record. Both count, because only ONNX Runtime's action knows.
+    Either takes over arguments of the recorded nodes: the target's own, or what stood before a DequantizeLinear or
+    behind a QuantizeLinear of the record. Both count, because only ONNX Runtime's action knows.
     """
     members = [nodes.get(index) for index in record.nodes if index is not None]
     known = [node for node in members if node is not None]
-    for op_id in record.produced_ops:
-        domain, op, version = _parsed_id(op_id)
+    label = f"{path}{record.optimizer}({', '.join(node.name or node.op_type for node in known)})"
+    kept = {(node.domain or DEFAULT_DOMAIN, node.op_type, node.since_version) for node in _targets(known)}
+    for domain, op, version in [_parsed_id(op_id) for op_id in record.produced_ops] or sorted(kept):
         slots = TYPE_SLOTS.get((domain, op), ())
         types = {(slot, name) for slot in slots for name in _replayed_types(known, slot, scopes)}
         named = tuple(sorted((slot, name) for slot, name in types if name))
         nameless = bool(slots) and (len(known) < len(members) or any(name is None for _, name in types))
-        label = f"{path}{record.optimizer}({', '.join(node.name or node.op_type for node in known)})"
         yield Need(domain, op, version, named, nameless, ""), label
 
 
@@ -175,11 +191,15 @@ def _parsed_id(op_id: str) -> tuple[str, str, int]:
     return domain or DEFAULT_DOMAIN, op, int(version)
 
 
+def _targets(nodes: list[Node]) -> list[Node]:
+    return [node for node in nodes if node.op_type not in ("DequantizeLinear", "QuantizeLinear")] or nodes
+
+
 def _replayed_types(nodes: list[Node], slot: Slot, scopes: _Scopes) -> set[str | None]:
     if slot == TRIPLE:
         return {None}
-    moved = {node.outputs[0]: node.inputs[0] for node in nodes if node.op_type == "DequantizeLinear"}
-    moved |= {node.inputs[0]: node.outputs[0] for node in nodes if node.op_type == "QuantizeLinear"}
-    targets = [node for node in nodes if node.op_type not in ("DequantizeLinear", "QuantizeLinear")] or nodes
-    names = {_argument(node, slot) for node in targets}
+    arguments = [(node.op_type, _argument(node, (INPUTS, 0)), _argument(node, (OUTPUTS, 0))) for node in nodes]
+    moved = {output: given for op, given, output in arguments if op == "DequantizeLinear"}
+    moved |= {given: output for op, given, output in arguments if op == "QuantizeLinear"}
+    names = {_argument(node, slot) for node in _targets(nodes)}
     return {_value_type(name, scopes) for name in names | {moved.get(name, "") for name in names} if name}

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import cache
 
 from hypothesis import strategies as st
 
@@ -61,7 +62,7 @@ def required_ops(draw: st.DrawFn, kinds: str = "plain typed global everything") 
 
 # Random models -----------------------------------------------------------------------------------
 
-_SINCE = (1, 6, 7, 9, 10, 11, 12, 13, 14, 16, 17, 18, 19, 21)
+_OPSETS = (1, 6, 7, 9, 10, 11, 12, 13, 14, 16, 17, 18, 19, 21)
 _CODES = (*CPP_TYPES, 14, 21, 22, 99)
 _MODEL_OPERATORS = (
     *(("" if domain == "ai.onnx" else domain, op) for domain, op in TYPE_SLOTS),
@@ -77,11 +78,21 @@ def random_model(seed: int) -> OrtModel:
     return OrtModel(
         format_version="6",
         ir_version=10,
-        opset_import={"": rng.choice(_SINCE)},
+        opset_import={"": rng.choice(_OPSETS)},
         graph=_random_graph(rng, rng.randrange(4)),
         metadata=Metadata(),
         resolver={},
     )
+
+
+@cache
+def _versions(domain: str, op: str) -> tuple[int, ...]:
+    """The real since-versions of an operator: the proof looks up which of them an opset means."""
+    from onnx import defs
+
+    schemas = defs.get_all_schemas_with_history()
+    found = {schema.since_version for schema in schemas if (schema.domain, schema.name) == (domain, op)}
+    return tuple(sorted(found)) or (1,)
 
 
 def _random_graph(rng: random.Random, depth: int) -> Graph:
@@ -117,7 +128,7 @@ def _random_node(rng: random.Random, names: list[str], index: int, depth: int) -
         name=rng.choice(("", f"node{index}")),
         op_type=op,
         domain=domain,
-        since_version=rng.choice(_SINCE),
+        since_version=rng.choice(_versions(domain, op)),
         index=index,
         inputs=tuple(rng.choice([*names, ""]) for _ in range(rng.randint(0, 4))),
         outputs=tuple(rng.choice(names) for _ in range(rng.randint(0, 2))),
