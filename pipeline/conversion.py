@@ -171,10 +171,10 @@ def write_configs(output: Path, artifacts: Sequence[Artifact]) -> tuple[Path, ..
 def config_texts(files: Sequence[Path], providers: Sequence[str] = ()) -> dict[str, str]:
     """Both operator configs of some artifacts by their file names: the union of what each needs."""
     from pipeline.ort_format import read_ort
-    from pipeline.required_ops import from_model, render, union_of
+    from pipeline.required_ops import from_needs, needs_of, render
 
-    models = [read_ort(file) for file in dict.fromkeys(files)]
+    distinct = {(file.stat().st_dev, file.stat().st_ino): file for file in files}  # equal artifacts are one file
+    needs = {need for file in distinct.values() for need in needs_of(read_ort(file), providers=providers)}
     return {
-        name: render(union_of(from_model(model, types=types, providers=providers) for model in models))
-        for name, types in ((CONFIG_FILE, False), (TYPED_CONFIG_FILE, True))
+        name: render(from_needs(needs, types=types)) for name, types in ((CONFIG_FILE, False), (TYPED_CONFIG_FILE, True))
     }
