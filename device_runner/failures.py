@@ -1,10 +1,12 @@
 """From error texts of ONNX Runtime, linkers and devices to kinds, causes and remedies. One table, first match wins."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from device_runner.errors import MissingError, RunnerError, SpecError
 from device_runner.result import Failure, FailureKind
 
 
@@ -261,6 +263,21 @@ KINDS: dict[FailureKind, tuple[str, str]] = {
     FailureKind.DENIED: ("the combination is on the deny list", "remove it from the list to try it again"),
 }
 """What a kind means where no text says more."""
+
+
+ERROR_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
+    (SpecError, FailureKind.BAD_OPTIONS),
+    (MissingError, FailureKind.MISSING_LIBRARY),
+    (Exception, FailureKind.DEVICE_ERROR),
+)
+"""What an error on the way to a run makes of it; the first that fits."""
+
+
+def failure_of(error: Exception, kinds: Sequence[tuple[type[Exception], FailureKind]] = ERROR_KINDS) -> Failure:
+    """The failure of a run that an error ended, with what the error itself knows of cause and remedy."""
+    kind = next(kind for sort, kind in kinds if isinstance(error, sort))
+    cause, remedy = (error.why, error.remedy) if isinstance(error, RunnerError) else ("", "")
+    return explain(Failure(kind=kind, message=str(error), cause=cause, remedy=remedy))
 
 
 def explain(failure: Failure) -> Failure:

@@ -17,9 +17,9 @@ from typing import Self
 import msgspec
 
 from device_runner.device import DeviceFacts
-from device_runner.errors import MissingError, SpecError
-from device_runner.failures import explain
-from device_runner.files import missing_input, short_output
+from device_runner.errors import MissingError, RunnerError, SpecError
+from device_runner.failures import explain, failure_of
+from device_runner.files import keep_files, missing_input
 from device_runner.probe.build import build_probe
 from device_runner.probe.protocol import Answer, Places, decode_answer, encode_request, to_result
 from device_runner.result import (
@@ -27,11 +27,10 @@ from device_runner.result import (
     Failure,
     FailureKind,
     RunResult,
-    status_of,
     utc_now,
     without_measurement,
 )
-from device_runner.spec import RunSpec, TensorFile
+from device_runner.spec import RunSpec
 
 GRACE_SECONDS = 15.0
 """What the probe has beyond a spec's time limit to say that it was reached, before it is killed itself."""
@@ -81,16 +80,12 @@ class LocalDevice:
         """Execute one spec in a fresh process and folder; the whole process group dies with it."""
         try:
             library = Path(spec.library) if spec.library else wheel_library()
-        except MissingError as error:
-            failure = Failure(
-                kind=FailureKind.MISSING_LIBRARY, message=str(error), cause=error.why, remedy=error.remedy
-            )
-            return without_measurement(spec, self.name, failure)
-        failure_before = missing_input(spec)
-        if failure_before:
-            return without_measurement(spec, self.name, failure_before)
-        with tempfile.TemporaryDirectory(prefix="ort-mobile-run-") as folder:
-            return self._run_in(spec, library, Path(folder))
+            if failure := missing_input(spec):
+                return without_measurement(spec, self.name, failure)
+            with tempfile.TemporaryDirectory(prefix="ort-mobile-run-") as folder:
+                return self._run_in(spec, library, Path(folder))
+        except (RunnerError, OSError) as error:
+            return without_measurement(spec, self.name, failure_of(error))
 
     def _run_in(self, spec: RunSpec, library: Path, folder: Path) -> RunResult:
         started, before = utc_now(), host_conditions()
@@ -100,7 +95,10 @@ class LocalDevice:
         answer = run_process([str(self._probe), str(request)], folder, limit, self._environment)
         if isinstance(answer, Failure):
             return without_measurement(spec, self.name, answer)
-        result = _kept(spec, to_result(spec, self.name, answer), folder)
+
+        result = keep_files(
+            spec, to_result(spec, self.name, answer), lambda name, path, _: shutil.move(folder / name, path)
+        )
         return msgspec.structs.replace(result, started_at=started, before=before, after=host_conditions())
 
     def close(self) -> None:
@@ -174,35 +172,6 @@ def _tail(path: Path, size: int = 2000) -> str:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - size))
         return file.read().decode("utf-8", "replace").strip()
-
-
-def _kept(spec: RunSpec, result: RunResult, folder: Path) -> RunResult:
-    """The result with its files moved from the work folder into the spec's; a Failure where one is not as it should."""
-    if spec.outputs_folder is None or result.failure:
-        return msgspec.structs.replace(result, outputs=(), labelled_outputs=None, profile_file=None)
-    labelled = result.labelled_outputs
-    if failure := short_output((*result.outputs, labelled) if labelled else result.outputs):
-        return msgspec.structs.replace(
-            result, status=status_of(failure), failure=failure, outputs=(), labelled_outputs=None
-        )
-    target = Path(spec.outputs_folder)
-    target.mkdir(parents=True, exist_ok=True)
-    profile = result.profile_file and _moved(Path(result.profile_file), folder, target)
-
-    def moved(tensor: TensorFile) -> TensorFile:
-        return msgspec.structs.replace(tensor, file=_moved(Path(tensor.file), folder, target))
-
-    return msgspec.structs.replace(
-        result,
-        outputs=tuple(moved(tensor) for tensor in result.outputs),
-        labelled_outputs=moved(labelled) if labelled else None,
-        profile_file=profile,
-    )
-
-
-def _moved(path: Path, folder: Path, target: Path) -> str:
-    """Move a file of the work folder; the name comes from the probe, so only its last part counts."""
-    return str(shutil.move(folder / path.name, target / path.name))
 
 
 def host_facts(name: str) -> DeviceFacts:

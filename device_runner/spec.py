@@ -109,12 +109,16 @@ class RunOptions(Struct, frozen=True, kw_only=True):
 
 
 class TensorFile(Struct, frozen=True, kw_only=True):
-    """A tensor in a file: raw little-endian elements in C order, nothing else. Strings cannot be kept so."""
+    """A tensor in a file: raw little-endian elements in C order, nothing else. Strings cannot be kept so.
+
+    `crc32` is zlib's checksum of the file, where the probe wrote it.
+    """
 
     name: Text
     dtype: ElementType
     shape: tuple[Annotated[int, Meta(ge=0)], ...]
     file: str
+    crc32: int | None = None
 
 
 class RunSpec(Struct, frozen=True, kw_only=True):

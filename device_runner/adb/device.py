@@ -1,10 +1,7 @@
 """The device `adb:SERIAL`: the probe on a phone (or a Linux device with adbd)."""
 
 import contextlib
-import re
 import secrets
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,17 +18,18 @@ from device_runner.adb.link import (
     LinkError,
     LinkLost,
     LinkTimeout,
+    NoServer,
     Output,
     list_serials,
     reconnect,
     server_client,
 )
 from device_runner.adb.quote import script
-from device_runner.adb.store import NoSpace, Store
+from device_runner.adb.store import SLOWEST_BYTES_PER_SECOND, NoSpace, Store
 from device_runner.device import DeviceFacts, Readiness
 from device_runner.errors import MissingError, RunnerError
-from device_runner.failures import explain
-from device_runner.files import missing_input, short_output, tensor_bytes
+from device_runner.failures import ERROR_KINDS, explain, failure_of
+from device_runner.files import keep_files, missing_input
 from device_runner.local import GRACE_SECONDS, wheel_library
 from device_runner.options import impossible_here
 from device_runner.probe.build import HOST, build_probe
@@ -43,7 +41,6 @@ from device_runner.result import (
     FailureKind,
     Mark,
     RunResult,
-    status_of,
     utc_now,
     without_measurement,
 )
@@ -143,8 +140,8 @@ class AdbDevice:
         try:
             return self._run(spec)
         except (LinkError, RunnerError, OSError) as error:
-            self._lost = self._lost or isinstance(error, LinkLost | LinkTimeout)
-            return without_measurement(spec, self.name, _failure_of(error))
+            self._lost = self._lost or isinstance(error, LinkLost | LinkTimeout | NoServer)
+            return without_measurement(spec, self.name, failure_of(error, LINK_KINDS))
 
     def close(self) -> None:
         """Remove the run folder and give the device back."""
@@ -202,38 +199,12 @@ class AdbDevice:
         if isinstance(answer, Failure):
             return without_measurement(spec, self.name, _ended(output, answer))
         result = to_result(spec, self.name, answer)
-        if spec.outputs_folder is None or result.failure:
-            return msgspec.structs.replace(result, outputs=(), profile_file=None)
-        return self._with_files(spec, result, Path(spec.outputs_folder))
 
-    def _with_files(self, spec: RunSpec, result: RunResult, target: Path) -> RunResult:
-        """Fetch outputs and profile into a folder beside the target, and move them there when all are whole."""
-        target.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target, prefix=".pull-") as name:
-            folder = Path(name)
-            outputs = tuple(
-                msgspec.structs.replace(tensor, file=self._fetch(tensor.file, folder, tensor_bytes(tensor)))
-                for tensor in result.outputs
-            )
-            if failure := short_output(outputs):
-                return msgspec.structs.replace(result, status=status_of(failure), failure=failure, outputs=())
-            profile = result.profile_file and self._fetch(result.profile_file, folder, 1 << 30)
-            for file in folder.iterdir():
-                shutil.move(file, target / file.name)
-        return msgspec.structs.replace(
-            result,
-            outputs=tuple(msgspec.structs.replace(t, file=str(target / Path(t.file).name)) for t in outputs),
-            profile_file=profile and str(target / Path(profile).name),
-        )
+        def fetch(name: str, path: Path, limit_bytes: int) -> None:
+            seconds = 20.0 + limit_bytes / SLOWEST_BYTES_PER_SECOND
+            self.link.pull(f"{self._folder}/{name}", path, seconds=seconds, limit_bytes=limit_bytes)
 
-    def _fetch(self, remote: str, folder: Path, limit_bytes: int) -> str:
-        """Fetch one file of the run folder; the name is the device's word, so only its last part counts."""
-        name = remote.rpartition("/")[2]
-        if not re.fullmatch(r"(output_\d+\.raw|profile[\w.-]*)", name):
-            raise LinkError(f"the device names a file that is none of ours: {remote!r}")
-        target = folder / name
-        self.link.pull(f"{self._folder}/{name}", target, seconds=20.0 + limit_bytes / 1e6, limit_bytes=limit_bytes)
-        return str(target)
+        return keep_files(spec, result, fetch)
 
     def _known_facts(self) -> DeviceFacts:
         if self._facts is None:
@@ -291,20 +262,13 @@ def _wrong_library(library: Path | None, facts: DeviceFacts) -> Failure | None:
     return None
 
 
-FAILURES: tuple[tuple[type[Exception], FailureKind], ...] = (
+LINK_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (LinkLost, FailureKind.LOST_DEVICE),
     (LinkTimeout, FailureKind.TIMEOUT),
     (NoSpace, FailureKind.NO_SPACE),
-    (LinkError, FailureKind.DEVICE_ERROR),
-    (MissingError, FailureKind.LOST_DEVICE),
-    (Exception, FailureKind.DEVICE_ERROR),
+    (NoServer, FailureKind.LOST_DEVICE),
+    *ERROR_KINDS,
 )
-
-
-def _failure_of(error: Exception) -> Failure:
-    kind = next(kind for sort, kind in FAILURES if isinstance(error, sort))
-    cause, remedy = (error.why, error.remedy) if isinstance(error, RunnerError) else ("", "")
-    return explain(Failure(kind=kind, message=str(error), cause=cause, remedy=remedy))
 
 
 ENDS: dict[int, tuple[FailureKind, str]] = {

@@ -22,7 +22,7 @@ SECTIONS = {
     "meminfo": "cat /proc/meminfo",
     "page": "getconf PAGE_SIZE",
     "max_khz": "cat /sys/devices/system/cpu/cpu[0-9]*/cpufreq/cpuinfo_max_freq",
-    "free": 'df -k "$root" || df -k /data/local/tmp',
+    "free": 'df -k "$root" || df -k "${root%/*}"',
     "kernel": "uname -r",
     "battery": "dumpsys battery",
     "thermal": "dumpsys thermalservice",
@@ -47,12 +47,17 @@ def ask(link: Link, sections: dict[str, str], properties: Sequence[str] = (), ro
     lines += [f'{{ {command}; }} 2>/dev/null; printf "\\0"' for command in sections.values()]
     output = link.shell(script("\n".join(lines), root, *properties), seconds=30.0)
     values = [part.strip() for part in output.text.split("\0")]
+    if output.code or len(values) != len(properties) + len(sections) + 1:
+        raise LinkError(f"the device answers nonsense: {output.text[:100]!r} {output.stderr[:200]!r}")
     return dict(zip((*properties, *sections), values, strict=False))
 
 
 def read_facts(link: Link, name: str, root: str) -> DeviceFacts:
     """What the device is. Raises LinkError when it cannot be asked."""
-    return parse_facts(name, ask(link, SECTIONS, PROPERTIES, root))
+    facts = parse_facts(name, ask(link, SECTIONS, PROPERTIES, root))
+    if not any(facts.abis):
+        raise LinkError("the device does not say which processor it has")
+    return facts
 
 
 def read_conditions(link: Link) -> Conditions:

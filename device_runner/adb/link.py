@@ -37,6 +37,10 @@ class LinkLost(LinkError):
     """The connection ended before the answer was whole: device, cable, adbd or server went away."""
 
 
+class NoServer(MissingError):
+    """There is no adb server, and none could be started."""
+
+
 class LinkTimeout(LinkError):
     """No whole answer in time."""
 
@@ -66,13 +70,13 @@ def server_client(address: str = "") -> "AdbClient":
 
 
 def connect(client: "AdbClient", seconds: float) -> socket.socket:
-    """A connection to the server with a limit for its every step; raises MissingError where there is no server."""
+    """A connection to the server with a limit for its every step; raises NoServer."""
     import adbutils
 
     try:
         return _with_limit(client.make_connection().conn, seconds)
     except (adbutils.AdbError, OSError) as error:
-        raise MissingError(
+        raise NoServer(
             "no adb server",
             where=f"{client.host}:{client.port}",
             why=str(error),

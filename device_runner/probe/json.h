@@ -9,15 +9,20 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Where text goes: `file` if there is one, else `bytes`, which stays NUL-ended; `full` says that some did not fit. */
+#include "checksum.h"
+
+/* Where text goes: `file` if there is one, else `bytes`, which stays NUL-ended; `full` says that some did not fit.
+ * `sum` is the checksum of all that was put. */
 struct sink {
     FILE *file;
     char *bytes;
     size_t capacity, used;
     bool full;
+    uint32_t sum;
 };
 
 static void put(struct sink *sink, const char *text, size_t length) {
+    sink->sum = checksum(sink->sum, text, length);
     if (sink->file) {
         fwrite(text, 1, length, sink->file);
     } else if (sink->full || length >= sink->capacity - sink->used) {

@@ -5,7 +5,7 @@
 #include "measure.h"
 
 /* One sample; false at the end of the file, too, where `*more` turns false. */
-static bool run_sample(struct probe *probe, FILE *samples, FILE *answers, size_t bytes, bool *more) {
+static bool run_sample(struct probe *probe, FILE *samples, FILE *answers, size_t bytes, uint32_t *sum, bool *more) {
     struct input *input = probe->inputs;
     void *data = NULL;
     size_t got = fread(input->data, 1, input->bytes, samples);
@@ -15,17 +15,18 @@ static bool run_sample(struct probe *probe, FILE *samples, FILE *answers, size_t
     if (!ok(probe, run_once(probe))) return false;
     drop_others(probe);
     if (!ok(probe, ORT(probe->ort, GetTensorMutableData)(probe->output_values[0], &data))) return false;
+    *sum = checksum(*sum, data, bytes);
     return fwrite(data, 1, bytes, answers) == bytes ||
            fail(probe->answer, errno == ENOSPC ? "no_space" : NULL, 0, "labelled outputs: %s", strerror(errno));
 }
 
-static bool run_samples(struct probe *probe, FILE *samples, FILE *answers, const struct shape *shape, int64_t *count) {
+static bool run_samples(struct probe *probe, FILE *samples, FILE *answers, struct shape *shape, int64_t *count) {
     size_t bytes = 0;
     bool more = true;
     if (!total_bytes(shape, &bytes) || !bytes || !probe->inputs[0].bytes)
         return fail(probe->answer, "bad_input", 0, "a labelled set needs an input and an output with elements");
     for (*count = -1; more; ++*count)
-        if (!run_sample(probe, samples, answers, bytes, &more)) return false;
+        if (!run_sample(probe, samples, answers, bytes, &shape->sum, &more)) return false;
     return true;
 }
 

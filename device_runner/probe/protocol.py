@@ -1,5 +1,6 @@
 """How the probe is told what to do, and what its answer means: a RunSpec to bytes, one JSON document to a RunResult."""
 
+import zlib
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -65,7 +66,8 @@ def _join(triples: Sequence[tuple[str, str, str]]) -> bytes:
     for text in strings:
         if "\0" in text:
             raise SpecError("a value has a NUL in it", where=repr(text[:80]), remedy="remove it; no name needs one")
-    return b"".join(text.encode("utf-8", "surrogateescape") + b"\0" for text in strings)
+    body = b"".join(text.encode("utf-8", "surrogateescape") + b"\0" for text in strings)
+    return body + b"check\0crc32\0%d\0" % zlib.crc32(body)
 
 
 def _settings(spec: RunSpec, places: Places, watch_stdin: bool) -> Iterator[tuple[str, str, str]]:
@@ -118,6 +120,7 @@ class Output(msgspec.Struct, frozen=True):
     type: int
     file: str
     shape: list[int]
+    crc32: int
 
 
 class NnapiDevice(msgspec.Struct, frozen=True):
@@ -153,12 +156,15 @@ class Answer(msgspec.Struct, frozen=True):
     latencies_ns: list[int]
     nnapi_devices: list[NnapiDevice]
     outputs: list[Output]
+    crc32: int
 
 
 def decode_answer(stdout: bytes) -> Answer | Failure:
     """The probe's document, or a `garbage` Failure for anything else."""
     try:
         answer = msgspec.json.decode(stdout, type=Answer)
+        if answer.crc32 != zlib.crc32(stdout[: stdout.rfind(b',"crc32":')]):
+            raise msgspec.ValidationError("its checksum is wrong")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         start = stdout[:500].decode("utf-8", "replace")
         return Failure(
@@ -216,7 +222,8 @@ def _failure(answer: Answer) -> Failure:
 
 
 def _tensor(output: Output) -> TensorFile:
-    return TensorFile(name=output.name, dtype=DTYPES[output.type], shape=tuple(output.shape), file=output.file)
+    kind, shape = DTYPES[output.type], tuple(output.shape)
+    return TensorFile(name=output.name, dtype=kind, shape=shape, file=output.file, crc32=output.crc32)
 
 
 def _is_labelled(output: Output) -> bool:

@@ -6,6 +6,7 @@
  *   dimension NAME SIZE    the size of a symbolic dimension
  *   input NAME FILE        an input in a raw file, followed by
  *   shape TYPE SIZES       its ONNX element type and its sizes with commas between
+ *   check crc32 NUMBER     last of all: the checksum of every byte before it
  */
 #ifndef REQUEST_H
 #define REQUEST_H
@@ -18,6 +19,7 @@
 #include <string.h>
 
 #include "answer.h"
+#include "checksum.h"
 
 enum { REQUEST_BYTES = 16 * 1024 * 1024, DIMENSIONS_MAX = 64 };
 
@@ -45,7 +47,7 @@ static const struct {
     NUMBER_SETTING(min_ns) NUMBER_SETTING(max_ns) NUMBER_SETTING(timeout_ms) NUMBER_SETTING(watch_stdin)
 };
 
-static const char *const VERBS[] = {"set", "option", "config", "dimension", "input", "shape"};
+static const char *const VERBS[] = {"set", "option", "config", "dimension", "input", "shape", "check"};
 
 /* A whole number not below 0, nothing else around it. */
 static bool parse_number(const char *text, int64_t *number) {
@@ -137,11 +139,20 @@ static bool split(struct request *request, struct answer *answer, size_t length)
     return true;
 }
 
+/* Whether the last triple is the checksum of all before it. */
+static bool is_whole(const struct request *request) {
+    const char *const *last = request->strings + request->count - 3;
+    int64_t sum = 0;
+    return !strcmp(last[0], "check") && !strcmp(last[1], "crc32") && parse_number(last[2], &sum) &&
+           sum == checksum(0, request->bytes, (size_t)(last[0] - request->bytes));
+}
+
 static bool read_request(struct request *request, struct answer *answer, const char *path) {
     size_t length = 0;
     request->bytes = read_all(path, &length);
     if (!request->bytes) return fail(answer, NULL, 0, "the request cannot be read: %s: %s", path, strerror(errno));
     if (!split(request, answer, length)) return false;
+    if (!is_whole(request)) return fail(answer, NULL, 0, "the request is cut off or garbled");
     for (size_t at = 0; at < request->count; at += 3)
         if (!apply_triple(request, answer, request->strings + at)) return false;
     if (!request->library) return fail(answer, NULL, 0, "no library is given");

@@ -13,9 +13,10 @@ static size_t element_bytes(unsigned type) {
     return type < sizeof BYTES ? BYTES[type] : 0;
 }
 
-/* What is known of a tensor. */
+/* What is known of a tensor; `sum` is the checksum of its elements in a file. */
 struct shape {
     unsigned type;
+    uint32_t sum;
     size_t rank;
     int64_t sizes[DIMENSIONS_MAX];
     const char *names[DIMENSIONS_MAX]; /* of symbolic dimensions; the type info owns them */
@@ -217,6 +218,7 @@ static void note_output(struct sink *sink, const char *name, const struct shape 
     put_text(sink, sink->used ? ",{\"name\":" : "{\"name\":");
     put_string(sink, name);
     put_count(sink, "type", shape->type);
+    put_count(sink, "crc32", shape->sum);
     put_field(sink, "file", path);
     put_key(sink, "shape", false);
     for (size_t i = 0; i < shape->rank; i++) {
@@ -245,6 +247,7 @@ static bool write_output(struct probe *probe, size_t index, struct sink *sink) {
         snprintf(path, sizeof path, "%s%zu.raw", probe->request->outputs, index);
         done = ok(probe, ORT(probe->ort, GetTensorMutableData)(output->value, &data)) &&
                write_file(probe, path, data, bytes);
+        shape.sum = done ? checksum(0, data, bytes) : 0;
     }
     note_output(sink, output->name, &shape, path);
     return done;

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from probe_models import save_model
 
-from device_runner.errors import SpecError
 from device_runner.local import LocalDevice, host_facts, wheel_library
 from device_runner.probe.protocol import DTYPES
 from device_runner.result import FailureKind, Mark, RunResult, Status
@@ -192,8 +191,18 @@ def test_names_of_any_characters_survive(run: Run, tmp_path: Path, models: Path,
 
 
 def test_a_nul_in_a_value_is_refused(run: Run) -> None:
-    with pytest.raises(SpecError, match="NUL"):
-        run("null.onnx", options=RunOptions(session_config={"a": "b\0set\0library\0x"}))
+    failure = run("null.onnx", options=RunOptions(session_config={"a": "b\0set\0library\0x"})).failure
+    assert failure
+    assert failure.kind is FailureKind.BAD_OPTIONS
+    assert "NUL" in failure.message
+
+
+def test_a_folder_that_cannot_be_written_is_said(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    failure = run("null.onnx", outputs_folder=str(tmp_path / "file" / "out")).failure
+    assert failure
+    assert failure.kind is FailureKind.DEVICE_ERROR
+    assert str(tmp_path / "file") in failure.message
 
 
 def test_the_loop_keeps_its_bounds(run: Run) -> None:

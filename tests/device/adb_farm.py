@@ -1,0 +1,205 @@
+"""Real adbd programs (Debian's package) behind a real adb server of their own, never on the developer's port.
+
+Each device is a folder: `bin` has scripts that answer like a phone's getprop, dumpsys and so on, from files in
+`state`; everything else a shell sees is this computer. No root is needed: adbd runs from the unpacked package.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from debian_packages import unpacked
+
+from device_runner.adb.device import AdbDevice
+
+PHONE_PROPERTIES = {
+    "ro.build.version.sdk": "30",
+    "ro.build.version.release": "11",
+    "ro.product.cpu.abilist": "x86_64,arm64-v8a",
+    "ro.product.manufacturer": "Example",
+    "ro.product.model": "Phone One",
+    "ro.soc.model": "SM8450",
+    "ro.soc.manufacturer": "QTI",
+    "ro.build.fingerprint": "example/one/one:11/ABC/1:user/release-keys",
+}
+
+BATTERY = """Current Battery Service state:
+  AC powered: false
+  USB powered: true
+  Wireless powered: false
+  status: 2
+  level: 84
+  scale: 100
+  voltage: 4063
+  temperature: 326
+  technology: Li-ion
+"""
+
+THERMAL = """IsStatusOverride: false
+Thermal Status: 0
+Cached temperatures:
+\tTemperature{mValue=25.6, mType=0, mName=AP, mStatus=0}
+HAL Ready: true
+"""
+
+POWER = "POWER MANAGER (dumpsys power)\n  mWakefulness=Awake\n  mIsPowered=true\n  mStayOn=false\n"
+
+SCRIPTS = {
+    "getprop": '[ -f "$PHONE/prop/$1" ] && cat "$PHONE/prop/$1" || echo\n',
+    "dumpsys": '[ -f "$PHONE/dumpsys/$1" ] && cat "$PHONE/dumpsys/$1" || echo "Can\'t find service: $1" >&2\n',
+    "logcat": '[ "$1" = -c ] && : > "$PHONE/log" || cat "$PHONE/log"\n',
+}
+
+
+def free_port() -> int:
+    """A TCP port outside the range in which an adb server looks for emulators."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.5):
+            return
+        time.sleep(0.01)
+    pytest.fail(f"nothing listens on port {port}")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process of ours with everything that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class Phone:
+    """One adbd with a folder of its own."""
+
+    def __init__(self, folder: Path, properties: dict[str, str]) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.serial = f"127.0.0.1:{self.port}"
+        self.root = f"{folder}/tmp/ort-mobile"
+        self.process: subprocess.Popen[bytes] | None = None
+        for name, text in SCRIPTS.items():
+            self.write(f"bin/{name}", f"#!/bin/sh\n{text}").chmod(0o755)
+        for key, value in properties.items():
+            self.write(f"prop/{key}", f"{value}\n")
+        for name, text in {"battery": BATTERY, "thermalservice": THERMAL, "power": POWER}.items():
+            self.write(f"dumpsys/{name}", text)
+        (folder / "tmp").mkdir()
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def says_free(self, kilobytes: int) -> None:
+        """From now on df says so."""
+        head = "Filesystem 1K-blocks Used Available Use% Mounted on"
+        self.write("bin/df", f"#!/bin/sh\necho '{head}'\necho '/dev/x 1 1 {kilobytes} 9% /data'\n").chmod(0o755)
+
+    def start(self) -> None:
+        tree = unpacked("adbd")
+        libraries = tree / "usr/lib/x86_64-linux-gnu"
+        command = [
+            str(libraries / "ld-linux-x86-64.so.2"), "--library-path", f"{libraries}:{libraries}/android",
+            str(tree / "usr/lib/android-sdk/platform-tools/adbd"),
+        ]  # fmt: skip
+        environment = {
+            "PATH": f"{self.folder}/bin:/usr/bin:/bin",
+            "ADBD_PORT": str(self.port),
+            "HOME": str(self.folder),
+            "PHONE": str(self.folder),
+            "LC_ALL": "C",
+        }
+        with (self.folder / "adbd.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        wait_for_port(self.port, self.process)
+
+    def stop(self) -> None:
+        if self.process:
+            stop(self.process)
+
+
+class Farm:
+    """An adb server of its own, and the phones that are connected to it."""
+
+    def __init__(self, folder: Path) -> None:
+        import adbutils
+
+        self.folder = folder
+        self.port = free_port()
+        self.phones: list[Phone] = []
+        self._adb = adbutils.adb_path()
+        self._environment = {
+            "HOME": str(folder), "PATH": "/usr/bin:/bin", "ANDROID_ADB_SERVER_PORT": str(self.port),
+            "ADB_USB": "0", "ADB_EMU": "0", "ADB_MDNS": "0",
+        }  # fmt: skip
+        self.start_server()
+
+    def start_server(self) -> None:
+        with (self.folder / "server.log").open("ab") as log:
+            self.server = subprocess.Popen(
+                [self._adb, "-P", str(self.port), "nodaemon", "server"], env=self._environment,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        wait_for_port(self.port, self.server)
+
+    def adb(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [self._adb, "-P", str(self.port), *arguments], env=self._environment, capture_output=True, text=True,
+            timeout=30, check=False,
+        )  # fmt: skip
+        return done.stdout + done.stderr
+
+    def phone(self, properties: dict[str, str] | None = None) -> Phone:
+        """One more adbd, connected; without properties it is a plain Linux device."""
+        phone = Phone(self.folder / f"phone-{len(self.phones)}", properties or {})
+        self.phones.append(phone)
+        phone.start()
+        assert "connected" in self.adb("connect", phone.serial)
+        end = time.monotonic() + 10
+        while self.adb("-s", phone.serial, "get-state").strip() != "device":
+            assert time.monotonic() < end, self.adb("devices")
+        return phone
+
+    def close(self) -> None:
+        for phone in self.phones:
+            phone.stop()
+        stop(self.server)
+
+
+Open = Callable[[Phone], AdbDevice]
+"""Opens a phone of the farm for a test."""
+
+
+@contextlib.contextmanager
+def farm_in(folder: Path) -> Iterator[Farm]:
+    """A farm that ends with the block; skips by name where adbd or an adb program cannot be had."""
+    if not shutil.which("setsid") or os.uname().sysname != "Linux" or os.uname().machine != "x86_64":
+        pytest.skip("a real adbd is run on x86-64 Linux only")
+    import adbutils
+
+    try:
+        adbutils.adb_path()
+    except adbutils.AdbError as error:
+        pytest.skip(f"no adb program: {error}")
+    unpacked("adbd")
+    farm = Farm(folder)
+    try:
+        yield farm
+    finally:
+        farm.close()

@@ -1,0 +1,152 @@
+"""Runs through a real adb server and a real adbd: push, run, pull, and what a phone says of itself."""
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
+
+from device_runner.adb.link import Link, LinkError, list_serials, server_client
+from device_runner.adb.quote import script
+from device_runner.result import FailureKind, Mark, Status
+from device_runner.spec import ElementType, RunOptions, RunSpec, TensorFile
+
+
+def quick(models: Path, model: str = "sum.onnx", **values: object) -> RunSpec:
+    all_values = {"min_runs": 3, "min_seconds": 0.0, "dimensions": {"N": 2}, **values}
+    return RunSpec(id=model, model=str(models / model), **all_values)  # type: ignore[arg-type]  # by name
+
+
+def test_push_run_pull(opened: Open, phone: Phone, models: Path, tmp_path: Path) -> None:
+    inputs = []
+    values = {name: np.random.default_rng(5).standard_normal((4, 3)).astype(np.float32) for name in "ab"}
+    for name, value in values.items():
+        value.tofile(tmp_path / name)
+        inputs.append(TensorFile(name=name, dtype=ElementType.FLOAT32, shape=value.shape, file=str(tmp_path / name)))
+    device = opened(phone)
+    spec = quick(models, inputs=tuple(inputs), dimensions={"N": 4}, outputs_folder=str(tmp_path / "out"), profile=True)
+    result = device.run(spec)
+    assert result.status is Status.OK, result.failure
+    assert result.device == f"adb:{phone.serial}"
+    assert len(result.latencies_ns) == 3
+    assert Mark.NOT_A_PHONE in result.marks
+    wanted = onnxruntime.InferenceSession(models / "sum.onnx").run(None, values)
+    for tensor, array in zip(result.outputs, wanted, strict=True):
+        assert Path(tensor.file).parent == tmp_path / "out"
+        np.testing.assert_array_equal(np.fromfile(tensor.file, np.float32).reshape(tensor.shape), array)
+    assert result.profile_file
+    assert '"Node"' in Path(result.profile_file).read_text()
+    assert min(path.name for path in (tmp_path / "out").iterdir()) == "output_0.raw"
+
+
+def test_unchanged_files_are_not_pushed_again(opened: Open, farm: Farm, models: Path) -> None:
+    phone = farm.phone()
+    first = opened(phone)
+    assert first.run(quick(models)).status is Status.OK
+    assert first.pushed_bytes > 1e6
+    first.close()
+    second = opened(phone)
+    assert second.run(quick(models)).status is Status.OK
+    assert second.pushed_bytes == 0
+    assert second.run(quick(models, "null.onnx")).status is Status.OK
+    assert second.pushed_bytes == (models / "null.onnx").stat().st_size
+
+
+def test_a_broken_file_on_the_device_is_pushed_again(opened: Open, farm: Farm, models: Path) -> None:
+    phone = farm.phone()
+    device = opened(phone)
+    assert device.run(quick(models)).status is Status.OK
+    device.close()
+    stored = list((Path(phone.root) / "store").glob("*.onnx"))
+    assert len(stored) == 1
+    stored[0].write_bytes(stored[0].read_bytes()[:-1])
+    again = opened(phone)
+    assert again.run(quick(models)).status is Status.OK
+    assert again.pushed_bytes == (models / "sum.onnx").stat().st_size
+
+
+FAILURES = [
+    ("noise.ort", {}, FailureKind.MODEL_LOAD),
+    ("sum.onnx", {"dimensions": {}}, FailureKind.BAD_INPUT),
+    ("null.onnx", {"options": RunOptions(provider="xnnpack")}, FailureKind.PROVIDER_MISSING),
+    ("null.onnx", {"options": RunOptions(provider="nnapi")}, FailureKind.WRONG_DEVICE),
+    ("endless.onnx", {"timeout_seconds": 0.5}, FailureKind.TIMEOUT),
+    ("none.onnx", {}, FailureKind.MODEL_LOAD),
+]
+
+
+@pytest.mark.parametrize(("model", "values", "kind"), FAILURES)
+def test_what_fails_is_a_typed_failure(
+    opened: Open, phone: Phone, models: Path, model: str, values: dict[str, object], kind: FailureKind
+) -> None:
+    failure = opened(phone).run(quick(models, model, **values)).failure
+    assert failure
+    assert failure.kind is kind, failure
+    assert failure.cause
+    assert failure.remedy
+
+
+def test_facts_of_a_phone(opened: Open, farm: Farm) -> None:
+    facts = opened(farm.phone(PHONE_PROPERTIES)).facts()
+    assert (facts.platform, facts.api_level, facts.os_release) == ("android", 30, "11")
+    assert (facts.manufacturer, facts.model, facts.soc) == ("Example", "Phone One", "QTI SM8450")
+    assert facts.abis == ("x86_64", "arm64-v8a")
+    assert (facts.battery_percent, facts.charging, facts.thermal_status) == (84, True, 0)
+    assert facts.memory_bytes > 1e8
+    assert facts.page_bytes == 4096
+    assert facts.free_bytes > 1e6
+    assert facts.nnapi is False
+
+
+def test_conditions_and_marks_of_a_phone(opened: Open, farm: Farm, models: Path) -> None:
+    phone = farm.phone(PHONE_PROPERTIES)
+    thermal = phone.folder / "dumpsys/thermalservice"
+    thermal.write_text(thermal.read_text().replace("Status: 0", "Status: 3"))
+    result = opened(phone).run(quick(models))
+    assert result.status is Status.OK, result.failure
+    assert (result.before.thermal_status, result.before.battery_celsius, result.before.screen_on) == (3, 32.6, True)
+    assert {Mark.THROTTLED, Mark.CHARGING} <= set(result.marks)
+    assert Mark.NOT_A_PHONE not in result.marks
+
+
+HOSTILE = ["a b;c'd\"e $(touch /tmp/ort-mobile-was-here) `id`", "-rf", "new\nline", "*", "", "é\t\\", "&& true #", "--"]
+
+
+def test_hostile_arguments_arrive_as_they_are(farm: Farm, phone: Phone) -> None:
+    link = Link(server_client(f"127.0.0.1:{farm.port}"), phone.serial)
+    output = link.shell(["printf", "%s\\0", *HOSTILE])
+    assert output.stdout.decode().split("\0")[:-1] == HOSTILE
+    output = link.shell(script('for a in "$@"; do printf "%s\\0" "$a"; done', *HOSTILE))
+    assert output.stdout.decode().split("\0")[:-1] == HOSTILE
+    assert not Path("/tmp/ort-mobile-was-here").exists()
+
+
+def test_hostile_values_of_a_spec_run_nothing(opened: Open, farm: Farm, models: Path, tmp_path: Path) -> None:
+    phone = farm.phone()
+    device = opened(phone)
+    for text in HOSTILE:
+        options = RunOptions(
+            provider=f"x{text}", session_config={f"k{text}": text}, provider_options={f"o{text}": text}
+        )
+        failure = device.run(quick(models, options=options)).failure
+        assert failure
+        assert failure.kind in (FailureKind.PROVIDER_MISSING, FailureKind.PROVIDER_REFUSED)
+    for text in ("x; id;.onnx", "-rf.ort", "$(id).onnx"):
+        (tmp_path / text).write_bytes((models / "null.onnx").read_bytes())
+        assert device.run(RunSpec(id="x", model=str(tmp_path / text), min_runs=1)).failure is None or text == "-rf.ort"
+    assert not Path("/tmp/ort-mobile-was-here").exists()
+
+
+def test_a_shell_gives_codes_and_both_outputs(farm: Farm, phone: Phone) -> None:
+    link = Link(server_client(f"127.0.0.1:{farm.port}"), phone.serial)
+    output = link.shell(script("head -c 3; echo out; echo err >&2; exit 7"), stdin=b"abc")
+    assert (output.code, output.stdout, output.stderr) == (7, b"abcout\n", b"err\n")
+    assert link.shell(script("kill -SEGV $$")).code == 139
+
+
+def test_a_device_that_is_not_there(farm: Farm) -> None:
+    client = server_client(f"127.0.0.1:{farm.port}")
+    with pytest.raises(LinkError, match="not found"):
+        Link(client, "nobody; reboot").shell(["true"])
+    assert ("nobody", "device") not in list_serials(client)

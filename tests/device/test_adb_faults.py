@@ -1,0 +1,254 @@
+"""What a lab does to a run: adbd and server killed, connections cut, stalls, garbled bytes, a full disk."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from adb_farm import Farm, Open, Phone, farm_in, stop
+from fault_proxy import FaultProxy
+
+from device_runner.adb.device import AdbDevice, Tools
+from device_runner.adb.link import Link, server_client
+from device_runner.adb.store import RESERVE_BYTES, Store, Stored, choose_victims
+from device_runner.errors import MissingError
+from device_runner.probe.build import build_probe
+from device_runner.result import FailureKind, RunResult, Status
+from device_runner.spec import RunSpec, encode
+
+
+def quick(models: Path, model: str = "null.onnx", **values: object) -> RunSpec:
+    return RunSpec(id=model, model=str(models / model), min_runs=3, min_seconds=0.0, **values)  # type: ignore[arg-type]  # by name
+
+
+def during(act: Callable[[], None], device: AdbDevice, spec: RunSpec, after: float = 0.7) -> RunResult:
+    """The result of a run in which something happens after so many seconds."""
+    timer = threading.Timer(after, act)
+    timer.start()
+    try:
+        return device.run(spec)
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def probes_of(phone: Phone) -> list[int]:
+    """Processes that run a probe of this phone."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if phone.root.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def gone_within(phone: Phone, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while probes_of(phone) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not probes_of(phone)
+
+
+def test_adbd_killed_during_a_run_and_back(opened: Open, farm: Farm, models: Path) -> None:
+    phone = farm.phone()
+    device = opened(phone)
+    assert device.run(quick(models)).status is Status.OK
+    failure = during(phone.stop, device, quick(models, "endless.onnx")).failure
+    assert failure
+    assert failure.kind is FailureKind.LOST_DEVICE
+    again = device.run(quick(models)).failure
+    assert again
+    assert again.kind is FailureKind.LOST_DEVICE
+    phone.start()
+    assert device.run(quick(models)).status is Status.OK
+
+
+def test_the_probe_ends_when_the_connection_does(opened: Open, farm: Farm, models: Path) -> None:
+    phone = farm.phone()
+    device = opened(phone)
+    failure = during(
+        lambda: farm.adb("disconnect", phone.serial) and None, device, quick(models, "endless.onnx")
+    ).failure
+    assert failure
+    assert failure.kind is FailureKind.LOST_DEVICE
+    assert gone_within(phone, 5.0)
+
+
+def test_the_probe_ends_when_its_caller_is_killed(farm: Farm, models: Path, tmp_path: Path, tools: Tools) -> None:
+    phone = farm.phone()
+    (tmp_path / "spec.json").write_bytes(encode(quick(models, "endless.onnx", library=str(tools.library))))
+    code = (
+        "from device_runner.adb import device; import sys; device.REMOTE_ROOT = sys.argv.pop(1)\n"
+        "device.AdbDevice.__init__.__kwdefaults__['root'] = device.REMOTE_ROOT\n"
+        "from device_runner.__main__ import main; sys.exit(main())"
+    )
+    environment = {**os.environ, "ANDROID_ADB_SERVER_PORT": str(farm.port)}
+    command = [sys.executable, "-c", code, phone.root, str(tmp_path / "spec.json"), "--device", f"adb:{phone.serial}"]
+    caller = subprocess.Popen(command, env=environment)
+    end = time.monotonic() + 20
+    while len(probes_of(phone)) < 2 and time.monotonic() < end:
+        assert caller.poll() is None
+        time.sleep(0.02)
+    caller.send_signal(signal.SIGKILL)
+    caller.wait()
+    assert gone_within(phone, 5.0)
+
+
+def test_the_server_is_killed_and_back(tools: Tools, tmp_path_factory: pytest.TempPathFactory, models: Path) -> None:
+    with farm_in(tmp_path_factory.mktemp("farm")) as farm:
+        phone = farm.phone()
+        link = Link(server_client(f"127.0.0.1:{farm.port}"), phone.serial)
+        with AdbDevice(link, root=phone.root, tools=tools) as device:
+            assert device.run(quick(models)).status is Status.OK
+            failure = during(lambda: stop(farm.server), device, quick(models, "endless.onnx")).failure
+            assert failure
+            assert failure.kind is FailureKind.LOST_DEVICE
+            farm.start_server()
+            assert device.run(quick(models)).status is Status.OK
+
+
+@pytest.fixture
+def proxy(farm: Farm) -> Iterator[FaultProxy]:
+    with FaultProxy(farm.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def through(proxy: FaultProxy, farm: Farm, tools: Tools) -> Iterator[AdbDevice]:
+    """A fresh phone, reached over a proxy in front of the server."""
+    phone = farm.phone()
+    device = AdbDevice(Link(server_client(f"127.0.0.1:{proxy.port}"), phone.serial), root=phone.root, tools=tools)
+    yield device
+    proxy.heal()
+    device.close()
+
+
+@pytest.mark.parametrize("place", [100, 70_000, 3_000_000])
+@pytest.mark.parametrize("fault", ["cut", "garble"])
+def test_a_push_gone_wrong_is_never_taken_for_a_good_one(
+    through: AdbDevice, proxy: FaultProxy, models: Path, fault: str, place: int
+) -> None:
+    proxy.upload(fault, place)
+    first = through.run(quick(models))
+    proxy.heal()
+    assert first.failure is None or first.failure.kind in (FailureKind.LOST_DEVICE, FailureKind.DEVICE_ERROR)
+    assert through.run(quick(models)).status is Status.OK
+
+
+@pytest.mark.parametrize("place", [5, 40, 200])
+@pytest.mark.parametrize("fault", ["cut", "garble"])
+def test_an_answer_gone_wrong_is_a_typed_failure(
+    through: AdbDevice, proxy: FaultProxy, models: Path, tmp_path: Path, fault: str, place: int
+) -> None:
+    assert through.run(quick(models)).status is Status.OK
+    proxy.download(fault, place)
+    spec = quick(models, outputs_folder=str(tmp_path / "out"))
+    first = through.run(spec)
+    proxy.heal()
+    assert first.failure or first.status is Status.OK
+    good = through.run(spec)
+    assert good.status is Status.OK, good.failure
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["output_0.raw"]
+
+
+def test_a_stall_ends_with_the_runs_limit(
+    through: AdbDevice, proxy: FaultProxy, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert through.run(quick(models)).status is Status.OK
+    monkeypatch.setattr("device_runner.adb.device.GRACE_SECONDS", 0.5)
+    proxy.download("stall", 30)
+    started = time.monotonic()
+    failure = through.run(quick(models, timeout_seconds=0.5)).failure
+    assert failure
+    assert failure.kind is FailureKind.TIMEOUT
+    assert time.monotonic() - started < 20
+    proxy.heal()
+    assert through.run(quick(models)).status is Status.OK
+
+
+def test_a_full_device_is_said(opened: Open, farm: Farm, models: Path) -> None:
+    phone = farm.phone()
+    phone.says_free(10)
+    failure = opened(phone).run(quick(models)).failure
+    assert failure
+    assert failure.kind is FailureKind.NO_SPACE
+    assert str(RESERVE_BYTES) in failure.message
+
+
+def test_the_longest_unused_files_make_room(farm: Farm, tmp_path: Path) -> None:
+    phone = farm.phone()
+    store = Store(Link(server_client(f"127.0.0.1:{farm.port}"), phone.serial), phone.root)
+    for index in range(4):
+        (tmp_path / f"{index}").write_bytes(bytes([index]) * 100_000)
+        name = store.put(tmp_path / f"{index}")
+        os.utime(name, (1000 + index, 1000 + index))
+    store.forget()
+    phone.says_free(RESERVE_BYTES // 1024)
+    (tmp_path / "new").write_bytes(b"n" * 150_000)
+    kept = store.put(tmp_path / "new")
+    left = {path.read_bytes()[:1] for path in (Path(phone.root) / "store").iterdir()}
+    assert left == {b"\x02", b"\x03", b"n"}
+    assert Path(kept).stat().st_mode & 0o111
+
+
+def test_victims_are_the_oldest_and_never_those_in_use() -> None:
+    files = [Stored(3, 10, "c"), Stored(1, 10, "a"), Stored(2, 10, "b")]
+    assert [file.name for file in choose_victims(files, 15, set()) or ()] == ["a", "b"]
+    assert [file.name for file in choose_victims(files, 15, {"a"}) or ()] == ["b", "c"]
+    assert choose_victims(files, 31, set()) is None
+    assert choose_victims(files, 0, set()) == []
+
+
+def test_a_device_serves_one_at_a_time(opened: Open, farm: Farm) -> None:
+    phone = farm.phone()
+    opened(phone)
+    with pytest.raises(MissingError, match=f"process {os.getpid()}"):
+        opened(phone)
+
+
+def test_another_device_at_the_same_address_is_not_taken_for_it(opened: Open, farm: Farm, models: Path) -> None:
+    phone = farm.phone({"ro.build.version.sdk": "30", "ro.product.model": "A", "ro.product.cpu.abilist": "x86_64"})
+    device = opened(phone)
+    assert device.run(quick(models)).status is Status.OK
+    during(phone.stop, device, quick(models, "endless.onnx"))
+    phone.write("prop/ro.product.model", "B")
+    phone.start()
+    failure = device.run(quick(models)).failure
+    assert failure
+    assert "another device" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        ("echo nonsense", FailureKind.GARBAGE),
+        ("kill -SEGV $$", FailureKind.CRASH),
+        ("kill -KILL $$", FailureKind.OUT_OF_MEMORY),
+        ("exit 126", FailureKind.WRONG_DEVICE),
+        ("echo '{\"probe\":1}'", FailureKind.GARBAGE),
+    ],
+)
+def test_a_probe_gone_wrong_is_a_typed_failure(
+    farm: Farm, phone: Phone, tools: Tools, models: Path, tmp_path: Path, script: str, kind: FailureKind
+) -> None:
+    (tmp_path / "probe").write_text(f"#!/bin/sh\n{script}\n")
+    link = Link(server_client(f"127.0.0.1:{farm.port}"), phone.serial)
+    with AdbDevice(link, root=phone.root, tools=Tools(tmp_path / "probe", tools.library)) as device:
+        failure = device.run(quick(models)).failure
+    assert failure
+    assert failure.kind is kind
+
+
+def test_a_library_for_another_processor_is_not_pushed(opened: Open, phone: Phone, models: Path) -> None:
+    device = opened(phone)
+    failure = device.run(quick(models, library=str(build_probe("arm64-v8a")))).failure
+    assert failure
+    assert failure.kind is FailureKind.WRONG_LIBRARY
+    assert "arm64-v8a" in failure.message
+    assert device.pushed_bytes == 0
