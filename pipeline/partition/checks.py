@@ -134,3 +134,11 @@ def attribute(name: str, allowed: Collection[object], *, default: object = None,
         return Refusal(code, f"attribute {name} is {found}, taken is {words}", f"export the node with {name} = {words}")
 
     return check
+
+
+def shrinks_evenly(size: int, scale: float) -> bool:
+    """Whether a size shrinks by a whole number that divides it (ep_rules E.3 `factor`); a size of 0 always does."""
+    if not 0 < scale < 1:
+        return False
+    divisor = round(1 / scale)
+    return abs(1 / scale - divisor) < 1e-4 and size % divisor == 0

@@ -1,6 +1,6 @@
 """CoreML (ep_rules E): the order of its checks, Cast, its claims. The rows are in `coreml_table`."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 
 from pipeline.partition import coreml_types as types
 from pipeline.partition.answer import Refusal, Settings
@@ -12,11 +12,9 @@ from pipeline.partition.coreml_table import ELEMENTWISE, LAYERS, SHAPES
 from pipeline.partition.coreml_types import BOTH, model_format
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.grouping import Wave, group_by_waves
+from pipeline.partition.releases import MAX_VERSION, by_release
 from pipeline.partition.rules import Case, Rule, Table, first_refusal, rule_of
 from pipeline.partition.units import Unit, Units, plain_unit, plain_units
-
-MAX_VERSION = (((1, 28), 27), ((1, 24), 25), ((1, 23), 23), ((0, 0), 21))
-"""Highest since_version of op builders by release (ep_rules D.2.7, supplement 1); the newest first."""
 
 MIN_COREML = (((1, 22), 5), ((0, 0), 3))
 """Lowest Core ML version by release (E.1): below it the provider cannot be made."""
@@ -58,10 +56,6 @@ TABLE: Table = {
 }
 
 
-def _by_release(steps: Sequence[tuple[tuple[int, int], int]], release: tuple[int, int]) -> int:
-    return next(value for first, value in steps if first <= release)
-
-
 def refusal(case: Case) -> Refusal | None:
     """The checks that every node passes through, in the order of ep_rules E.2."""
     rule = rule_of(TABLE, case.node.op_type, case.settings)
@@ -83,7 +77,7 @@ def refusal(case: Case) -> Refusal | None:
 
 
 def _version(case: Case, rule: Rule) -> Refusal | None:
-    highest = _by_release(MAX_VERSION, case.settings.ort_release)
+    highest = by_release(MAX_VERSION, case.settings.ort_release)
     if rule.since <= case.ver <= highest:
         return None
     release = ".".join(str(part) for part in case.settings.ort_release)
@@ -172,7 +166,7 @@ def _refusals(
 
 
 def _global_refusal(graph: Graph, settings: Settings) -> Refusal | None:
-    least = _by_release(MIN_COREML, settings.ort_release)
+    least = by_release(MIN_COREML, settings.ort_release)
     if settings.coreml_version < least:
         return Refusal(
             "version",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import prod
 
 from pipeline.partition.answer import Refusal
-from pipeline.partition.checks import attribute, constant, rank, show, show_shape, since, when
+from pipeline.partition.checks import attribute, constant, rank, show, show_shape, shrinks_evenly, since, when
 from pipeline.partition.coreml_types import mlprogram, neural_network
 from pipeline.partition.rules import Case, Check, first_refusal
 
@@ -83,7 +83,7 @@ def _factors(case: Case, size: Sequence[int], scales: Sequence[float]) -> Refusa
     if min(scales) >= 1:
         taken = all(scale == int(scale) for scale in scales)
     elif max(scales) <= 1:
-        taken = mlprogram(case) and all(divides(dim, scale) for dim, scale in zip(size, scales, strict=True))
+        taken = mlprogram(case) and all(shrinks_evenly(dim, scale) for dim, scale in zip(size, scales, strict=True))
     else:
         taken = False
     if taken:
@@ -94,14 +94,6 @@ def _factors(case: Case, size: Sequence[int], scales: Sequence[float]) -> Refusa
         + (", or both shrink by whole divisors of the size" if mlprogram(case) else ""),
         EQUIVALENT,
     )
-
-
-def divides(size: int, scale: float) -> bool:
-    """Whether a size shrinks by a whole number that divides it (ep_rules E.3 `factor`)."""
-    if not 0 < scale < 1:
-        return False
-    divisor = round(1 / scale)
-    return abs(1 / scale - divisor) < 1e-4 and size % divisor == 0
 
 
 def _sizes(case: Case, sizes: Sequence[int], axes: Sequence[int]) -> Refusal | None:

@@ -10,6 +10,7 @@ from pipeline.partition.claim import Claim, refuse_all, without
 from pipeline.partition.graph import Graph
 from pipeline.partition.grouping import Wave, downstream, group_by_waves, outside_inputs
 from pipeline.partition.nnapi_resize import resize
+from pipeline.partition.releases import MAX_VERSION, by_release, layout_window
 from pipeline.partition.rules import Case, Check, Rule, Table, first_refusal, rule_of
 from pipeline.partition.units import Quant, Unit, Units, node_units
 
@@ -20,12 +21,6 @@ ONE: tuple[Check, ...] = (quant.first_input, quant.quantized_output)
 TWO: tuple[Check, ...] = (quant.two_operands,)
 RANK_1_4 = rank(0, 1, 4)
 RANKS = (check.ranks_up_to_4,)
-
-MAX_VERSION = (((1, 28), 27), ((1, 24), 25), ((1, 23), 23), ((0, 0), 21))
-"""Highest since_version of op builders by release (ep_rules D.2.7, supplement 1); the newest first."""
-
-LAYOUT_OPSETS = (((1, 28), 27), ((1, 25), 26), ((1, 24), 25), ((1, 23), 23), ((0, 0), 22))
-"""Highest opset of the default domain that the layout transformation knows, by release (A.3); the lowest is 7."""
 
 INTERNAL_U8 = ("Transpose", "Resize", "Concat", "MaxPool")
 """Single nodes that take u8 only from within their own partition (D.2.9)."""
@@ -107,11 +102,6 @@ TABLE: Table = {
     "MatMul": Rule(level=27, types=F32, quantized=TWO, checks=(check.gemm,)),
     "QLinearMatMul": Rule(level=27, types=TWO, checks=(check.gemm,)),
 }
-
-
-def by_release(steps: Sequence[tuple[tuple[int, int], int]], release: tuple[int, int]) -> int:
-    """The value of the newest step that is not younger than a release."""
-    return next(value for first, value in steps if first <= release)
 
 
 def refusal(case: Case) -> Refusal | None:
@@ -208,13 +198,9 @@ def _global_refusal(graph: Graph, settings: Settings) -> Refusal | None:
         return Refusal("subgraph", "NNAPI takes nothing inside If, Loop and Scan", "move the work out of the body")
     if settings.api_level < 27:
         return Refusal("level", "ONNX Runtime's NNAPI needs API level 27", "target Android 8.1 or later")
-    highest = by_release(LAYOUT_OPSETS, settings.ort_release)
-    if not settings.nchw and (graph.opset is None or not 7 <= graph.opset <= highest):
-        return Refusal(
-            "opset",
-            f"opset {graph.opset} is outside 7 to {highest}, which the layout transformation of this release knows",
-            "convert the model to an opset inside, or set USE_NCHW",
-        )
+    outside = None if settings.nchw else layout_window(graph.opset, settings.ort_release)
+    if outside is not None:
+        return Refusal("opset", outside, "convert the model to an opset inside, or set USE_NCHW")
     return None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pipeline.partition.answer import Refusal
-from pipeline.partition.checks import constant, show, show_shape
+from pipeline.partition.checks import constant, show, show_shape, shrinks_evenly
 from pipeline.partition.rules import Case
 
 EQUIVALENT = "export Resize as linear half_pixel, or nearest with asymmetric coordinates and floor"
@@ -97,11 +97,3 @@ def _layout(case: Case, nchw: bool) -> Refusal | None:
     if nchw and case.settings.api_level <= 28:
         return Refusal("nchw", "channels first needs API level 29", "target Android 10 or later")
     return None
-
-
-def shrinks_evenly(size: int, scale: float) -> bool:
-    """Whether a size shrinks by a whole number that divides it (ep_rules E.3 `factor`)."""
-    if not 0 < scale < 1:
-        return False
-    divisor = round(1 / scale)
-    return abs(1 / scale - divisor) < 1e-4 and size % divisor == 0

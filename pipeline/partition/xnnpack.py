@@ -10,15 +10,13 @@ from pipeline.partition.answer import Refusal, Settings
 from pipeline.partition.checks import dtype
 from pipeline.partition.claim import Claim, refuse_all
 from pipeline.partition.graph import Graph
+from pipeline.partition.releases import layout_window
 from pipeline.partition.rules import Case, Rule, Table, first_refusal, rule_of
 from pipeline.partition.units import Unit, node_units
 from pipeline.partition.xnnpack_resize import resize
 
 WITH_I8 = (dtype(0, ("f32", "f16", "u8", "i8")),)
 WITH_U8 = (dtype(0, ("f32", "f16", "u8")),)
-
-LAYOUT_OPSETS = (((1, 28), 27), ((1, 25), 26), ((1, 24), 25), ((1, 23), 23), ((0, 0), 22))
-"""Highest opset of the default domain that the layout transformation knows, by release (A.3); the lowest is 7."""
 
 
 def _pool_type(case: Case) -> Refusal | None:
@@ -62,16 +60,9 @@ def refusal(case: Case) -> Refusal | None:
 
 def claim(graph: Graph, settings: Settings) -> Claim:
     """What XNNPACK takes of one graph, bodies included; nothing outside the opset window (A.3)."""
-    highest = next(opset for first, opset in LAYOUT_OPSETS if first <= settings.ort_release)
-    if graph.opset is None or not 7 <= graph.opset <= highest:
-        return refuse_all(
-            graph,
-            Refusal(
-                "opset",
-                f"opset {graph.opset} is outside 7 to {highest}, which the layout transformation of this release knows",
-                "convert the model to an opset inside",
-            ),
-        )
+    outside = layout_window(graph.opset, settings.ort_release)
+    if outside is not None:
+        return refuse_all(graph, Refusal("opset", outside, "convert the model to an opset inside"))
     units = node_units(graph, settings.ort_release)
     if units.crash is not None:
         return Claim(fatal=units.crash)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pipeline.partition.answer import Refusal
-from pipeline.partition.checks import attribute, constant, show, show_shape
+from pipeline.partition.checks import attribute, constant, show, show_shape, shrinks_evenly
 from pipeline.partition.graph import Shape
 from pipeline.partition.rules import Case, Check, first_refusal
 
@@ -55,21 +55,13 @@ def _scales(case: Case, shape: Shape, scales: Sequence[float]) -> Refusal | None
         return _short(case, "scales", len(scales))
     size = [dim or 0 for dim in shape[2:]]
     shrinks = scales[2] < 1 or scales[3] < 1
-    if not shrinks or all(divides(dim, scale) for dim, scale in zip(size, scales[2:4], strict=True)):
+    if not shrinks or all(shrinks_evenly(dim, scale) for dim, scale in zip(size, scales[2:4], strict=True)):
         return None
     return Refusal(
         "factor",
         f"height and width {size} by {list(scales[2:4])}: both must shrink by whole divisors of the size",
         "shrink by a divisor of the size",
     )
-
-
-def divides(size: int, scale: float) -> bool:
-    """Whether a size shrinks by a whole number that divides it; an unknown size counts as 0 (ep_rules E.3)."""
-    if not 0 < scale < 1:
-        return False
-    divisor = round(1 / scale)
-    return abs(1 / scale - divisor) < 1e-4 and size % divisor == 0
 
 
 def _sizes(case: Case, shape: Shape, sizes: Sequence[int]) -> Refusal | None:
