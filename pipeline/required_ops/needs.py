@@ -167,8 +167,8 @@ def _replayed_needs(
 ) -> Iterator[tuple[Need, str]]:
     """What a saved optimization puts in place of its nodes: new operators, or the old one on quantized values.
 
-    Either takes over arguments of the recorded nodes: the target's own, or what stood before a DequantizeLinear or
-    behind a QuantizeLinear of the record. Both count, because only ONNX Runtime's action knows.
+    Either takes over the arguments of the recorded nodes: what stood before a DequantizeLinear or behind a
+    QuantizeLinear of the record, else the target's own.
     """
     members = [nodes.get(index) for index in record.nodes if index is not None]
     known = [node for node in members if node is not None]
@@ -201,5 +201,5 @@ def _replayed_types(nodes: list[Node], slot: Slot, scopes: _Scopes) -> set[str |
     arguments = [(node.op_type, _argument(node, (INPUTS, 0)), _argument(node, (OUTPUTS, 0))) for node in nodes]
     moved = {output: given for op, given, output in arguments if op == "DequantizeLinear"}
     moved |= {given: output for op, given, output in arguments if op == "QuantizeLinear"}
-    names = {_argument(node, slot) for node in _targets(nodes)}
-    return {_value_type(name, scopes) for name in names | {moved.get(name, "") for name in names} if name}
+    names = {_argument(node, slot) for node in _targets(nodes)} - {""}
+    return {_value_type(moved.get(name, name), scopes) for name in names}

@@ -1,0 +1,251 @@
+"""`ort-mobile op-config`: makes, merges, proves, explains and compares operator configs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pipeline.errors import CheckFailed, ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from pipeline.required_ops.artifacts import ArtifactNeeds
+    from pipeline.required_ops.device_log import Finding
+    from pipeline.required_ops.proof import Missing
+    from pipeline.required_ops.value import RequiredOps
+
+PROVIDERS = ("coreml", "nnapi", "qnn", "xnnpack")
+
+_path = click.Path(path_type=Path)
+_artifacts = click.argument("artifacts", nargs=-1, required=True, type=_path)
+_some_artifacts = click.argument("artifacts", nargs=-1, type=_path)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_output = click.option("--output", "-o", type=_path, help="Write the config here instead of to the terminal.")
+_provider = click.option(
+    "--provider", "providers", multiple=True, type=click.Choice(PROVIDERS),
+    help="Execution provider that the app registers: adds what it changes while loading. May be given several times.",
+)  # fmt: skip
+_extended = click.option(
+    "--extended", is_flag=True,
+    help="The build is `minimal_build extended` or full, so that it optimizes while loading. Providers and saved"
+    " runtime optimizations imply it.",
+)  # fmt: skip
+
+
+@click.group()
+def op_config() -> None:
+    """Make, merge, prove and explain the operator configs of reduced builds.
+
+    ARTIFACT is an ORT format file, a folder or a zip archive of them. A config is ONNX Runtime's own text format:
+    pass it to its build scripts as --include_ops_by_config, with --enable_reduced_operator_type_support for the types.
+    """
+
+
+@op_config.command()
+@_artifacts
+@click.option("--types/--no-types", default=True, help="Restrict operators to the types that are used (the default).")
+@click.option("--globally-allowed-types", metavar="T,...", help="Restrict all operators to these C++ types instead.")
+@_provider
+@_extended
+@_output
+def create(
+    artifacts: Sequence[Path], types: bool, globally_allowed_types: str | None, providers: Sequence[str],
+    extended: bool, output: Path | None,
+) -> None:  # fmt: skip
+    """Make the smallest config with which one build runs every ARTIFACT, and prove it before it is written."""
+    from pipeline.required_ops import covers, from_needs, parse, union_of
+
+    found = _needs(artifacts, providers, extended=extended)
+    required = union_of(from_needs(artifact.needs, types=types) for artifact in found)
+    if globally_allowed_types is not None:
+        allowed = parse(f"!globally_allowed_types;{globally_allowed_types}", "--globally-allowed-types")
+        required = required.with_global_types(allowed.global_types or ())
+    missing = {artifact.name: covers(required, artifact.needs) for artifact in found}
+    if any(missing.values()):
+        _print_missing(missing)
+        raise CheckFailed("the config would not run these models", why="they use types that are not allowed",
+                          remedy="allow these types too, or leave the option out")  # fmt: skip
+    _write(required, output)
+    _warn_of_foreign_domains(required)
+
+
+@op_config.command()
+@click.argument("configs", nargs=-1, required=True, type=_path)
+@_output
+def merge(configs: Sequence[Path], output: Path | None) -> None:
+    """Join CONFIGS without losing a type: what ONNX Runtime itself does not (its last line wins)."""
+    from pipeline.required_ops import read_config, union_of
+
+    _write(union_of(read_config(path, merged=True) for path in configs), output)
+
+
+@op_config.command()
+@click.argument("config", type=_path)
+@_some_artifacts
+@_provider
+@_extended
+@click.option(
+    "--from-log", "log", type=_path, help="Read what ONNX Runtime said on a device, and name the line for it."
+)
+@_json
+def check(
+    config: Path, artifacts: Sequence[Path], providers: Sequence[str], extended: bool, log: Path | None, as_json: bool
+) -> None:
+    """Prove that a build of CONFIG runs every ARTIFACT: all nodes, opsets, types. Exit code 4 names what lacks."""
+    from pipeline.required_ops import covers, read_config
+
+    if not artifacts and log is None:
+        raise ConfigError("nothing to check", remedy="name artifacts, or a log with --from-log")
+    required = read_config(config)
+    found = _needs(artifacts, providers, extended=extended) if artifacts else []
+    missing = {artifact.name: covers(required, artifact.needs) for artifact in found}
+    findings = _findings(log, required, found) if log else ()
+    if as_json:
+        _print_json({"config": str(config), "missing": missing, "log": findings})
+    else:
+        _print_missing(missing)
+        _print_findings(findings)
+    lines = {item.line for items in missing.values() for item in items} | {item.line for item in findings if item.line}
+    if lines:
+        raise CheckFailed(f"the config lacks {len(lines)} lines", where=str(config),
+                          remedy="add them with `ort-mobile op-config merge`, or create the config anew")  # fmt: skip
+    if findings:
+        raise CheckFailed("the log has errors that this config is not the cause of", where=str(log),
+                          remedy="see the advice with each of them")  # fmt: skip
+    if not as_json:
+        click.echo(_all_covered(config, found, log))
+
+
+@op_config.command()
+@_artifacts
+@click.option("--operator", help="Show this operator only.")
+@click.option("--config", type=_path, help="Also show what this config has and no ARTIFACT needs.")
+@_provider
+@_extended
+@_json
+def explain(
+    artifacts: Sequence[Path], operator: str | None, config: Path | None, providers: Sequence[str], extended: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Say which ARTIFACT needs which operator with which types, and for which nodes."""
+    from pipeline.required_ops import EMPTY, read_config
+    from pipeline.required_ops.review import superfluous, uses
+    from pipeline.required_ops.text import operator_lines
+
+    found = _needs(artifacts, providers, extended=extended)
+    shown = [use for use in uses(found) if operator in (None, use.op, f"{use.domain}:{use.op}")]
+    unused = list(operator_lines(superfluous(read_config(config), found) if config else EMPTY))
+    if as_json:
+        _print_json({"uses": shown, "superfluous": unused})
+        return
+    for use in shown:
+        click.echo(f"{use.domain}:{use.op} since {use.since_version}{_listed(use.types, ': ')}")
+        for name, nodes in use.artifacts.items():
+            click.echo(f"    {name}: {_nodes(nodes[0], len(nodes))}")
+    for line in unused:
+        click.echo(f"no model needs {line}")
+
+
+@op_config.command()
+@click.argument("old", type=_path)
+@click.argument("new", type=_path)
+@_some_artifacts
+@_provider
+@_extended
+@_json
+def diff(
+    old: Path, new: Path, artifacts: Sequence[Path], providers: Sequence[str], extended: bool, as_json: bool
+) -> None:
+    """Compare two configs as a reviewer reads it; with ARTIFACTS also who needs what is added."""
+    from pipeline.required_ops import read_config
+    from pipeline.required_ops.review import changes, sentence
+
+    found = _needs(artifacts, providers, extended=extended) if artifacts else []
+    told = changes(read_config(old), read_config(new), found)
+    if as_json:
+        _print_json({"old": str(old), "new": str(new), "changes": told})
+        return
+    for change in told:
+        click.echo(sentence(change))
+    if not told:
+        click.echo("the same operators, opsets and types")
+
+
+def _needs(paths: Sequence[Path], providers: Sequence[str], *, extended: bool) -> "list[ArtifactNeeds]":
+    """The needs of all artifacts. A config from some of them would fail the others, so one bad file fails all."""
+    from pipeline.cli.main import show_error
+    from pipeline.required_ops.artifacts import needs_of_artifacts
+
+    found, errors = needs_of_artifacts(paths, providers=providers, extended=extended)
+    for error in errors:
+        show_error(error)
+    if errors:
+        raise ModelError(f"{len(errors)} of {len(errors) + len(found)} artifacts cannot be read",
+                         remedy="mend them, or leave them out")  # fmt: skip
+    return found
+
+
+def _write(required: "RequiredOps", output: Path | None) -> None:
+    from pipeline.files import write_text
+    from pipeline.required_ops import render
+
+    if output is None:
+        click.echo(render(required), nl=False)
+    else:
+        write_text(output, render(required))
+
+
+def _warn_of_foreign_domains(required: "RequiredOps") -> None:
+    from pipeline.required_ops.rules import KNOWN_DOMAINS
+
+    foreign = sorted({domain for domain, _ in required.operators} - KNOWN_DOMAINS)
+    if foreign:
+        click.echo(f"note: kernels of {', '.join(foreign)} come from a custom operator library, no build adds them",
+                   err=True)  # fmt: skip
+
+
+def _findings(log: Path, required: "RequiredOps", found: "list[ArtifactNeeds]") -> "tuple[Finding, ...]":
+    from pipeline.required_ops.device_log import read_log
+
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError("cannot read the log", where=str(log), why=error.strerror or str(error),
+                          remedy="check the path") from error  # fmt: skip
+    return read_log(text, required, [artifact.needs for artifact in found])
+
+
+def _print_missing(missing: "dict[str, tuple[Missing, ...]]") -> None:
+    for name, items in missing.items():
+        for item in items:
+            click.echo(f"{name}: {item.domain}:{item.op} since {item.since_version}{_listed(item.types, ', ')}"
+                       f" for {_nodes(item.node, item.nodes)}: {item.why}")  # fmt: skip
+            click.echo(f"    {item.line}")
+
+
+def _print_findings(findings: "tuple[Finding, ...]") -> None:
+    for finding in findings:
+        click.echo(f"{finding.message}\n    cause: {finding.cause}\n    remedy: {finding.advice}")
+        if finding.line:
+            click.echo(f"    {finding.line}")
+
+
+def _listed(types: Sequence[str], before: str) -> str:
+    return before + ", ".join(types) if types else ""
+
+
+def _nodes(first: str, count: int) -> str:
+    return f"node {first}" + (f" and {count - 1} more" if count > 1 else "")
+
+
+def _all_covered(config: Path, found: "list[ArtifactNeeds]", log: Path | None) -> str:
+    nodes = sum(len(labels) for artifact in found for labels in artifact.needs.values())
+    proven = f"{config}: all {nodes} kernels that {len(found)} artifacts need are there" if found else ""
+    silent = f"{log}: nothing about operators" if log else ""
+    return "\n".join(line for line in (proven, silent) if line)
+
+
+def _print_json(content: dict[str, object]) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode({"version": 1, **content}), indent=2).decode())
