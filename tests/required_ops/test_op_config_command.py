@@ -1,0 +1,245 @@
+"""`ort-mobile op-config` as users run it: what it prints, writes and returns."""
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ort_models import converted
+
+from pipeline.cli.main import main
+from pipeline.required_ops import RequiredOps, parse, read_config
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Artifacts of three models: conv_relu in both styles, casts, control_flow."""
+    folder = tmp_path_factory.mktemp("artifacts")
+    converted(folder, "conv_relu", level="extended")
+    converted(folder, "conv_relu", level="extended", runtime=True)
+    converted(folder, "casts", level="none")
+    converted(folder, "control_flow", level="none")
+    return folder
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run_it(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main(["op-config", *map(str, arguments)])
+        printed = capsys.readouterr()
+        return int(left.value.code or 0), printed.out, printed.err
+
+    return run_it
+
+
+def artifact(folder: Path, name: str) -> Path:
+    (found,) = folder.glob(f"{name}*.ort")
+    return found
+
+
+def test_create_from_files_folders_and_archives_is_the_same(folder: Path, tmp_path: Path, run: Run) -> None:
+    archive = tmp_path / "all.zip"
+    with zipfile.ZipFile(archive, "w") as opened:
+        for path in folder.iterdir():
+            opened.write(path, f"deep/{path.name}")
+    sources = [[folder], sorted(folder.iterdir()), sorted(folder.iterdir(), reverse=True), [archive]]
+    for place, source in enumerate(sources):
+        assert run("create", *source, "-o", tmp_path / f"{place}.config")[0] == 0
+    (content,) = {(tmp_path / f"{place}.config").read_bytes() for place in range(len(sources))}
+    assert b"FusedConv" in content
+    assert b"Tan" in content
+    assert str(folder).encode() not in content
+
+
+def test_create_prints_without_output(folder: Path, run: Run) -> None:
+    code, out, _ = run("create", artifact(folder, "casts"))
+    assert code == 0
+    assert parse(out, "x").types == {
+        ("ai.onnx", "Cast"): {
+            ("inputs", 0): {"float", "int32_t"},
+            ("outputs", 0): {"float", "int64_t", "double"},
+        }
+    }
+    assert parse(run("create", "--no-types", artifact(folder, "casts"))[1], "x").types == {}
+
+
+def test_create_for_a_provider_adds_its_layout_change(folder: Path, run: Run) -> None:
+    source = artifact(folder, "conv_relu.extended-fixed")
+    plain = parse(run("create", source)[1], "x")
+    changed = parse(run("create", source, "--provider", "nnapi")[1], "x")
+    assert "Transpose" in {op for _, op in changed.difference(plain).operator_keys()}
+    assert parse(run("create", source, "--provider", "coreml")[1], "x") == plain
+
+
+def test_create_with_globally_allowed_types_is_proven(folder: Path, tmp_path: Path, run: Run) -> None:
+    source = artifact(folder, "conv_relu.extended-fixed")
+    code, out, _ = run("create", source, "--globally-allowed-types", "int64_t,float")
+    assert code == 0
+    assert parse(out, "x").global_types == frozenset({"float", "int64_t"})
+    code, out, err = run("create", folder, "--globally-allowed-types", "float", "-o", tmp_path / "no.config")
+    assert code == 4
+    assert "ai.onnx:Cast" in out
+    assert "int32_t" in out
+    assert "allow these types" in err
+    assert not (tmp_path / "no.config").exists()
+
+
+def test_create_refuses_unknown_types(folder: Path, run: Run) -> None:
+    code, _, err = run("create", folder, "--globally-allowed-types", "flaot")
+    assert code == 2
+    assert "did you mean float?" in err
+
+
+def test_one_broken_artifact_fails_all_and_writes_nothing(folder: Path, tmp_path: Path, run: Run) -> None:
+    broken = tmp_path / "broken.ort"
+    broken.write_bytes(artifact(folder, "casts").read_bytes()[:500])
+    code, _, err = run("create", folder, broken, "-o", tmp_path / "c")
+    assert code == 1
+    assert str(broken) in err
+    assert "1 of 5" in err
+    assert not (tmp_path / "c").exists()
+
+
+def test_merge_loses_nothing(folder: Path, tmp_path: Path, run: Run) -> None:
+    parts = []
+    for place, source in enumerate(sorted(folder.iterdir())):
+        parts.append(tmp_path / f"{place}.config")
+        run("create", source, "-o", parts[-1])
+    joined = tmp_path / "joined.config"
+    joined.write_text("".join(part.read_text() for part in parts))
+    code, out, _ = run("merge", *parts)
+    assert code == 0
+    assert out == run("merge", joined)[1] == run("merge", *parts[::-1])[1]
+    assert all(parse(out, "x").contains(read_config(part)) for part in parts)
+
+
+def test_check_proves_or_names_the_line(folder: Path, tmp_path: Path, run: Run) -> None:
+    config = tmp_path / "c.config"
+    run("create", folder, "-o", config)
+    code, out, _ = run("check", config, folder)
+    assert code == 0
+    assert "4 artifacts" in out
+    config.write_text("".join(line for line in config.read_text().splitlines(keepends=True) if "FusedConv" not in line))
+    code, out, err = run("check", config, folder)
+    assert code == 4
+    assert "com.microsoft;1;FusedConv" in out
+    assert "conv_relu.extended-fixed.ort" in out
+    assert "lacks 1 lines" in err
+    code, out, _ = run("check", "--json", config, folder)
+    assert code == 4
+    told = json.loads(out)["missing"]
+    assert {item["op"] for items in told.values() for item in items} == {"FusedConv"}
+    assert all(item["node"] for items in told.values() for item in items)
+
+
+def test_check_reads_a_log(folder: Path, tmp_path: Path, run: Run) -> None:
+    config, log = tmp_path / "c.config", tmp_path / "logcat.txt"
+    run("create", artifact(folder, "casts"), "-o", config)
+    log.write_bytes(
+        b"\xff\xfe I/app\nFailed to find kernel for Tan(7) (node:'t' ep:'CPUExecutionProvider'). Kernel not found\n"
+    )
+    code, out, _ = run("check", config, "--from-log", log)
+    assert code == 4
+    assert "ai.onnx;7;Tan\n" in out
+    log.write_text("ORT model verification failed.\n")
+    code, out, err = run("check", config, "--from-log", log)
+    assert code == 4
+    assert "noCompress" in out
+    assert "not the cause" in err
+    log.write_text("all is well\n")
+    code, out, _ = run("check", config, "--from-log", log)
+    assert code == 0
+    assert "nothing about operators" in out
+
+
+def test_check_needs_something_to_check(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "c").write_text("")
+    code, _, err = run("check", tmp_path / "c")
+    assert code == 2
+    assert "--from-log" in err
+
+
+def test_check_refuses_a_malformed_config(folder: Path, tmp_path: Path, run: Run) -> None:
+    config = tmp_path / "c.config"
+    config.write_text("ai.onnx;13;Add # the first one\n")
+    code, _, err = run("check", config, folder)
+    assert code == 2
+    assert f"{config}:1:16" in err
+
+
+def test_explain_names_models_nodes_and_types(folder: Path, tmp_path: Path, run: Run) -> None:
+    code, out, _ = run("explain", folder, "--operator", "Tan")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == "ai.onnx:Tan since 7"
+    assert "control_flow" in lines[1]
+    assert "then_branch" in lines[1]
+    config = tmp_path / "c.config"
+    config.write_text("ai.onnx;7;Tan\nai.onnx;13;Erf\n")
+    assert "no model needs ai.onnx;13;Erf" in run("explain", folder, "--config", config)[1]
+    told = json.loads(run("explain", folder, "--json", "--config", config)[1])
+    assert told["superfluous"] == ["ai.onnx;13;Erf"]
+    (cast,) = [use for use in told["uses"] if use["types"] == ["input 0 int32_t", "output 0 float"]]
+    assert [Path(name).name for name in cast["artifacts"]] == ["casts.none-fixed.ort"]
+
+
+def test_diff_reads_like_a_review(folder: Path, tmp_path: Path, run: Run) -> None:
+    old, new = tmp_path / "old.config", tmp_path / "new.config"
+    run("create", artifact(folder, "casts"), "-o", old)
+    run("create", folder, "-o", new)
+    code, out, _ = run("diff", old, new, folder)
+    assert code == 0
+    lines = out.splitlines()
+    assert f"adds ai.onnx:Tan opset 7, only needed by {artifact(folder, 'control_flow')}" in lines
+    assert not any("Cast" in line for line in lines)
+    assert any(line.startswith("removes ai.onnx:Tan opset 7") for line in run("diff", new, old)[1].splitlines())
+    assert "the same" in run("diff", new, new)[1]
+    told = json.loads(run("diff", "--json", old, new, folder)[1])
+    (tan,) = [change for change in told["changes"] if change["op"] == "Tan"]
+    assert tan["kind"] == "adds"
+    assert len(tan["needed_by"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('ai.onnx;13;Cast{"inputs": {"0": ["float"]}}', 'ai.onnx;13;Cast{"inputs": {"0": ["bool", "float"]}}',
+         "adds ai.onnx:Cast bool at input 0"),
+        ('ai.onnx;13;Cast{"inputs": {"0": ["float"]}}', "ai.onnx;13;Cast",
+         "adds ai.onnx:Cast all types (was restricted to input 0 float)"),
+        ("ai.onnx;13;Cast", 'ai.onnx;13;Cast{"inputs": {"0": ["float"]}}',
+         "removes ai.onnx:Cast all types but input 0 float"),
+        ("ai.onnx;13;If", "!globally_allowed_types;float\nai.onnx;13;If", "adds the restriction of all types to float"),
+        ("!globally_allowed_types;float", "!globally_allowed_types;bool,float", "adds the globally allowed type bool"),
+        ("", "!no_ops_specified_means_all_ops_are_required", "adds the rule that all operators are required"),
+        ("ai.onnx;13;If", "ai.onnx;14;If", "adds ai.onnx:If opset 14\nremoves ai.onnx:If opset 13"),
+    ],
+)  # fmt: skip
+def test_sentences_of_a_diff(tmp_path: Path, run: Run, old: str, new: str, sentence: str) -> None:
+    (tmp_path / "old").write_text(old)
+    (tmp_path / "new").write_text(new)
+    assert run("diff", tmp_path / "old", tmp_path / "new")[1].strip() == sentence
+
+
+def test_operators_of_custom_libraries_are_noted(folder: Path, tmp_path: Path, run: Run) -> None:
+    """The build cannot add their kernels; the config keeps them, so that checks agree with it."""
+    source = tmp_path / "custom.ort"
+    data = artifact(folder, "conv_relu.extended-fixed").read_bytes()
+    source.write_bytes(data.replace(b"com.microsoft", b"com.my_domain"))
+    code, out, err = run("create", source)
+    assert code == 0
+    assert parse(out, "x").contains(RequiredOps(operators={("com.my_domain", 1): frozenset({"FusedConv"})}))
+    assert "custom operator library" in err
+
+
+@pytest.mark.parametrize("command", ["create", "merge", "check", "explain", "diff"])
+def test_missing_files_and_arguments_are_usage_errors(tmp_path: Path, run: Run, command: str) -> None:
+    assert run(command)[0] == 2
+    nothing = [tmp_path / "none", tmp_path / "none"]
+    code, _, err = run(command, *nothing)
+    assert code == 2
+    assert str(nothing[0]) in err
