@@ -22,7 +22,12 @@ RUNTIME_BYTES = 300 << 20
 MODEL_FACTOR = 1.7
 """Peak memory of a conversion relative to the model's bytes (measured by benchmarks/conversion.py: at most 1.6)."""
 
-TIMEOUT_SECONDS = 1800.0
+DATA_ENDINGS = (".data", "_data", ".weight")
+"""What exporters put behind a model's name for the file of its weights."""
+
+TIMEOUT_SECONDS = 90.0
+SECONDS_PER_BYTE = 1e-6
+"""What a model may take: a minute and a half, and a second more for each megabyte. A hang must not stay unseen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +61,14 @@ def _stem(source: SourceModel) -> str:
 
 
 def source_bytes(source: SourceModel) -> int:
-    """Bytes of a model with the data files beside it that may be its weights; 0 where they cannot be had."""
+    """Bytes of a model with the data files that exporters usually put beside it; 0 where they cannot be had."""
     with contextlib.suppress(OSError, KeyError, zipfile.BadZipFile):
         if source.member:
             with zipfile.ZipFile(source.path) as archive:
                 return archive.getinfo(source.member).file_size
         path = Path(source.path)
-        beside = [*path.parent.glob(f"{path.name}*"), *path.parent.glob(f"{path.stem}*.data"), path]
-        return sum(file.stat().st_size for file in set(beside) if file.is_file())
+        usual = {path.name, *(f"{path.name}{end}" for end in DATA_ENDINGS), f"{path.stem}.data", "weights.pb"}
+        return sum(file.stat().st_size for name in usual if (file := path.with_name(name)).is_file())
     return 0
 
 
@@ -81,7 +86,7 @@ def convert_all(
         tasks,
         processes=processes,
         memory_bytes=memory_budget(),
-        timeout_seconds=TIMEOUT_SECONDS,
+        timeout_seconds=TIMEOUT_SECONDS + SECONDS_PER_BYTE * max((m.size_bytes for m, _ in requests), default=0),
     )
 
 

@@ -5,9 +5,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from pipeline.conversion import ConversionReport, Converted
+from pipeline.errors import PipelineError
+from pipeline.report.wording import size, visible
 
 MOST_ROWS = 60
 """Above this the table gives way to totals: the JSON has every row."""
+
+MOST_FAILURES = 40
+"""So many errors are shown; the JSON has every one."""
 
 
 def show_conversion(report: ConversionReport) -> None:
@@ -18,9 +23,10 @@ def show_conversion(report: ConversionReport) -> None:
         out.print(_table(report))
     reused = sum(one.result.reused for one in report.converted if one.result)
     models = sum(bool(one.artifacts) for one in report.converted)
-    size = sum(artifact.size_bytes for _, artifact in rows)
+    total = sum(artifact.size_bytes for _, artifact in rows)
     known = f", {reused} of them unchanged since the last time" if reused else ""
-    out.print(f"{len(rows)} artifacts of {models} models, {size_text(size)}{known}: {escape(str(report.order.output))}")
+    noun = "model" if models == 1 else "models"
+    out.print(f"{len(rows)} artifacts of {models} {noun}, {size(total)}{known}: {escape(str(report.order.output))}")
     for path in report.configs:
         out.print(f"operators they need: {escape(str(path))}")
     show_failures(report.converted)
@@ -33,33 +39,47 @@ def _table(report: ConversionReport) -> Table:
     for one in report.converted:
         for artifact in one.artifacts:
             nodes = f"{sum(artifact.source_operators.values())} → {sum(artifact.operators.values())}"
-            cells = (one.model.name, artifact.variant.name, artifact.file, size_text(artifact.size_bytes), nodes)
+            cells = (visible(one.model.name), artifact.variant.name, artifact.file, size(artifact.size_bytes), nodes)
             table.add_row(*map(escape, cells), artifact.sha256[:12])
     return table
 
 
 def show_failures(converted: tuple[Converted, ...]) -> None:
-    """Print what could not be made to stderr, each with its reason and remedy; skipped variants once per reason."""
-    err = Console(stderr=True, highlight=False)
-    skipped: dict[tuple[str, str], list[str]] = {}
+    """Print what could not be made to stderr: reason and remedy once for all variants that share them."""
+    err = Console(stderr=True, highlight=False, soft_wrap=True)
+    told = [(one.model.source.name, told) for one in converted for told in _failures(one)]
+    for name, (error, variants) in told[:MOST_FAILURES]:
+        which = f" [dim]({', '.join(variants)})[/]" if variants else ""
+        err.print(f"[bold red]error:[/] {escape(visible(name))}: {escape(visible(error.what))}{which}")
+        for label, text in error.lines():
+            if label in ("why", "remedy"):
+                err.print(f"  {label}: {escape(visible(text))}")
+    if len(told) > MOST_FAILURES:
+        err.print(f"and {len(told) - MOST_FAILURES} more errors: --json has them all")
+    for reason, names in _skipped(converted).items():
+        err.print(f"[yellow]skipped[/] {', '.join(names)}: {escape(reason)}")
+
+
+def _failures(one: Converted) -> list[tuple[PipelineError, list[str]]]:
+    """The errors of a model, each with the variants that it cost; none where it cost the whole model."""
+    if one.error:
+        return [(one.error, [])]
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for failure in one.failures:
+        if not failure.skipped:
+            found.setdefault((failure.what, failure.why, failure.remedy), []).append(failure.variant.name)
+    whole = not one.artifacts and len(found) == 1
+    return [
+        (PipelineError(what, why=why, remedy=remedy), [] if whole else names)
+        for (what, why, remedy), names in found.items()
+    ]
+
+
+def _skipped(converted: tuple[Converted, ...]) -> dict[str, list[str]]:
+    """Variants that the releases do not have, by reason."""
+    found: dict[str, dict[str, None]] = {}
     for one in converted:
-        if one.error:
-            err.print("\n".join(f"[bold red]{label}:[/] {escape(text)}" for label, text in one.error.lines()))
         for failure in one.failures:
             if failure.skipped:
-                skipped.setdefault((failure.why, failure.remedy), []).append(failure.variant.name)
-            else:
-                told = f"{failure.what}: {failure.why}" + (f" ({failure.remedy})" if failure.remedy else "")
-                err.print(f"[bold red]{escape(one.model.source.name)}[/] {failure.variant.name}: {escape(told)}")
-    for (why, remedy), names in skipped.items():
-        err.print(f"[yellow]skipped[/] {', '.join(dict.fromkeys(names))}: {escape(why)}; {escape(remedy)}")
-
-
-def size_text(size_bytes: int) -> str:
-    """Bytes for people: 812 B, 24.8 KB, 102 MB (1 KB is 1000 bytes)."""
-    amount, unit = float(size_bytes), "B"
-    for unit in ("B", "KB", "MB", "GB"):
-        if amount < 1000 or unit == "GB":
-            break
-        amount /= 1000
-    return f"{amount:.3g} {unit}" if unit != "B" else f"{size_bytes} B"
+                found.setdefault(f"{failure.why}; {failure.remedy}", {})[failure.variant.name] = None
+    return {reason: list(names) for reason, names in found.items()}
