@@ -4,6 +4,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +23,7 @@ from device_runner.adb.link import (
     Output,
     list_serials,
     reconnect,
-    server_client,
+    server_at,
 )
 from device_runner.adb.quote import script
 from device_runner.adb.store import SLOWEST_BYTES_PER_SECOND, NoSpace, Store
@@ -44,6 +45,7 @@ from device_runner.result import (
     utc_now,
     without_measurement,
 )
+from device_runner.selectors import parse_selector
 from device_runner.spec import RunSpec
 
 REMOTE_ROOT = "/data/local/tmp/ort-mobile"
@@ -63,29 +65,41 @@ LD_LIBRARY_PATH="$4" ORT_DISABLE_TELEMETRY=1 exec "$3" request
 KILL = 'kill -9 "$(cat "$1/pid")"; rm -rf "$1"'
 
 
-def open_adb(serial: str) -> "AdbDevice":
-    """The device with that serial; raises MissingError when it is not there, not ready or in use."""
-    client = server_client()
-    states = dict(list_serials(client))
+def open_adb(text: str) -> "AdbDevice":
+    """The device SERIAL, or SERIAL@HOST:PORT of another adb server.
+
+    Raises MissingError when it is not there, not ready or in use; NoServer; SpecError.
+    """
+    serial, _, address = text.rpartition("@") if "@" in text else (text, "", "")
+    server = server_at(address)
+    states = dict(list_serials(server))
     if serial not in states:
         known = ", ".join(states) or "none at all"
         raise MissingError(
             f"no device {serial!r}", why=f"the adb server knows: {known}", remedy="see `ort-mobile devices`"
         )
-    device = AdbDevice(Link(client, serial))
-    facts = facts_or_reason(device.link, device.name, states[serial], REMOTE_ROOT)
+    link = Link(server, serial)
+    facts = facts_or_reason(link, f"adb:{text}", states[serial], REMOTE_ROOT)
     if facts.readiness is not Readiness.READY:
         raise MissingError(f"device {serial} is not ready", why=facts.advice, remedy="see `ort-mobile devices`")
-    return device
+    return AdbDevice(link, name=facts.name)
 
 
-def list_devices() -> list[DeviceFacts]:
-    """Facts of every device of the adb server, ready or not; raises MissingError without a server."""
-    client = server_client()
-    return [
-        facts_or_reason(Link(client, serial), f"adb:{serial}", state, REMOTE_ROOT)
-        for serial, state in list_serials(client)
-    ]
+def list_devices(selector: str = "*", address: str = "") -> list[DeviceFacts]:
+    """Facts of an adb server's devices that a selector means, ready or not, all asked at once.
+
+    Raises NoServer without a server, SpecError for a selector that makes no sense.
+    """
+    wanted = parse_selector(selector)
+    server = server_at(address)
+    at = f"@{address}" if address else ""
+
+    def ask(listed: tuple[str, str]) -> DeviceFacts:
+        serial, state = listed
+        return facts_or_reason(Link(server, serial), f"adb:{serial}{at}", state, REMOTE_ROOT)
+
+    with ThreadPoolExecutor(32) as pool:
+        return [facts for facts in pool.map(ask, list_serials(server)) if wanted(facts)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +124,9 @@ def default_tools(facts: DeviceFacts) -> Tools:
 class AdbDevice:
     """Runs specs through an adb server. What goes wrong on the way is a typed failure of that run."""
 
-    def __init__(self, link: Link, *, root: str = REMOTE_ROOT, tools: Tools | None = None) -> None:
+    def __init__(self, link: Link, *, name: str = "", root: str = REMOTE_ROOT, tools: Tools | None = None) -> None:
         self.link = link
-        self.name = f"adb:{link.serial}"
+        self.name = name or f"adb:{link.serial}"
         self._root = root
         self._tools = tools
         self._store = Store(link, root)
@@ -121,7 +135,7 @@ class AdbDevice:
         self._lost = False
         self._conditions = Conditions()
         self._conditions_at = -CONDITIONS_AGE_SECONDS
-        self._lease: BinaryIO = take_lease(self.name)
+        self._lease: BinaryIO = take_lease(f"{link.server} {link.serial}", self.name)
 
     def facts(self) -> DeviceFacts:
         """What it is; raises MissingError when it does not answer."""
@@ -214,7 +228,7 @@ class AdbDevice:
     def _found_again(self) -> DeviceFacts:
         """After a loss: join it again, make sure that it is the same one, and believe nothing of what was pushed."""
         if ":" in self.link.serial:
-            reconnect(self.link.client, self.link.serial)
+            reconnect(self.link.server, self.link.serial)
         facts, before = read_facts(self.link, self.name, self._root), self._facts
         if before and (facts.fingerprint, facts.model, facts.abis) != (before.fingerprint, before.model, before.abis):
             raise LinkError(f"another device answers: {facts.model} {facts.fingerprint}, not {before.model}")

@@ -10,11 +10,14 @@ from device_runner.errors import MissingError
 from device_runner.probe.build import cache_folder
 
 
-def take_lease(name: str) -> BinaryIO:
-    """The lock of a device, held until it is closed or the process ends; raises MissingError when another has it."""
+def take_lease(key: str, name: str) -> BinaryIO:
+    """The lock of a device, held until it is closed or the process ends; raises MissingError when another has it.
+
+    `key` is what tells devices apart (server and serial), `name` how messages call it.
+    """
     folder = cache_folder() / "leases"
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    path = folder / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     file = path.open("a+b")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

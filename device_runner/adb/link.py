@@ -1,24 +1,22 @@
 """One device through an adb server: shell (protocol 2), push, pull, each with a limit in time and every end typed.
 
-adbutils finds and starts the server and lists devices. The transports are driven here: its calls limit the time
-between two answers but not the whole, drop standard input, and sleep on closing.
+adbutils brings the adb program that starts a server. Connections are driven here: its calls limit the time between
+two answers but not the whole, drop standard input, sleep on closing, and leave sockets open.
 """
 
 import contextlib
+import os
 import re
 import socket
 import struct
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from device_runner.adb.quote import remote_command
-from device_runner.errors import MissingError
-
-if TYPE_CHECKING:
-    from adbutils import AdbClient
+from device_runner.errors import MissingError, SpecError
 
 CHUNK = 64 * 1024
 """The most that one packet of the sync protocol may carry."""
@@ -59,35 +57,60 @@ class Output:
         return self.stdout.decode("utf-8", "replace")
 
 
-def server_client(address: str = "") -> "AdbClient":
-    """The adb server at HOST:PORT, by default where ANDROID_ADB_SERVER_* say; started when it does not run."""
-    from adbutils import AdbClient
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where an adb server listens."""
 
-    if not address:
-        return AdbClient()
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def server_at(address: str = "") -> Server:
+    """The adb server at HOST:PORT, by default where ANDROID_ADB_SERVER_ADDRESS and _PORT say; raises SpecError."""
     host, _, port = address.rpartition(":")
-    return AdbClient(host=host, port=int(port))
+    host = (
+        host or os.environ.get("ANDROID_ADB_SERVER_ADDRESS") or os.environ.get("ANDROID_ADB_SERVER_HOST", "127.0.0.1")
+    )
+    port = port or os.environ.get("ANDROID_ADB_SERVER_PORT", "5037")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise SpecError(f"{port!r} is no port of an adb server", remedy="set ANDROID_ADB_SERVER_PORT to a number")
+    return Server(host, int(port))
 
 
-def connect(client: "AdbClient", seconds: float) -> socket.socket:
-    """A connection to the server with a limit for its every step; raises NoServer."""
-    import adbutils
-
+def connect(server: Server, seconds: float) -> socket.socket:
+    """A connection to the server, which is started when it is this computer's and does not run; raises NoServer."""
     try:
-        return _with_limit(client.make_connection().conn, seconds)
-    except (adbutils.AdbError, OSError) as error:
+        try:
+            connection = socket.create_connection((server.host, server.port), seconds)
+        except ConnectionRefusedError:
+            _start(server)
+            connection = socket.create_connection((server.host, server.port), seconds)
+    except (OSError, subprocess.SubprocessError, MissingError) as error:
         raise NoServer(
             "no adb server",
-            where=f"{client.host}:{client.port}",
+            where=str(server),
             why=str(error),
             remedy="start one with `adb start-server`; ADBUTILS_ADB_PATH names an adb program of your own",
         ) from error
-
-
-def _with_limit(connection: socket.socket, seconds: float) -> socket.socket:
-    connection.settimeout(max(seconds, 0.001))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
+
+
+def _start(server: Server) -> None:
+    """Start this computer's server with the adb on PATH or the one that adbutils brings."""
+    import adbutils
+
+    if server.host not in ("127.0.0.1", "localhost", "::1"):
+        raise MissingError(f"nothing listens on {server}")
+    try:
+        program = adbutils.adb_path()
+    except adbutils.AdbError as error:
+        raise MissingError(str(error)) from error
+    command = [program, "-P", str(server.port), "start-server"]
+    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=True)
 
 
 class _Stream:
@@ -159,15 +182,15 @@ def _refusal(reason: str) -> LinkError:
 class Link:
     """A device of a server. Every call opens a connection of its own, so threads may share it."""
 
-    def __init__(self, client: "AdbClient", serial: str) -> None:
-        self.client = client
+    def __init__(self, server: Server, serial: str) -> None:
+        self.server = server
         self.serial = serial
 
     @contextlib.contextmanager
     def _open(self, seconds: float) -> Iterator[_Stream]:
         """A connection to the device itself."""
         deadline = time.monotonic() + seconds
-        connection = connect(self.client, seconds)
+        connection = connect(self.server, seconds)
         with connection:
             stream = _Stream(connection, deadline)
             stream.command(f"host:transport:{self.serial}")
@@ -240,19 +263,19 @@ def _received(stream: _Stream) -> Iterator[bytes]:
         yield data
 
 
-def list_serials(client: "AdbClient", seconds: float = 10.0) -> list[tuple[str, str]]:
+def list_serials(server: Server, seconds: float = 10.0) -> list[tuple[str, str]]:
     """Serial and state of every device that the server knows, as it says them."""
-    with connect(client, seconds) as connection:
+    with connect(server, seconds) as connection:
         stream = _Stream(connection, time.monotonic() + seconds)
         stream.command("host:devices")
         lines = stream.block().splitlines()
     return [(serial, state) for serial, _, state in (line.partition("\t") for line in lines) if state]
 
 
-def reconnect(client: "AdbClient", serial: str, seconds: float = 10.0) -> None:
+def reconnect(server: Server, serial: str, seconds: float = 10.0) -> None:
     """Join a device on TCP (HOST:PORT) again: the server keeps a lost one as offline until it is disconnected."""
     for service in (f"host:disconnect:{serial}", f"host:connect:{serial}"):
-        with contextlib.suppress(LinkError), connect(client, seconds) as connection:
+        with contextlib.suppress(LinkError), connect(server, seconds) as connection:
             stream = _Stream(connection, time.monotonic() + seconds)
             stream.command(service)
             stream.block()

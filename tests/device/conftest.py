@@ -8,7 +8,7 @@ from adb_farm import Farm, Open, Phone, farm_in
 from probe_models import save_models
 
 from device_runner.adb.device import AdbDevice, Tools
-from device_runner.adb.link import Link, server_client
+from device_runner.adb.link import Link, server_at
 from device_runner.local import wheel_library
 from device_runner.probe.build import build_probe
 
@@ -47,7 +47,7 @@ def opened(farm: Farm, tools: Tools) -> Iterator[Open]:
     devices: list[AdbDevice] = []
 
     def go(phone: Phone) -> AdbDevice:
-        link = Link(server_client(f"127.0.0.1:{farm.port}"), phone.serial)
+        link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
         devices.append(AdbDevice(link, root=phone.root, tools=tools))
         return devices[-1]
 

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 from adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
 
-from device_runner.adb.link import Link, LinkError, list_serials, server_client
+from device_runner.adb.link import Link, LinkError, list_serials, server_at
 from device_runner.adb.quote import script
 from device_runner.result import FailureKind, Mark, Status
 from device_runner.spec import ElementType, RunOptions, RunSpec, TensorFile
@@ -114,7 +114,7 @@ HOSTILE = ["a b;c'd\"e $(touch /tmp/ort-mobile-was-here) `id`", "-rf", "new\nlin
 
 
 def test_hostile_arguments_arrive_as_they_are(farm: Farm, phone: Phone) -> None:
-    link = Link(server_client(f"127.0.0.1:{farm.port}"), phone.serial)
+    link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
     output = link.shell(["printf", "%s\\0", *HOSTILE])
     assert output.stdout.decode().split("\0")[:-1] == HOSTILE
     output = link.shell(script('for a in "$@"; do printf "%s\\0" "$a"; done', *HOSTILE))
@@ -139,14 +139,14 @@ def test_hostile_values_of_a_spec_run_nothing(opened: Open, farm: Farm, models: 
 
 
 def test_a_shell_gives_codes_and_both_outputs(farm: Farm, phone: Phone) -> None:
-    link = Link(server_client(f"127.0.0.1:{farm.port}"), phone.serial)
+    link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
     output = link.shell(script("head -c 3; echo out; echo err >&2; exit 7"), stdin=b"abc")
     assert (output.code, output.stdout, output.stderr) == (7, b"abcout\n", b"err\n")
     assert link.shell(script("kill -SEGV $$")).code == 139
 
 
 def test_a_device_that_is_not_there(farm: Farm) -> None:
-    client = server_client(f"127.0.0.1:{farm.port}")
+    server = server_at(f"127.0.0.1:{farm.port}")
     with pytest.raises(LinkError, match="not found"):
-        Link(client, "nobody; reboot").shell(["true"])
-    assert ("nobody", "device") not in list_serials(client)
+        Link(server, "nobody; reboot").shell(["true"])
+    assert ("nobody", "device") not in list_serials(server)

@@ -15,7 +15,7 @@ from adb_farm import Farm, Open, Phone, farm_in, stop
 from fault_proxy import FaultProxy
 
 from device_runner.adb.device import AdbDevice, Tools
-from device_runner.adb.link import Link, server_client
+from device_runner.adb.link import Link, server_at
 from device_runner.adb.store import RESERVE_BYTES, Store, Stored, choose_victims
 from device_runner.errors import MissingError
 from device_runner.probe.build import build_probe
@@ -27,7 +27,7 @@ def quick(models: Path, model: str = "null.onnx", **values: object) -> RunSpec:
     return RunSpec(id=model, model=str(models / model), min_runs=3, min_seconds=0.0, **values)  # type: ignore[arg-type]  # by name
 
 
-def during(act: Callable[[], None], device: AdbDevice, spec: RunSpec, after: float = 0.7) -> RunResult:
+def during(act: Callable[[], object], device: AdbDevice, spec: RunSpec, after: float = 0.7) -> RunResult:
     """The result of a run in which something happens after so many seconds."""
     timer = threading.Timer(after, act)
     timer.start()
@@ -72,9 +72,7 @@ def test_adbd_killed_during_a_run_and_back(opened: Open, farm: Farm, models: Pat
 def test_the_probe_ends_when_the_connection_does(opened: Open, farm: Farm, models: Path) -> None:
     phone = farm.phone()
     device = opened(phone)
-    failure = during(
-        lambda: farm.adb("disconnect", phone.serial) and None, device, quick(models, "endless.onnx")
-    ).failure
+    failure = during(lambda: farm.adb("disconnect", phone.serial), device, quick(models, "endless.onnx")).failure
     assert failure
     assert failure.kind is FailureKind.LOST_DEVICE
     assert gone_within(phone, 5.0)
@@ -103,7 +101,7 @@ def test_the_probe_ends_when_its_caller_is_killed(farm: Farm, models: Path, tmp_
 def test_the_server_is_killed_and_back(tools: Tools, tmp_path_factory: pytest.TempPathFactory, models: Path) -> None:
     with farm_in(tmp_path_factory.mktemp("farm")) as farm:
         phone = farm.phone()
-        link = Link(server_client(f"127.0.0.1:{farm.port}"), phone.serial)
+        link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
         with AdbDevice(link, root=phone.root, tools=tools) as device:
             assert device.run(quick(models)).status is Status.OK
             failure = during(lambda: stop(farm.server), device, quick(models, "endless.onnx")).failure
@@ -123,7 +121,7 @@ def proxy(farm: Farm) -> Iterator[FaultProxy]:
 def through(proxy: FaultProxy, farm: Farm, tools: Tools) -> Iterator[AdbDevice]:
     """A fresh phone, reached over a proxy in front of the server."""
     phone = farm.phone()
-    device = AdbDevice(Link(server_client(f"127.0.0.1:{proxy.port}"), phone.serial), root=phone.root, tools=tools)
+    device = AdbDevice(Link(server_at(f"127.0.0.1:{proxy.port}"), phone.serial), root=phone.root, tools=tools)
     yield device
     proxy.heal()
     device.close()
@@ -183,7 +181,7 @@ def test_a_full_device_is_said(opened: Open, farm: Farm, models: Path) -> None:
 
 def test_the_longest_unused_files_make_room(farm: Farm, tmp_path: Path) -> None:
     phone = farm.phone()
-    store = Store(Link(server_client(f"127.0.0.1:{farm.port}"), phone.serial), phone.root)
+    store = Store(Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial), phone.root)
     for index in range(4):
         (tmp_path / f"{index}").write_bytes(bytes([index]) * 100_000)
         name = store.put(tmp_path / f"{index}")
@@ -238,7 +236,7 @@ def test_a_probe_gone_wrong_is_a_typed_failure(
     farm: Farm, phone: Phone, tools: Tools, models: Path, tmp_path: Path, script: str, kind: FailureKind
 ) -> None:
     (tmp_path / "probe").write_text(f"#!/bin/sh\n{script}\n")
-    link = Link(server_client(f"127.0.0.1:{farm.port}"), phone.serial)
+    link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
     with AdbDevice(link, root=phone.root, tools=Tools(tmp_path / "probe", tools.library)) as device:
         failure = device.run(quick(models)).failure
     assert failure

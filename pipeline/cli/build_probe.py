@@ -1,0 +1,26 @@
+"""`ort-mobile build-probe`: the probe for this computer, for Linux, or for Android."""
+
+import shutil
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("targets", nargs=-1, metavar="[TARGET]...")
+@click.option("--api-level", type=click.IntRange(21, 99), default=27, show_default=True, help="Android API level.")
+@click.option("--output", type=click.Path(path_type=Path), help="Folder to copy the builds to, as probe-TARGET.")
+def build_probe(targets: tuple[str, ...], api_level: int, output: Path | None) -> None:
+    """Build the probe for each TARGET: host (default), an Android ABI (arm64-v8a, x86_64, ...), linux-aarch64.
+
+    Android builds use the NDK of ANDROID_NDK_HOME, or the package ziglang alone for 64-bit ABIs. Builds are kept in
+    the cache, so an unchanged one costs nothing.
+    """
+    from device_runner.probe.build import build_probe as build
+
+    for target in targets or ("host",):
+        path = build(target, api_level=api_level)
+        if output:
+            output.mkdir(parents=True, exist_ok=True)
+            path = Path(shutil.copy2(path, output / f"probe-{target}"))
+        click.echo(f"{target:<14} {path.stat().st_size:>7} bytes  {path}")

@@ -1,0 +1,44 @@
+import msgspec
+import pytest
+
+from device_runner.device import DeviceFacts
+from device_runner.errors import SpecError
+from device_runner.selectors import is_selector, parse_selector
+
+PIXEL = DeviceFacts(
+    name="adb:8A1X", platform="android", manufacturer="Google", model="Pixel 7", soc="Google Tensor G2",
+    abis=("arm64-v8a",), api_level=33,
+)  # fmt: skip
+LINUX = msgspec.structs.replace(PIXEL, platform="linux", model="", api_level=0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["*", "8a1*", "model=pixel*", "model=google pixel ?", "abi=arm64-v8a", "api=33", "api=29-33", "api=30-", "api=-33",
+     "soc=*tensor*, api=33 ,serial=8A1X"],
+)  # fmt: skip
+def test_what_selects_a_phone(text: str) -> None:
+    assert is_selector(text)
+    assert parse_selector(text)(PIXEL)
+
+
+@pytest.mark.parametrize("text", ["9*", "model=Pixel", "abi=x86_64", "api=32", "api=-32", "api=34-", "api=33,abi=x86"])
+def test_what_does_not(text: str) -> None:
+    assert not parse_selector(text)(PIXEL)
+
+
+def test_a_device_without_api_level_is_in_no_range() -> None:
+    assert not parse_selector("api=-99")(LINUX)
+    assert parse_selector("*")(LINUX)
+
+
+@pytest.mark.parametrize("text", ["modle=x", "model=", "api=x", "api=-", "api=1-2-3", "model=a,,"])
+def test_nonsense_is_refused(text: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_selector(text)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("text", ["8A1X", "192.168.0.7:5555", "weird=serial"])
+def test_a_serial_is_no_selector(text: str) -> None:
+    assert not is_selector(text)

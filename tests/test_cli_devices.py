@@ -1,0 +1,60 @@
+"""The commands devices and build-probe."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from device_runner.device import DeviceFacts, Readiness
+from pipeline.cli.build_probe import build_probe
+from pipeline.cli.devices import devices
+from pipeline.report.devices import show_devices
+
+
+@pytest.fixture
+def no_adb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No adb program and no server: nothing of the developer's is touched."""
+    monkeypatch.setenv("ADBUTILS_ADB_PATH", "/bin/false")
+    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "1")
+
+
+@pytest.mark.usefixtures("no_adb")
+def test_devices_without_adb_are_this_computer() -> None:
+    done = CliRunner().invoke(devices, [])
+    assert done.exit_code == 0
+    assert "local" in done.output
+    assert "no adb server" in done.output
+
+
+@pytest.mark.usefixtures("no_adb")
+def test_devices_as_json() -> None:
+    done = CliRunner().invoke(devices, ["--json", "-"])
+    listed = json.loads(done.stdout)
+    assert [facts["name"] for facts in listed] == ["local"]
+    assert listed[0]["readiness"] == "ready"
+
+
+@pytest.mark.usefixtures("no_adb")
+def test_a_selector_that_finds_nothing_exits_with_3() -> None:
+    assert CliRunner().invoke(devices, ["api=29-"]).exit_code == 3
+
+
+def test_the_table_says_what_is_the_matter() -> None:
+    console = Console(record=True, width=200)
+    phone = DeviceFacts(name="adb:1", platform="android", model="One [bold]", api_level=26, thermal_status=3)
+    shut = DeviceFacts(name="adb:2", platform="android", readiness=Readiness.UNAUTHORIZED, advice="accept the dialog")
+    show_devices([phone, shut], console)
+    text = console.export_text()
+    assert "One [bold]" in text
+    assert "API 26: NNAPI needs 27; hot" in text
+    assert "accept the dialog" in text
+    assert "battery" not in text
+
+
+def test_the_probe_is_built_and_copied(tmp_path: Path) -> None:
+    done = CliRunner().invoke(build_probe, ["host", "--output", str(tmp_path / "out")], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert str(tmp_path / "out/probe-host") in done.output
+    assert (tmp_path / "out/probe-host").stat().st_mode & 0o100
