@@ -1,0 +1,206 @@
+"""NNAPI's rules on small models; expected claims are those of a real build of 1.23.2 (ep_rules J)."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from partition_samples import NNAPI, NNAPI_NCHW, answer, chain, claims, model, quantized, value
+
+F32, I32, I64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+
+
+def one(
+    op: str, dims: Any = (1, 4, 6, 6), *, kind: int = F32, opset: int = 17, inputs: Any = None, **rest: Any
+) -> onnx.ModelProto:
+    """One node that reads `x` and the constants, and makes `y`."""
+    constants = rest.pop("constants", {})
+    node = helper.make_node(op, inputs or ["x", *constants], ["y"], **rest)
+    return model([node], [value("x", dims, kind)], ["y"], constants, opset=opset)
+
+
+@pytest.mark.parametrize(
+    ("made", "claimed"),
+    [
+        (one("Cast", to=I32), True),
+        (one("Cast", kind=I32, to=F32), False),
+        (one("Cast", to=I64), False),
+        (one("Relu", (1, 2, 1, 2, 1, 2)), True),
+        (one("Relu", ("batch", 4)), False),
+        (one("Relu", None), False),
+        (one("Relu", kind=TensorProto.FLOAT16), False),
+        (one("Sigmoid", ()), False),
+        (one("Tanh", ()), True),
+        (one("Softmax", (1, 1, 2, 2, 2), opset=11, axis=1), True),
+        (one("Softmax", (1, 1, 2, 2, 2), opset=13), False),
+        (one("Clip", constants={"low": np.float32(0), "high": np.float32(6)}), True),
+        (one("Clip", constants={"low": np.float32(-1), "high": np.float32(1)}), True),
+        (one("Clip", constants={"low": np.float32(0), "high": np.float32(5)}), False),
+        (one("Clip", constants={"low": np.float32(0)}), False),
+        (one("Gather", (3, 4), constants={"i": np.array([0, 1])}), True),
+        (one("Pad", (1, 1, 4, 4), constants={"p": np.array([0, 0, 1, 1, 0, 0, 1, 1])}), True),
+        (one("Pad", (1, 1, 4, 4), constants={"p": np.array([0, 0, 1, 1, 0, 0, 1, 1])}, mode="reflect"), False),
+        (one("Pad", (1, 1, 4, 4), constants={"p": np.array([0, 0, -1, 1, 0, 0, 1, 1])}), False),
+        (one("MatMul", (3, 4), constants={"b": np.ones((4, 5), np.float32)}), True),
+        (one("MatMul", (2, 3, 4), constants={"b": np.ones((4, 5), np.float32)}), False),
+        (one("MatMul", (2, 3, 4), constants={"b": np.ones((2, 4, 5), np.float32)}), True),
+        (one("MatMul", (2, 3, 4), constants={"b": np.ones((1, 4, 5), np.float32)}), False),
+        (one("Add", (0, 4), constants={"b": np.ones((4,), np.float32)}), True),
+        (one("Add", (1, 1, 1, 1, 4), constants={"b": np.ones((4,), np.float32)}), False),
+        (one("MaxPool", kernel_shape=[2, 2]), True),
+        (one("MaxPool", kernel_shape=[2, 2], ceil_mode=1), False),
+        (one("MaxPool", (1, 4, 6), kernel_shape=[2]), False),
+        (one("DepthToSpace", blocksize=2, mode="CRD"), False),
+        (one("Erf"), False),
+    ],
+)  # fmt: skip
+def test_one_operator(made: onnx.ModelProto, claimed: bool, tmp_path: Path) -> None:
+    assert claims(made, tmp_path, NNAPI) == ([{"y"}] if claimed else [])
+
+
+@pytest.mark.parametrize(
+    ("bias", "claimed"), [((5,), True), ((1, 5), True), ((3, 5), False), ((1,), False), ((), False)]
+)
+def test_gemm_bias(bias: tuple[int, ...], claimed: bool, tmp_path: Path) -> None:
+    constants = {"b": np.ones((4, 5), np.float32), "c": np.ones(bias, np.float32)}
+    assert bool(claims(one("Gemm", (3, 4), constants=constants), tmp_path)) is claimed
+
+
+@pytest.mark.parametrize(
+    ("level", "mode", "claimed"),
+    [(29, "half_pixel", False), (30, "half_pixel", True), (29, "asymmetric", True), (28, "asymmetric", False)],
+)
+def test_resize_by_level(level: int, mode: str, claimed: bool, tmp_path: Path) -> None:
+    made = one(
+        "Resize", (1, 2, 4, 4), inputs=["x", "", "s"], mode="linear", coordinate_transformation_mode=mode,
+        constants={"s": np.array([1, 1, 2, 2], np.float32)},
+    )  # fmt: skip
+    assert bool(claims(made, tmp_path, msgspec.structs.replace(NNAPI, api_level=level))) is claimed
+
+
+@pytest.mark.parametrize(("scales", "claimed"), [((0.5, 0.5), True), ((0.5, 1), False), ((0.3, 0.3), False)])
+def test_resize_shrinks_by_divisors(scales: tuple[float, float], claimed: bool, tmp_path: Path) -> None:
+    made = one(
+        "Resize", (1, 2, 4, 4), inputs=["x", "", "s"], mode="nearest", nearest_mode="floor",
+        coordinate_transformation_mode="asymmetric", constants={"s": np.array([1, 1, *scales], np.float32)},
+    )  # fmt: skip
+    assert bool(claims(made, tmp_path, NNAPI_NCHW)) is claimed
+
+
+@pytest.mark.parametrize(
+    ("ops", "groups"),
+    [
+        (("Identity",), []),
+        (("Flatten",), []),
+        (("Identity", "Identity"), [{"y0", "y1"}]),
+        (("Flatten", "Relu"), [{"y0", "y1"}]),
+        (("Relu", "Erf", "Relu", "Tanh"), [{"y0"}, {"y2", "y3"}]),
+    ],
+)
+def test_vetoes_and_cuts(ops: tuple[str, ...], groups: list[set[str]], tmp_path: Path) -> None:
+    assert claims(chain(*ops), tmp_path) == groups
+
+
+@pytest.mark.parametrize(
+    ("op", "group"), [("Transpose", {"d", "r", "q"}), ("Sigmoid", None), ("MaxPool", None), ("Softmax", None)]
+)
+def test_qdq_groups(op: str, group: set[str] | None, tmp_path: Path) -> None:
+    extra: dict[str, Any] = {"kernel_shape": [2, 2]} if op == "MaxPool" else {}
+    made = quantized([helper.make_node(op, ["d"], ["r"], **extra)])
+    assert claims(made, tmp_path, NNAPI_NCHW) == ([group] if group else [])
+
+
+def test_dequantize_before_a_refused_group_operator_is_claimed_alone(tmp_path: Path) -> None:
+    nodes = [helper.make_node("DequantizeLinear", ["x", "s", "z"], ["d"]), helper.make_node("Sigmoid", ["d"], ["y"])]
+    made = model(nodes, [value("x", (1, 4), TensorProto.UINT8)], ["y"], {"s": np.float32(1), "z": np.uint8(0)})
+    assert claims(made, tmp_path) == [{"d", "y"}]
+
+
+@pytest.mark.parametrize(("zero_point", "size"), [(0, 5), (3, 5)])
+def test_redundant_relu_belongs_to_the_unit(zero_point: int, size: int, tmp_path: Path) -> None:
+    """With the type's minimum as zero point one unit of five nodes, else five single nodes in one group."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x1", "scale", "zero"], ["e"]),
+        helper.make_node("Add", ["d", "e"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+    ]
+    made = quantized(nodes, zero_point=zero_point)
+    made.graph.input.append(value("x1", (1, 4, 6, 6), TensorProto.UINT8))
+    (group,) = claims(made, tmp_path)
+    assert len(group) == size
+
+
+def test_shared_dequantize_is_copied_for_each_consumer(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "s", "z"], ["d"]),
+        *(helper.make_node("Relu", ["d"], [f"y{i}"]) for i in range(3)),
+    ]
+    constants = {"s": np.float32(1), "z": np.uint8(0)}
+    made = model(nodes, [value("x", (1, 4), TensorProto.UINT8)], ["y0", "y1", "y2"], constants)
+    assert claims(made, tmp_path) == [{"d", "d/duplicated", "d/duplicated_token_0", "y0", "y1", "y2"}]
+
+
+def test_u8_transpose_needs_its_producer_in_the_same_wave(tmp_path: Path) -> None:
+    alone = model(
+        [helper.make_node("Transpose", ["x"], ["y"], perm=[1, 0])], [value("x", (2, 3), TensorProto.UINT8)], ["y"]
+    )
+    assert claims(alone, tmp_path, NNAPI_NCHW) == []
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("Transpose", ["q"], ["y"], perm=[1, 0]),
+    ]
+    behind = model(nodes, [value("x", (2, 3))], ["y"], {"s": np.float32(1), "z": np.uint8(0)})
+    assert claims(behind, tmp_path, NNAPI_NCHW) == [{"q", "y"}]
+
+
+def test_opset_window_of_the_layout_transformation(tmp_path: Path) -> None:
+    old = chain("Relu", opset=6)
+    assert claims(old, tmp_path, NNAPI) == []
+    assert claims(old, tmp_path, NNAPI_NCHW) == [{"y0"}]
+
+
+@pytest.mark.parametrize(("release", "claimed"), [((1, 22), False), ((1, 23), True), ((1, 28), True)])
+def test_opset_22_pooling_by_release(release: tuple[int, int], claimed: bool, tmp_path: Path) -> None:
+    made = one("GlobalAveragePool", opset=22)
+    assert bool(claims(made, tmp_path, msgspec.structs.replace(NNAPI, ort_release=release))) is claimed
+
+
+def test_stop_operators_leave_all_that_follows_to_the_cpu(tmp_path: Path) -> None:
+    made = chain("Relu", "Sigmoid", "Relu")
+    assert claims(made, tmp_path, msgspec.structs.replace(NNAPI, stop_ops=("Sigmoid",))) == [{"y0"}]
+    assert claims(made, tmp_path, msgspec.structs.replace(NNAPI, stop_ops=())) == [{"y0", "y1", "y2"}]
+
+
+def test_local_functions_are_inlined_before_the_question(tmp_path: Path) -> None:
+    body = [helper.make_node("Relu", ["a"], ["t"]), helper.make_node("Atan", ["t"], ["b"])]
+    function = helper.make_function("local", "F", ["a"], ["b"], body, [helper.make_opsetid("", 17)])
+    nodes = [
+        helper.make_node("F", ["x"], ["y0"], domain="local"),
+        helper.make_node("F", ["y0"], ["y1"], domain="local"),
+    ]
+    made = model(nodes, [value("x", (1, 4))], ["y1"], functions=[function], domains=["local"])
+    assert claims(made, tmp_path) == [{"_inlfunc_F_t"}, {"_inlfunc_F_token_0_t"}]
+
+
+def test_overridable_weights_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    made = one("Conv", (1, 4, 6, 6), constants={"w": np.ones((2, 4, 3, 3), np.float32)})
+    assert claims(made, tmp_path) == [{"y"}]
+    made.graph.input.append(value("w", (2, 4, 3, 3)))
+    (decision,) = answer(made, tmp_path, NNAPI).decisions
+    assert (decision.claimed, decision.code) == (False, "const")
+    assert "graph inputs" in (decision.remedy or "")
+
+
+def test_nothing_is_claimed_inside_bodies(tmp_path: Path) -> None:
+    branches = {
+        name: helper.make_graph([helper.make_node(op, ["x"], [name])], name, [], [value(name, (1, 4))])
+        for name, op in (("then_branch", "Relu"), ("else_branch", "Tanh"))
+    }
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("If", ["c"], ["y"], **branches)]
+    made = model(nodes, [value("x", (1, 4)), value("c", (), TensorProto.BOOL)], ["y", "r"])
+    given = answer(made, tmp_path, NNAPI)
+    assert given.partitions == (("r",),)
+    assert given.subgraphs == ()
