@@ -1,0 +1,86 @@
+"""The rules of the releases, as a table."""
+
+import pytest
+
+from pipeline.convert.rules import (
+    REPLAY_KEY,
+    Platform,
+    Release,
+    SessionSettings,
+    parse_release,
+    refusal,
+    run_time_options,
+    session_settings,
+)
+from pipeline.variant import Level, Quantization, Style, Variant
+
+NEW = Release(1, 31)
+
+
+def variant(level: str, style: str = "fixed") -> Variant:
+    return Variant(level=Level(level), style=Style(style))
+
+
+def test_styles_are_one_optimization_where_nothing_is_recorded() -> None:
+    for level in ("none", "basic"):
+        fixed, runtime = (session_settings(variant(level, style), Platform.ARM) for style in Style)
+        assert fixed == runtime == SessionSettings(level=Level(level))
+
+
+def test_runtime_style_is_one_optimization_from_extended_on() -> None:
+    made = {session_settings(variant(level, "runtime"), Platform.AMD64) for level in ("extended", "layout", "all")}
+    assert made == {SessionSettings(level=Level.EXTENDED, save_records=True)}
+
+
+@pytest.mark.parametrize(
+    ("platform", "int8_allowed", "nchwc"),
+    [(Platform.UNSPECIFIED, False, False), (Platform.ARM, True, False), (Platform.AMD64, False, True)],
+)
+def test_the_platform_decides_as_in_the_stock_converter(platform: Platform, int8_allowed: bool, nchwc: bool) -> None:
+    assert session_settings(variant("all"), platform) == SessionSettings(
+        level=Level.ALL, int8_allowed=int8_allowed, nchwc=nchwc
+    )
+    assert not session_settings(variant("extended"), platform).nchwc
+
+
+@pytest.mark.parametrize(
+    ("wanted", "target", "installed", "said"),
+    [
+        (variant("layout"), (1, 22), NEW, "layout came with 1.23, the target runs 1.22"),
+        (variant("layout"), NEW, (1, 21), "layout came with 1.23, onnxruntime 1.21 is installed"),
+        (variant("all"), (1, 15), NEW, "cannot load ORT format version 6"),
+        (variant("none", "runtime"), (1, 10), NEW, "1.10"),
+    ],
+)
+def test_what_a_release_lacks_is_refused_with_the_reason(
+    wanted: Variant, target: tuple[int, int], installed: tuple[int, int], said: str
+) -> None:
+    reason = refusal(wanted, Release(*target), Release(*installed))
+    assert reason is not None
+    assert said in reason.why
+    assert reason.remedy
+
+
+@pytest.mark.parametrize("level", Level)
+@pytest.mark.parametrize("style", Style)
+def test_what_both_releases_have_is_not_refused(level: Level, style: Style) -> None:
+    assert refusal(Variant(level=level, style=style), Release(1, 23), NEW) is None
+
+
+def test_quantization_is_not_passed_over_silently() -> None:
+    assert refusal(Variant(level=Level.ALL, quantization=Quantization.DYNAMIC), NEW, NEW) is not None
+
+
+def test_replaying_needs_a_key_from_1_30_on() -> None:
+    assert run_time_options(variant("all", "runtime"), Release(1, 30)) == {REPLAY_KEY: "1"}
+    assert run_time_options(variant("all", "runtime"), Release(1, 29)) == {}
+    assert run_time_options(variant("basic", "runtime"), Release(1, 31)) == {}
+    assert run_time_options(variant("all"), Release(1, 31)) == {}
+
+
+def test_releases_are_read_from_versions() -> None:
+    assert parse_release("1.23.2") == (1, 23) == parse_release("1.23")
+    assert parse_release("1.9") < parse_release("1.10")
+    for text in ("", "1", "x.y"):
+        with pytest.raises(ValueError, match=r".+"):
+            parse_release(text)

@@ -1,0 +1,155 @@
+"""Weights left where they lie: the files say the same as the ones that onnxruntime saves in one session."""
+
+import hashlib
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx_samples import conv_bn, linear, quantized, save
+
+from pipeline.convert.digest import file_digest
+from pipeline.convert.optimizer import Optimizer
+from pipeline.convert.rules import Platform, SessionSettings, session_settings
+from pipeline.convert.sessions import save_optimized
+from pipeline.convert.steps import OrtParts, Workshop, changes_large_weights, optimize
+from pipeline.model_sources import SourceModel
+from pipeline.onnx_model import LoadedModel, load_model, prepare_model
+from pipeline.ort_format import Graph, OrtModel, Tensor, read_ort
+from pipeline.ort_writer import plan_file, write_file
+from pipeline.variant import Level, Style, Variant
+
+SAMPLES: dict[str, Callable[[], onnx.ModelProto]] = {"linear": linear, "conv_bn": conv_bn, "quantized": quantized}
+VARIANTS = [Variant(level=level, style=style) for level in Level if level is not Level.LAYOUT for style in Style]
+# Each kind of the oracle's real models that is quick: folding, control flow, recurrence, half precision, QDQ, opsets.
+REAL = ["mnist.base", "mnist.qdq_s8s8", "mlp_tabular.ir3", "silero_like_vad_if.base", "fsrcnn.qdq_s8s8",
+        "face_embedding.fp16", "blazeface.base", "lstm_classifier.dyn"]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _lean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take every model for a large one, and everything over 1 KiB for a large weight."""
+    monkeypatch.setattr("pipeline.onnx_model.LEAN_MINIMUM_BYTES", 0)
+    monkeypatch.setattr("pipeline.onnx_model.LARGE_BYTES", 1024)
+    monkeypatch.setattr("pipeline.convert.steps.LARGE_BYTES", 1024)
+
+
+def load(path: Path, folder: Path) -> LoadedModel:
+    return prepare_model(load_model(SourceModel(path=str(path)), folder), {})
+
+
+def says(path: Path) -> dict[str, object]:
+    """Everything that a file says, but for the numbers of nodes and the order of lists that have none."""
+    model, data = read_ort(path), path.read_bytes()
+    return {
+        "head": (model.format_version, model.ir_version, model.opset_import, model.metadata, model.resolver),
+        **_graph(model.graph, data),
+    }
+
+
+def _value(value: object, data: bytes) -> object:
+    if isinstance(value, Tensor):
+        content = hashlib.sha256(data[value.offset : value.offset + value.length]).hexdigest()
+        return (value.dims, value.data_type, value.strings or content)
+    if isinstance(value, Graph):
+        return sorted(_graph(value, data).items())
+    return tuple(_value(part, data) for part in value) if isinstance(value, tuple) else value
+
+
+def _graph(graph: Graph, data: bytes) -> dict[str, object]:
+    nodes = [
+        repr((n.operator, n.since_version, n.inputs, n.outputs, sorted(n.implicit_inputs), n.provider,
+              sorted((name, a.type, _value(a.value, data)) for name, a in n.attributes.items())))
+        for n in graph.nodes
+    ]  # fmt: skip
+    used = {name for n in graph.nodes for name in (*n.inputs, *n.outputs)} | {*graph.inputs, *graph.outputs}
+    return {
+        "ends": (graph.inputs, graph.outputs),
+        "nodes": sorted(nodes),
+        "initializers": sorted((name, _value(t, data)) for name, t in graph.initializers.items()),
+        "types": sorted((name, repr(info)) for name, info in graph.node_args.items() if name in used),
+        "records": sorted(repr((r.optimizer, r.action, r.produced_ops)) for r in graph.runtime_optimizations),
+    }
+
+
+def compare_all(path: Path, folder: Path) -> list[OrtParts]:
+    """Convert every way and hold each against the one that onnxruntime saves by itself."""
+    model = load(path, folder)
+    optimizer = Optimizer(model, Workshop(folder=folder, where=path.name))
+    parts = []
+    for variant in VARIANTS:
+        part = optimizer.parts(session_settings(variant, Platform.UNSPECIFIED))
+        write_file(plan_file(part.skeleton, part.weights), folder / "ours.ort")
+        beyond = variant.level not in {Level.NONE, Level.BASIC}
+        settings = SessionSettings(level=variant.level, save_records=beyond and variant.style is Style.RUNTIME)
+        extra = {"session.model_external_initializers_file_folder_path": str(model.folder)}
+        message = model.proto.SerializeToString()
+        save_optimized(message, settings, folder / "stock.ort", extra, ort_format=True, where=path.name)
+        assert says(folder / "ours.ort") == says(folder / "stock.ort"), variant.name
+        digest = file_digest(folder / "ours.ort")
+        assert digest == file_digest(folder / "stock.ort"), variant.name
+        assert digest == _digest(part, optimizer), variant.name
+        parts.append(part)
+    return parts
+
+
+def _digest(part: OrtParts, optimizer: Optimizer) -> str:
+    from pipeline.convert.digest import semantic_digest
+
+    model: OrtModel = part.read()
+    return semantic_digest(model, part.skeleton, optimizer.known(part))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_lean_files_say_what_stock_files_say(name: str, tmp_path: Path) -> None:
+    parts = compare_all(save(SAMPLES[name](), tmp_path / "m.onnx"), tmp_path)
+    assert parts[0].weights, "the way with weights apart was taken"
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_lean_files_of_real_models_say_what_stock_files_say(name: str, oracle: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(oracle / "real.zip") as archive:
+        path = Path(archive.extract(f"{name}.onnx", tmp_path))
+    compare_all(path, tmp_path)
+
+
+def test_weights_that_nothing_changes_are_not_copied(tmp_path: Path) -> None:
+    model = load(save(linear(), tmp_path / "m.onnx"), tmp_path)
+    assert not changes_large_weights(model)
+    optimized = optimize(model, SessionSettings(level=Level.ALL), Workshop(folder=tmp_path, where="m"))
+    assert optimized.weights == model.weights
+
+
+def test_folded_weights_lie_in_a_file_of_their_own(tmp_path: Path) -> None:
+    model = load(save(conv_bn(), tmp_path / "m.onnx"), tmp_path)
+    assert changes_large_weights(model)
+    work = tmp_path / "work"
+    work.mkdir()
+    optimized = optimize(model, SessionSettings(level=Level.BASIC), Workshop(folder=work, where="m"))
+    assert {place.file.parent for place in optimized.weights.values()} == {work}
+    assert not changes_large_weights(optimized)
+
+
+def test_a_weight_that_is_an_output_stays_one(tmp_path: Path) -> None:
+    model = linear()
+    model.graph.output.append(onnx.helper.make_tensor_value_info("w", 1, [128, 128]))
+    compare_all(save(model, tmp_path / "m.onnx"), tmp_path)
+
+
+def test_a_guess_that_is_wrong_costs_nothing_but_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for guess in (True, False):
+        monkeypatch.setattr("pipeline.convert.steps.changes_large_weights", lambda _, guess=guess: guess)
+        monkeypatch.setattr("pipeline.convert.optimizer.changes_large_weights", lambda _, guess=guess: guess)
+        for name, make in SAMPLES.items():
+            folder = tmp_path / f"{name}-{guess}"
+            folder.mkdir()
+            compare_all(save(make(), folder / "m.onnx"), folder)
+
+
+def test_the_work_folder_may_be_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(conv_bn(), tmp_path / "m.onnx")
+    (tmp_path / "far away").mkdir()
+    monkeypatch.chdir(tmp_path / "far away")
+    compare_all(Path(os.path.relpath(path)), tmp_path / "far away")

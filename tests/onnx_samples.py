@@ -1,0 +1,93 @@
+"""Small ONNX models that several test modules convert."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 17
+IR_VERSION = 8
+
+
+def weight(name: str, *shape: int, seed: int = 0) -> TensorProto:
+    """A float initializer with seeded values."""
+    values = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+    return numpy_helper.from_array(values, name)
+
+
+def value(name: str, shape: list[int | str] | None, kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    """A graph input or output."""
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def make(
+    nodes: list[onnx.NodeProto],
+    inputs: list[onnx.ValueInfoProto],
+    outputs: list[onnx.ValueInfoProto],
+    weights: list[TensorProto],
+) -> onnx.ModelProto:
+    """A model of the default opset."""
+    graph = helper.make_graph(nodes, "sample", inputs, outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+
+
+def linear(width: int = 128, *, seed: int = 0) -> onnx.ModelProto:
+    """y = relu(x W + b): one large weight, one small one."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    weights = [weight("w", width, width, seed=seed), weight("b", width, seed=seed + 1)]
+    return make(nodes, [value("x", ["batch", width])], [value("y", ["batch", width])], weights)
+
+
+def conv_bn(channels: int = 64) -> onnx.ModelProto:
+    """Two convolutions with batch normalization, which basic optimization folds into their weights."""
+    nodes, weights, x = [], [], "x"
+    for layer, inputs in enumerate((3, channels)):
+        names = [f"{part}{layer}" for part in ("w", "scale", "bias", "mean", "variance")]
+        weights += [weight(names[0], channels, inputs, 3, 3, seed=layer)]
+        weights += [weight(name, channels, seed=10 * layer + k) for k, name in enumerate(names[1:4])]
+        weights += [numpy_helper.from_array(np.full(channels, 2, np.float32), names[4])]
+        nodes += [
+            helper.make_node("Conv", [x, names[0]], [f"c{layer}"], pads=[1, 1, 1, 1]),
+            helper.make_node("BatchNormalization", [f"c{layer}", *names[1:]], [f"n{layer}"]),
+            helper.make_node("Relu", [f"n{layer}"], [f"r{layer}"]),
+        ]
+        x = f"r{layer}"
+    return make(nodes, [value("x", [1, 3, 8, 8])], [value(x, [1, channels, 8, 8])], weights)
+
+
+def quantized(channels: int = 64) -> onnx.ModelProto:
+    """A convolution in QDQ form whose quantized weight is large: runtime style records its fusion."""
+    zero = numpy_helper.from_array(np.array(0, np.uint8), "zero")
+    scale = numpy_helper.from_array(np.array(0.05, np.float32), "scale")
+    random = np.random.default_rng(3)
+    kernel = random.integers(0, 255, (channels, 16, 5, 5)).astype(np.uint8)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "scale", "zero"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["kernel", "scale", "zero"], ["kd"]),
+        helper.make_node("Conv", ["xd", "kd"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "scale", "zero"], ["cq"]),
+        helper.make_node("DequantizeLinear", ["cq", "scale", "zero"], ["y"]),
+    ]
+    weights = [zero, scale, numpy_helper.from_array(kernel, "kernel")]
+    return make(nodes, [value("x", [1, 16, 8, 8])], [value("y", [1, channels, 4, 4])], weights)
+
+
+def save(model: onnx.ModelProto, path: Path) -> Path:
+    """Write the model; gives the path."""
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def save_external(model: onnx.ModelProto, path: Path, location: str = "weights.bin") -> Path:
+    """Write the model with all its weights in a file beside it; gives the path."""
+    external = onnx.ModelProto()
+    external.CopyFrom(model)
+    (path.parent / location).parent.mkdir(parents=True, exist_ok=True)
+    onnx.save_model(external, str(path), save_as_external_data=True, location=location, size_threshold=0)
+    return path

@@ -1,0 +1,218 @@
+"""Models load lean, bad ones are refused with the reason, and preparation does what it says."""
+
+import os
+from pathlib import Path
+
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from onnx_samples import linear, make, save, save_external, value, weight
+
+from pipeline.errors import ConfigError, ModelError
+from pipeline.model_sources import SourceModel
+from pipeline.onnx_model import (
+    LeanModel,
+    LoadedModel,
+    content_digest,
+    load_model,
+    prepare_model,
+    range_digests,
+    tensor_bytes,
+)
+
+
+@pytest.fixture
+def _lean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat every model as a large one."""
+    monkeypatch.setattr("pipeline.onnx_model.LEAN_MINIMUM_BYTES", 0)
+
+
+def load(path: Path) -> LoadedModel:
+    return load_model(SourceModel(path=str(path)), path.parent / "work")
+
+
+def bytes_of(model: LeanModel, name: str) -> bytes:
+    place = model.weights[name]
+    return place.file.read_bytes()[place.offset : place.offset + place.length]
+
+
+@pytest.mark.usefixtures("_lean")
+@pytest.mark.parametrize("external", [False, True])
+def test_large_weights_stay_where_they_lie(tmp_path: Path, external: bool) -> None:
+    model = linear()
+    path = save_external(model, tmp_path / "m.onnx") if external else save(model, tmp_path / "m.onnx")
+    loaded = load(path)
+    assert set(loaded.weights) == {"w"}
+    assert bytes_of(loaded, "w") == model.graph.initializer[0].raw_data
+    assert loaded.proto.graph.initializer[1].raw_data == model.graph.initializer[1].raw_data
+    assert loaded.proto.ByteSize() < 2000
+
+
+def test_a_small_model_is_read_whole(tmp_path: Path) -> None:
+    assert load(save(linear(), tmp_path / "m.onnx")).proto == linear()
+    assert load(save_external(linear(), tmp_path / "e.onnx")).proto.graph.initializer == linear().graph.initializer
+
+
+@pytest.mark.usefixtures("_lean")
+def test_a_model_behind_a_link_is_read_whole_when_its_folder_is_another(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    save(linear(), tmp_path / "blobs" / "0123")
+    (tmp_path / "model.onnx").symlink_to(tmp_path / "blobs" / "0123")
+    assert load(tmp_path / "model.onnx").proto == linear()
+
+
+@pytest.mark.usefixtures("_lean")
+def test_a_file_name_that_is_no_text_does_no_harm(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe.onnx"))
+    assert load(save(linear(), path)).proto == linear()
+
+
+BAD_FILES = {
+    "empty": (b"", "empty"),
+    "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "git lfs pull"),
+    "gzip": (b"\x1f\x8b\x08\x00 and so on", "gunzip"),
+    "html": (b"<!DOCTYPE html><html>", "download"),
+    "json": (b'{"irVersion": 8}', "binary format"),
+    "ort": (b"\x18\x00\x00\x00ORTM\x00\x00", "ORT format model already"),
+    "cut": (linear(8).SerializeToString()[:200], "cut off"),
+    "text": (b"just some text in a file", "cut off or damaged"),
+    "no graph": (onnx.ModelProto(ir_version=8).SerializeToString(), "no graph"),
+    "graph of garbage": (b"\x08\x08\x3a\x03\x0a\x01\x0f", "no protobuf message"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), BAD_FILES.values(), ids=BAD_FILES)
+def test_what_is_no_model_is_refused_with_the_reason(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ModelError) as caught:
+        load(path)
+    assert said in f"{caught.value.why} {caught.value.remedy}"
+    assert caught.value.where == str(path)
+
+
+def test_a_missing_file_and_a_folder_are_no_models(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.onnx", tmp_path):
+        with pytest.raises(ModelError, match="no such model file"):
+            load(path)
+
+
+def external(**entries: str) -> onnx.ModelProto:
+    """A model whose weight says that it lies at these places."""
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    for key, text in entries.items():
+        tensor.external_data.add(key=key, value=text)
+    return make([helper.make_node("Identity", ["w"], ["y"])], [], [value("y", [4])], [tensor])
+
+
+REFUSED = [
+    {}, {"location": ""}, {"location": "/etc/passwd"}, {"location": "../w.bin"}, {"location": "a/../../w.bin"},
+    {"location": "http://example.org/w.bin"}, {"location": "C:\\w.bin"}, {"location": "missing.bin"}, {"location": "."},
+    {"location": "link.bin"}, {"location": "*/_ORT_MEM_ADDR_/*"}, {"location": "w.bin\0"},
+    {"location": "w.bin", "offset": "-1"}, {"location": "w.bin", "offset": "1e3"},
+    {"location": "w.bin", "offset": "60"}, {"location": "w.bin", "offset": str(2**70)},
+    {"location": "w.bin", "length": "17"}, {"location": "w.bin", "length": "8"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("entries", REFUSED, ids=str)
+def test_external_data_has_to_lie_whole_inside_the_models_folder(tmp_path: Path, entries: dict[str, str]) -> None:
+    (tmp_path / "outside.bin").write_bytes(bytes(64))
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "w.bin").write_bytes(bytes(64))
+    (folder / "link.bin").symlink_to(tmp_path / "outside.bin")
+    with pytest.raises(ModelError) as caught:
+        load(save(external(**entries), folder / "m.onnx"))
+    assert "external data of 'w'" in caught.value.what
+    assert caught.value.why
+
+
+def test_external_data_below_the_folder_is_read(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "w.bin").write_bytes(bytes(range(64)))
+    loaded = load(save(external(location="sub/w.bin", offset="8"), tmp_path / "m.onnx"))
+    assert loaded.proto.graph.initializer[0].raw_data == bytes(range(8, 24))
+
+
+def test_a_model_over_two_gigabytes_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    model = external(location="w.bin")
+    model.graph.initializer[0].dims[:] = [600 << 20]
+    with (tmp_path / "w.bin").open("wb") as file:
+        file.truncate(2400 << 20)
+    with pytest.raises(ModelError, match=r"cannot be used|too large") as caught:
+        load(save(model, tmp_path / "m.onnx"))
+    assert caught.value.remedy
+
+
+def test_initializers_leave_the_inputs_and_the_ir_version_follows(tmp_path: Path) -> None:
+    model = linear()
+    model.ir_version = 3
+    model.graph.input.append(value("w", [128, 128]))
+    prepared = prepare_model(load(save(model, tmp_path / "m.onnx")), {})
+    assert [i.name for i in prepared.proto.graph.input] == ["x"]
+    assert prepared.proto.ir_version == 4
+    assert prepared.operators == {"ai.onnx:Add": 1, "ai.onnx:MatMul": 1, "ai.onnx:Relu": 1}
+
+
+def test_a_model_without_such_inputs_keeps_its_ir_version(tmp_path: Path) -> None:
+    model = linear()
+    model.ir_version = 3
+    assert prepare_model(load(save(model, tmp_path / "m.onnx")), {}).proto.ir_version == 3
+
+
+def test_dimensions_are_fixed_by_name_everywhere(tmp_path: Path) -> None:
+    loaded = load(save(linear(), tmp_path / "m.onnx"))
+    assert prepare_model(loaded, {}).dynamic == ("x[0] batch",)
+    prepared = prepare_model(loaded, {"batch": 4})
+    assert prepared.dynamic == ()
+    for info in (prepared.proto.graph.input[0], prepared.proto.graph.output[0]):
+        assert info.type.tensor_type.shape.dim[0].dim_value == 4
+    assert loaded.proto == linear(), "the loaded model is not touched"
+
+
+def test_a_dimension_without_a_name_is_fixed_by_its_place(tmp_path: Path) -> None:
+    model = linear()
+    model.graph.input[0].type.tensor_type.shape.dim[0].ClearField("dim_param")
+    loaded = load(save(model, tmp_path / "m.onnx"))
+    assert prepare_model(loaded, {}).dynamic == ("x[0]",)
+    assert prepare_model(loaded, {"x[0]": 2}).dynamic == ()
+
+
+def test_an_unknown_dimension_is_an_error_with_a_suggestion(tmp_path: Path) -> None:
+    loaded = load(save(linear(), tmp_path / "m.onnx"))
+    with pytest.raises(ConfigError) as caught:
+        prepare_model(loaded, {"bacth": 1})
+    assert caught.value.remedy == "did you mean 'batch'?"
+
+
+@pytest.mark.usefixtures("_lean")
+def test_the_content_digest_knows_weights_and_not_where_they_lie(tmp_path: Path) -> None:
+    def digest(path: Path) -> str:
+        model = prepare_model(load(path), {})
+        places = range_digests(model.weights.values())
+        return content_digest(model, {name: places[place] for name, place in model.weights.items()})
+
+    inline, other = save(linear(), tmp_path / "a.onnx"), save(linear(seed=5), tmp_path / "b.onnx")
+    apart = save_external(linear(), tmp_path / "c.onnx")
+    assert digest(inline) == digest(apart)
+    assert digest(inline) != digest(other)
+
+
+@given(st.sampled_from([1, 7, 9, 10, 11, 16, 22]), st.lists(st.integers(0, 9), max_size=4))
+def test_tensor_bytes_agree_with_onnx(kind: int, dims: list[int]) -> None:
+    tensor = TensorProto(data_type=kind, dims=dims)
+    count = 1
+    for dim in dims:
+        count *= dim
+    bits = 4 if kind == TensorProto.INT4 else helper.tensor_dtype_to_np_dtype(kind).itemsize * 8
+    assert tensor_bytes(tensor) == (count * bits + 7) // 8
+
+
+def test_sizes_that_cannot_be_have_no_bytes() -> None:
+    for dims in ([-1], [2**40, 2**40], [2**62]):
+        assert tensor_bytes(TensorProto(data_type=1, dims=dims)) is None
+    assert tensor_bytes(TensorProto(data_type=8, dims=[2])) is None
+    assert tensor_bytes(weight("w", 2, 3)) == 24
