@@ -78,7 +78,7 @@ def release(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Unit, property, oracle and integration tests; those that need a real adbd are in device_tests."""
     session.install("-e", ".[android]", *groups("test"))
-    arguments = session.posargs or ["-n", "2", "-m", "not device and not slow"]
+    arguments = session.posargs or ["-n", "2", "-m", "not device and not slow and not android_host"]
     session.run("python", "-m", "pytest", *arguments)
 
 
@@ -103,7 +103,7 @@ def lowest(session: nox.Session) -> None:
     """The tests with the lowest versions of the dependencies that pyproject.toml allows."""
     lowest_versions = [requirement.replace(">=", "==") for requirement in PROJECT["project"]["dependencies"]]
     session.install("-e", ".[android]", *lowest_versions, *groups("test"))
-    session.run("python", "-m", "pytest", "-n", "2", "-m", "not device and not slow", *session.posargs)
+    session.run("python", "-m", "pytest", "-n", "2", "-m", "not device and not slow and not android_host", *session.posargs)
 
 
 @nox.session
@@ -111,6 +111,14 @@ def device_tests(session: nox.Session) -> None:
     """Tests with a real adb server and adbd of their own; never touches your devices."""
     session.install("-e", ".[android]", *groups("test"))
     session.run("python", "-m", "pytest", "-m", "device", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("onnxruntime", ["1.28.0", "1.29.0"])
+def android_host_tests(session: nox.Session, onnxruntime: str) -> None:
+    """Genuine Android libraries in processes of this computer; needs npm for the packages that carry them."""
+    session.install("-e", ".[android]", f"onnxruntime=={onnxruntime}", *groups("test"))
+    session.run("python", "-m", "pytest", "tests/android_host", "-m", "android_host", *session.posargs)
 
 
 @nox.session

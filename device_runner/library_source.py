@@ -106,12 +106,12 @@ def _candidates(release: str) -> Iterator[Path]:
 
 
 def build_tool_caches(release: str) -> Iterator[Path]:
-    """AARs of a release in the caches of Gradle (GRADLE_USER_HOME) and Maven."""
+    """AARs of a release (`*`: of all) in the caches of Gradle (GRADLE_USER_HOME) and Maven."""
     group, artifact = ARTIFACT
     gradle = Path(os.environ.get("GRADLE_USER_HOME") or Path.home() / ".gradle")
     yield from sorted(gradle.glob(f"caches/modules-2/files-2.1/{group}/{artifact}/{release}/*/*.aar"))
-    maven = Path.home() / ".m2" / "repository" / group.replace(".", "/") / artifact / release
-    yield from sorted(maven.glob("*.aar"))
+    maven = Path.home() / ".m2" / "repository" / group.replace(".", "/") / artifact
+    yield from sorted(maven.glob(f"{release}/*.aar"))
 
 
 def read_entry(release: str) -> Entry | None:

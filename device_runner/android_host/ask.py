@@ -64,13 +64,15 @@ class Subgraph(msgspec.Struct, frozen=True):
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one question. `signal` is set when the library crashed; `code` is ONNX Runtime's, 0 for success.
 
-    `recorded` is False where the library is older than 1.24 and cannot say what it assigned.
+    `recorded` is False where the library is older than 1.24 and cannot say what it assigned. `resident_bytes` is the
+    memory of the process with the session in it.
     """
 
     id: str
     code: int = 0
     message: str = ""
     signal: str = ""
+    resident_bytes: int = 0
     recorded: bool = False
     subgraphs: tuple[Subgraph, ...] = ()
     log: tuple[str, ...] = ()

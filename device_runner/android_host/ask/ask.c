@@ -8,13 +8,15 @@
  *   model ID PATH         make a session of the model, and answer
  *
  * Answers are JSON lines: {"begun": ID} before a model, so that whoever reads knows which one crashed, and behind it
- * {"id", "code", "message", "recorded", "subgraphs": [{"provider", "nodes": [[NAME, DOMAIN, OPERATOR]...]}], "log"}. */
+ * {"id", "code", "message", "resident_bytes", "recorded", "subgraphs": [{"provider", "nodes": [[NAME, DOMAIN,
+ * OPERATOR]...]}], "log"}. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
 
 #include "../../probe/json.h"
 #include "../../probe/ort_table.h"
+#include "../../probe/platform.h"
 
 /* What stands in the table beyond the probe's calls. The claims came with version 24 of the C API (release 1.24). */
 enum more_calls {
@@ -169,6 +171,7 @@ static void answer(struct asker *asker, const char *id, const OrtSession *sessio
     put_string(&sink, id);
     put_count(&sink, "code", (uint64_t)asker->code);
     put_field(&sink, "message", asker->message);
+    put_count(&sink, "resident_bytes", resident_bytes());
     put_text(&sink, asker->claims ? ",\"recorded\":true" : ",\"recorded\":false");
     put_subgraphs(asker, session);
     put_text(&sink, ",\"log\":[");

@@ -1,0 +1,77 @@
+"""The table of symbols, what is generated from it, and what a library may import."""
+
+import ctypes
+import re
+
+import pytest
+
+from device_runner.android_host.assembler import MACHINES, assembler, version_script
+from device_runner.android_host.build import ADAPTERS, SOURCES, build_host, check_host
+from device_runner.android_host.symbols import How, check_imports, parse_table, shim_libraries, table
+from device_runner.errors import MissingError
+
+
+def test_every_adapter_of_the_table_is_written_and_every_written_one_is_listed() -> None:
+    text = "\n".join(path.read_text() for path in (SOURCES / "shims").glob("*.c"))
+    written = set(re.findall(r"^(?:extern )?ADAPTER .*?\bbionic_(\w+)", text, re.MULTILINE))
+    written |= set(re.findall(r"\*bionic_(std\w+)", text))
+    assert written == {symbol.name for symbol in table() if symbol.how in (How.ADAPT, How.OBJECT)}
+
+
+def test_every_shim_has_its_sources() -> None:
+    assert set(shim_libraries()) == set(ADAPTERS)
+    listed = {name for names in ADAPTERS.values() for name in names}
+    assert listed == {path.name for path in (SOURCES / "shims").glob("*.c")}
+
+
+def test_functions_with_bionics_own_structures_are_never_passed_on() -> None:
+    passed = {symbol.name for symbol in table() if symbol.how is How.PASS}
+    assert not passed & {"sigaction", "sem_init", "sem_wait", "fprintf", "fwrite", "nftw", "sysconf", "llroundl"}
+
+
+@pytest.mark.parametrize("text", ["adapt libc.so a\npass libm.so a", "pass libc.so a a"])
+def test_a_symbol_listed_twice_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="listed twice: a"):
+        parse_table(text)
+
+
+def test_thunks_of_every_machine_name_every_symbol_once() -> None:
+    symbols = tuple(symbol for symbol in table() if symbol.library == "libm.so")
+    for machine in MACHINES.values():
+        text = assembler(symbols, machine)
+        assert re.findall(r"\.symver \w+, (\w+)@LIBC$", text, re.MULTILINE) == [symbol.name for symbol in symbols]
+    assert version_script(symbols).startswith("LIBC {")
+    assert "global: ASharedMemory_create" in version_script(
+        tuple(symbol for symbol in table() if symbol.library == "libandroid.so")
+    )
+
+
+def test_unknown_imports_and_libraries_are_named() -> None:
+    with pytest.raises(MissingError) as caught:
+        check_imports(["malloc", "fancy_call"], ["libc.so", "libvulkan.so"], where="x.so")
+    assert "fancy_call" in caught.value.what
+    assert "libvulkan.so" in caught.value.what
+    assert "malloc" not in caught.value.what
+    check_imports(["malloc", "__gcov_dump"], ["libc.so", "liblog.so"], where="x.so")
+
+
+def test_shims_load_together_and_pass_calls_on() -> None:
+    try:
+        check_host()
+    except MissingError as missing:
+        pytest.skip(f"android-host: {missing}")
+    folder = build_host()
+    for name in shim_libraries():
+        ctypes.CDLL(str(folder / name))
+    shared = ctypes.CDLL(str(folder / "libandroid.so"))
+    shared.ASharedMemory_getSize.restype = ctypes.c_size_t
+    descriptor = shared.ASharedMemory_create(b"test", ctypes.c_size_t(12345))
+    assert shared.ASharedMemory_getSize(descriptor) == 12345
+    versioned = ctypes.CDLL(None).dlvsym
+    versioned.restype = ctypes.c_void_p
+    handle = ctypes.c_void_p(ctypes.CDLL(str(folder / "libc.so"))._handle)
+    dirname = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_char_p)(versioned(handle, b"dirname", b"LIBC"))
+    wanted = {b"/a/b.onnx": b"/a", b"b.onnx": b".", b"/a//b//": b"/a", b"/": b"/", b"": b".", b"/x": b"/", b"a/b": b"a"}
+    assert {path: dirname(path) for path in wanted} == wanted
+    strlen = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_char_p)(versioned(handle, b"strlen", b"LIBC"))
+    assert strlen(b"four") == 4
