@@ -1,12 +1,29 @@
 """`ort-mobile partition`: which nodes an execution provider will take, and why not the others."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from pipeline.cli.options import json_option, words, write_json
 
+if TYPE_CHECKING:
+    from pipeline.partition.answer import ModelAnswer
+
 PROVIDERS = ("nnapi", "coreml-nn", "coreml-mlprogram", "xnnpack")
+
+
+def _draw(answers: "tuple[ModelAnswer, ...]", destination: Path) -> None:
+    from pipeline.errors import ConfigError
+    from pipeline.files import write_bytes
+    from pipeline.partition.draw import draw
+
+    if len(answers) != 1:
+        raise ConfigError(
+            "--svg draws one model", why=f"{len(answers)} are named", remedy="name one model, or leave --svg out"
+        )
+    if not answers[0].error:
+        write_bytes(destination, draw(answers[0]).encode())
 
 
 @click.command()
@@ -68,7 +85,5 @@ def partition(
     if json_to != "-":
         show_answers(answers)
     if svg:
-        from pipeline.report.partition import draw_answer
-
-        draw_answer(answers, svg)
+        _draw(answers, svg)
     ctx.exit(ExitCode.SOME_FAILED if any(answer.error for answer in answers) else ExitCode.DONE)

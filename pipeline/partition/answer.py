@@ -96,6 +96,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     op_type: str
     domain: str
     since_version: int
+    inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...]
     claimed: bool
     partition: int | None = None

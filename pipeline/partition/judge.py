@@ -138,6 +138,7 @@ def _decision(node: Node, group: int | None, refusal: Refusal | None) -> Decisio
         op_type=node.op_type,
         domain=node.domain,
         since_version=node.since_version,
+        inputs=node.inputs,
         outputs=node.outputs,
         claimed=group is not None,
         partition=group,

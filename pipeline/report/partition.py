@@ -59,7 +59,7 @@ def _show(out: Console, answer: ModelAnswer) -> None:
     sizes = ", ".join(str(len(group)) for group in answer.partitions) or "none"
     out.print(f"[bold]{escape(_clean(answer.path))}[/]  {answer.ep}, ONNX Runtime {answer.ort_release}")
     out.print(f"  {answer.claimed} of {answer.nodes} nodes claimed ({coverage(answer):.0%})")
-    out.print(f"  {len(answer.partitions)} partitions, of so many nodes: {sizes}")
+    out.print(f"  partitions: {len(answer.partitions)}, of so many nodes: {sizes}")
     for body in answer.subgraphs:
         out.print(f"  inside {escape(_clean(body.owner))}: {len(body.partitions)} partitions")
     if answer.load and answer.load.error:
