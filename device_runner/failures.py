@@ -64,7 +64,7 @@ TEXTS = (
         FailureKind.PROVIDER_REFUSED,
     ),
     Text(
-        r"bad_?alloc|[Ff]ailed to allocate memory|[Oo]ut of memory|Cannot allocate memory|no memory for",
+        r"bad.alloc|[Ff]ailed to allocate memory|[Oo]ut of memory|Cannot allocate memory|no memory for",
         "the process got no more memory",
         "use a smaller model or batch, an ORT format file with its bytes used directly, or a device with more memory",
         FailureKind.OUT_OF_MEMORY,

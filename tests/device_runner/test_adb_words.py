@@ -1,0 +1,109 @@
+"""What a device is told and what it says: quoting held against real shells, parsing held against nonsense."""
+
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_runner.adb.facts import free_bytes, not_ready, parse_conditions, parse_facts
+from device_runner.adb.quote import LONGEST, remote_command, script
+from device_runner.device import Readiness
+from device_runner.errors import SpecError
+
+SHELLS = [shell for shell in ("sh", "dash", "bash", "mksh", "busybox") if shutil.which(shell)]
+ARGUMENT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@given(
+    arguments=st.lists(
+        ARGUMENT | st.sampled_from(["", "-n", "$(id)", "`id`", "a'b\"c", "\n", "*", "~", "\\"]), max_size=5
+    )
+)
+def test_arguments_arrive_in_any_shell(shell: str, arguments: list[str]) -> None:
+    command = remote_command(["printf", "%s\\0", *arguments, "end"])
+    argv = [shell, "sh", "-c", command] if shell == "busybox" else [shell, "-c", command]
+    said = subprocess.run(argv, capture_output=True, check=True).stdout
+    assert said.split(b"\0")[:-1] == [argument.encode() for argument in (*arguments, "end")]
+
+
+@given(value=ARGUMENT)
+def test_values_never_become_part_of_a_script(value: str) -> None:
+    command = remote_command(script('printf "%s" "$1"', value))
+    assert subprocess.run(["sh", "-c", command], capture_output=True, check=True).stdout == value.encode()
+
+
+@pytest.mark.parametrize("arguments", [[], ["a\0b"], ["x" * (LONGEST + 1)], ["\ud800"]])
+def test_what_no_command_line_can_carry(arguments: list[str]) -> None:
+    with pytest.raises(SpecError):
+        remote_command(arguments)
+
+
+SAMSUNG = """Current Battery Service state:
+  AC powered: true
+  USB powered: false
+  Wireless powered: false
+  Max charging current: 0
+  status: 5
+  level: 43
+  scale: 50
+  temperature: -12
+  mSavedBatteryAsoc: 96
+"""
+
+
+def test_battery_of_a_vendor_with_its_own_scale() -> None:
+    conditions = parse_conditions({"battery": SAMSUNG, "power": "mWakefulness=Dozing"})
+    assert (conditions.battery_percent, conditions.battery_celsius) == (86, -1.2)
+    assert (conditions.charging, conditions.screen_on, conditions.thermal_status) == (True, False, None)
+
+
+def test_nothing_said_is_nothing_known() -> None:
+    conditions = parse_conditions({})
+    assert conditions == type(conditions)()
+    assert parse_facts("adb:1", {}).api_level == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "free"),
+    [
+        ("Filesystem     1K-blocks     Used Available Use% Mounted on\n/dev/x 100 40 60 40% /data\n", 60 * 1024),
+        ("Filesystem 1K-blocks Used Available Use% Mounted on\n/dev/block/long/name\n 100 40 60 40% /data", 60 * 1024),
+        ("df: /x: Permission denied", 0),
+    ],
+)  # fmt: skip
+def test_free_space(text: str, free: int) -> None:
+    assert free_bytes(text) == free
+
+
+KEYS = st.sampled_from(
+    ["ro.build.version.sdk", "ro.product.cpu.abilist", "ro.product.model", "meminfo", "page", "max_khz", "free",
+     "battery", "thermal", "power", "now_khz", "machine"]
+)  # fmt: skip
+NONSENSE = st.text(max_size=80) | st.sampled_from(["9" * 40, "-1", "level: 99999999999", "scale: 0", "\x1b[2J", "²"])
+
+
+@given(st.dictionaries(KEYS, NONSENSE))
+def test_a_device_may_say_anything(said: dict[str, str]) -> None:
+    facts = parse_facts("adb:1", said)
+    assert facts.model.isprintable()
+    assert len(facts.model) <= 200
+    assert facts.api_level >= 0
+    assert facts.battery_percent is None or 0 <= facts.battery_percent <= 100
+
+
+@pytest.mark.parametrize(
+    ("state", "readiness", "advice"),
+    [
+        ("unauthorized", Readiness.UNAUTHORIZED, "dialog"),
+        ("offline", Readiness.OFFLINE, "reconnect"),
+        ("no permissions (user in plugdev group; are your udev rules wrong?)", Readiness.UNUSABLE, "udev"),
+        ("rescue", Readiness.UNUSABLE, "rescue"),
+    ],
+)
+def test_states_have_advice(state: str, readiness: Readiness, advice: str) -> None:
+    facts = not_ready("adb:1", state)
+    assert facts.readiness is readiness
+    assert advice in facts.advice

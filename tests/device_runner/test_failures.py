@@ -1,0 +1,90 @@
+"""Error texts to kinds: each line of the table by a message as ONNX Runtime, a linker or a device says it."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_runner.errors import MissingError, SpecError
+from device_runner.failures import KINDS, TEXTS, explain, failure_of
+from device_runner.result import Failure, FailureKind
+
+K = FailureKind
+SAID = [
+    (K.MODEL_LOAD, "Could not find an implementation for FusedConv(1) node with name 'c'", K.MODEL_LOAD, "kernel"),
+    (K.MODEL_LOAD, "Failed to find kernel for com.microsoft.FusedConv(1)", K.MODEL_LOAD, "kernel"),
+    (K.MODEL_LOAD, "The ORT format model version [4] is not supported in this build 1.31.1.", K.MODEL_LOAD, "version"),
+    (K.MODEL_LOAD, "ORT model verification failed.", K.MODEL_LOAD, "cut off"),
+    (K.MODEL_LOAD, "Load model from a failed:INVALID_PROTOBUF : Protobuf parsing failed.", K.MODEL_LOAD, ".ort"),
+    (K.MODEL_LOAD, "bad allocation", K.OUT_OF_MEMORY, "memory"),
+    (K.MODEL_LOAD, "std::bad_alloc", K.OUT_OF_MEMORY, "memory"),
+    (K.MODEL_LOAD, "Unsupported model IR version: 14, max supported IR version: 13", K.MODEL_LOAD, "IR version"),
+    (K.MODEL_LOAD, "Fatal error: my:Op(-1) is not a registered function/op", K.MODEL_LOAD, "custom domain"),
+    (K.PROVIDER_REFUSED, "XNNPACK execution provider is not supported in this build. ", K.PROVIDER_MISSING, "without"),
+    (K.PROVIDER_REFUSED, "Unknown provider name 'x'. Currently supported values are", K.PROVIDER_MISSING, "name"),
+    (K.PROVIDER_REFUSED, "Both NNAPI_FLAG_CPU_DISABLED and NNAPI_FLAG_CPU_ONLY are set", K.BAD_OPTIONS, "exclude"),
+    (K.MODEL_LOAD, "Number of affinities does not equal to thread_pool_size minus one", K.BAD_OPTIONS, "parse"),
+    (K.RUN_ERROR, "Invalid rank for input: x Got: 1 Expected: 2", K.BAD_INPUT, "shape"),
+    (K.RUN_ERROR, "Unexpected input data type. Actual: (tensor(double))", K.BAD_INPUT, "type"),
+    (K.MISSING_LIBRARY, "x.so: cannot open shared object file: No such file", K.MISSING_LIBRARY, "not there"),
+    (K.MISSING_LIBRARY, 'dlopen failed: library "libc++_shared.so" not found', K.MISSING_LIBRARY, "needs"),
+    (K.MISSING_LIBRARY, "x.so: wrong ELF class: ELFCLASS32", K.WRONG_LIBRARY, "processor"),
+    (K.MISSING_LIBRARY, '"x" is for EM_AARCH64 (183) instead of EM_X86_64', K.WRONG_LIBRARY, "processor"),
+    (
+        K.MISSING_LIBRARY, "program alignment (4096) cannot be smaller than system page size (16384)",
+        K.WRONG_LIBRARY, "16 KB",
+    ),
+    (K.MISSING_LIBRARY, "/lib/libc.so.6: version `GLIBC_2.38' not found", K.WRONG_LIBRARY, "newer system"),
+    (K.MISSING_LIBRARY, "version `VERS_1.23.2' not found", K.WRONG_LIBRARY, "mixed"),
+    (K.DEVICE_ERROR, "write: No space left on device", K.NO_SPACE, "full"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "message", "becomes", "cause"), SAID)
+def test_texts_become_kinds_with_cause_and_remedy(kind: K, message: str, becomes: K, cause: str) -> None:
+    failure = explain(Failure(kind=kind, message=message))
+    assert failure.kind is becomes
+    assert cause in failure.cause
+    assert failure.remedy
+
+
+def test_a_crash_stays_a_crash_whatever_was_said_before_it() -> None:
+    assert explain(Failure(kind=K.CRASH, message="SIGABRT; stderr: std::bad_alloc")).kind is K.CRASH
+
+
+def test_what_the_reporter_knows_stays() -> None:
+    failure = explain(Failure(kind=K.MODEL_LOAD, message="ORT model verification failed.", cause="c", remedy="r"))
+    assert (failure.cause, failure.remedy) == ("c", "r")
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_every_kind_has_words_of_its_own(kind: K) -> None:
+    assert all(KINDS[kind])
+    assert explain(Failure(kind=kind, message="nothing known")).remedy
+
+
+def test_the_table_is_well_formed() -> None:
+    for text in TEXTS:
+        re.compile(text.fragment)
+        assert text.cause
+        assert text.remedy
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (SpecError("a"), K.BAD_OPTIONS),
+        (MissingError("a"), K.MISSING_LIBRARY),
+        (OSError(28, "No space left on device"), K.NO_SPACE),
+    ],
+)
+def test_errors_on_the_way_become_failures(error: Exception, kind: K) -> None:
+    assert failure_of(error).kind is kind
+
+
+@given(st.text(max_size=200), st.sampled_from(list(FailureKind)))
+def test_any_text_is_explained(message: str, kind: K) -> None:
+    failure = explain(Failure(kind=kind, message=message))
+    assert failure.message == message
+    assert failure.cause

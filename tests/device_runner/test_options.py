@@ -1,0 +1,100 @@
+"""The lattice of run options: what is legal anywhere and on a device, and the reason for everything else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_runner.device import DeviceFacts
+from device_runner.options import DEVICE_RULES, RULES, illegal, impossible_here, legal_runs, subsets
+from device_runner.result import FailureKind
+from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
+
+FP16, NCHW, NO_CPU, ONLY_CPU = NnapiFlag.USE_FP16, NnapiFlag.USE_NCHW, NnapiFlag.CPU_DISABLED, NnapiFlag.CPU_ONLY
+
+
+def phone(level: int) -> DeviceFacts:
+    return DeviceFacts(name="adb:1", platform="android", api_level=level, abis=("arm64-v8a",), nnapi=level >= 27)
+
+
+MAC = DeviceFacts(name="local", platform="macos")
+LINUX = DeviceFacts(name="local", platform="linux")
+AFFINITIES = {"session.intra_op_thread_affinities": "1;2"}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (RunOptions(provider="nnapi", flags=(NO_CPU, ONLY_CPU)), "contradict"),
+        (RunOptions(provider="xnnpack", flags=(FP16,)), "flags are NNAPI's"),
+        (RunOptions(provider="nnapi", provider_options={"a": "b"}), "no options of its own"),
+        (RunOptions(session_config={"session.disable_cpu_ep_fallback": "1"}), "forbids the CPU"),
+        (RunOptions(inter_op_threads=2), "parallel"),
+        (RunOptions(intra_op_threads=2, session_config=AFFINITIES), "one group fewer"),
+        (RunOptions(session_config={"": "x"}), "empty"),
+    ],
+)
+def test_what_is_illegal_anywhere(options: RunOptions, reason: str) -> None:
+    failure = illegal(options)
+    assert failure
+    assert failure.kind is FailureKind.BAD_OPTIONS
+    assert reason in failure.message
+    assert failure.remedy
+
+
+@pytest.mark.parametrize(
+    ("options", "facts", "reason"),
+    [
+        (RunOptions(provider="nnapi"), phone(26), "NNAPI needs 27"),
+        (RunOptions(provider="nnapi"), MAC, "CoreML"),
+        (RunOptions(provider="coreml"), phone(30), "Apple"),
+        (RunOptions(provider="nnapi", flags=(NCHW,)), phone(28), "USE_NCHW needs 29"),
+        (RunOptions(provider="nnapi", flags=(NO_CPU,)), phone(28), "CPU_DISABLED needs 29"),
+    ],
+)
+def test_what_a_device_cannot(options: RunOptions, facts: DeviceFacts, reason: str) -> None:
+    failure = impossible_here(options, facts)
+    assert failure
+    assert failure.kind is FailureKind.WRONG_DEVICE
+    assert reason in failure.message
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        (RunOptions(provider="nnapi", flags=(FP16, NCHW, NO_CPU)), phone(29)),
+        (RunOptions(provider="nnapi", flags=(FP16, ONLY_CPU)), phone(27)),
+        (RunOptions(provider="nnapi"), LINUX),
+        (RunOptions(provider="coreml", provider_options={"ModelFormat": "MLProgram"}), MAC),
+        (RunOptions(intra_op_threads=3, session_config=AFFINITIES), phone(26)),
+        (RunOptions(inter_op_threads=2, execution_mode=ExecutionMode.PARALLEL), phone(30)),
+    ],
+)
+def test_what_can_run(options: RunOptions, facts: DeviceFacts) -> None:
+    assert impossible_here(options, facts) is None
+
+
+def test_every_set_of_flags_once_smallest_first() -> None:
+    sets = list(subsets())
+    assert len(set(sets)) == len(sets) == 16
+    assert sets[0] == ()
+    assert [len(flags) for flags in sets] == sorted(len(flags) for flags in sets)
+
+
+@pytest.mark.parametrize(("level", "legal"), [(26, 0), (27, 4), (28, 4), (29, 12), (35, 12)])
+def test_the_flag_matrix_expands_to_the_legal_runs_only(level: int, legal: int) -> None:
+    matrix = [RunOptions(provider="nnapi", flags=flags) for flags in subsets()]
+    runs, refused = legal_runs([*matrix, *matrix], phone(level))
+    assert len(runs) == legal
+    assert len(refused) == 2 * (16 - legal)
+    assert all(one.failure.message and one.failure.remedy for one in refused)
+
+
+@given(level=st.integers(21, 40), flags=st.lists(st.sampled_from(list(NnapiFlag)), unique=True))
+def test_more_api_levels_never_forbid(level: int, flags: list[NnapiFlag]) -> None:
+    options = RunOptions(provider="nnapi", flags=tuple(flags))
+    if impossible_here(options, phone(level)) is None:
+        assert impossible_here(options, phone(level + 1)) is None
+
+
+def test_every_rule_has_a_reason_and_a_remedy() -> None:
+    assert all(rule.reason and rule.remedy for rule in (*RULES, *DEVICE_RULES))
