@@ -1,7 +1,8 @@
 """The picture of a partitioned graph."""
 
+from itertools import pairwise
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ def test_picture_names_nodes_and_reasons(tmp_path: Path) -> None:
     made = chain("Relu", "Erf", "Relu")
     made.graph.node[1].name = "\x1b<&>"
     made.graph.node[1].output[0] = made.graph.node[2].input[0] = "a\n<b>\x00"
-    root = ElementTree.fromstring(draw(answer(made, tmp_path, NNAPI)))
+    root = ET.fromstring(draw(answer(made, tmp_path, NNAPI)))
     groups = root.findall(f"{SVG}g")
     assert [group.get("class") for group in groups] == ["claimed", "refused", "claimed"]
     fills = [group.find(f"{SVG}rect").get("fill") for group in groups]  # type: ignore[union-attr] # every box has one
@@ -43,4 +44,4 @@ def test_boxes_of_a_layer_do_not_overlap(parents: list[list[int]]) -> None:
         rows.setdefault(layer, []).append((x - widths[node] / 2, x + widths[node] / 2))
     for row in rows.values():
         row.sort()
-        assert all(left[1] < right[0] for left, right in zip(row, row[1:], strict=False))
+        assert all(left[1] < right[0] for left, right in pairwise(row))
