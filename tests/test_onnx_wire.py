@@ -63,7 +63,7 @@ def test_every_way_of_storing_floats_keeps_its_values(values: list[float], way: 
     [
         helper.make_tensor("w", TensorProto.INT32, [3], [1, 2, 300]),
         helper.make_tensor("w", TensorProto.INT64, [2], [1, -1]),
-        helper.make_tensor("w", TensorProto.STRING, [1], ["text"]),
+        TensorProto(name="w", data_type=TensorProto.STRING, dims=[1], string_data=[b"text"]),
         TensorProto(name="w", data_type=TensorProto.FLOAT16, dims=[1], float_data=[1.0]),
         TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], float_data=[1.0, 2.0], raw_data=bytes(8)),
     ],

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
 from pipeline.convert.cache import Cache, Made, cache_key
@@ -37,9 +38,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     if model.weights:
         return_freed_memory()
     optimizer = Optimizer(model, Workshop(folder=work, where=model.source.name))
-    with clock("digest"):
-        content = content_digest(model, optimizer.digests(model.weights))
-    maker = _Maker(request, content, optimizer, clock)
+    maker = _Maker(request, optimizer, clock)
     with clock("check"):
         optimizer.check()
     refused, wanted = _plan(request, maker.target, maker.installed)
@@ -47,7 +46,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     made.sort(key=lambda one: request.variants.index(one[0]))
     return ConvertResult(
         model=request.source.name,
-        content_digest=content,
+        content_digest=maker.content,
         artifacts=tuple(maker.place(*one, dict(model.operators)) for one in made),
         failures=(*refused, *failures),
         dynamic=model.dynamic,
@@ -116,11 +115,10 @@ def _failure(variant: Variant, error: ModelError, where: str) -> VariantFailure:
 class _Maker:
     """Makes the file of each optimization, from the cache where it can; equal files are one file."""
 
-    def __init__(self, request: ConvertRequest, content: str, optimizer: Optimizer, clock: _Clock) -> None:
+    def __init__(self, request: ConvertRequest, optimizer: Optimizer, clock: _Clock) -> None:
         import onnxruntime
 
         self.request = request
-        self.content = content
         self.optimizer = optimizer
         self.clock = clock
         self.reused = 0
@@ -131,9 +129,16 @@ class _Maker:
         self.written: dict[str, tuple[Made, Path]] = {}
         self.syncing: dict[Path, Future[None]] = {}
 
+    @cached_property
+    def content(self) -> str:
+        """The digest of all that is converted. Without a cache nobody needs it before the end."""
+        model = self.optimizer.model
+        with self.clock("digest"):
+            return content_digest(model, self.optimizer.digests(model.weights))
+
     def make(self, settings: SessionSettings, disk: Executor) -> tuple[Made, Path]:
         """The file of an optimization, somewhere on this disk. ModelError when onnxruntime refuses the model."""
-        key = cache_key(self.content, settings, self.wheel)
+        key = cache_key(self.content, settings, self.wheel) if self.cache else ""
         with self.clock("cache"):
             found = self.cache.find(key) if self.cache else None
         if found:

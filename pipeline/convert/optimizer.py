@@ -1,6 +1,7 @@
 """All optimizations that the variants of one model need, none of them twice."""
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
 import msgspec
@@ -33,6 +34,9 @@ class Optimizer:
         self.model = model
         self.shop = shop
         self._digests: dict[ByteRange, str] = {}
+        hasher = ThreadPoolExecutor(1)
+        self._first = hasher.submit(range_digests, set(model.weights.values()))  # while onnxruntime optimizes
+        hasher.shutdown(wait=False)
 
     def parts(self, settings: SessionSettings) -> OrtParts:
         """The optimized model, ready to be written. ModelError when onnxruntime refuses it."""
@@ -56,7 +60,8 @@ class Optimizer:
             check_constants(computed, self._plain.read(), self.shop.where)
 
     def digests(self, weights: Mapping[str, ByteRange]) -> dict[str, str]:
-        """sha256 of the bytes of weights, by name; each range is read once."""
+        """sha256 of the bytes of weights, by name; each range is read once, those of the model from the start on."""
+        self._digests |= self._first.result()
         self._digests |= range_digests(set(weights.values()) - self._digests.keys())
         return {name: self._digests[place] for name, place in weights.items()}
 
