@@ -170,11 +170,13 @@ def write_configs(output: Path, artifacts: Sequence[Artifact]) -> tuple[Path, ..
 
 def config_texts(files: Sequence[Path], providers: Sequence[str] = ()) -> dict[str, str]:
     """Both operator configs of some artifacts by their file names: the union of what each needs."""
-    from pipeline.ort_format import read_ort
-    from pipeline.required_ops import from_needs, needs_of, render
+    from pipeline.required_ops import from_needs, render
+    from pipeline.required_ops.artifacts import needs_of_artifacts
 
     distinct = {(file.stat().st_dev, file.stat().st_ino): file for file in files}  # equal artifacts are one file
-    needs = {need for file in distinct.values() for need in needs_of(read_ort(file), providers=providers)}
-    return {
-        name: render(from_needs(needs, types=types)) for name, types in ((CONFIG_FILE, False), (TYPED_CONFIG_FILE, True))
-    }
+    found, errors = needs_of_artifacts(distinct.values(), providers=providers)
+    if errors:
+        raise errors[0]
+    needs = {need for artifact in found for need in artifact.needs}
+    kinds = {CONFIG_FILE: False, TYPED_CONFIG_FILE: True}
+    return {name: render(from_needs(needs, types=types)) for name, types in kinds.items()}

@@ -37,7 +37,7 @@ from pipeline.ort_format.values import (
 
 IDENTIFIER = b"ORTM"
 CHECKPOINT_IDENTIFIER = b"ODTC"
-MAX_GRAPH_DEPTH = 128
+MAX_GRAPH_DEPTH = 64
 MAX_TYPE_DEPTH = 32
 ABSENT_NODE = 0xFFFFFFFF
 """Node index of an optional node that a runtime optimization did not find."""

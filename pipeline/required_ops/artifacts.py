@@ -29,21 +29,37 @@ def needs_of_artifacts(
     One artifact with saved optimizations makes the build an extended one, and so for all. Raises ConfigError for
     paths without artifacts.
     """
-    models: list[tuple[str, OrtModel]] = []
+    read: list[_Read] = []
     errors: list[ModelError] = []
     for source in find_models(paths, SUFFIXES):
         try:
-            models.append((source.name, _read(source)))
+            read.append(_needs_either_way(source, providers))
         except ModelError as error:
-            errors.append(error)
-    extended = extended or bool(providers) or any(replays(model) for _, model in models)
-    found = []
-    for name, model in models:
-        try:
-            found.append(ArtifactNeeds(name=name, needs=needs_of(model, providers=providers, extended=extended)))
-        except ModelError as error:
-            errors.append(ModelError(error.what, where=name, why=error.why, remedy=error.remedy))
+            errors.append(ModelError(error.what, where=source.name, why=error.why, remedy=error.remedy))
+    extended = extended or bool(providers) or any(artifact.replays for artifact in read)
+    found = [
+        ArtifactNeeds(name=artifact.name, needs=artifact.extended if extended else artifact.plain) for artifact in read
+    ]
     return found, errors
+
+
+class _Read(msgspec.Struct, frozen=True, kw_only=True):
+    """The needs in both kinds of build, because the last artifact may decide which kind it is."""
+
+    name: str
+    replays: bool
+    plain: Needs
+    extended: Needs
+
+
+def _needs_either_way(source: SourceModel, providers: Sequence[str]) -> _Read:
+    model = _read(source)
+    return _Read(
+        name=source.name,
+        replays=replays(model),
+        plain=needs_of(model, providers=providers),
+        extended=needs_of(model, providers=providers, extended=True),
+    )
 
 
 def _read(source: SourceModel) -> OrtModel:
@@ -51,7 +67,4 @@ def _read(source: SourceModel) -> OrtModel:
     if not source.member:
         return read_ort(Path(source.path))
     with tempfile.TemporaryDirectory(prefix="ort-mobile-") as folder:
-        try:
-            return read_ort(Spool(source, Path(folder)).fetch_model())
-        except ModelError as error:
-            raise ModelError(error.what, where=source.name, why=error.why, remedy=error.remedy) from error
+        return read_ort(Spool(source, Path(folder)).fetch_model())

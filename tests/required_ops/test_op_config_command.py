@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ort_models import converted
+from ort_models import convert, converted, parsed
 
 from pipeline.cli.main import main
 from pipeline.required_ops import RequiredOps, parse, read_config
@@ -73,6 +73,21 @@ def test_create_for_a_provider_adds_its_layout_change(folder: Path, run: Run) ->
     changed = parse(run("create", source, "--provider", "nnapi")[1], "x")
     assert "Transpose" in {op for _, op in changed.difference(plain).operator_keys()}
     assert parse(run("create", source, "--provider", "coreml")[1], "x") == plain
+
+
+def test_saved_optimizations_of_one_artifact_make_the_build_optimize_all(tmp_path: Path, run: Run) -> None:
+    """Such a build turns the other artifact's quantized nodes to NHWC as well."""
+    text = """
+        g (uint8[1, 1, 4, 4] x) => (uint8[1, 1, 2, 2] y)
+        <float s = {0.1}, uint8 z = {128}, uint8[1, 1, 3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}> {
+            y = QLinearConv (x, s, z, w, s, z, s, z)
+        }"""
+    other = convert(parsed(text), tmp_path / "quantized.ort")
+    saved = converted(tmp_path, "conv_relu", level="extended", runtime=True)
+    assert "Transpose" not in run("create", other)[1]
+    assert "Transpose" in run("create", other, "--extended")[1]
+    for order in ([other, saved], [saved, other]):
+        assert 'com.microsoft;1;FusedConv,QLinearConv{"inputs": {"0": ["uint8_t"]}}' in run("create", *order)[1]
 
 
 def test_create_with_globally_allowed_types_is_proven(folder: Path, tmp_path: Path, run: Run) -> None:
