@@ -8,8 +8,8 @@ from pipeline.partition.checks import show, show_shape
 from pipeline.partition.claim import Claim, refuse_all, without
 from pipeline.partition.coreml_conv import LARGEST, too_long
 from pipeline.partition.coreml_index import MAX_RANK
-from pipeline.partition.coreml_table import ELEMENTWISE, LAYERS, SHAPES
-from pipeline.partition.coreml_types import BOTH, model_format
+from pipeline.partition.coreml_table import ELEMENTWISE, LAYERS, SHAPES, later_in_mlprogram
+from pipeline.partition.coreml_types import model_format
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.grouping import Wave, group_by_waves
 from pipeline.partition.releases import MAX_VERSION, by_release
@@ -52,16 +52,16 @@ TABLE: Table = {
     **ELEMENTWISE,
     **LAYERS,
     **SHAPES,
-    "Cast": Rule(formats=BOTH, types=(types.cast,), checks=(_cast,)),
+    **later_in_mlprogram("Cast", Rule(types=(types.cast,), checks=(_cast,))),
 }
 
 
 def refusal(case: Case) -> Refusal | None:
     """The checks that every node passes through, in the order of ep_rules E.2."""
     rule = rule_of(TABLE, case.node.op_type, case.settings)
-    chosen = model_format(case.settings)
     if rule is None:
-        return Refusal("op", f"ONNX Runtime's CoreML has no {case.node.op_type}", "replace it by operators that it has")
+        return _no_row(case)
+    chosen = model_format(case.settings)
     if chosen not in rule.formats:
         other = rule.formats[0]
         return Refusal(
@@ -73,6 +73,18 @@ def refusal(case: Case) -> Refusal | None:
         or _inputs(case)
         or first_refusal(case, rule.types)
         or first_refusal(case, rule.checks)
+    )
+
+
+def _no_row(case: Case) -> Refusal:
+    op_type, release = case.node.op_type, case.settings.ort_release
+    found = TABLE.get(op_type, ())
+    later = [row.release for row in ((found,) if isinstance(found, Rule) else found) if row.release > release]
+    if not later:
+        return Refusal("op", f"ONNX Runtime's CoreML has no {op_type}", "replace it by operators that it has")
+    first = ".".join(str(part) for part in min(later))
+    return Refusal(
+        "op", f"ONNX Runtime's CoreML has {op_type} from release {first} on", f"ship release {first} or later"
     )
 
 

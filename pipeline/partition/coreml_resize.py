@@ -81,7 +81,7 @@ def _scales(case: Case, scales: Sequence[float], axes: Sequence[int]) -> Refusal
 
 def _factors(case: Case, size: Sequence[int], scales: Sequence[float]) -> Refusal | None:
     if min(scales) >= 1:
-        taken = all(scale == int(scale) for scale in scales)
+        taken = all(float(scale).is_integer() for scale in scales)
     elif max(scales) <= 1:
         taken = mlprogram(case) and all(shrinks_evenly(dim, scale) for dim, scale in zip(size, scales, strict=True))
     else:

@@ -40,7 +40,7 @@ def wide_types(case: Case) -> frozenset[str]:
     if not mlprogram(case):
         return frozenset()
     if settings.ort_release < (1, 22):
-        return frozenset({"f16"})
+        return frozenset({"f16"} if settings.ort_release >= (1, 20) else ())
     built = settings.ort_release >= (1, 24) and settings.coreml6_types
     return frozenset({"f16", "i64"}) if built else frozenset()
 
