@@ -43,12 +43,14 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
         optimizer.check()
     refused, wanted = _plan(request, maker.target, maker.installed)
     made, failures = _make_all(maker, wanted)
+    failures += refused
     made.sort(key=lambda one: request.variants.index(one[0]))
+    failures.sort(key=lambda failure: request.variants.index(failure.variant))
     return ConvertResult(
         model=request.source.name,
         content_digest=maker.content,
         artifacts=tuple(maker.place(*one, dict(model.operators)) for one in made),
-        failures=(*refused, *failures),
+        failures=tuple(failures),
         dynamic=model.dynamic,
         reused=maker.reused,
         timings_ns=clock.spent_ns,

@@ -1,11 +1,13 @@
 """Make onnxruntime sessions that do nothing but optimize a model and save it."""
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.convert.ort_messages import explain
 from pipeline.convert.rules import SessionSettings
+from pipeline.errors import MissingError
 from pipeline.variant import Level
 
 LEVELS = {
@@ -22,6 +24,7 @@ SAVE_ONLY = {
     "session.inter_op.allow_spinning": "0",
 }
 FATAL_ONLY = 4
+SPARE_BYTES = 1 << 20
 M_MMAP_THRESHOLD = -3
 MMAP_THRESHOLD_BYTES = 1 << 20
 
@@ -38,7 +41,8 @@ def save_optimized(
     """Optimize a serialized ModelProto for the CPU provider and save it to `target`.
 
     `extra` are further session config entries. onnxruntime's low-level class is used because the public one answers a
-    failure by trying the same thing again. ModelError with onnxruntime's reason when it refuses the model.
+    failure by trying the same thing again. ModelError with onnxruntime's reason when it refuses the model,
+    MissingError when the disk is full.
     """
     from onnxruntime.capi import _pybind_state as ort
 
@@ -61,7 +65,16 @@ def save_optimized(
         session = ort.InferenceSession(options, model, False, False)
         session.initialize_session(["CPUExecutionProvider"], [{}], _left_out(settings))
     except ort_errors(ort) as error:
+        _check_disk(target, len(model))
         raise explain(error, where) from error
+
+
+def _check_disk(target: Path, size_bytes: int) -> None:
+    """MissingError when a file of the model's size does not fit any more: onnxruntime then says little of use."""
+    free = shutil.disk_usage(target.parent).free
+    if free < size_bytes + SPARE_BYTES:
+        raise MissingError("cannot write", where=str(target.parent), why=f"the disk is full: {free} bytes are free",
+                           remedy="free some space on that disk, or choose another folder with --output")  # fmt: skip
 
 
 def return_freed_memory() -> None:

@@ -1,0 +1,255 @@
+"""One model to all its artifacts: what they hold, nothing done twice, errors where they belong."""
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx_samples import conv_bn, linear, make, quantized, save, value
+
+from pipeline.convert import ConvertRequest, ConvertResult, convert_model
+from pipeline.convert.digest import file_digest
+from pipeline.errors import ConfigError, MissingError, ModelError
+from pipeline.files import sha256_of
+from pipeline.model_sources import SourceModel
+from pipeline.ort_format import operator_histogram, read_ort
+from pipeline.variant import Level, Style, Variant
+from pipeline.workers import Task, run_tasks
+
+ROOT = Path(__file__).resolve().parents[2]
+MNIST = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
+EIGHT = tuple(Variant(level=level, style=style) for level in Level if level is not Level.LAYOUT for style in Style)
+
+
+def request(path: Path, folder: Path, variants: tuple[Variant, ...] = EIGHT, cache: str = "") -> ConvertRequest:
+    return ConvertRequest(
+        source=SourceModel(path=str(path)), variants=variants, stem="m", output_folder=str(folder / "out"),
+        work_folder=str(folder / "work"), cache_folder=cache and str(folder / cache),
+    )  # fmt: skip
+
+
+def convert(path: Path, folder: Path, variants: tuple[Variant, ...] = EIGHT, cache: str = "") -> ConvertResult:
+    return convert_model(request(path, folder, variants, cache))
+
+
+def operators(result: ConvertResult, name: str) -> dict[str, int]:
+    return next(a.operators for a in result.artifacts if a.variant.name == name)
+
+
+def test_the_facts_of_the_mnist_topology(tmp_path: Path) -> None:
+    result = convert(MNIST, tmp_path)
+    source = result.artifacts[0].source_operators
+    assert source["ai.onnx:Conv"] == 2
+    assert source["ai.onnx:Add"] == 3
+    assert source["ai.onnx:Reshape"] == 2
+    assert operators(result, "none-fixed") == source
+    basic = operators(result, "basic-fixed")
+    assert basic == {
+        "ai.onnx:Conv": 2, "ai.onnx:Gemm": 1, "ai.onnx:MaxPool": 2, "ai.onnx:Relu": 2, "ai.onnx:Reshape": 1,
+    }, "Conv+Add merged, MatMul+Add is Gemm, one Reshape folded"  # fmt: skip
+    extended = operators(result, "extended-fixed")
+    assert extended["com.microsoft:FusedConv"] == 2
+    assert "ai.onnx:Relu" not in extended
+    assert operators(result, "extended-runtime") == basic
+
+
+def test_every_artifact_is_what_it_says(tmp_path: Path) -> None:
+    result = convert(save(quantized(), tmp_path / "q.onnx"), tmp_path)
+    assert [a.variant for a in result.artifacts] == list(EIGHT)
+    for artifact in result.artifacts:
+        file = tmp_path / "out" / artifact.file
+        assert artifact.file == f"m.{artifact.variant.name}.ort"
+        assert (artifact.size_bytes, artifact.sha256) == (file.stat().st_size, sha256_of(file))
+        assert artifact.semantic_digest == file_digest(file)
+        assert artifact.operators == operator_histogram(file)
+    records = read_ort(tmp_path / "out" / "m.all-runtime.ort").graph.runtime_optimizations
+    assert {r.optimizer for r in records} == {"QDQSelectorActionTransformer"}
+
+
+def test_equal_files_are_one_file(tmp_path: Path) -> None:
+    result = convert(save(linear(), tmp_path / "m.onnx"), tmp_path)
+    inodes: dict[str, set[int]] = {}
+    for artifact in result.artifacts:
+        inodes.setdefault(artifact.sha256, set()).add((tmp_path / "out" / artifact.file).stat().st_ino)
+    assert len(inodes) < len(result.artifacts)
+    assert all(len(files) == 1 for files in inodes.values())
+
+
+def test_artifacts_compute_what_the_model_computes(tmp_path: Path) -> None:
+    import onnxruntime
+
+    path = save(conv_bn(), tmp_path / "m.onnx")
+    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8), dtype=np.float32)
+    expected = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    for artifact in convert(path, tmp_path).artifacts:
+        session = onnxruntime.InferenceSession(
+            str(tmp_path / "out" / artifact.file), providers=["CPUExecutionProvider"]
+        )
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=2e-4, atol=2e-4)
+
+
+SCRIPT = """
+import os, sys, time
+os.umask(int(sys.argv[3], 8)); time.tzset()
+from collections.abc import Iterator
+from pathlib import Path
+from test_engine import convert
+for artifact in convert(Path(sys.argv[1]), Path(sys.argv[2])).artifacts:
+    print(artifact.file, artifact.sha256, artifact.semantic_digest)
+"""
+
+
+def test_bytes_depend_on_nothing_but_the_model(tmp_path: Path) -> None:
+    path = save(quantized(), tmp_path / "q.onnx")
+    answers = set()
+    for number, (umask, zone, locale) in enumerate([("022", "UTC", "C"), ("077", "Asia/Tokyo", "tr_TR.UTF-8")]):
+        folder = tmp_path / f"folder {number}"
+        folder.mkdir()
+        python_path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "convert")])
+        environment = {
+            **os.environ,
+            "TZ": zone,
+            "LC_ALL": locale,
+            "PYTHONPATH": python_path,
+            "PYTHONHASHSEED": str(number),
+        }
+        command = [sys.executable, "-c", SCRIPT, str(path), str(folder), umask]
+        answers.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+        assert (folder / "out" / "m.none-fixed.ort").stat().st_mode & 0o777 == 0o666 & ~int(umask, 8)
+    assert len(answers) == 1
+
+
+def test_unchanged_models_are_not_converted_again(tmp_path: Path) -> None:
+    path = save(linear(), tmp_path / "m.onnx")
+    first = convert(path, tmp_path, cache="cache")
+    again = convert(path, tmp_path, cache="cache")
+    assert (first.reused, again.reused) == (0, 5)
+    assert again.artifacts == first.artifacts
+    assert "optimize" not in again.timings_ns
+    save(linear(seed=7), path)
+    assert convert(path, tmp_path, cache="cache").reused == 0
+
+
+@pytest.mark.parametrize("harm", ["changed", "cut", "gone", "entry"])
+def test_a_cache_that_was_harmed_is_not_believed(tmp_path: Path, harm: str) -> None:
+    path = save(linear(), tmp_path / "m.onnx")
+    first = convert(path, tmp_path, cache="cache")
+    for file in sorted((tmp_path / "cache" / ("entries" if harm == "entry" else "objects")).iterdir()):
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.unlink()
+        if harm != "gone":
+            file.write_bytes(content if harm == "changed" else content[:40])
+    again = convert(path, tmp_path, cache="cache")
+    assert again.reused < 5, "only what this very run has made anew"
+    assert again.artifacts == first.artifacts
+    assert all(sha256_of(tmp_path / "out" / a.file) == a.sha256 for a in again.artifacts)
+
+
+def failing() -> onnx.ModelProto:
+    """A model whose operator exists in no opset."""
+    return make([helper.make_node("Reluu", ["x"], ["y"])], [value("x", [1])], [value("y", [1])], [])
+
+
+def test_what_onnxruntime_refuses_is_told_for_every_variant(tmp_path: Path) -> None:
+    result = convert(save(failing(), tmp_path / "m.onnx"), tmp_path)
+    assert result.artifacts == ()
+    assert [f.variant for f in result.failures] == list(EIGHT)
+    for failure in result.failures:
+        assert "Reluu" in failure.what
+        assert failure.remedy
+        assert not failure.skipped
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_what_the_target_lacks_is_skipped_and_the_rest_is_done(tmp_path: Path) -> None:
+    variants = (Variant(level=Level.LAYOUT), Variant(level=Level.BASIC))
+    asked = msgspec.structs.replace(request(MNIST, tmp_path, variants), release="1.22")
+    result = convert_model(asked)
+    assert [a.variant.name for a in result.artifacts] == ["basic-fixed"]
+    assert [(f.variant.name, f.skipped) for f in result.failures] == [("layout-fixed", True)]
+    assert "1.23" in result.failures[0].why
+
+
+def test_open_dimensions_are_told_and_fixed(tmp_path: Path) -> None:
+    path = save(linear(), tmp_path / "m.onnx")
+    asked = request(path, tmp_path, EIGHT[:1])
+    assert convert_model(asked).dynamic == ("x[0] batch",)
+    fixed = convert_model(msgspec.structs.replace(asked, fixed_dimensions={"batch": 3}))
+    assert fixed.dynamic == ()
+    with pytest.raises(ConfigError, match="no open dimension"):
+        convert_model(msgspec.structs.replace(asked, fixed_dimensions={"bath": 3}))
+
+
+def test_the_app_is_told_to_replay_what_was_recorded(tmp_path: Path) -> None:
+    asked = request(MNIST, tmp_path, (Variant(level=Level.ALL, style=Style.RUNTIME), Variant(level=Level.ALL)))
+    for release, options in (("1.29", {}), ("1.30", {"session.enable_saved_runtime_optimizations": "1"})):
+        runtime, fixed = convert_model(msgspec.structs.replace(asked, release=release)).artifacts
+        assert runtime.session_options == options
+        assert fixed.session_options == {}
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(Exception, match="cannot write") as caught:
+        convert(MNIST, tmp_path)
+    assert "a file stands where a folder is needed" in str(vars(caught.value)["remedy"])
+
+
+def limited(asked: ConvertRequest) -> ConvertResult:
+    """Convert where no file may grow over 50 kB."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+    return convert_model(asked)
+
+
+def test_a_file_that_cannot_grow_leaves_nothing_half_written(tmp_path: Path) -> None:
+    asked = request(save(linear(), tmp_path / "m.onnx"), tmp_path)
+    outcome = next(iter(run_tasks(limited, ConvertResult, [Task(label="m", request=asked)])))
+    assert outcome.value is not None
+    assert outcome.value.artifacts == ()
+    assert all("could not be written" in failure.what for failure in outcome.value.failures)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small file system here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_is_one_clear_error_and_nothing_half_written(tiny_disk: Path, tmp_path: Path) -> None:
+    path = save(linear(512), tmp_path / "m.onnx")
+    with pytest.raises(MissingError) as caught:
+        convert(path, tiny_disk)
+    assert "full" in caught.value.why or "No space left" in caught.value.why
+    assert "free some space" in caught.value.remedy
+    assert list((tiny_disk / "out").iterdir()) == []
+
+
+def test_impossible_constants_and_endless_functions_are_refused(tmp_path: Path) -> None:
+    shape = onnx.numpy_helper.from_array(np.array([1 << 40], np.int64), "shape")
+    bomb = make([helper.make_node("ConstantOfShape", ["shape"], ["y"])], [], [value("y", None)], [shape])
+    with pytest.raises(ModelError, match="impossible size"):
+        convert(save(bomb, tmp_path / "bomb.onnx"), tmp_path)
+    deep = make([helper.make_node("F0", ["x"], ["y"], domain="f")], [value("x", [1])], [value("y", [1])], [])
+    deep.opset_import.append(helper.make_opsetid("f", 1))
+    for depth in range(150):
+        body = [helper.make_node(f"F{depth + 1}", ["a"], ["b"], domain="f")]
+        deep.functions.append(helper.make_function("f", f"F{depth}", ["a"], ["b"], body, list(deep.opset_import)))
+    with pytest.raises(ModelError, match="nested too deep"):
+        convert(save(deep, tmp_path / "deep.onnx"), tmp_path)
