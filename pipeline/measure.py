@@ -17,7 +17,7 @@ import msgspec
 from device_runner.device import Device
 from device_runner.result import FailureKind, RunResult, Status
 from device_runner.spec import RunSpec
-from pipeline.campaign import Inputs, Lane, order_of_round, spec_id, spec_of
+from pipeline.campaign import Inputs, Lane, lane_id, order_of_round, spec_id, spec_of
 from pipeline.config import MeasureConfig
 from pipeline.store import REPEATED, RunRecord, Store
 from pipeline.summary import OutputCheck
@@ -41,7 +41,7 @@ class Plan:
     libraries: Mapping[str, str | None]
     judge: Callable[[Lane, RunResult], tuple[OutputCheck, ...]]
     predictions: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    """Lane key to what is expected of it."""
+    """Lane id to what is expected of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class _Worker:
             spec=spec,
             result=result,
             checks=checks,
-            prediction=self.plan.predictions.get(lane.key),
+            prediction=self.plan.predictions.get(lane_id(lane)),
         )
 
     def _learn(self, lane: Lane, result: RunResult) -> str:

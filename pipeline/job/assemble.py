@@ -1,11 +1,12 @@
 """From a stored campaign to its report and its choices. Nothing here measures or converts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
 from pipeline.campaign import Lane, options_name
+from pipeline.job.predict import finding
 from pipeline.job.record import JobRecord, decode_record
 from pipeline.release.choose import Choice, choose
 from pipeline.release.choose import Measured as Candidate
@@ -51,9 +52,18 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         skipped=(*record.skipped, *rows.skipped),
         failures=(*record.failures, *rows.failures),
         choices=tuple(_choice_row(choice) for choice in choices),
-        warnings=record.warnings,
+        warnings=(*record.warnings, *_findings(measured.values())),
     )
     return Assembled(report=report, record=record, choices=choices)
+
+
+def _findings(measured: Iterable[Measured]) -> Iterator[str]:
+    """Runs that were not as predicted."""
+    for one in measured:
+        prediction = next((run.prediction for run in one.runs if run.prediction is not None), None)
+        told = finding(prediction, [run.result for run in one.runs])
+        if told:
+            yield f"{one.device} / {one.model} / {one.variant} / {one.run}: {told}"
 
 
 def _measured(

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from device_runner.device import Device, DeviceFacts, Readiness, open_device
-from device_runner.errors import RunnerError
+from device_runner.errors import RunnerError, SpecError
 from pipeline.errors import MissingError
 from pipeline.report.model import Skipped
 
@@ -21,13 +21,18 @@ class Opened:
 
 @contextlib.contextmanager
 def opened(names: Sequence[str]) -> Iterator[Opened]:
-    """Open the devices; those that cannot be used are left out with their reason. Raises MissingError when none can."""
+    """Open the devices; those that cannot be used are left out with their reason.
+
+    Raises SpecError for a name that no device can have, MissingError when no device is ready.
+    """
     with contextlib.ExitStack() as stack:
         devices, facts, unusable = {}, {}, []
         for name in dict.fromkeys(expanded(names)):
             try:
                 device = stack.enter_context(open_device(name))
                 known = device.facts()
+            except SpecError:
+                raise
             except RunnerError as error:
                 unusable.append(Skipped(device=name, reason=_told(error)))
                 continue

@@ -18,7 +18,8 @@ from pipeline.files import make_folder, write_bytes, write_text
 from pipeline.job.assemble import Assembled, assemble
 from pipeline.job.devices import Opened, opened
 from pipeline.job.judge import OutputJudge, inputs_of
-from pipeline.job.prepare import ARTIFACTS, Prepared, find, prepare
+from pipeline.job.predict import Prediction, predict
+from pipeline.job.prepare import ARTIFACTS, Prepared, find, oldest_release, prepare
 from pipeline.job.record import (
     JobRecord,
     PlannedLane,
@@ -153,7 +154,8 @@ class _Job:
             measurable = [artifact for one in self.prepared if one.reference for artifact in one.artifacts]
             lanes, skipped = plan_lanes(self.config.runs, measurable, list(field.facts.values()))
             campaign = self._enter(field.facts, lanes, [*map(skipped_row, skipped), *field.unusable])
-            plan = self._plan(campaign.id, lanes, field)
+            predictions = predict(lanes, field.facts, oldest_release(self.config), self.folder, progress)
+            plan = self._plan(campaign.id, lanes, field, predictions)
             with progress.stage("measure", len(lanes) * self.config.measure.rounds) as stage:
 
                 def tell(_: str, lane: Lane, number: int) -> None:
@@ -162,7 +164,7 @@ class _Job:
 
                 return campaign, measure(plan, field.devices, self.store, work, tell)
 
-    def _plan(self, campaign: str, lanes: Sequence[Lane], field: Opened) -> Plan:
+    def _plan(self, campaign: str, lanes: Sequence[Lane], field: Opened, predictions: Mapping[str, Prediction]) -> Plan:
         references = {one.model.name: one.reference for one in self.prepared if one.reference}
         inputs = {
             one.model.name: inputs_of(one.reference, one.model.dimensions) for one in self.prepared if one.reference
@@ -175,6 +177,7 @@ class _Job:
             inputs=inputs,
             libraries=dict.fromkeys(field.devices, self.options.library),
             judge=OutputJudge(references, self.config.check),
+            predictions=predictions,
         )
 
     def _enter(

@@ -1,0 +1,115 @@
+"""What is expected of each run before it is measured: the claims on the very file that ships to that device."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from device_runner.device import DeviceFacts
+from device_runner.result import RunResult
+from device_runner.spec import RunOptions
+from pipeline.batch import memory_budget, needed_bytes
+from pipeline.campaign import Lane, lane_id
+from pipeline.errors import ConfigError
+from pipeline.job.prepare import ARTIFACTS
+from pipeline.model_sources import SourceModel
+from pipeline.partition.answer import ModelAnswer, Provider, Settings
+from pipeline.partition.judge import PartitionRequest, judge
+from pipeline.partition.options import installed_release, make_settings, parse_release
+from pipeline.progress import Progress
+from pipeline.workers import Task, run_tasks
+
+Prediction = dict[str, Any]
+
+CLAIM_LOG = re.compile(
+    r"number of partitions supported by (?:NNAPI|CoreML|XNNPACK): (\d+) "
+    r"number of nodes in the graph: (\d+) number of nodes supported by (?:NNAPI|CoreML|XNNPACK): (\d+)"
+)
+"""What NNAPI and CoreML log of a claim (releases 1.8 to 1.31); the last round's line counts."""
+
+
+def predict(
+    lanes: Sequence[Lane], facts: Mapping[str, DeviceFacts], release: str, folder: Path, progress: Progress
+) -> dict[str, Prediction]:
+    """Predictions by lane id, for lanes of providers whose rules are known; equal questions are asked once."""
+    asked: dict[str, tuple[PartitionRequest, int, list[str]]] = {}
+    for lane in lanes:
+        settings = settings_of(lane.options, facts[lane.device], release)
+        if settings:
+            file = str(folder / ARTIFACTS / lane.artifact.file)
+            request = PartitionRequest(source=SourceModel(path=file), settings=settings)
+            key = f"{lane.artifact.sha256} {settings}"
+            asked.setdefault(key, (request, lane.artifact.size_bytes, []))[2].append(lane_id(lane))
+    return _answers(asked, progress) if asked else {}
+
+
+def _answers(asked: Mapping[str, tuple[PartitionRequest, int, list[str]]], progress: Progress) -> dict[str, Prediction]:
+    tasks = [
+        Task(label=key, request=request, memory_bytes=needed_bytes(size)) for key, (request, size, _) in asked.items()
+    ]
+    found = {}
+    with progress.stage("predict", len(tasks)) as stage:
+        for outcome in run_tasks(judge, ModelAnswer, tasks, memory_bytes=memory_budget()):
+            for lane in asked[outcome.task.label][2]:
+                found[lane] = summarized(outcome.value) if outcome.value else {"error": str(outcome.error)}
+            stage.done()
+    return found
+
+
+def settings_of(options: RunOptions, facts: DeviceFacts, release: str) -> Settings | None:
+    """What a run's options mean to the rules; None for providers that have none, and releases older than they go."""
+    provider = _provider(options)
+    if provider is None:
+        return None
+    level = min(facts.api_level, 31) if facts.api_level >= 27 else None
+    try:
+        return make_settings(
+            provider.value,
+            release=".".join(map(str, parse_release(release) if release else installed_release())),
+            api_level=level,
+            coreml_options=[f"{key}={value}" for key, value in options.provider_options.items()],
+            nnapi_flags=[flag.value for flag in options.flags],
+            stop_ops=options.session_config.get("ep.nnapi.partitioning_stop_ops"),
+        )
+    except ConfigError:
+        return None
+
+
+def _provider(options: RunOptions) -> Provider | None:
+    if options.provider == "coreml":
+        program = options.provider_options.get("ModelFormat") == "MLProgram"
+        return Provider.COREML_MLPROGRAM if program else Provider.COREML_NN
+    return {"nnapi": Provider.NNAPI, "xnnpack": Provider.XNNPACK}.get(options.provider)
+
+
+def summarized(answer: ModelAnswer) -> Prediction:
+    """The part of an answer that a report shows and a run can be held against."""
+    load = answer.load
+    return {
+        "nodes": answer.nodes,
+        "claimed": answer.claimed,
+        "partitions": load.partitions if load else len(answer.partitions),
+        "estimate": bool(load and load.estimate),
+        "error": answer.error or (load.error if load else None),
+    }
+
+
+def finding(prediction: Prediction | None, results: Sequence[RunResult]) -> str:
+    """Where what was measured is not what was predicted, in words; "" where they agree or nothing can be compared."""
+    if not prediction:
+        return ""
+    foreseen = prediction.get("error")
+    loaded = any(result.load_ns for result in results)
+    if foreseen:
+        return f"a failure was foreseen, but the session was made: {foreseen}" if loaded else ""
+    measured = next((found for result in results if (found := measured_partitions(result)) is not None), None)
+    if measured is None or measured == prediction["partitions"]:
+        return ""
+    sure = "estimated" if prediction["estimate"] else "predicted"
+    return f"{measured} partitions were measured where {prediction['partitions']} were {sure}"
+
+
+def measured_partitions(result: RunResult) -> int | None:
+    """Partitions that the provider logged when it was asked last; None when it logged none."""
+    found = [match for line in result.log if (match := CLAIM_LOG.search(line))]
+    return int(found[-1].group(1)) if found else None

@@ -1,0 +1,245 @@
+"""The whole job as a user runs it, on the example and on models that go wrong."""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EXAMPLE = ROOT / "build_configs" / "examples" / "mnist"
+CONFIG = f"""
+name = "demo"
+[[models]]
+path = "{EXAMPLE / "mnist.onnx"}"
+test_data = "{EXAMPLE}"
+labels = "{EXAMPLE / "evaluation.npz"}"
+[[targets]]
+name = "phone"
+platform = "android"
+[[targets]]
+name = "desk"
+platform = "linux"
+[variants]
+levels = ["none", "basic", "extended"]
+[[runs]]
+provider = "nnapi"
+variants = ["basic-*"]
+[[runs]]
+variants = ["*"]
+[measure]
+rounds = 2
+min_runs = 3
+min_seconds = 0.001
+"""
+
+
+def write_config(folder: Path, text: str = CONFIG) -> Path:
+    path = folder / "demo.toml"
+    path.write_text(text)
+    return path
+
+
+def ort_mobile(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", *map(str, arguments)],
+        capture_output=True, text=True, check=False, timeout=240, stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160", **environment},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output folder of one whole job."""
+    folder = tmp_path_factory.mktemp("job")
+    ended = ort_mobile("run", write_config(folder), "--output", folder / "out")
+    assert ended.returncode == 0, ended.stderr
+    assert "no NNAPI in this libonnxruntime" in ended.stdout
+    assert "What ships" in ended.stdout
+    return folder / "out"
+
+
+def test_it_leaves_artifacts_configs_reports_database_and_bundle(done: Path) -> None:
+    names = {path.relative_to(done).as_posix() for path in done.rglob("*") if path.is_file()}
+    variants = [f"{level}-{style}" for level in ("none", "basic", "extended") for style in ("fixed", "runtime")]
+    wanted = {f"artifacts/mnist.{variant}.ort" for variant in variants}
+    wanted |= {"report.html", "report.md", "results.json", "results.sqlite", "bundle/manifest.json"}
+    wanted |= {"required_operators.config", "required_operators_and_types.config"}
+    assert wanted <= names
+    assert not [name for name in names if name.endswith(".part") or ".work" in name]
+
+
+def test_every_run_is_compared_with_the_original_model(done: Path) -> None:
+    rows = json.loads((done / "results.json").read_text())["rows"]
+    assert len(rows) == 6
+    for row in rows:
+        (check,) = row["checks"]
+        assert check["passed"]
+        assert check["max_rel_error"] < 1e-5
+        assert check["top1_agreement"] == 1.0
+        assert row["statistics"]["samples"] >= 6
+
+
+def test_the_documentations_figures_for_mnist(done: Path) -> None:
+    artifacts = json.loads((done / "results.json").read_text())["artifacts"]
+    operators = {a["variant"]["level"]: a["operators"] for a in artifacts if a["variant"]["style"] == "fixed"}
+    assert operators["none"]["ai.onnx:Add"] == 3
+    assert operators["none"]["ai.onnx:Reshape"] == 2
+    assert operators["basic"] == {
+        "ai.onnx:Conv": 2, "ai.onnx:Gemm": 1, "ai.onnx:MaxPool": 2, "ai.onnx:Relu": 2, "ai.onnx:Reshape": 1,
+    }  # fmt: skip
+    assert operators["extended"]["com.microsoft:FusedConv"] == 2
+
+
+def test_the_bundle_is_proven_and_a_changed_byte_is_found(done: Path, tmp_path: Path) -> None:
+    assert ort_mobile("verify", done / "bundle").returncode == 0
+    copy = tmp_path / "bundle"
+    shutil.copytree(done / "bundle", copy)
+    model = next(copy.glob("models/*.ort"))
+    model.write_bytes(model.read_bytes()[:-1] + b"\x55")
+    ended = ort_mobile("verify", copy)
+    assert ended.returncode == 4
+    assert f"changed: models/{model.name}" in ended.stderr
+
+
+def test_reports_and_bundle_can_be_made_again_from_what_is_stored(done: Path) -> None:
+    before = (done / "results.json").read_bytes()
+    assert ort_mobile("report", done).returncode == 0
+    assert (done / "results.json").read_bytes() == before
+    assert ort_mobile("release", done).returncode == 0
+    assert ort_mobile("verify", done / "bundle").returncode == 0
+
+
+def test_the_same_inputs_give_the_same_bytes_anywhere(tmp_path: Path) -> None:
+    digests = set()
+    places = {"one": {"TZ": "UTC", "LC_ALL": "C"}, "the other": {"TZ": "Asia/Tokyo", "LC_ALL": "C.UTF-8"}}
+    for number, (name, environment) in enumerate(places.items()):
+        folder = tmp_path / name
+        folder.mkdir()
+        old = os.umask(0o022 if number else 0o077)
+        try:
+            cache = str(tmp_path / f"cache {number}")
+            ended = ort_mobile(
+                "run", write_config(folder), "--output", folder / "out", "--convert-only",
+                ORT_MOBILE_CACHE=cache, **environment,
+            )  # fmt: skip
+        finally:
+            os.umask(old)
+        assert ended.returncode == 0, ended.stderr
+        digests.add(ort_mobile("verify", folder / "out" / "bundle").stdout.splitlines()[1])
+    assert len(digests) == 1
+    for path in (tmp_path / "one" / "out" / "artifacts").iterdir():
+        assert path.read_bytes() == (tmp_path / "the other" / "out" / "artifacts" / path.name).read_bytes()
+
+
+def test_a_model_needs_no_config(tmp_path: Path) -> None:
+    ended = ort_mobile("run", "--model", EXAMPLE / "mnist.onnx", "--output", tmp_path / "out", "--convert-only")
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "out" / "bundle" / "models" / "mnist.all-fixed.ort").is_file()
+
+
+def test_a_broken_model_costs_no_other(tmp_path: Path) -> None:
+    shutil.copy(EXAMPLE / "mnist.onnx", tmp_path / "good.onnx")
+    (tmp_path / "broken.onnx").write_bytes((EXAMPLE / "mnist.onnx").read_bytes()[:5000])
+    config = write_config(tmp_path, f'name = "two"\n[[models]]\npath = "{tmp_path}"\n')
+    ended = ort_mobile("run", config, "--output", tmp_path / "out", "--convert-only")
+    assert ended.returncode == 1
+    assert "broken" in ended.stdout
+    assert "cut off or damaged" in ended.stdout
+    assert [p.name for p in (tmp_path / "out" / "bundle" / "models").iterdir()] == ["good.all-fixed.ort"]
+
+
+def test_test_data_that_does_not_fit_is_told(tmp_path: Path) -> None:
+    import numpy as np
+    from onnx import numpy_helper
+
+    data = tmp_path / "test_data_set_0"
+    data.mkdir()
+    tensor = numpy_helper.from_array(np.zeros((1, 3), np.float32), "image")
+    (data / "input_0.pb").write_bytes(tensor.SerializeToString())
+    text = f'name = "a"\n[[models]]\npath = "{EXAMPLE / "mnist.onnx"}"\ntest_data = "{tmp_path}"\n'
+    ended = ort_mobile("run", write_config(tmp_path, text), "--output", tmp_path / "out", "--convert-only")
+    assert ended.returncode == 1
+    assert "does not fit the input 'image'" in " ".join(ended.stdout.split())
+    assert not (tmp_path / "out" / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["--device", "toaster"], 2, "unknown device 'toaster'"),
+        (["--model", "x.onnx"], 2, "either a config file or --model"),
+    ],
+)
+def test_wrong_arguments(tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
+    ended = ort_mobile("run", write_config(tmp_path), "--output", tmp_path / "out", *arguments)
+    assert ended.returncode == code
+    assert told in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_output_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ended = ort_mobile("run", write_config(tmp_path), "--output", tmp_path / "file" / "out")
+    assert ended.returncode == 1
+    assert "a file stands where a folder is needed" in ended.stderr
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=False)
+    if mounted.returncode:
+        pytest.skip("this system does not let root mount a tmpfs")
+    try:
+        ended = ort_mobile(
+            "run", write_config(tmp_path), "--output", disk / "out", ORT_MOBILE_CACHE=str(tmp_path / "c")
+        )
+        rest = [path.name for path in disk.rglob("*") if path.name.endswith(".part") or path.name.startswith(".work")]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    assert ended.returncode in (1, 3)
+    assert "disk is full" in ended.stderr or "No space left on device" in ended.stderr + ended.stdout
+    assert "Traceback" not in ended.stderr
+    assert rest == []
+
+
+def test_ctrl_c_keeps_what_was_measured_and_resume_completes_it(tmp_path: Path) -> None:
+    config = write_config(tmp_path, CONFIG.replace("min_seconds = 0.001", "min_seconds = 0.4"))
+    database = tmp_path / "out" / "results.sqlite"
+    job = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", "run", str(config), "--output", str(tmp_path / "out")],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    while count(database) < 2 and job.poll() is None:
+        time.sleep(0.05)
+    job.send_signal(signal.SIGINT)
+    _, errors = job.communicate(timeout=60)
+    assert job.returncode == 130
+    assert errors.decode().strip() == "interrupted"
+    kept = count(database)
+    assert 2 <= kept < 14
+
+    resumed = ort_mobile("run", config, "--output", tmp_path / "out", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    with sqlite3.connect(database) as connection:
+        runs = connection.execute("SELECT campaign_id, spec_id, round FROM runs").fetchall()
+    assert len(runs) == len(set(runs)) == 14
+    assert len({campaign for campaign, _, _ in runs}) == 1
+
+
+def count(database: Path) -> int:
+    if not database.is_file():
+        return 0
+    try:
+        with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=5) as connection:
+            return int(connection.execute("SELECT count(*) FROM runs").fetchone()[0])
+    except sqlite3.OperationalError:
+        return 0
