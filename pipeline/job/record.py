@@ -50,8 +50,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_record(record: JobRecord) -> dict[str, Any]:
-    """The record as the document of a stored campaign."""
-    document: dict[str, Any] = msgspec.to_builtins(record)
+    """The record as the document of a stored campaign: JSON's own types, so that it equals what is read back."""
+    document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(record))
     return document
 
 
