@@ -139,9 +139,9 @@ def explain(
         _print_json({"uses": shown, "superfluous": unused})
         return
     for use in shown:
-        click.echo(f"{use.domain}:{use.op} since {use.since_version}{_listed(use.types, ': ')}")
+        _show(f"{use.domain}:{use.op} since {use.since_version}{_listed(use.types, ': ')}")
         for name, nodes in use.artifacts.items():
-            click.echo(f"    {name}: {_nodes(nodes[0], len(nodes))}")
+            _show(f"    {name}: {_nodes(nodes[0], len(nodes))}")
     for line in unused:
         click.echo(f"no model needs {line}")
 
@@ -166,7 +166,7 @@ def diff(
         _print_json({"old": str(old), "new": str(new), "changes": told})
         return
     for change in told:
-        click.echo(sentence(change))
+        _show(sentence(change))
     if not told:
         click.echo("the same operators, opsets and types")
 
@@ -218,16 +218,25 @@ def _findings(log: Path, required: "RequiredOps", found: "list[ArtifactNeeds]") 
 def _print_missing(missing: "dict[str, tuple[Missing, ...]]") -> None:
     for name, items in missing.items():
         for item in items:
-            click.echo(f"{name}: {item.domain}:{item.op} since {item.since_version}{_listed(item.types, ', ')}"
+            _show(f"{name}: {item.domain}:{item.op} since {item.since_version}{_listed(item.types, ', ')}"
                        f" for {_nodes(item.node, item.nodes)}: {item.why}")  # fmt: skip
             click.echo(f"    {item.line}")
 
 
 def _print_findings(findings: "tuple[Finding, ...]") -> None:
     for finding in findings:
-        click.echo(f"{finding.message}\n    cause: {finding.cause}\n    remedy: {finding.advice}")
+        _show(finding.message)
+        _show(f"    cause: {finding.cause}")
+        _show(f"    remedy: {finding.advice}")
         if finding.line:
             click.echo(f"    {finding.line}")
+
+
+def _show(line: str) -> None:
+    """Print a line that holds names from models and logs, which may hold what steers a terminal."""
+    from pipeline.report.wording import visible
+
+    click.echo(visible(line))
 
 
 def _listed(types: Sequence[str], before: str) -> str:

@@ -18,8 +18,8 @@ from pipeline.required_ops.value import OpTypes, RequiredOps
 
 GLOBAL_TYPES = "!globally_allowed_types;"
 ALL_REQUIRED = "!no_ops_specified_means_all_ops_are_required"
-NAME = re.compile(r"[^\s,;{}#!\"'\\]+")
-"""A domain or an operator: whatever cannot be taken for a mark of the format."""
+NAME = re.compile(r"(?:(?![,;{}#!\"'\\])[!-~])+")
+"""A domain or an operator: plain characters that cannot be taken for a mark of the format."""
 
 _OPSET = re.compile(r"\d{1,9}(?!\d)")
 _SHAPE = "a line is domain;opset,...;operator,..."

@@ -81,7 +81,7 @@ def _check_names(need: Need) -> None:
     if need.since_version < 1 or not NAME.fullmatch(need.op) or not NAME.fullmatch(need.domain):
         raise ModelError(
             f"no operator config can name {need.domain!r} {need.op!r} of version {need.since_version}",
-            why="names of domains and operators hold no blanks, commas, semicolons or braces",
+            why="names of domains and operators are plain characters without blanks, commas, semicolons and braces",
             remedy="convert the model again, or remove the operator",
         )
 

@@ -258,3 +258,14 @@ def test_missing_files_and_arguments_are_usage_errors(tmp_path: Path, run: Run, 
     code, _, err = run(command, *nothing)
     assert code == 2
     assert str(nothing[0]) in err
+
+
+def test_names_from_models_cannot_steer_the_terminal(folder: Path, tmp_path: Path, run: Run) -> None:
+    source = tmp_path / "hostile.ort"
+    named = convert(parsed("g (float[2] x) => (float[2] y) { [the_node] y = Tan (x) }"), tmp_path / "named.ort")
+    source.write_bytes(named.read_bytes().replace(b"the_node", b"\x1b[2Jnode"))
+    (tmp_path / "c").write_text("")
+    for arguments in (["check", tmp_path / "c", source], ["explain", source]):
+        out = run(*arguments)[1]
+        assert "\x1b" not in out
+        assert "[2Jnode" in out
