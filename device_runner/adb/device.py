@@ -1,6 +1,7 @@
 """The device `adb:SERIAL`: the probe on a phone (or a Linux device with adbd)."""
 
 import contextlib
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -53,6 +54,9 @@ REMOTE_ROOT = "/data/local/tmp/ort-mobile"
 
 CONDITIONS_AGE_SECONDS = 5.0
 """How long conditions count as those of now: heat and charge change slowly, and asking costs a round trip."""
+
+TOMBSTONE_LINES = 60
+"""Enough for signal, cause, registers and the upper part of the backtrace."""
 
 RUN = """
 rm -rf "$1" && mkdir -p "$1" && cd "$1" || exit 90
@@ -119,6 +123,13 @@ def default_tools(facts: DeviceFacts) -> Tools:
     if facts.abis[0] == own:
         return Tools(build_probe(HOST), wheel_library())
     return Tools(build_probe({"arm64-v8a": "linux-aarch64"}.get(facts.abis[0], f"linux-{facts.abis[0]}")), None)
+
+
+def tombstone(crash_log: str, root: str) -> tuple[str, ...]:
+    """The last record of a crash log that speaks of something under `root`, as lines of a result's log."""
+    records = re.split(r"^(?=.*\*\*\* \*\*\*)", crash_log, flags=re.MULTILINE)
+    ours = [record for record in records if root in record]
+    return tuple(f"crash log: {line}" for line in ours[-1].splitlines()[:TOMBSTONE_LINES]) if ours else ()
 
 
 class AdbDevice:
@@ -218,7 +229,16 @@ class AdbDevice:
             seconds = 20.0 + limit_bytes / SLOWEST_BYTES_PER_SECOND
             self.link.pull(f"{self._folder}/{name}", path, seconds=seconds, limit_bytes=limit_bytes)
 
+        if result.failure and result.failure.kind is FailureKind.CRASH:
+            return msgspec.structs.replace(result, log=(*result.log, *self._tombstone()))
         return keep_files(spec, result, fetch)
+
+    def _tombstone(self) -> tuple[str, ...]:
+        """What Android's crash log says of the last crash of ours; nothing where there is no such log."""
+        with contextlib.suppress(LinkError):
+            output = self.link.shell(("logcat", "-b", "crash", "-d", "-t", "400"), seconds=10.0)
+            return tombstone(output.text, self._root)
+        return ()
 
     def _known_facts(self) -> DeviceFacts:
         if self._facts is None:

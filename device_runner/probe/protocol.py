@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from device_runner.coverage import fell_back
 from device_runner.errors import SpecError
 from device_runner.failures import explain
 from device_runner.result import Failure, FailureKind, Mark, RunResult, Status, status_of
@@ -238,5 +239,7 @@ def _log(answer: Answer) -> tuple[str, ...]:
 def _marks(spec: RunSpec, answer: Answer) -> Iterator[Mark]:
     if answer.stop == "max_seconds" and len(answer.latencies_ns) < spec.min_runs:
         yield Mark.SHORT
+    if spec.options.provider != "cpu" and fell_back(answer.log):
+        yield Mark.CPU_FALLBACK
     if answer.status is Status.OK and answer.signal:
         yield Mark.CRASHED_AT_END

@@ -247,6 +247,15 @@ def test_linux_builds(target: str) -> None:
     assert elf.abi == {"linux-aarch64": "arm64-v8a"}.get(target, "x86_64")
 
 
+@needs_zig
+@pytest.mark.parametrize("target", ["aarch64-macos", "x86_64-macos"])
+def test_the_source_compiles_for_macos(tmp_path: Path, target: str) -> None:
+    flags = ("-target", target, "-std=c11", *build.WARNINGS, "-Werror", "-c", "-o", str(tmp_path / "probe.o"))
+    command = [*(build.zig_command() or ()), "cc", *flags, str(SOURCES / "probe.c")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_stripped_host_build_is_small_and_runs(probe: Path, tmp_path: Path) -> None:
     assert probe.stat().st_size < 200_000
     answer, _ = execute([str(probe)], encode_inspection(str(wheel_library())), tmp_path)
