@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "library": ("pipeline.cli.library:library", "Find, fetch and look into Android libraries of ONNX Runtime."),
     "report": ("pipeline.cli.report:report", "Write the report of stored results again."),
     "release": ("pipeline.cli.release:release", "Make the bundle of stored results again, within its budgets."),
+    "build": ("pipeline.cli.build:build", "Plan and run custom builds of ONNX Runtime, and check for what they need."),
     "verify": ("pipeline.cli.verify:verify", "Check every byte of a bundle, offline."),
     "schema": ("pipeline.cli.schema:schema", "Print the JSON schema of configs, for editors."),
 }

@@ -146,7 +146,7 @@ _RULES: tuple[_Rule, ...] = (
     ),
     _Rule(
         lambda r: bool(_not_on_platform(r)), Severity.ERROR,
-        "{absent} cannot be in a {kind} build for {platform} {abis}",
+        "{absent} cannot be part of a build of kind {kind} for {platform} {abis}",
         "NNAPI is Android's, CoreML is Apple's, QNN is for arm64-v8a; on Linux they only convert (full builds)",
         "remove it from [build] providers, or make a target of its own",
     ),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.probe.build import cache_folder
 from pipeline.errors import PipelineError
 from pipeline.files import make_folder, sha256_of, storage_errors, write_bytes, write_text
 from pipeline.ort_build.failure import cause_of, excerpt
@@ -59,8 +60,8 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_cache() -> Path:
-    """Where builds are kept: XDG_CACHE_HOME (or ~/.cache), `ort-mobile/builds`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ort-mobile" / "builds"
+    """Where builds are kept: below the project's own cache."""
+    return cache_folder() / "builds"
 
 
 def run_build(

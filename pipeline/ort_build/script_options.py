@@ -64,18 +64,17 @@ def _literal(node: ast.expr) -> object:
 
 def tree_options(source: Path) -> dict[str, dict[str, Option]]:
     """Options by script of a source tree, for the scripts that plans call. Raises ConfigError when one is missing."""
-    build = options_in(_script(source, BUILD_SCRIPT))
+    build = _options(source, BUILD_SCRIPT)
     if (source / BUILD_ARGS).is_file():
-        build |= options_in(_script(source, BUILD_ARGS))
-    packages = {script: options_in(_script(source, script)) for script in (AAR_SCRIPT, APPLE_SCRIPT)}
+        build |= _options(source, BUILD_ARGS)
+    packages = {script: _options(source, script) for script in (AAR_SCRIPT, APPLE_SCRIPT)}
     return {BUILD_SCRIPT: build, **packages}
 
 
-def _script(source: Path, name: str) -> str:
-    path = source / name
+def _options(source: Path, name: str) -> dict[str, Option]:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return options_in((source / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ConfigError(
             "this is no source tree of ONNX Runtime", where=str(source), why=f"{name} cannot be read",
             remedy="give the folder that holds VERSION_NUMBER and tools/ci_build",

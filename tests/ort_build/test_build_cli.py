@@ -1,0 +1,153 @@
+"""`ort-mobile build` as a user meets it: exit codes, what is shown, what is written."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from test_build_run import BUILD_PY
+
+from pipeline.cli.main import cli
+from pipeline.errors import PipelineError
+from pipeline.ort_build.settings import read_build_file
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILDS = sorted((ROOT / "build_configs/builds").glob("*.toml"))
+OPERATORS = "ai.onnx;13;Relu\ncom.microsoft;1;FusedConv\n"
+
+
+def build(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["build", *map(str, arguments)])
+
+
+def exit_code(result: Result) -> int:
+    """What the shell would get; our own errors reach `main` as exceptions."""
+    return int(result.exception.exit_code) if isinstance(result.exception, PipelineError) else result.exit_code
+
+
+@pytest.fixture
+def operators(tmp_path: Path) -> Path:
+    path = tmp_path / "required_operators.config"
+    path.write_text(OPERATORS)
+    return path
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "src"
+    options = (
+        "update build skip_tests skip_submodule_sync build_shared_lib compile_no_warning_as_error enable_lto "
+        "enable_reduced_operator_type_support disable_ml_ops allow_running_as_root"
+    )
+    declared = "".join(f"p.add_argument('--{name}', action='store_true')\n" for name in options.split())
+    for name in ("parallel", "minimal_build", "cmake_generator"):
+        declared += f"p.add_argument('--{name}', nargs='?')\n"
+    declared += "p.add_argument('--cmake_extra_defines', action='append')\n"
+    for name in ("build.py", "github/android/build_aar_package.py", "github/apple/build_apple_framework.py"):
+        (folder / "tools/ci_build" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "tools/ci_build" / name).write_text("")
+    script = BUILD_PY.replace("a, _ = p.parse_known_args()", f"{declared}a = p.parse_args()")
+    (folder / "tools/ci_build/build.py").write_text(script)
+    (folder / "VERSION_NUMBER").write_text("1.23.2\n")
+    return folder
+
+
+@pytest.mark.parametrize("path", BUILDS, ids=lambda path: path.stem)
+def test_committed_builds_plan_without_a_word_against_them(path: Path, operators: Path, tmp_path: Path) -> None:
+    assert read_build_file(path).target.name == path.stem
+    result = build("plan", path, "--op-config", operators, "--output", tmp_path / "out", "--json")
+    assert exit_code(result) == 0, result.output
+    document = json.loads(result.stdout)
+    assert [finding for finding in document["findings"] if finding["severity"] == "error"] == []
+    plan = document["plans"][0]
+    assert json.loads((tmp_path / "out" / path.stem / "plan.json").read_text()) == plan
+    assert all(Path(file["path"]).read_text() == file["content"] for file in plan["files"])
+
+
+def test_a_campaign_has_a_plan_for_each_target() -> None:
+    result = build("plan", ROOT / "build_configs/mnist.toml")
+    assert exit_code(result) == 0
+    heads = [line.split() for line in result.stdout.splitlines() if not line.startswith(" ")]
+    assert [(head[0], head[-1]) for head in heads] == [
+        ("android-arm64:", "extended"), ("ios:", "extended"), ("linux-x86_64:", "extended"),
+    ]  # fmt: skip
+
+
+def test_a_contradiction_is_exit_code_4(tmp_path: Path, operators: Path) -> None:
+    (tmp_path / "b.toml").write_text(
+        '[target]\nname = "t"\nplatform = "android"\n[build]\nkind = "minimal"\nproviders = ["nnapi"]\n'
+    )
+    result = build("plan", tmp_path / "b.toml", "--op-config", operators)
+    assert exit_code(result) == 4
+    assert "a minimal build cannot contain nnapi" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ([], "what is to be built?"),
+        (["--target", "windows-x86"], "there is no target 'windows-x86'"),
+        (["nowhere.toml"], "the build file cannot be read"),
+        (["--target", "linux-x86_64", "--source", "/"], "this is no source tree of ONNX Runtime"),
+        (["--target", "linux-x86_64", "--op-config", "nowhere"], "cannot read the operator config"),
+    ],
+)
+def test_bad_input_is_a_usage_error(arguments: list[str], what: str) -> None:
+    result = build("plan", *arguments)
+    assert exit_code(result) == 2
+    assert what in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "text", ["[target]\n", "x = 1\n", "[target", '[target]\nname="t"\nplatform="android"\n[build]\nkin="x"']
+)
+def test_a_wrong_build_file_is_a_usage_error(text: str, tmp_path: Path) -> None:
+    (tmp_path / "b.toml").write_text(text)
+    assert exit_code(build("plan", tmp_path / "b.toml")) == 2
+
+
+def test_doctor_names_what_is_missing(source: Path) -> None:
+    result = build("doctor", "--target", "android-arm64-v8a", "--source", source)
+    assert exit_code(result) == 3
+    assert "gradle-wrapper.jar" in result.stderr
+
+
+def test_a_tree_of_another_release_is_refused(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "b.toml").write_text('[target]\nname = "t"\nplatform = "linux"\nort_release = "1.22"\n')
+    result = build("plan", tmp_path / "b.toml", "--source", source)
+    assert exit_code(result) == 2
+    assert "the target wants 1.22" in str(result.exception)
+
+
+def test_run_builds_once_and_holds_the_budget(
+    source: Path, operators: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("cmake", "ninja", "c++"):
+        (tools / name).write_text("#!/bin/sh\necho 99.1\n")
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{Path(sys.executable).parent}:/usr/bin:/bin")
+    config = tmp_path / "b.toml"
+    text = '[target]\nname = "t"\nplatform = "linux"\n[build]\nmax_library_bytes = {{ x86_64 = {} }}\n'
+    config.write_text(text.format(100_000))
+    common = [config, "--source", source, "--op-config", operators, "--cache", tmp_path / "cache"]
+    first = build("run", *common, "--output", tmp_path / "out")
+    assert exit_code(first) == 0, f"{first.output} {first.exception}"
+    assert (tmp_path / "out/t/x86_64/libonnxruntime.so").read_text().endswith("com.microsoft;1;FusedConv\n")
+    assert "taken from the cache" in build("run", *common).stdout
+    config.write_text(text.format(10))
+    over = build("run", *common)
+    assert exit_code(over) == 4
+    assert "over budget" in str(over.exception)
+    sizes = build("size", "--cache", tmp_path / "cache")
+    assert "x86_64/libonnxruntime.so" in sizes.stdout
+
+
+def test_a_dry_run_builds_nothing(source: Path, operators: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    build(
+        "run", "--target", "linux-x86_64", "--source", source, "--op-config", operators, "--cache", cache, "--dry-run"
+    )
+    assert not cache.exists()

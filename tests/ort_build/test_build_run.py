@@ -1,0 +1,182 @@
+"""Running plans: a small tree whose build.py writes a small file; processes, logs and the cache are real."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from build_requests import request
+
+from pipeline.config import Platform
+from pipeline.errors import PipelineError
+from pipeline.ort_build.plan import Step
+from pipeline.ort_build.process import last_line, run_step
+from pipeline.ort_build.run import builds_in, read_record, run_build
+from pipeline.ort_build.settings import Kind
+from pipeline.ort_build.source_tree import SourceTree, read_tree
+from pipeline.required_ops import parse
+
+BUILD_PY = """
+import argparse, pathlib, sys
+p = argparse.ArgumentParser(allow_abbrev=False)
+p.add_argument("--build_dir"); p.add_argument("--config"); p.add_argument("--include_ops_by_config")
+a, _ = p.parse_known_args()
+out = pathlib.Path(a.build_dir, a.config); out.mkdir(parents=True, exist_ok=True)
+runs = out / "runs"; runs.write_text((runs.read_text() if runs.exists() else "") + "x")
+print("[1/2] compiling", flush=True)
+print("[2/2] linking", file=sys.stderr, flush=True)
+pathlib.Path(out, "libonnxruntime.so.1.23.2").write_bytes(pathlib.Path(a.include_ops_by_config).read_bytes())
+"""
+NO_CHANGE = parse("ai.onnx;13;Relu\n", "c")
+
+
+def source(folder: Path, script: str) -> SourceTree:
+    (folder / "tools/ci_build").mkdir(parents=True, exist_ok=True)
+    (folder / "tools/ci_build/build.py").write_text(script)
+    (folder / "VERSION_NUMBER").write_text("1.23.2\n")
+    return read_tree(folder)
+
+
+def quiet(line: str, seconds: float) -> None:
+    assert seconds >= 0
+
+
+def test_a_build_is_kept_and_not_made_twice(tmp_path: Path) -> None:
+    tree = source(tmp_path / "src", BUILD_PY)
+    asked, cache = request(Platform.LINUX, kind=Kind.MINIMAL), tmp_path / "cache"
+    first = run_build(asked, tree, cache, quiet)
+    again = run_build(asked, tree, cache, quiet)
+    assert (first.fresh, again.fresh) == (True, False)
+    assert again.record == first.record
+    (file,) = first.record.files
+    assert (file.file, file.abi) == ("x86_64/libonnxruntime.so", "x86_64")
+    assert (Path(first.folder) / file.file).stat().st_size == file.size_bytes
+    assert [record for _, record in builds_in(cache)] == [first.record]
+
+
+def test_other_operators_use_the_same_tree_and_other_sources_do_not(tmp_path: Path) -> None:
+    tree, cache = source(tmp_path / "src", BUILD_PY), tmp_path / "cache"
+    run_build(request(Platform.LINUX), tree, cache, quiet)
+    run_build(request(Platform.LINUX, operators=NO_CHANGE), tree, cache, quiet)
+    assert [path.read_text() for path in cache.glob("trees/*/linux/MinSizeRel/runs")] == ["xx"]
+    run_build(request(Platform.LINUX), source(tmp_path / "src", BUILD_PY + "# mended\n"), cache, quiet)
+    assert len(list(cache.glob("trees/*"))) == 2
+    assert len(builds_in(cache)) == 3
+
+
+def test_a_damaged_build_is_made_again(tmp_path: Path) -> None:
+    tree, cache = source(tmp_path / "src", BUILD_PY), tmp_path / "cache"
+    built = run_build(request(Platform.LINUX), tree, cache, quiet)
+    library = Path(built.folder) / built.record.files[0].file
+    library.write_bytes(library.read_bytes()[:-1])
+    assert read_record(Path(built.folder)) is None
+    assert run_build(request(Platform.LINUX), tree, cache, quiet).fresh
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"format": 1}', "[]", "\ufeff", "null"])
+def test_a_record_that_is_none_is_no_build(text: str, tmp_path: Path) -> None:
+    (tmp_path / "build.json").write_text(text)
+    assert read_record(tmp_path) is None
+
+
+def test_a_failure_tells_cause_log_and_first_error(tmp_path: Path) -> None:
+    script = "print('ModuleNotFoundError: No module named \\'flatbuffers\\'', flush=True)\nraise SystemExit(7)\n"
+    cache = tmp_path / "cache"
+    with pytest.raises(PipelineError) as raised:
+        run_build(request(Platform.LINUX), source(tmp_path / "src", script), cache, quiet)
+    error = raised.value
+    assert "exit code 7" in error.what
+    assert error.why.startswith("the build's Python lacks flatbuffers")
+    assert error.remedy == "python3 -m pip install flatbuffers"
+    assert Path(error.where).read_text().startswith("ModuleNotFoundError")
+    assert builds_in(cache) == []
+
+
+def test_a_build_that_leaves_nothing_is_a_failure(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    with pytest.raises(PipelineError, match="without what it was for"):
+        run_build(request(Platform.LINUX), source(tmp_path / "src", "print('done')\n"), cache, quiet)
+    assert builds_in(cache) == []
+    assert not list(cache.glob(".build-*"))
+
+
+def test_two_builds_never_share_a_tree_at_once(tmp_path: Path) -> None:
+    tree, cache = source(tmp_path / "src", BUILD_PY), tmp_path / "cache"
+    met = []
+
+    def second(line: str, seconds: float) -> None:
+        if not met:
+            with pytest.raises(PipelineError, match="running already") as raised:
+                run_build(request(Platform.LINUX, operators=NO_CHANGE), tree, cache, quiet)
+            met.append(raised.value)
+
+    run_build(request(Platform.LINUX), tree, cache, second)
+    assert len(met) == 1
+
+
+def test_progress_is_the_last_line_of_the_log(tmp_path: Path) -> None:
+    log, lines = tmp_path / "log", []
+    script = "import time; print('[1/9] first', flush=True); time.sleep(1.2); print('end')"
+    step = Step(name="s", arguments=(sys.executable, "-c", script), folder=str(tmp_path))
+    assert run_step(step, log, os.environ, lambda line, _: lines.append(line)) == 0
+    assert "[1/9] first" in lines
+    assert last_line(log) == "end"
+
+
+def test_an_interrupt_ends_what_the_build_started(tmp_path: Path) -> None:
+    """A child of the build writes its id and sleeps; after the interrupt it must be gone."""
+    child = "import os, time, pathlib; pathlib.Path('child').write_text(str(os.getpid())); time.sleep(600)"
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    step = Step(name="s", arguments=(sys.executable, "-c", script), folder=str(tmp_path))
+
+    def interrupt(line: str, seconds: float) -> None:
+        if (tmp_path / "child").exists() and (tmp_path / "child").read_text():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_step(step, tmp_path / "log", os.environ, interrupt)
+    process = int((tmp_path / "child").read_text())
+    for _ in range(50):
+        if not Path(f"/proc/{process}").exists() or "Z" in Path(f"/proc/{process}/stat").read_text().split()[2]:
+            return
+        time.sleep(0.1)
+    os.kill(process, signal.SIGKILL)
+    pytest.fail("the build's child outlived the interrupt")
+
+
+PROJECT = """
+cmake_minimum_required(VERSION 3.24)
+project(asks_for_{name} LANGUAGES NONE)
+include(FetchContent)
+FetchContent_Declare({name} URL https://example.invalid/never-downloaded.zip)
+FetchContent_MakeAvailable({name})
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("flatbuffers", "libflatbuffers-dev"), ("GSL", "libmsgsl-dev"), ("kleidiai", "kleidiai")]
+)
+def test_cmake_names_the_package_that_a_system_lacks(name: str, package: str, tmp_path: Path) -> None:
+    """The real CMake with the real provider file; nothing of the system is found below an empty root."""
+    from pipeline.ort_build.failure import cause_of
+    from pipeline.ort_build.plan import provider_text
+
+    version = subprocess.run(["cmake", "--version"], capture_output=True, text=True, check=False).stdout.split()
+    if len(version) < 3 or tuple(map(int, version[2].split(".")[:2])) < (3, 24):
+        pytest.skip("no CMake of 3.24 or newer: dependency providers cannot be tried")
+    (tmp_path / "CMakeLists.txt").write_text(PROJECT.format(name=name))
+    (tmp_path / "provider.cmake").write_text(provider_text())
+    done = subprocess.run(
+        [
+            "cmake", "-S", ".", "-B", "build", "-DCMAKE_PROJECT_TOP_LEVEL_INCLUDES=provider.cmake",
+            f"-DCMAKE_FIND_ROOT_PATH={tmp_path / 'empty'}", "-DCMAKE_FIND_ROOT_PATH_MODE_PACKAGE=ONLY",
+        ],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    cause = cause_of(done.stderr)
+    assert cause is not None
+    assert package in cause.why

@@ -1,0 +1,181 @@
+"""ONNX Runtime's real scripts as the judge of plans, and what reading scripts and trees does with bad ones."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from build_requests import request
+from debian_source import RELEASE, source_tree
+from hypothesis import given
+from hypothesis import strategies as st
+from test_build_plan import ACCEPTED
+
+from device_runner.probe.build import cache_folder
+from pipeline.config import Platform
+from pipeline.errors import ConfigError
+from pipeline.ort_build.plan import AAR_SCRIPT, APPLE_SCRIPT, BUILD_SCRIPT, BuildPlan, Places, plan_build
+from pipeline.ort_build.script_options import options_in, tree_options, unaccepted
+from pipeline.ort_build.settings import Dependencies, Kind
+from pipeline.ort_build.source_tree import check_release, read_tree, source_digest
+
+PLACES = Places(source="/src", work="/work")
+
+
+@pytest.fixture(scope="module")
+def tree() -> Path:
+    return source_tree(cache_folder())
+
+
+@pytest.mark.slow
+def test_the_committed_options_are_those_of_the_real_scripts(tree: Path) -> None:
+    real = {
+        script: {
+            name: list(option.choices) or ("value" if option.takes_value else "flag") for name, option in found.items()
+        }
+        for script, found in tree_options(tree).items()
+    }
+    assert real == ACCEPTED[RELEASE]
+
+
+PLANS = [
+    request(version=RELEASE, abis=("arm64-v8a",), api_level=27, providers=("nnapi", "xnnpack"), exceptions=False),
+    request(version=RELEASE, abis=("arm64-v8a",), providers=("qnn",), kind=Kind.FULL, ml_ops=True),
+    request(Platform.IOS, RELEASE, providers=("coreml", "xnnpack")),
+    request(Platform.MACOS, RELEASE, providers=("coreml", "xnnpack", "webgpu"), jobs=4),
+    request(Platform.LINUX, RELEASE, dependencies=Dependencies.SYSTEM, onnx_source="/onnx", contrib_ops=False),
+    request(Platform.LINUX, RELEASE, wheel=True, providers=("nnapi", "coreml", "xnnpack")),
+]
+
+
+@pytest.mark.slow
+def test_the_real_parser_parses_what_plans_pass_to_build_py(tree: Path, tmp_path: Path) -> None:
+    """build.py's own argparse runs here, in a process of its own; the build itself does not."""
+    plans = [plan_build(asked, PLACES) for asked in PLANS]
+    lists = [(plan, arguments) for plan in plans for arguments in _build_py_arguments(plan)]
+    code = (
+        "import json, sys, importlib.util as u\n"
+        "spec = u.spec_from_file_location('build', sys.argv[1]); build = u.module_from_spec(spec)\n"
+        "spec.loader.exec_module(build)\n"
+        "for arguments in json.loads(sys.argv[2]):\n"
+        "    sys.argv[1:] = arguments; print(json.dumps(vars(build.parse_arguments()), default=str))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tree / BUILD_SCRIPT), json.dumps([arguments for _, arguments in lists])],
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for (plan, arguments), line in zip(lists, done.stdout.splitlines(), strict=True):
+        parsed = json.loads(line)
+        assert parsed["minimal_build"] == {Kind.FULL: None, Kind.MINIMAL: [], Kind.EXTENDED: ["extended"]}[plan.kind]
+        assert parsed["skip_tests"]
+        assert parsed["parallel"] == (4 if "--parallel=4" in arguments else 0)
+        defines = [define for group in parsed["cmake_extra_defines"] for define in group]
+        assert "onnxruntime_BUILD_UNIT_TESTS=OFF" in defines
+        assert all("=" in define for define in defines)
+
+
+def _build_py_arguments(plan: BuildPlan) -> list[list[str]]:
+    """What reaches build.py: directly, or by way of the packaging scripts with what these add."""
+    settings = [json.loads(file.content) for file in plan.files if file.path.endswith("build_settings.json")]
+    if not settings:
+        return [list(plan.steps[0].arguments[2:])]
+    params = settings[0]["build_params"]
+    added = [f"--config={plan.configuration}", "--build_dir=/work/x"]
+    if isinstance(params, list):
+        return [[*params, "--android_api=27", *added, f"--android_abi={abi}"] for abi in settings[0]["build_abis"]]
+    assert set(params) == {"base", *settings[0]["build_osx_archs"]}  # the script takes each without asking
+    return [
+        [*params["base"], *params[sysroot], *added, f"--osx_arch={arch}"]
+        for sysroot, archs in settings[0]["build_osx_archs"].items()
+        for arch in archs
+    ]
+
+
+@pytest.mark.slow
+def test_the_real_packaging_script_reads_the_settings_file(tree: Path, tmp_path: Path) -> None:
+    plan = plan_build(PLANS[0], PLACES)
+    settings = tmp_path / "build_settings.json"
+    settings.write_text(next(file.content for file in plan.files if file.path.endswith(settings.name)))
+    sys_path = list(sys.path)
+    spec = importlib.util.spec_from_file_location("build_aar_package", tree / AAR_SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(script)
+    finally:
+        sys.path[:] = sys_path
+    read = script._parse_build_settings(type("Arguments", (), {"build_settings_file": settings}))
+    assert read["build_abis"] == ["arm64-v8a"]
+    assert read["android_min_sdk_version"] == 27
+    assert read["build_params"][-1] == "--android_api=27"
+
+
+@pytest.mark.slow
+def test_the_tree_says_which_release_it_is(tree: Path) -> None:
+    found = read_tree(tree)
+    assert (found.version, found.cmake) == (RELEASE, "3.28")
+    check_release(found, "1.21")
+    with pytest.raises(ConfigError, match=r"source tree is ONNX Runtime 1\.21\.0, the target wants 1\.2\b"):
+        check_release(found, "1.2")
+
+
+def write_tree(folder: Path, version: str = "1.23.2", build: str = "", aar: str = "") -> Path:
+    """The smallest tree that has a release and scripts."""
+    for name, text in ((BUILD_SCRIPT, build), (AAR_SCRIPT, aar), (APPLE_SCRIPT, "")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "VERSION_NUMBER").write_text(f"{version}\n")
+    return folder
+
+
+def test_options_that_a_tree_lacks_are_named(tmp_path: Path) -> None:
+    write_tree(tmp_path, build="p.add_argument('--config', choices=['Release'])\np.add_argument('--build_dir')\n")
+    plan = plan_build(request(Platform.LINUX, kind=Kind.FULL), PLACES)
+    complaints = unaccepted(plan, tree_options(tmp_path))
+    assert f"--config of {BUILD_SCRIPT} does not take MinSizeRel" in complaints
+    assert f"{BUILD_SCRIPT} has no option --enable_lto" in complaints
+    assert not [complaint for complaint in complaints if "--build_dir" in complaint]
+
+
+def test_options_of_a_separate_file_count(tmp_path: Path) -> None:
+    write_tree(tmp_path)
+    (tmp_path / "tools/ci_build/build_args.py").write_text("g.add_argument('--enable_lto', action='store_true')\n")
+    assert tree_options(tmp_path)[BUILD_SCRIPT]["--enable_lto"].takes_value is False
+
+
+@given(text=st.text())
+def test_reading_any_text_ends_in_options_or_a_value_error(text: str) -> None:
+    try:
+        found = options_in(text)
+    except ValueError:
+        return
+    assert all(name.startswith("--") for name in found)
+
+
+@pytest.mark.parametrize("version", ["", "garbage", "1.23", "1.23.2-dev", "../x", "1" * 500])
+def test_a_folder_without_a_release_is_no_source_tree(version: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no source tree"):
+        read_tree(write_tree(tmp_path, version))
+    with pytest.raises(ConfigError, match="no source tree"):
+        read_tree(tmp_path / "nowhere")
+
+
+def test_a_tree_whose_script_is_no_python_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no source tree"):
+        tree_options(write_tree(tmp_path, build="def"))
+
+
+def test_the_digest_of_a_tree_is_of_what_is_compiled(tmp_path: Path) -> None:
+    write_tree(tmp_path)
+    before = source_digest(tmp_path)
+    for left_out in (".git/HEAD", "build/Linux/x.o", "tools/__pycache__/a.pyc"):
+        (tmp_path / left_out).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / left_out).write_text("new")
+    assert source_digest(tmp_path) == before
+    (tmp_path / "cmake").mkdir()
+    (tmp_path / "cmake/x.cmake").write_text("new")
+    assert source_digest(tmp_path) != before

@@ -1,0 +1,61 @@
+"""Sizes, budgets, and what operators cost."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.finding import Severity, errors
+from pipeline.ort_build.size import SizedBuild, added_names, check_budget, rank_additions, size_changes
+from pipeline.required_ops import EMPTY, RequiredOps, parse
+
+SIZES = st.dictionaries(st.sampled_from(["arm64-v8a", "x86_64", "x86"]), st.integers(1, 1 << 30))
+
+
+def config(*lines: str) -> RequiredOps:
+    return parse("\n".join(lines), "c")
+
+
+@given(sizes=SIZES, budget=SIZES)
+def test_a_budget_fails_exactly_the_larger_libraries(sizes: dict[str, int], budget: dict[str, int]) -> None:
+    findings = check_budget(sizes, budget)
+    over = {abi for abi in sizes.keys() & budget.keys() if sizes[abi] > budget[abi]}
+    assert len(errors(findings)) == len(over)
+    assert all(any(f"for {abi} is" in finding.what for finding in errors(findings)) for abi in over)
+    assert sum(finding.severity is Severity.WARNING for finding in findings) == len(budget.keys() - sizes.keys())
+
+
+def test_a_budget_says_by_how_much() -> None:
+    (finding,) = check_budget({"arm64-v8a": 3_000_000}, {"arm64-v8a": 2_500_000})
+    assert "500,000 bytes over budget" in finding.what
+    assert "3,000,000" in finding.why
+
+
+def test_changes_by_abi() -> None:
+    changes = size_changes({"x86": 10, "x86_64": 30}, {"x86_64": 20, "arm64-v8a": 5})
+    assert [(change.abi, change.change_bytes) for change in changes] == [
+        ("arm64-v8a", None), ("x86", None), ("x86_64", -10),
+    ]  # fmt: skip
+
+
+def test_additions_are_named_down_to_types() -> None:
+    small = config('ai.onnx;13;Add{"inputs": {"0": ["float"]}},Relu')
+    large = config('ai.onnx;13;Add{"inputs": {"0": ["float", "int64_t"]}},Conv,Relu', "ai.onnx;14;Relu")
+    assert added_names(small, large) == ("ai.onnx:Add int64_t", "ai.onnx:Conv", "ai.onnx:Relu opset 14")
+    assert added_names(small, config("ai.onnx;13;Add,Relu")) == ("ai.onnx:Add all types",)
+    assert added_names(small, small) == ()
+
+
+def test_ranking_compares_builds_of_which_one_contains_the_other() -> None:
+    builds = [
+        SizedBuild(operators=EMPTY, size_bytes=1000),
+        SizedBuild(operators=config("ai.onnx;13;Relu"), size_bytes=1100),
+        SizedBuild(operators=config("ai.onnx;13;Conv,Relu"), size_bytes=1900),
+        SizedBuild(operators=config("ai.onnx;13;Gemm"), size_bytes=1500),
+    ]
+    ranked = rank_additions(builds)
+    assert [(addition.added, addition.size_bytes) for addition in ranked] == [
+        (("ai.onnx:Conv",), 800),
+        (("ai.onnx:Gemm",), 500),
+        (("ai.onnx:Conv", "ai.onnx:Relu"), 900),
+        (("ai.onnx:Relu",), 100),
+    ]
+    assert rank_additions(builds[:1]) == ()

@@ -1,0 +1,211 @@
+"""The preflight against releases: tables by hand, and the installed onnxruntime as the judge."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.compatibility import (
+    DEFAULT_USE,
+    NEWEST_KNOWN,
+    OPSETS,
+    SESSION_KEYS,
+    ArtifactFacts,
+    Runtime,
+    Use,
+    check_artifact,
+    check_use,
+    facts_of,
+    loadable_by,
+)
+from pipeline.convert.rules import Release, parse_release
+from pipeline.finding import Severity, errors
+from pipeline.ort_build.releases import at_release
+from pipeline.ort_build.settings import Kind
+from pipeline.ort_format import parse_ort
+
+HERE = parse_release(version("onnxruntime"))
+RELEASES = st.integers(7, NEWEST_KNOWN.minor).map(lambda minor: Release(1, minor))
+KINDS = st.sampled_from([Kind.FULL, Kind.EXTENDED, Kind.MINIMAL])
+
+
+def artifact(
+    format_version: str = "6", opset: int = 13, since: int = 13, *types: int, replays: bool = False
+) -> ArtifactFacts:
+    return ArtifactFacts(
+        name="m.ort", format_version=format_version, opset=opset, newest_since=since, newest_operator="Relu",
+        element_types=frozenset(types or (1,)), replays=replays,
+    )  # fmt: skip
+
+
+MATRIX = {
+    (1, 7): "3", (1, 8): "4", (1, 12): "4", (1, 13): "5", (1, 14): "345", (1, 15): "345", (1, 16): "3456",
+    (1, 31): "3456",
+}  # fmt: skip
+"""What stock wheels loaded when tried, by release (full builds)."""
+
+
+@pytest.mark.parametrize(("release", "loaded"), MATRIX.items())
+@pytest.mark.parametrize("format_version", "3456")
+def test_the_measured_load_matrix(release: tuple[int, int], loaded: str, format_version: str) -> None:
+    found = errors(check_artifact(artifact(format_version), Runtime(release=Release(*release))))
+    assert bool(found) is (format_version not in loaded)
+    assert all("does not load ORT format version" in finding.what and finding.remedy for finding in found)
+
+
+@given(release=RELEASES, kind=KINDS, format_version=st.integers(1, 6))
+def test_a_minimal_build_loads_no_more_than_a_full_one(release: Release, kind: Kind, format_version: int) -> None:
+    subject = artifact(str(format_version))
+    if not errors(check_artifact(subject, Runtime(release=release, kind=kind))):
+        assert not errors(check_artifact(subject, Runtime(release=release)))
+    if kind is not Kind.FULL and release >= Release(1, 16):
+        assert bool(errors(check_artifact(subject, Runtime(release=release, kind=kind)))) is (format_version < 5)
+
+
+def test_the_releases_that_load_a_version() -> None:
+    assert loadable_by(4, Kind.FULL) == ("1.8 to 1.12", "1.14 to 1.15", "1.16 and later")
+    assert loadable_by(4, Kind.MINIMAL) == ("1.8 to 1.12",)
+    assert loadable_by(6, Kind.MINIMAL) == ("1.16 and later",)
+
+
+@given(text=st.text())
+def test_a_format_version_that_is_none_is_an_error_and_no_crash(text: str) -> None:
+    found = check_artifact(artifact(text), Runtime(release=Release(1, 23)))
+    assert bool(errors(found)) is (text not in set("123456"))
+
+
+@given(release=RELEASES, opset=st.integers(7, 30), since=st.integers(1, 30))
+def test_opsets_beyond_a_release_are_errors(release: Release, opset: int, since: int) -> None:
+    highest = at_release(OPSETS, release)
+    found = errors(check_artifact(artifact("9", opset, since), Runtime(release=release)))
+    about_opset = [finding for finding in found if "opset" in finding.what]
+    assert bool(about_opset) is (max(opset, since) > highest)
+
+
+def test_minimal_builds_ask_for_operators_not_for_the_models_opset() -> None:
+    older = artifact(opset=25, since=14)
+    assert not errors(check_artifact(older, Runtime(release=Release(1, 21), kind=Kind.MINIMAL)))
+    assert errors(check_artifact(older, Runtime(release=Release(1, 21))))
+    newer = artifact(opset=25, since=25)
+    assert errors(check_artifact(newer, Runtime(release=Release(1, 21), kind=Kind.MINIMAL)))
+
+
+def test_four_bit_types_are_newer_than_the_format_says() -> None:
+    (finding,) = check_artifact(artifact("6", 13, 13, 22), Runtime(release=Release(1, 18)))
+    assert "int4" in finding.what
+    assert "1.19" in finding.remedy
+    assert check_artifact(artifact("6", 13, 13, 22), Runtime(release=Release(1, 19))) == ()
+
+
+REPLAY_KEY = "session.enable_saved_runtime_optimizations"
+
+
+@pytest.mark.parametrize(
+    ("release", "kind", "config", "warned"),
+    [
+        ((1, 29), Kind.EXTENDED, {}, False),
+        ((1, 29), Kind.MINIMAL, {}, True),
+        ((1, 30), Kind.FULL, {}, True),
+        ((1, 30), Kind.EXTENDED, {REPLAY_KEY: "1"}, False),
+        ((1, 30), Kind.EXTENDED, {REPLAY_KEY: "0"}, True),
+    ],
+)
+def test_saved_optimizations_that_would_be_ignored(
+    release: tuple[int, int], kind: Kind, config: dict[str, str], warned: bool
+) -> None:
+    runtime = Runtime(release=Release(*release), kind=kind)
+    found = check_artifact(artifact(replays=True), runtime, Use(session_config=config))
+    assert [finding.severity for finding in found] == ([Severity.WARNING] if warned else [])
+    assert check_artifact(artifact(), runtime, Use(session_config=config)) == ()
+
+
+def test_providers_against_the_library() -> None:
+    library = Runtime(release=Release(1, 23), providers=frozenset({"nnapi"}))
+    assert check_use(Use(provider="nnapi"), library) == ()
+    assert check_use(DEFAULT_USE, library) == ()
+    (finding,) = check_use(Use(provider="xnnpack"), library, "[[runs]]")
+    assert (finding.severity, finding.where) == (Severity.ERROR, "[[runs]]")
+    assert "it has: cpu, nnapi" in finding.why
+    assert check_use(Use(provider="xnnpack"), Runtime(release=Release(1, 23))) == ()
+    coreml = Use(provider="coreml", provider_options={"ModelFormat": "MLProgram"})
+    assert errors(check_use(coreml, Runtime(release=Release(1, 20))))
+    assert not check_use(coreml, Runtime(release=Release(1, 21)))
+
+
+def test_keys_that_a_release_does_not_know_yet_are_named() -> None:
+    use = Use(session_config={"session.use_memory_mapped_ort_model": "1"})
+    (finding,) = check_use(use, Runtime(release=Release(1, 23)))
+    assert "came with 1.26" in finding.why
+    assert check_use(use, Runtime(release=Release(1, 26))) == ()
+
+
+def test_misspelt_keys_and_wrong_values_are_named() -> None:
+    runtime = Runtime(release=Release(1, 31))
+    (finding,) = check_use(Use(session_config={"session.disable_prepackin": "1"}), runtime)
+    assert "did you mean session.disable_prepacking?" in finding.remedy
+    (finding,) = check_use(Use(session_config={"session.disable_prepacking": "yes"}), runtime)
+    assert finding.remedy == "it takes 0 or 1"
+    assert check_use(Use(session_config={"my.own": "x"}), runtime) == ()
+
+
+@given(key=st.text(), value=st.text(), release=RELEASES)
+def test_any_key_and_value_is_answered(key: str, value: str, release: Release) -> None:
+    found = check_use(Use(session_config={key: value}), Runtime(release=release))
+    assert all(finding.severity is Severity.WARNING for finding in found)
+
+
+def test_every_key_has_values_that_fit_its_pattern() -> None:
+    assert all(since <= NEWEST_KNOWN for since, _ in SESSION_KEYS.values())
+    assert len(SESSION_KEYS) > 50
+
+
+def converted(folder: Path, opset: int) -> bytes:
+    """A Relu of this opset as the installed onnxruntime saves it; raises what it says when it cannot."""
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", value[:1], value[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    options.optimized_model_filepath = str(folder / "m.ort")
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return (folder / "m.ort").read_bytes()
+
+
+def loads(data: bytes) -> bool:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception:  # noqa: BLE001 -- onnxruntime raises its own kinds, which differ by release
+        return False
+    return True
+
+
+@pytest.mark.skipif(HERE > NEWEST_KNOWN, reason="the installed onnxruntime is newer than what was measured")
+def test_the_installed_onnxruntime_takes_the_opset_of_the_table_and_no_more(tmp_path: Path) -> None:
+    highest = at_release(OPSETS, HERE)
+    facts = facts_of(parse_ort(converted(tmp_path, highest), "m.ort"), "m.ort")
+    assert (facts.opset, facts.newest_operator) == (highest, "Relu")
+    assert check_artifact(facts, Runtime(release=HERE)) == ()
+    with pytest.raises(Exception, match="under development"):
+        converted(tmp_path, highest + 1)
+
+
+@pytest.mark.parametrize("version_text", ["5", "6", "7"])
+def test_the_installed_onnxruntime_agrees_on_format_versions(version_text: str, tmp_path: Path) -> None:
+    data = converted(tmp_path, 13)
+    facts = facts_of(parse_ort(data, "m.ort"), "m.ort")
+    at = data.index(b"\x01\x00\x00\x006\x00")  # a string of one character: its length, "6", and its end
+    patched = data[: at + 4] + version_text.encode() + data[at + 5 :]
+    claimed = ArtifactFacts(
+        **{name: getattr(facts, name) for name in facts.__struct_fields__} | {"format_version": version_text}
+    )
+    assert loads(patched) is not bool(errors(check_artifact(claimed, Runtime(release=HERE))))
