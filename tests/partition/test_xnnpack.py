@@ -107,7 +107,7 @@ def signed(made: onnx.ModelProto) -> onnx.ModelProto:
     """The model with i8 in place of u8 around it."""
     made.graph.input[0].type.tensor_type.elem_type = TensorProto.INT8
     zero = next(tensor for tensor in made.graph.initializer if tensor.name == "zero")
-    zero.CopyFrom(onnx.numpy_helper.from_array(np.int8(0), "zero"))
+    zero.CopyFrom(onnx.numpy_helper.from_array(np.asarray(0, np.int8), "zero"))
     return made
 
 
