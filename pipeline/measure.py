@@ -87,7 +87,7 @@ class _Worker:
         self.stop = stop
         self.lanes = [lane for lane in plan.lanes if lane.device == device.name]
         self.finished = store.finished(plan.campaign)
-        self.given_up: set[str] = set()
+        self.given_up = {name.rpartition("#")[0] for name in store.failed(plan.campaign)}
         self.failures_in_a_row = 0
 
     def run(self) -> Left | None:
@@ -102,7 +102,7 @@ class _Worker:
             for lane in order_of_round(self.lanes, number):
                 if self.stop.is_set():
                     return Left(device=self.device.name, reason="interrupted")
-                if lane.key in self.given_up or (spec_id(lane, number), number) in self.finished:
+                if lane_id(lane) in self.given_up or (spec_id(lane, number), number) in self.finished:
                     continue
                 failure = self._run_one(lane, number)
                 if failure:
@@ -150,7 +150,7 @@ class _Worker:
         if failure is None or failure.kind not in REPEATED:
             self.failures_in_a_row = 0
             if result.status is not Status.OK:
-                self.given_up.add(lane.key)
+                self.given_up.add(lane_id(lane))
             return ""
         self.failures_in_a_row += 1
         log.warning("%s: %s: %s", self.device.name, failure.kind.value, failure.message)

@@ -173,6 +173,7 @@ def test_only_failures_of_the_surroundings_are_tried_again(kind: FailureKind, fi
         store.start(CAMPAIGN)
         store.add_run(failed(kind))
         again = kind in REPEATED
+        assert store.failed("c1") == (frozenset() if again else {"s1"})
         assert store.finished("c1") == (set() if again else {("s1", 0)})
         assert store.add_run(run_record()) == again
         assert store.finished("c1") == {("s1", 0)}

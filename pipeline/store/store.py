@@ -87,6 +87,14 @@ class Store:
         with self._reading() as connection:
             return frozenset((row.spec_id, row.round) for row in connection.execute(query))
 
+    def failed(self, campaign: str) -> frozenset[str]:
+        """Spec ids of runs that failed or were skipped for a reason of their own, and would again."""
+        query = sa.select(runs.c.spec_id).where(
+            runs.c.campaign_id == campaign, runs.c.failure_kind.is_not(None), runs.c.failure_kind.not_in(REPEATED)
+        )
+        with self._reading() as connection:
+            return frozenset(connection.scalars(query))
+
     def campaigns(self) -> tuple[CampaignRecord, ...]:
         """All campaigns, the oldest first."""
         query = sa.select(campaigns).order_by(campaigns.c.created_at, campaigns.c.id)
