@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from device_runner.device import Device, DeviceFacts, Readiness, open_device
 from device_runner.errors import RunnerError, SpecError
+from device_runner.selectors import is_selector
 from pipeline.errors import MissingError
 from pipeline.report.model import Skipped
 
@@ -51,13 +52,14 @@ def opened(names: Sequence[str]) -> Iterator[Opened]:
 
 
 def expanded(names: Sequence[str]) -> list[str]:
-    """The names with `adb:*` replaced by every phone that is connected."""
+    """The names with selectors such as `adb:*` or `adb:model=Pixel*,api=29-` replaced by the devices that they mean."""
     found: list[str] = []
     for name in names:
-        if name == "adb:*":
+        scheme, _, rest = name.partition(":")
+        if scheme == "adb" and is_selector(rest):
             from device_runner.adb.device import list_devices
 
-            found += [facts.name for facts in list_devices()]
+            found += [facts.name for facts in list_devices(rest)]
         else:
             found.append(name)
     return found
