@@ -4,7 +4,7 @@ Model-local functions are inlined before a provider is asked; functions of ONNX'
 kernel are inlined after it was asked and did not claim them.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ModelError
@@ -29,13 +29,43 @@ def inline_local(model: "ModelProto", protected: Collection[str] = ()) -> "Model
     functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
     if not functions:
         return model
+    _refuse_circles(functions)
 
     def body(node: "NodeProto") -> "FunctionProto | None":
         if next(iter(node.output), "") in protected:
             return None
-        return functions.get((_domain(node.domain), node.op_type, node.overload))
+        return functions.get(_key(node))
 
     return inline(model, body)
+
+
+def _refuse_circles(functions: "Mapping[tuple[str, str, str], FunctionProto]") -> None:
+    """A function that calls itself, however far around, would never be inlined."""
+    calls = {
+        key: {called for node in _all_nodes(function.node) if (called := _key(node)) in functions}
+        for key, function in functions.items()
+    }
+    while leaves := {key for key, called in calls.items() if not called}:
+        calls = {key: called - leaves for key, called in calls.items() if key not in leaves}
+    if calls:
+        names = ", ".join(sorted(name for _, name, _ in calls)[:3])
+        raise ModelError(
+            "functions of the model call themselves",
+            why=f"among them {names}",
+            remedy="export the model without functions",
+        )
+
+
+def _all_nodes(nodes: "Iterable[NodeProto]") -> "Iterator[NodeProto]":
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for body in [attribute.g] if attribute.type == 5 else attribute.graphs:
+                yield from _all_nodes(body.node)
+
+
+def _key(node: "NodeProto") -> tuple[str, str, str]:
+    return _domain(node.domain), node.op_type, node.overload
 
 
 def inline(model: "ModelProto", body: Body) -> "ModelProto":

@@ -9,7 +9,7 @@ from pipeline.partition.judge import PartitionRequest, failed_answer, judge
 from pipeline.workers import Task, run_tasks
 
 SUFFIXES = (".onnx", ".ort")
-TIMEOUT_SECONDS = 600.0
+TIMEOUT_SECONDS = 120.0
 
 
 def judge_paths(
