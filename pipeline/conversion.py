@@ -13,6 +13,8 @@ from pipeline.convert.rules import Platform
 from pipeline.errors import ExitCode, PipelineError
 from pipeline.files import write_text
 from pipeline.model_sources import find_models
+from pipeline.partition.answer import Settings
+from pipeline.summary import OutputCheck
 from pipeline.variant import Artifact, Level, Style, Variant
 
 CONFIG_FILE = "required_operators.config"
@@ -33,9 +35,16 @@ class ConversionOrder:
     check: bool
     config: bool
     processes: int
+    aware: tuple[Settings, ...] = ()
+    safe: bool = False
 
     def variants(self) -> tuple[Variant, ...]:
-        """Every level in every style."""
+        """Every level in every style, or aware of the providers in fixed style (at none there is nothing to be aware of)."""
+        if self.aware:
+            names = tuple(settings.provider.value for settings in self.aware)
+            return tuple(
+                Variant(level=Level(level), providers=() if level == Level.NONE else names) for level in self.levels
+            )
         return tuple(Variant(level=Level(level), style=Style(style)) for style in self.styles for level in self.levels)
 
 
@@ -66,17 +75,23 @@ class ConversionReport:
     converted: tuple[Converted, ...]
     variants: tuple[Variant, ...]
     configs: tuple[Path, ...] = ()
-    checks: dict[tuple[str, str], Any] = field(default_factory=dict)
+    checks: dict[tuple[str, str], tuple[OutputCheck, ...]] = field(default_factory=dict)
+    """By model and variant name, where artifacts were compared with the original."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """1 when a model or a variant failed; what a release does not have is skipped and no failure."""
+        """4 when outputs differ, 1 when a model or variant failed; what a release does not have is no failure."""
+        if not all(check.passed for checks in self.checks.values() for check in checks):
+            return ExitCode.CHECK_FAILED
         failed = any(c.error or any(not f.skipped for f in c.failures) for c in self.converted)
         return ExitCode.SOME_FAILED if failed else ExitCode.DONE
 
     def document(self) -> dict[str, Any]:
         """The answer as JSON: one entry an artifact, or an error where there is none."""
-        return {"artifacts": [row for one in self.converted for row in _rows(one, self.variants)]}
+        rows = [row for one in self.converted for row in _rows(one, self.variants)]
+        for row in rows if self.checks else ():
+            row["checks"] = msgspec.to_builtins(self.checks.get((row["model"], row["variant"]), ()))
+        return {"artifacts": rows}
 
 
 def _rows(one: Converted, variants: Sequence[Variant]) -> list[dict[str, Any]]:
@@ -112,6 +127,8 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder) -> ConversionRep
         cache=order.cache,
         release=order.release,
         platform=Platform(order.platform),
+        aware=order.aware,
+        safe=order.safe,
         processes=order.processes,
     )
     artifacts = [artifact for one in converted for artifact in one.artifacts]
@@ -127,6 +144,8 @@ def convert_models(
     cache: Path | None,
     release: str,
     platform: Platform,
+    aware: tuple[Settings, ...] = (),
+    safe: bool = False,
     processes: int = 0,
     done: Callable[[Converted], None] = lambda _: None,
 ) -> tuple[Converted, ...]:
@@ -149,6 +168,8 @@ def convert_models(
                 release=release,
                 platform=platform,
                 fixed_dimensions=model.dimensions,
+                aware=aware,
+                safe=safe,
             )
             pairs.append((model, request))
         by_stem = {model.name: model for model in models}

@@ -1,11 +1,14 @@
 """`ort-mobile convert`: models to ORT format in every variant asked for."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from pipeline.cli.options import json_option, sizes, words, write_json
+from pipeline.cli.provider_options import provider_options, settings_of
 
+AWARE = ("nnapi", "coreml-nn", "coreml-mlprogram")
 LEVELS = ("none", "basic", "extended", "layout", "all")
 
 
@@ -22,6 +25,12 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
     show_default=True,
     help="fixed saves the fused graph; runtime keeps it and records fusions for the device to replay.",
 )  # fmt: skip
+@click.option(
+    "--ep", "providers", callback=words(AWARE), metavar="EP,…",
+    help="Make the models aware of execution providers: nnapi, coreml-nn, coreml-mlprogram, or one file for several.",
+)  # fmt: skip
+@provider_options
+@click.option("--safe", is_flag=True, help="Leave to the CPU what a provider claims and then cannot build.")
 @click.option("--ort-release", default="", metavar="X.Y", help="ONNX Runtime release that will run the artifacts.")
 @click.option(
     "--target-platform", type=click.Choice(["unspecified", "arm", "amd64"]), default="unspecified",
@@ -39,10 +48,13 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 @click.pass_context
 def convert(
     ctx: click.Context,
+    /,
     paths: tuple[str, ...],
     output: Path,
     levels: tuple[str, ...],
     styles: tuple[str, ...],
+    providers: tuple[str, ...],
+    safe: bool,
     ort_release: str,
     target_platform: str,
     dimensions: dict[str, int],
@@ -51,11 +63,15 @@ def convert(
     cache: Path | None,
     jobs: int,
     json_to: str | None,
+    **answers: Any,
 ) -> None:
     """Convert .onnx files, folders or zip archives of them to ORT format.
 
     Artifacts are OUTPUT/MODEL.VARIANT.ort, with the operator configs for reduced builds beside them. A model that
     cannot be converted is reported and does not cost the others; the exit code is then 1.
+
+    With --ep the optimizer leaves alone what these execution providers claim at level basic, and files of fixed style
+    are made.
     """
     from pipeline.conversion import ConversionOrder, convert_paths
     from pipeline.report.conversion import show_conversion
@@ -63,8 +79,14 @@ def convert(
     order = ConversionOrder(
         levels=levels, styles=styles, release=ort_release, platform=target_platform, dimensions=dimensions,
         output=output, cache=cache, check=check, config=config, processes=jobs,
+        aware=settings_of(providers, ort_release, answers), safe=safe,
     )  # fmt: skip
     report = convert_paths(paths, order)
+    if check:
+        from pipeline.progress import progress_for
+        from pipeline.proving import check_conversion
+
+        report = check_conversion(report, progress_for())
     if json_to:
         write_json(report.document(), json_to)
     if json_to != "-":

@@ -1,11 +1,12 @@
 """`ort-mobile partition`: which nodes an execution provider will take, and why not the others."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.options import json_option, words, write_json
+from pipeline.cli.options import json_option, write_json
+from pipeline.cli.provider_options import provider_options, settings_of
 
 if TYPE_CHECKING:
     from pipeline.partition.answer import ModelAnswer
@@ -34,35 +35,22 @@ def _draw(answers: "tuple[ModelAnswer, ...]", destination: Path) -> None:
     help="Judge the file as it stands, or what optimization level basic makes of it.",
 )  # fmt: skip
 @click.option("--ort-release", default="", metavar="X.Y", help="ONNX Runtime on the phone; default: the installed one.")
-@click.option(
-    "--api-level", type=click.IntRange(min=1), help="NNAPI feature level, as Android's API level.  [default: 31]"
-)
-@click.option(
-    "--coreml-version", type=click.IntRange(min=3), help="5 for iOS 15, 6 for 16, 7 for 17, 8 for 18.  [default: 7]"
-)
-@click.option("--coreml-options", callback=words(), metavar="KEY=VALUE,...", help="Options of the provider.")
-@click.option("--nnapi-flags", callback=words(), metavar="FLAG,...", help="USE_NCHW and others.")
-@click.option(
-    "--stop-ops", metavar="OP,...", help="Leave these and what follows to the CPU.  [default: NonMaxSuppression]"
-)
+@provider_options
 @click.option("--svg", type=click.Path(path_type=Path), help="Draw the graph with its partitions, for one model.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Models at once.")
 @json_option
 @click.pass_context
 def partition(
     ctx: click.Context,
+    /,
     paths: tuple[str, ...],
     provider: str,
     optimize: str,
     ort_release: str,
-    api_level: int | None,
-    coreml_version: int | None,
-    coreml_options: tuple[str, ...],
-    nnapi_flags: tuple[str, ...],
-    stop_ops: str | None,
     svg: Path | None,
     jobs: int,
     json_to: str | None,
+    **answers: Any,
 ) -> None:
     """Say which nodes of .onnx and .ort models an execution provider will take, and why not the others.
 
@@ -71,19 +59,15 @@ def partition(
     """
     from pipeline.errors import ExitCode
     from pipeline.partition.answer import Optimize, PartitionDocument
-    from pipeline.partition.options import make_settings
     from pipeline.partition.run import judge_paths
     from pipeline.report.partition import show_answers
 
-    settings = make_settings(
-        provider, release=ort_release, api_level=api_level, coreml_version=coreml_version,
-        coreml_options=coreml_options, nnapi_flags=nnapi_flags, stop_ops=stop_ops,
-    )  # fmt: skip
-    answers = tuple(judge_paths(paths, settings, Optimize(optimize), processes=jobs))
+    (settings,) = settings_of((provider,), ort_release, answers)
+    found = tuple(judge_paths(paths, settings, Optimize(optimize), processes=jobs))
     if json_to:
-        write_json(PartitionDocument(models=answers), json_to)
+        write_json(PartitionDocument(models=found), json_to)
     if json_to != "-":
-        show_answers(answers)
+        show_answers(found)
     if svg:
-        _draw(answers, svg)
-    ctx.exit(ExitCode.SOME_FAILED if any(answer.error for answer in answers) else ExitCode.DONE)
+        _draw(found, svg)
+    ctx.exit(ExitCode.SOME_FAILED if any(answer.error for answer in found) else ExitCode.DONE)

@@ -25,6 +25,8 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     semantic_digest: str
     operators: dict[str, int]
+    claimed: dict[str, int] = {}
+    notes: tuple[str, ...] = ()
 
 
 def cache_key(content_digest: str, settings: SessionSettings, wheel: str) -> str:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 from pipeline.convert.cache import Cache, Made, cache_key
 from pipeline.convert.digest import semantic_digest
 from pipeline.convert.optimizer import Optimizer
@@ -88,7 +90,8 @@ def _plan(
                 )
             )
         else:
-            wanted.setdefault(session_settings(variant, request.platform), []).append(variant)
+            settings = session_settings(variant, request.platform, request.wish(variant, target))
+            wanted.setdefault(settings, []).append(variant)
     return refused, wanted
 
 
@@ -173,7 +176,8 @@ class _Maker:
                     operators=dict(sorted(Counter(node.operator for node in model.graph.nodes).items())),
                 )
             self.written[identity] = (made, path)
-        return self.written[identity]
+        made, path = self.written[identity]
+        return msgspec.structs.replace(made, claimed=dict(parts.claimed), notes=parts.notes), path
 
     def wait_for_disk(self) -> None:
         """Return when all files are on the disk; MissingError when it is full."""
@@ -200,6 +204,8 @@ class _Maker:
             operators=made.operators,
             source_operators=source_operators,
             session_options=run_time_options(variant, self.target),
+            claimed=made.claimed,
+            notes=made.notes,
         )
 
 

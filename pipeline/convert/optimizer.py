@@ -6,6 +6,7 @@ from functools import cached_property
 
 import msgspec
 
+from pipeline.convert.aware import AwareOptimizer
 from pipeline.convert.digest import semantic_digest
 from pipeline.convert.guards import check_constants, check_functions, computed_constants
 from pipeline.convert.rules import SessionSettings
@@ -40,6 +41,9 @@ class Optimizer:
 
     def parts(self, settings: SessionSettings) -> OrtParts:
         """The optimized model, ready to be written. ModelError when onnxruntime refuses it."""
+        if settings.aware:
+            plain = msgspec.structs.replace(settings, aware=None)
+            return self._aware.parts(settings, settings.aware, lambda: self.parts(plain))
         if settings.level is Level.NONE:
             return self._plain
         if not self.model.weights:
@@ -76,6 +80,10 @@ class Optimizer:
     @cached_property
     def _basic(self) -> LeanModel:
         return optimize(self.model, BASIC, self.shop)
+
+    @cached_property
+    def _aware(self) -> AwareOptimizer:
+        return AwareOptimizer(self.model, self._basic, self.shop)
 
     @cached_property
     def _basic_parts(self) -> OrtParts:

@@ -4,14 +4,17 @@ import msgspec
 
 from pipeline.convert.rules import Platform
 from pipeline.model_sources import SourceModel
+from pipeline.partition.answer import Provider, Settings
+from pipeline.splice.wish import Wish
 from pipeline.variant import Artifact, Variant
 
 
 class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One model and the variants wanted of it.
+    """One model and the variants wanted of it. `aware` has the settings of the providers that variants name.
 
     Artifacts go to `output_folder` as `STEM.VARIANT.ort`. `work_folder` is a scratch folder on the same file system;
     the caller removes it whatever happens, so that a killed process leaves nothing. `cache_folder` empty: no cache.
+    A provider without an entry in `aware` has its defaults. `safe` leaves to the CPU what cannot be built on the phone.
     `release` is the ONNX Runtime release that will run the artifacts (`1.23`); empty: that of the installed wheel.
     """
 
@@ -24,6 +27,14 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
     release: str = ""
     platform: Platform = Platform.UNSPECIFIED
     fixed_dimensions: dict[str, int] = {}
+    aware: tuple[Settings, ...] = ()
+    safe: bool = False
+
+    def wish(self, variant: Variant, release: tuple[int, int]) -> Wish | None:
+        """Whose claims a variant keeps; None for one that is aware of no provider. ValueError for an unknown one."""
+        given = {settings.provider.value: settings for settings in self.aware}
+        found = [given.get(name) or Settings(provider=Provider(name), ort_release=release) for name in variant.providers]
+        return Wish(providers=tuple(found), safe=self.safe) if found else None
 
 
 class VariantFailure(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from pipeline.splice.wish import AWARE, Wish
 from pipeline.variant import Level, Quantization, Style, Variant
 
 
@@ -20,7 +21,8 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What makes one optimization differ from another: equal settings give equal files, so they run once.
 
     `keep_constants` leaves equal constants apart: for a graph that basic optimization has been through, whose fusions
-    left equal constants which a second pass would merge.
+    left equal constants which a second pass would merge. `aware` names the providers whose claims are kept. `left_out`
+    are further optimizers that must not run; `keep_shared_dq` leaves DequantizeLinear nodes with several readers alone.
     """
 
     level: Level
@@ -28,6 +30,9 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     int8_allowed: bool = False
     nchwc: bool = False
     keep_constants: bool = False
+    aware: Wish | None = None
+    left_out: tuple[str, ...] = ()
+    keep_shared_dq: bool = False
 
 
 class Release(NamedTuple):
@@ -50,13 +55,13 @@ def parse_release(text: str) -> Release:
     return Release(int(major), int(minor))
 
 
-def session_settings(variant: Variant, platform: Platform) -> SessionSettings:
+def session_settings(variant: Variant, platform: Platform, aware: Wish | None = None) -> SessionSettings:
     """The optimization that a variant asks for.
 
     Runtime style records the fusions of level extended; those of the levels above are never recorded (the layout
     transformers run when the device loads the file). So at none and basic both styles are one optimization, and
     from extended on runtime style is one. NchwcTransformer makes files for x86 machines only: the stock converter
-    leaves it out unless told amd64.
+    leaves it out unless told amd64. Without optimizations there is nothing that claims could be kept from.
     """
     beyond_basic = variant.level not in {Level.NONE, Level.BASIC}
     recorded = beyond_basic and variant.style is Style.RUNTIME
@@ -65,6 +70,7 @@ def session_settings(variant: Variant, platform: Platform) -> SessionSettings:
         save_records=recorded,
         int8_allowed=beyond_basic and platform is Platform.ARM,
         nchwc=variant.level in {Level.LAYOUT, Level.ALL} and platform is Platform.AMD64 and not recorded,
+        aware=aware if variant.level is not Level.NONE else None,
     )
 
 
@@ -97,7 +103,10 @@ def refusal(variant: Variant, target: Release, installed: Release) -> Refusal | 
          "install a newer onnxruntime, or use level extended or all"),
         (variant.style is Style.RUNTIME and target < RUNTIME_STYLE_SINCE,
          f"runtime style came with 1.11, the target runs {at_target}", "use style fixed"),
-        (bool(variant.providers), "models cannot be made aware of execution providers yet", "use variants without"),
+        (not set(variant.providers) <= set(AWARE), f"models can be made aware of {', '.join(AWARE)} only",
+         "use variants of these"),
+        (bool(variant.providers) and variant.style is Style.RUNTIME,
+         "runtime style leaves every node to the providers as it is", "use style fixed, or runtime without providers"),
         (variant.quantization is not Quantization.NONE, "models cannot be quantized yet", "quantize the model before"),
     )  # fmt: skip
     return next((Refusal(why, remedy) for applies, why, remedy in rules if applies), None)

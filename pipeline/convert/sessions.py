@@ -51,6 +51,7 @@ def save_optimized(
         "session.save_model_format": "ORT" if ort_format else "ONNX",
         "session.qdqisint8allowed": "1" if settings.int8_allowed else "0",
         **({"optimization.minimal_build_optimizations": "save"} if settings.save_records else {}),
+        **({"session.disable_quant_qdq": "1"} if settings.keep_shared_dq else {}),
         **extra,
     }
     options = ort.SessionOptions()
@@ -93,7 +94,7 @@ def return_freed_memory() -> None:
 def _left_out(settings: SessionSettings) -> set[str]:
     """Names of optimizers that this optimization must not run."""
     rules = {"NchwcTransformer": not settings.nchwc, "ConstantSharing": settings.keep_constants}
-    return {name for name, applies in rules.items() if applies}
+    return {name for name, applies in rules.items() if applies} | set(settings.left_out)
 
 
 def ort_errors(ort: Any) -> tuple[type[BaseException], ...]:

@@ -8,7 +8,7 @@ Runtime's own nodes, edges, types and kernel type resolver; the writer puts the 
 
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,10 +51,15 @@ class Workshop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrtParts:
-    """A skeleton in ORT format and the weights that belong behind it."""
+    """A skeleton in ORT format and the weights that belong behind it.
+
+    Of a provider-aware model also how many nodes each provider claims, and warnings.
+    """
 
     skeleton: bytes
     weights: tuple[Weight, ...] = ()
+    claimed: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def read(self) -> OrtModel:
         """The model as it will be in the file; its weights' offsets are 0."""
@@ -101,7 +106,9 @@ def _read_optimized(path: Path, before: LeanModel) -> LeanModel:
     """Read a model that onnxruntime saved: weights in the file, beside it, or still where they were before."""
     proto = scan_message(path)
     own = {path.name, f"{path.stem}.weights"}
-    old = {place.file.relative_to(before.folder).as_posix(): place.file for place in before.weights.values()}
+    folder = before.folder
+    files = {place.file for place in before.weights.values() if place.file.is_relative_to(folder)}
+    old = {file.relative_to(folder).as_posix(): file for file in files}
     weights: dict[str, ByteRange] = {}
     for tensor in proto.graph.initializer:
         if tensor.data_location == tensor.EXTERNAL:
@@ -109,7 +116,7 @@ def _read_optimized(path: Path, before: LeanModel) -> LeanModel:
             file = path.parent / location if location in own else old[location]
             weights[tensor.name] = ByteRange(file=file, offset=offset, length=length)
     all_own = all(place.file.parent == path.parent for place in weights.values())
-    return LeanModel(proto=proto, folder=path.parent if all_own else before.folder, weights=weights)
+    return LeanModel(proto=proto, folder=path.parent if all_own else folder, weights=weights)
 
 
 def _loadable(model: LeanModel) -> "onnx.ModelProto":

@@ -81,7 +81,25 @@ def _declare(value: Any, tensor: Any) -> None:
         value.type.tensor_type.shape.dim.add().dim_value = dim
 
 
+def infer_symbols(model: "ModelProto", names: Iterable[str]) -> dict[str, tuple[int | str | None, ...]]:
+    """Dimensions of some values that nodes of the main graph make, with symbolic names where they have no number.
+
+    An unknown rank shows as no dimensions, as a scalar does; what `infer` says of the value tells them apart.
+    """
+    slim = slim_copy(model)
+    declared = {value.name for value in slim.graph.output}
+    for name in names:
+        if name not in declared:
+            slim.graph.output.add().name = name
+    return {meta.name: tuple(meta.shape) for meta in _outputs(slim.SerializeToString())}
+
+
 def _load(data: bytes) -> dict[str, Value]:
+    return {meta.name: _value(meta.type, meta.shape) for meta in _outputs(data)}
+
+
+def _outputs(data: bytes) -> list[Any]:
+    """What a loaded and never initialized session says of its outputs."""
     from onnxruntime.capi import _pybind_state as capi
 
     options = capi.SessionOptions()
@@ -91,7 +109,8 @@ def _load(data: bytes) -> dict[str, Value]:
         session = capi.InferenceSession(options, data, False, True)
     except Exception as error:
         raise refused(error) from error
-    return {meta.name: _value(meta.type, meta.shape) for meta in session.outputs_meta}
+    outputs: list[Any] = session.outputs_meta
+    return outputs
 
 
 def refused(error: Exception, what: str = "ONNX Runtime cannot load the model") -> ModelError:

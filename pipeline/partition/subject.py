@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ModelError
 from pipeline.model_sources import SourceModel, Spool
-from pipeline.onnx_model import ByteRange, LoadedModel, load_model
+from pipeline.onnx_model import ByteRange, LeanModel, LoadedModel, load_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -47,7 +47,7 @@ def _head(source: SourceModel, work_folder: Path) -> bytes:
         ) from error
 
 
-def tensor_reader(loaded: LoadedModel) -> "_Reader":
+def tensor_reader(loaded: LeanModel) -> "_Reader":
     """Reads numbers of the model's initializers, large ones from where they lie in a file."""
     return _Reader(loaded.weights)
 

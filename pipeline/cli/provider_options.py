@@ -1,0 +1,41 @@
+"""What several commands ask about execution providers, and the settings that the answers give."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pipeline.cli.options import words
+
+if TYPE_CHECKING:
+    from pipeline.partition.answer import Settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+OPTIONS = (
+    click.option(
+        "--api-level", type=click.IntRange(min=1), help="NNAPI feature level, as Android's API level.  [default: 31]"
+    ),
+    click.option(
+        "--coreml-version", type=click.IntRange(min=3), help="5 for iOS 15, 6 for 16, 7 for 17, 8 for 18.  [default: 7]"
+    ),
+    click.option("--coreml-options", callback=words(), metavar="KEY=VALUE,...", help="Options of the provider."),
+    click.option("--nnapi-flags", callback=words(), metavar="FLAG,...", help="USE_NCHW and others."),
+    click.option(
+        "--stop-ops", metavar="OP,...", help="Leave these and what follows to the CPU.  [default: NonMaxSuppression]"
+    ),
+)
+
+
+def provider_options(command: Command) -> Command:
+    """Add the options of execution providers to a command, which gets their values as keywords."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def settings_of(providers: tuple[str, ...], release: str, answers: dict[str, Any]) -> tuple["Settings", ...]:
+    """The settings of each provider; ConfigError for values that it would refuse itself."""
+    from pipeline.partition.options import make_settings
+
+    return tuple(make_settings(provider, release=release, **answers) for provider in providers)

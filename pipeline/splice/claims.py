@@ -1,0 +1,169 @@
+"""What is claimed of a model after level basic, by one provider or several, and so must stay as it is."""
+
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.errors import ModelError
+from pipeline.onnx_model import LeanModel
+from pipeline.partition.answer import Provider, Refusal, Settings
+from pipeline.partition.basic import undone_for_provider
+from pipeline.partition.claim import FORECASTS, Claim, bodies, claim
+from pipeline.partition.graph import Graph, Node
+from pipeline.partition.inlining import before_partitioning, inlined_view, without_functions
+from pipeline.partition.onnx_view import view
+from pipeline.partition.subject import body_types, tensor_reader
+from pipeline.partition.unique_dq import unique_dq
+from pipeline.partition.units import node_units
+from pipeline.splice.constants import add_copies, lift_constants
+from pipeline.splice.whole import Whole
+from pipeline.splice.wish import Wish
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+MOST_ROUNDS = 64
+MOST_LEFT_OUT = 1000
+"""Nodes that `safe` leaves to the CPU before the provider is given up."""
+
+
+Look = Callable[["ModelProto"], Graph]
+
+
+def find_claims(source: LeanModel, basic: LeanModel, wish: Wish, folder: Path) -> Whole:
+    """The graph that the providers are shown of `basic` (which is `source` after level basic), and their claims.
+
+    What the session for the CPU did beyond level basic is undone (ep_rules H.4.2 and H.4.3); functions that are neither
+    claimed nor known to the CPU are inlined as the real session would, and the providers asked again about their nodes.
+    ModelError when asking a provider would end the session on the phone too.
+    """
+    before = source.proto
+    for settings in wish.providers:
+        before = before_partitioning(before, _look(source, folder), settings)
+    model = undone_for_provider(basic.proto, before) or basic.proto
+    look = _look(basic, folder)
+    graph = unique_dq(look(model))
+    asked = [_Asked(settings, wish.safe) for settings in wish.providers]
+    for one in asked:
+        one.ask(graph)
+    for _ in range(MOST_ROUNDS):
+        changed = without_functions(model, graph, {name for one in asked for name in one.names})
+        if changed is model:
+            break
+        graph, fresh = inlined_view(graph, look(changed))
+        model = changed
+        for one in asked:
+            one.ask(graph, fresh)
+    return _whole(basic, model, graph, asked)
+
+
+def _look(model: LeanModel, folder: Path) -> Look:
+    read = tensor_reader(model)
+    return lambda proto: view(proto, read=read, saved=lambda: body_types(proto, folder))
+
+
+class _Asked:
+    """One provider and what it has claimed so far, by first output."""
+
+    def __init__(self, settings: Settings, safe: bool) -> None:
+        self.settings = settings
+        self.safe = safe
+        self.names: set[str] = set()
+        self.closed: set[str] = set()
+        self.notes: list[str] = []
+
+    def ask(self, graph: Graph, fresh: frozenset[int] | None = None) -> None:
+        """Ask about a whole graph, or (saving asks for both) about fresh nodes and those claimed before."""
+        only = None
+        if fresh is not None:
+            only = fresh | {index for index, node in graph.nodes.items() if node.first_output in self.names}
+        found = self._buildable(graph, only) if self.safe else self._claim(graph, only)
+        if not self.safe and (problem := _problem(graph, found.groups, self.settings)) is not None:
+            self.notes.append(
+                f"{self.settings.provider.value}: {problem.text}. "
+                f"{_sentence(problem.remedy)}--safe leaves such nodes to the CPU"
+            )
+        self.names |= {node.first_output for group in found.groups for node in group}
+        if fresh is None:
+            self.closed = {owner.first_output for owner, body in bodies(graph) if claim(body, self.settings).groups}
+
+    def _claim(self, graph: Graph, only: frozenset[int] | None) -> Claim:
+        found = claim(graph, self.settings, only)
+        if found.fatal is not None:
+            raise ModelError(
+                f"{self.settings.provider.value} cannot be asked about this model",
+                why=found.fatal.text,
+                remedy=found.fatal.remedy or "change the model, or convert without this provider",
+            )
+        return found
+
+    def _buildable(self, graph: Graph, only: frozenset[int] | None) -> Claim:
+        """The claim without the nodes on which building the provider's model would fail; the rest is grouped anew."""
+        free = frozenset(graph.nodes) if only is None else only
+        left_out: list[str] = []
+        for _ in range(MOST_LEFT_OUT):
+            found = self._claim(graph, free if left_out else only)
+            culprits = _culprits(graph, found, self.settings)
+            if not culprits:
+                if left_out:
+                    self.notes.append(f"{self.settings.provider.value}: left to the CPU: {', '.join(left_out)}")
+                return found
+            free -= {node.index for node in culprits}
+            left_out.append(f"{culprits[0].op_type} '{culprits[0].name or culprits[0].first_output}'")
+        return Claim()
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}; " if text else ""
+
+
+def _problem(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Settings) -> Refusal | None:
+    """The first reason why one of the provider's models cannot be built on the phone."""
+    if settings.provider not in FORECASTS:
+        return None
+    module = importlib.import_module(FORECASTS[settings.provider])
+    found: Refusal | None = module.build_refusal(graph, groups, settings)
+    return found
+
+
+def _culprits(graph: Graph, found: Claim, settings: Settings) -> Sequence[Node]:
+    """The members of the first unit without which the first problem is another one or none; empty without problem."""
+    for group in found.groups:
+        problem = _problem(graph, (group,), settings)
+        if problem is None:
+            continue
+        for unit in _units(graph, group, settings):
+            members = {node.index for node in unit}
+            others = tuple(node for node in group if node.index not in members)
+            if not others or _problem(graph, (others,), settings) != problem:
+                return unit
+        return group
+    return ()
+
+
+def _units(graph: Graph, group: tuple[Node, ...], settings: Settings) -> Iterable[tuple[Node, ...]]:
+    """A group's nodes as the provider takes or leaves them: NNAPI by units, CoreML one by one."""
+    if settings.provider is not Provider.NNAPI:
+        return [(node,) for node in group]
+    owner = node_units(graph, settings.ort_release).by_node()
+    return {owner[node.index].target.index: owner[node.index].nodes for node in group}.values()
+
+
+def _whole(basic: LeanModel, model: "ModelProto", graph: Graph, asked: Sequence[_Asked]) -> Whole:
+    import onnx
+
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model)
+    del proto.graph.value_info[:]
+    lift_constants(proto.graph)
+    add_copies(proto.graph, graph)
+    kept = frozenset(name for one in asked for name in one.names)
+    return Whole(
+        model=LeanModel(proto=proto, folder=basic.folder, weights=basic.weights),
+        graph=graph,
+        kept=kept,
+        closed=frozenset(name for one in asked for name in one.closed),
+        claimed={one.settings.provider.value: len(one.names) for one in asked},
+        notes=tuple(dict.fromkeys(note for one in asked for note in one.notes)),
+    )
