@@ -42,6 +42,7 @@ FORECASTS: Mapping[Provider, str] = {
     Provider.NNAPI: "pipeline.partition.nnapi_load",
     Provider.COREML_NN: "pipeline.partition.coreml_load",
     Provider.COREML_MLPROGRAM: "pipeline.partition.coreml_load",
+    Provider.XNNPACK: "pipeline.partition.xnnpack_load",
 }
 """The module that foresees a provider's part in making a session; it exports `forecast(rounds, settings)`."""
 

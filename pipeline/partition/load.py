@@ -34,8 +34,6 @@ def foresee(shipped: Shipped, shown: Graph, found: Claim, settings: Settings) ->
     first = Round(shipped.graph, found if shown is shipped.graph else claim(shipped.graph, settings))
     if first.claim.fatal is not None:
         return LoadForecast(error=first.claim.fatal.text, remedy=first.claim.fatal.remedy or None)
-    if settings.provider not in FORECASTS:
-        return LoadForecast(partitions=len(first.claim.groups), estimate=True)
     forecast: Forecast = importlib.import_module(FORECASTS[settings.provider]).forecast
     if shipped.model is None:
         return forecast((first,), settings)

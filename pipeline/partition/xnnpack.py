@@ -4,6 +4,8 @@ There are no partitions to speak of: every claimed node is a claim of its own, a
 behind a float Conv or pool joins it only in the second round, when a session is made.
 """
 
+from collections.abc import Container
+
 from pipeline.partition import xnnpack_checks as check
 from pipeline.partition import xnnpack_quant as quant
 from pipeline.partition.answer import Refusal, Settings
@@ -58,15 +60,18 @@ def refusal(case: Case) -> Refusal | None:
     return first_refusal(case, (*rule.types, *rule.checks))
 
 
-def claim(graph: Graph, settings: Settings) -> Claim:
-    """What XNNPACK takes of one graph, bodies included; nothing outside the opset window (A.3)."""
+def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
+    """What XNNPACK takes of one graph, bodies included; nothing outside the opset window (A.3).
+
+    `only` are the nodes that no provider has yet, when it is asked again after functions were inlined (A.2).
+    """
     outside = layout_window(graph.opset, settings.ort_release)
     if outside is not None:
         return refuse_all(graph, Refusal("opset", outside, "convert the model to an opset inside"))
     units = node_units(graph, settings.ort_release)
     if units.crash is not None:
         return Claim(fatal=units.crash)
-    verdicts = [(unit, refusal(Case(graph, unit, settings))) for unit in units.units]
+    verdicts = [(unit, _taken(unit, only) or refusal(Case(graph, unit, settings))) for unit in units.units]
     fatal = next((found for _, found in verdicts if found is not None and found.fatal), None)
     return Claim(
         groups=tuple((node,) for unit, found in verdicts if found is None for node in unit.nodes),
@@ -75,5 +80,13 @@ def claim(graph: Graph, settings: Settings) -> Claim:
     )
 
 
+def _taken(unit: Unit, only: Container[int] | None) -> Refusal | None:
+    free = only is None or all(node.index in only for node in unit.nodes)
+    return None if free else TAKEN_REFUSAL
+
+
 def _refusals(verdicts: list[tuple[Unit, Refusal | None]]) -> dict[int, Refusal]:
     return {node.index: found for unit, found in verdicts if found is not None for node in unit.nodes}
+
+
+TAKEN_REFUSAL = Refusal("other_ep", "it is a provider's already")

@@ -158,3 +158,43 @@ def test_short_scales_end_the_process(tmp_path: Path) -> None:
     given = answer(made, tmp_path, xnnpack())
     assert given.load is not None
     assert "has 1 scales" in (given.load.error or "")
+
+
+def conv_relu(*, shown: bool) -> onnx.ModelProto:
+    """Conv and Relu, with the value between them perhaps a graph output."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y0"]), helper.make_node("Relu", ["y0"], ["y1"])]
+    return model(nodes, [value("x", (1, 4, 8, 8))], ["y0", "y1"] if shown else ["y1"], WEIGHT)
+
+
+def test_fused_activations_lose_what_others_read_until_release_1_28(tmp_path: Path) -> None:
+    for shown, release, fails in ((False, (1, 27), False), (True, (1, 27), True), (True, (1, 28), False)):
+        load = answer(conv_relu(shown=shown), tmp_path, xnnpack(release)).load
+        assert load is not None
+        assert load.estimate
+        assert (load.error is not None) is fails
+        assert load.partitions == (0 if fails else 1)
+
+
+def quantized_softmax(scale: float) -> onnx.ModelProto:
+    """A QDQ Softmax whose output has a scale of its own."""
+    made = quantized([helper.make_node("Softmax", ["d"], ["r"], axis=-1)])
+    made.graph.node[2].input[1] = "out"
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(scale, np.float32), "out"))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("scale", "claimed", "fails"), [(1 / 256, True, False), (1 / 255, True, True), (0.1, False, False)]
+)
+def test_softmax_scale(scale: float, claimed: bool, fails: bool, tmp_path: Path) -> None:
+    given = answer(quantized_softmax(scale), tmp_path, xnnpack())
+    assert bool(given.partitions) is claimed
+    assert given.load is not None
+    assert (given.load.error is not None) is fails
+
+
+def test_softmax_that_reads_outside_may_be_claimed_and_may_crash(tmp_path: Path) -> None:
+    given = answer(one("Softmax", axis=-2, opset=11), tmp_path, xnnpack())
+    assert given.partitions == (("y",),)
+    assert given.load is not None
+    assert "reads outside" in (given.load.error or "")
