@@ -7,22 +7,21 @@ from pathlib import Path
 import msgspec
 
 from device_runner.probe.build import cache_folder
-from pipeline.batch import NamedModel, memory_budget, name_models, needed_bytes
-from pipeline.check import CheckRequest, CheckResult, check_artifact, tolerance_for
-from pipeline.config import CheckConfig, Config, ModelConfig, Platform, wanted_variants
+from pipeline.batch import NamedModel, name_models
+from pipeline.config import Config, ModelConfig, Platform, wanted_variants
 from pipeline.conversion import Converted, convert_models
 from pipeline.convert.rules import Platform as OptimizerPlatform
 from pipeline.convert.rules import parse_release
 from pipeline.errors import PipelineError
 from pipeline.model_sources import find_models
 from pipeline.progress import Progress
-from pipeline.reference import Reference, ReferenceRequest, make_reference
+from pipeline.proving import Checks, Exhibit, Subject, check_all, make_references
+from pipeline.reference import Reference, ReferenceRequest
 from pipeline.summary import OutputCheck
 from pipeline.variant import Artifact
-from pipeline.workers import Outcome, Task, run_tasks
+from pipeline.workers import Outcome
 
 ARTIFACTS = "artifacts"
-SEED = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +80,21 @@ def prepare(
             platform=optimizer_platform(config),
             done=lambda _: stage.done(),
         )
-    references = _references(found, folder, work, progress)
+    subjects = [
+        Subject(model=model, test_data=table.test_data or "", labels=table.labels or "") for model, table in found
+    ]
+    references = make_references(subjects, folder / "reference", work, progress)
     prepared = [
         _joined(model, table, one, references[model.name]) for (model, table), one in zip(found, converted, strict=True)
     ]
-    return _checked(prepared, config.check, folder, progress)
+    exhibits = [
+        Exhibit(artifact=artifact, file=folder / ARTIFACTS / artifact.file, reference=one.reference)
+        for one in prepared
+        if one.reference
+        for artifact in one.artifacts
+    ]
+    checks = check_all(exhibits, config.check, progress)
+    return [_with_checks(one, checks) for one in prepared]
 
 
 def _joined(
@@ -103,64 +112,7 @@ def _joined(
     )
 
 
-def _references(
-    found: Sequence[tuple[NamedModel, ModelConfig]], folder: Path, work: Path, progress: Progress
-) -> dict[str, Outcome[ReferenceRequest, Reference]]:
-    """The reference of each model by its name, made in worker processes."""
-    tasks = []
-    for model, table in found:
-        scratch = work / "reference" / model.name
-        scratch.mkdir(parents=True)
-        request = ReferenceRequest(
-            source=model.source,
-            fixed_dimensions=model.dimensions,
-            test_data=table.test_data or "",
-            labels=table.labels or "",
-            seed=SEED,
-            folder=str(folder / "reference" / model.name),
-            work_folder=str(scratch),
-        )
-        tasks.append(Task(label=model.source.name, request=request, memory_bytes=needed_bytes(2 * model.size_bytes)))
-    outcomes = {}
-    with progress.stage("reference", len(tasks)) as stage:
-        for outcome in run_tasks(make_reference, Reference, tasks, memory_bytes=memory_budget()):
-            outcomes[Path(outcome.task.request.folder).name] = outcome
-            stage.done()
-    return outcomes
-
-
-def _checked(prepared: list[Prepared], config: CheckConfig, folder: Path, progress: Progress) -> list[Prepared]:
-    """The same models with their artifacts' checks: one process per artifact, as a crash of one costs no other."""
-    tasks = [
-        Task(
-            label=f"{one.model.name}.{artifact.variant.name}",
-            request=CheckRequest(
-                artifact=artifact,
-                file=str(folder / ARTIFACTS / artifact.file),
-                reference=one.reference,
-                tolerance=tolerance_for(one.reference, config),
-            ),
-            memory_bytes=needed_bytes(2 * artifact.size_bytes),
-        )
-        for one in prepared
-        if one.reference
-        for artifact in one.artifacts
-    ]
-    checks: dict[tuple[str, str], tuple[OutputCheck, ...]] = {}
-    errors: dict[str, list[PipelineError]] = {}
-    with progress.stage("check", len(tasks)) as stage:
-        for outcome in run_tasks(check_artifact, CheckResult, tasks, memory_bytes=memory_budget()):
-            artifact = outcome.task.request.artifact
-            if outcome.value:
-                checks[artifact.model, artifact.variant.name] = outcome.value.checks
-            if outcome.error:
-                errors.setdefault(artifact.model, []).append(outcome.error)
-            stage.done()
-    return [_with_checks(one, checks, errors.get(one.model.name, [])) for one in prepared]
-
-
-def _with_checks(
-    one: Prepared, checks: dict[tuple[str, str], tuple[OutputCheck, ...]], errors: list[PipelineError]
-) -> Prepared:
-    own = {variant: found for (model, variant), found in checks.items() if model == one.model.name}
+def _with_checks(one: Prepared, checks: Checks) -> Prepared:
+    own = {variant: found for (model, variant), found in checks.passed_or_not.items() if model == one.model.name}
+    errors = tuple(error for (model, _), error in checks.errors.items() if model == one.model.name)
     return replace(one, checks=own, errors=(*one.errors, *errors))

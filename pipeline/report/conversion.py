@@ -27,19 +27,34 @@ def show_conversion(report: ConversionReport) -> None:
     known = f", {reused} of them unchanged since the last time" if reused else ""
     noun = "model" if models == 1 else "models"
     out.print(f"{len(rows)} artifacts of {models} {noun}, {size(total)}{known}: {escape(str(report.order.output))}")
+    if report.checks:
+        passed = sum(all(check.passed for check in checks) for checks in report.checks.values())
+        out.print(f"{passed} of {len(report.checks)} give the original model's outputs")
     for path in report.configs:
         out.print(f"operators they need: {escape(str(path))}")
     show_failures(report.converted)
+    _show_differences(report)
+
+
+def _show_differences(report: ConversionReport) -> None:
+    """Print the artifacts whose outputs differ to stderr."""
+    err = Console(stderr=True, highlight=False, soft_wrap=True)
+    for (model, variant), checks in report.checks.items():
+        for check in checks:
+            if not check.passed:
+                output = f" output {check.output!r}" if check.output else ""
+                text = visible(f"{model} {variant}{output}: {check.reason}")
+                err.print(f"[bold red]check failed:[/] {escape(text)}")
 
 
 def _table(report: ConversionReport) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("model", "variant", "file", "size", "nodes", "sha256"):
+    for name in ("model", "variant", "size", "nodes", "sha256"):
         table.add_column(name, justify="right" if name in ("size", "nodes") else "left", overflow="fold")
     for one in report.converted:
         for artifact in one.artifacts:
             nodes = f"{sum(artifact.source_operators.values())} → {sum(artifact.operators.values())}"
-            cells = (visible(one.model.name), artifact.variant.name, artifact.file, size(artifact.size_bytes), nodes)
+            cells = (visible(one.model.name), artifact.variant.name, size(artifact.size_bytes), nodes)
             table.add_row(*map(escape, cells), artifact.sha256[:12])
     return table
 

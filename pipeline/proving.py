@@ -1,0 +1,129 @@
+"""References and checks of many models and artifacts in worker processes, where a crash costs one of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipeline.batch import NamedModel, memory_budget, needed_bytes, scratch
+from pipeline.check import CheckRequest, CheckResult, check_artifact, tolerance_for
+from pipeline.config import CheckConfig
+from pipeline.conversion import ConversionReport
+from pipeline.errors import PipelineError
+from pipeline.progress import Progress
+from pipeline.reference import Reference, ReferenceRequest, make_reference
+from pipeline.summary import OutputCheck
+from pipeline.variant import Artifact
+from pipeline.workers import Outcome, Task, run_tasks
+
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A model that is to have a reference: `test_data` and `labels` are paths, or "" for none."""
+
+    model: NamedModel
+    test_data: str = ""
+    labels: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exhibit:
+    """An artifact with its file, and the reference that it must match."""
+
+    artifact: Artifact
+    file: Path
+    reference: Reference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """Checks by (model, variant name), and the errors of artifacts that could not be run, by the same."""
+
+    passed_or_not: dict[tuple[str, str], tuple[OutputCheck, ...]]
+    errors: dict[tuple[str, str], PipelineError]
+
+
+def make_references(
+    subjects: Sequence[Subject], folder: Path, work: Path, progress: Progress
+) -> dict[str, Outcome[ReferenceRequest, Reference]]:
+    """The reference of each model by its name; raw tensors go to a folder of the model's name in `folder`."""
+    tasks = []
+    for subject in subjects:
+        model = subject.model
+        scratch = work / "reference" / model.name
+        scratch.mkdir(parents=True)
+        request = ReferenceRequest(
+            source=model.source,
+            fixed_dimensions=model.dimensions,
+            test_data=subject.test_data,
+            labels=subject.labels,
+            seed=SEED,
+            folder=str(folder / model.name),
+            work_folder=str(scratch),
+        )
+        tasks.append(Task(label=model.source.name, request=request, memory_bytes=needed_bytes(2 * model.size_bytes)))
+    outcomes = {}
+    with progress.stage("reference", len(tasks)) as stage:
+        for outcome in run_tasks(make_reference, Reference, tasks, memory_bytes=memory_budget()):
+            outcomes[Path(outcome.task.request.folder).name] = outcome
+            stage.done()
+    return outcomes
+
+
+def check_all(exhibits: Sequence[Exhibit], config: CheckConfig, progress: Progress) -> Checks:
+    """Run every artifact on this computer's CPU and compare it with its reference."""
+    tasks = [
+        Task(
+            label=f"{exhibit.artifact.model} {exhibit.artifact.variant.name}",
+            request=CheckRequest(
+                artifact=exhibit.artifact,
+                file=str(exhibit.file),
+                reference=exhibit.reference,
+                tolerance=tolerance_for(exhibit.reference, config),
+            ),
+            memory_bytes=needed_bytes(2 * exhibit.artifact.size_bytes),
+        )
+        for exhibit in exhibits
+    ]
+    checks: dict[tuple[str, str], tuple[OutputCheck, ...]] = {}
+    errors: dict[tuple[str, str], PipelineError] = {}
+    with progress.stage("check", len(tasks)) as stage:
+        for outcome in run_tasks(check_artifact, CheckResult, tasks, memory_bytes=memory_budget()):
+            artifact = outcome.task.request.artifact
+            if outcome.value:
+                checks[artifact.model, artifact.variant.name] = outcome.value.checks
+            if outcome.error:
+                errors[artifact.model, artifact.variant.name] = outcome.error
+            stage.done()
+    return Checks(passed_or_not=checks, errors=errors)
+
+
+def check_conversion(report: ConversionReport, progress: Progress) -> ConversionReport:
+    """The same report with every artifact compared with its original, on seeded random inputs.
+
+    What cannot be run on this computer fails its check, with the reason.
+    """
+    output = report.order.output
+    with scratch(output) as work:
+        converted = [one for one in report.converted if one.artifacts]
+        references = make_references([Subject(model=one.model) for one in converted], work / "tensors", work, progress)
+        exhibits = [
+            Exhibit(artifact=artifact, file=output / artifact.file, reference=reference)
+            for one in converted
+            if (reference := references[one.model.name].value)
+            for artifact in one.artifacts
+        ]
+        checks = check_all(exhibits, CheckConfig(), progress)
+    without = {
+        (artifact.model, artifact.variant.name): _not_run(error)
+        for one in converted
+        if (error := references[one.model.name].error)
+        for artifact in one.artifacts
+    }
+    failed = {key: _not_run(error) for key, error in checks.errors.items()}
+    return replace(report, checks=without | checks.passed_or_not | failed)
+
+
+def _not_run(error: PipelineError) -> tuple[OutputCheck, ...]:
+    return (OutputCheck(output="", passed=False, reason=f"{error.what}: {error.why}"),)
