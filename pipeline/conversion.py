@@ -39,7 +39,7 @@ class ConversionOrder:
     safe: bool = False
 
     def variants(self) -> tuple[Variant, ...]:
-        """Every level in every style, or aware of the providers in fixed style (at none there is nothing to be aware of)."""
+        """Every level in every style, or (of fixed style, from basic on) aware of the providers."""
         if self.aware:
             names = tuple(settings.provider.value for settings in self.aware)
             return tuple(
