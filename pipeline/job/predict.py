@@ -1,10 +1,10 @@
 """What is expected of each run before it is measured: the claims on the very file that ships to that device."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from device_runner.coverage import measured_coverage
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions
@@ -20,12 +20,6 @@ from pipeline.progress import Progress
 from pipeline.workers import Task, run_tasks
 
 Prediction = dict[str, Any]
-
-CLAIM_LOG = re.compile(
-    r"number of partitions supported by (?:NNAPI|CoreML|XNNPACK): (\d+) "
-    r"number of nodes in the graph: (\d+) number of nodes supported by (?:NNAPI|CoreML|XNNPACK): (\d+)"
-)
-"""What NNAPI and CoreML log of a claim (releases 1.8 to 1.31); the last round's line counts."""
 
 
 def predict(
@@ -110,6 +104,6 @@ def finding(prediction: Prediction | None, results: Sequence[RunResult]) -> str:
 
 
 def measured_partitions(result: RunResult) -> int | None:
-    """Partitions that the provider logged when it was asked last; None when it logged none."""
-    found = [match for line in result.log if (match := CLAIM_LOG.search(line))]
-    return int(found[-1].group(1)) if found else None
+    """Partitions that the provider logged when it was asked last (NHWC providers are asked twice); None for no log."""
+    coverage = measured_coverage(reversed(result.log))
+    return coverage.partitions if coverage else None
