@@ -8,7 +8,7 @@ import msgspec
 
 from pipeline.convert.aware import AwareOptimizer
 from pipeline.convert.digest import semantic_digest
-from pipeline.convert.guards import check_constants, check_functions, computed_constants
+from pipeline.convert.guards import check_constants, check_structure, computed_constants
 from pipeline.convert.rules import SessionSettings
 from pipeline.convert.steps import (
     PLAIN,
@@ -58,7 +58,7 @@ class Optimizer:
 
     def check(self) -> None:
         """ModelError for a model that would keep onnxruntime busy without end (see guards)."""
-        check_functions(self.model.proto, self.shop.where)
+        check_structure(self.model.proto, self.shop.where)
         computed = computed_constants(self.model.proto.graph)
         if computed:
             check_constants(computed, self._plain.read(), self.shop.where)

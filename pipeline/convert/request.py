@@ -33,8 +33,10 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
     def wish(self, variant: Variant, release: tuple[int, int]) -> Wish | None:
         """Whose claims a variant keeps; None for one that is aware of no provider. ValueError for an unknown one."""
         given = {settings.provider.value: settings for settings in self.aware}
-        found = [given.get(name) or Settings(provider=Provider(name), ort_release=release) for name in variant.providers]
-        return Wish(providers=tuple(found), safe=self.safe) if found else None
+        found = tuple(
+            given.get(name) or Settings(provider=Provider(name), ort_release=release) for name in variant.providers
+        )
+        return Wish(providers=found, safe=self.safe) if found else None
 
 
 class VariantFailure(msgspec.Struct, frozen=True, kw_only=True):
