@@ -14,7 +14,7 @@ from pipeline.onnx_model import ELEMENT_BITS, MAX_WEIGHT_BYTES
 from pipeline.ort_format import OrtModel, TensorType
 
 if TYPE_CHECKING:
-    import numpy
+    import numpy as np
     import onnx
 
 # Real exports nest functions and bodies less than ten deep. onnxruntime's time grows with the square of the depth of
@@ -106,7 +106,7 @@ def _is_sound(sparse: "onnx.SparseTensorProto") -> bool:
     return bool((indices >= 0).all() and (indices < limits).all())
 
 
-def _array(tensor: "onnx.TensorProto") -> "numpy.ndarray[Any, Any] | None":
+def _array(tensor: "onnx.TensorProto") -> "np.ndarray[Any, Any] | None":
     """The values of a tensor; None when its bytes do not fit its dimensions."""
     from onnx import numpy_helper
 
