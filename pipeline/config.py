@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.errors import ConfigError
-from pipeline.variant import Level, Quantization, Style, Variant
+from pipeline.variant import Level, Style, Variant
 
 T = TypeVar("T")
 
@@ -82,8 +82,6 @@ class VariantsConfig(Table, frozen=True, kw_only=True):
     """fixed and runtime."""
     aware: tuple[str, ...] = ()
     """Provider-aware variants beside the plain ones: nnapi, coreml-nn, coreml-mlprogram, or several joined by +."""
-    quantization: tuple[Quantization, ...] = (Quantization.NONE,)
-    """How to quantize before converting; none by default."""
 
 
 class RunConfig(Table, frozen=True, kw_only=True):
@@ -228,15 +226,9 @@ def resolved(config: Config, folder: Path) -> Config:
 
 def wanted_variants(config: VariantsConfig) -> list[Variant]:
     """Every variant that the config asks for, in the order of its lists; provider-aware ones after the plain ones."""
-    plain = [
-        Variant(level=level, style=style, quantization=quantization)
-        for quantization in config.quantization
-        for style in config.styles
-        for level in config.levels
-    ]
+    plain = [Variant(level=level, style=style) for style in config.styles for level in config.levels]
     aware = [
-        Variant(level=level, providers=tuple(providers.split("+")), quantization=quantization)
-        for quantization in config.quantization
+        Variant(level=level, providers=tuple(providers.split("+")))
         for providers in config.aware
         for level in config.levels
         if level is not Level.NONE

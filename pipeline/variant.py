@@ -22,30 +22,18 @@ class Style(StrEnum):
     RUNTIME = "runtime"
 
 
-class Quantization(StrEnum):
-    """How weights and activations are quantized before conversion; `none` leaves the model as it is."""
-
-    NONE = "none"
-    DYNAMIC = "dynamic"
-    QDQ_U8U8 = "qdq-u8u8"
-    QDQ_U8S8 = "qdq-u8s8"
-    QDQ_S8S8 = "qdq-s8s8"
-
-
 class Variant(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """One way to convert a model. `providers` are the execution providers whose claims the optimizer must respect."""
 
     level: Level
     style: Style = Style.FIXED
     providers: tuple[str, ...] = ()
-    quantization: Quantization = Quantization.NONE
 
     @property
     def name(self) -> str:
         """The canonical name, as in `extended-fixed-nnapi`: used in configs, file names, logs, tables and tests."""
         parts = [self.level.value, self.style.value]
         parts += ["+".join(self.providers)] if self.providers else []
-        parts += [self.quantization.value] if self.quantization is not Quantization.NONE else []
         return "-".join(parts)
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from pipeline.splice.wish import AWARE, Wish
-from pipeline.variant import Level, Quantization, Style, Variant
+from pipeline.variant import Level, Style, Variant
 
 
 class Platform(StrEnum):
@@ -107,7 +107,6 @@ def refusal(variant: Variant, target: Release, installed: Release) -> Refusal | 
          "use variants of these"),
         (bool(variant.providers) and variant.style is Style.RUNTIME,
          "runtime style leaves every node to the providers as it is", "use style fixed, or runtime without providers"),
-        (variant.quantization is not Quantization.NONE, "models cannot be quantized yet", "quantize the model before"),
     )  # fmt: skip
     return next((Refusal(why, remedy) for applies, why, remedy in rules if applies), None)
 

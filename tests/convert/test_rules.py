@@ -12,7 +12,7 @@ from pipeline.convert.rules import (
     run_time_options,
     session_settings,
 )
-from pipeline.variant import Level, Quantization, Style, Variant
+from pipeline.variant import Level, Style, Variant
 
 NEW = Release(1, 31)
 
@@ -65,10 +65,6 @@ def test_what_a_release_lacks_is_refused_with_the_reason(
 @pytest.mark.parametrize("style", Style)
 def test_what_both_releases_have_is_not_refused(level: Level, style: Style) -> None:
     assert refusal(Variant(level=level, style=style), Release(1, 23), NEW) is None
-
-
-def test_quantization_is_not_passed_over_silently() -> None:
-    assert refusal(Variant(level=Level.ALL, quantization=Quantization.DYNAMIC), NEW, NEW) is not None
 
 
 def test_replaying_needs_a_key_from_1_30_on() -> None:
