@@ -118,7 +118,7 @@ def device_tests(session: nox.Session) -> None:
 def android_host_tests(session: nox.Session, onnxruntime: str) -> None:
     """Genuine Android libraries in processes of this computer; needs npm for the packages that carry them."""
     session.install("-e", ".[android]", f"onnxruntime=={onnxruntime}", *groups("test"))
-    session.run("python", "-m", "pytest", "tests/android_host", "-m", "android_host", *session.posargs)
+    session.run("python", "-m", "pytest", "tests/android_host", "-n", "2", "-m", "android_host", *session.posargs)
 
 
 @nox.session

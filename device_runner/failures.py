@@ -223,7 +223,7 @@ TEXTS = (
         FailureKind.BAD_OPTIONS,
     ),
     Text(
-        r"The model cannot run using current set of target devices|ANEURALNETWORKS_",
+        r"The model cannot run using (the )?current set of target devices|ANEURALNETWORKS_|while running Nnapi_",
         "the phone's NNAPI driver refused the model",
         "try other flags, or leave nnapi out on this device",
         FailureKind.PROVIDER_REFUSED,

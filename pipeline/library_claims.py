@@ -160,7 +160,7 @@ def _reasons(log: Sequence[str]) -> dict[str, str]:
     for line in log:
         match = SUPPORTED.search(line)
         if match is None:
-            said.append(line)
+            said = [*said, line] if not line.startswith(PREAMBLE) else []
             continue
         if match.group(1) == "0":
             reasons.setdefault(match.group(2), "; ".join(said) or "not among its operators")
@@ -203,6 +203,8 @@ def _same(theirs: Sequence[Sequence[str]], ours: Sequence[Sequence[str]]) -> boo
     return not rest
 
 
+PREAMBLE = ("Using default partitioning", "Found devices", "Effective NNAPI feature level")
+"""Lines that belong to no node."""
 TOKEN = re.compile(r"_token_\d+")
 
 

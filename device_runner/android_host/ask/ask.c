@@ -68,14 +68,22 @@ static ort_function symbol(void *library, const char *name) {
     return function;
 }
 
-/* Only what the NNAPI provider and the partitioner say; the rest of a verbose log is long. */
+/* Parts of the places whose lines are kept: the NNAPI provider's files, and the list of what was assigned. The rest of
+ * a verbose log is long. */
+static const char *const KEPT[] = {"nnapi", "op_builder", "helper.cc", "VerifyEachNodeIsAssignedToAnEp"};
+
+static bool is_kept(const char *place) {
+    for (size_t i = 0; place && i < sizeof KEPT / sizeof *KEPT; i++)
+        if (strstr(place, KEPT[i])) return true;
+    return false;
+}
+
 static void keep_line(void *context, unsigned severity, const char *category, const char *id, const char *place,
                       const char *text) {
     struct asker *asker = context;
     (void)severity, (void)category, (void)id;
-    bool wanted = place && (strstr(place, "nnapi") || strstr(place, "VerifyEachNodeIsAssignedToAnEp"));
     size_t before = asker->lines.used;
-    if (!asker->log || !wanted || asker->lines.full) return;
+    if (!asker->log || asker->lines.full || !is_kept(place)) return;
     put_text(&asker->lines, before ? "," : "");
     put_string(&asker->lines, text);
     if (asker->lines.full) asker->lines.used = before;

@@ -1,0 +1,67 @@
+"""Genuine Android libraries from registry packages; tests that need one skip by name where it cannot be had."""
+
+import importlib.metadata
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from device_runner.android_host.build import check_host
+from device_runner.errors import MissingError
+from device_runner.library_source import LibraryFacts, find_library
+from pipeline.errors import PipelineError
+from pipeline.ort_library import PACKAGES, get_library
+
+ROOT = Path(__file__).resolve().parents[2]
+NEWEST = PACKAGES[0].release
+OLDEST = PACKAGES[-1].release
+
+
+def fetch(release: str) -> LibraryFacts:
+    """The library of a release, fetched once; skips where this machine cannot run or have it."""
+    try:
+        check_host()
+        get_library(release, accept_licence=True)
+        return find_library(release)
+    except (MissingError, PipelineError) as error:
+        pytest.skip(f"no android:{release} here: {error}")
+
+
+@pytest.fixture(scope="session")
+def release() -> str:
+    """The installed onnxruntime's release where a package has its library, else the newest one."""
+    installed = importlib.metadata.version("onnxruntime")
+    return installed if installed in {package.release for package in PACKAGES} else NEWEST
+
+
+@pytest.fixture(scope="session")
+def library(release: str) -> LibraryFacts:
+    return fetch(release)
+
+
+@pytest.fixture(scope="session")
+def mnist() -> Path:
+    return ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
+
+
+def _unpacked(oracle: Path, name: str, folder: Path) -> Path:
+    with zipfile.ZipFile(oracle / f"{name}.zip") as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def real_models(oracle: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Real architectures of the oracle, unpacked."""
+    return sorted(_unpacked(oracle, "real", tmp_path_factory.mktemp("real")).rglob("*.onnx"))
+
+
+@pytest.fixture(scope="session")
+def op_models(oracle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one-operator models, FAMILY/NAME.onnx."""
+    return _unpacked(oracle, "ops", tmp_path_factory.mktemp("ops"))
+
+
+@pytest.fixture(scope="session")
+def random_graphs(oracle: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return sorted(_unpacked(oracle, "dags", tmp_path_factory.mktemp("dags")).rglob("*.onnx"))

@@ -1,0 +1,145 @@
+"""What genuine libraries claim, beside our rules, and the EP-aware files that they save."""
+
+import importlib.metadata
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from conftest import OLDEST, fetch
+
+from device_runner.library_source import LibraryFacts
+from device_runner.spec import NnapiFlag, OptimizationLevel
+from pipeline.errors import ModelError
+from pipeline.library_claims import (
+    Asked,
+    claims_of_many,
+    differences,
+    reference_aware,
+    reference_claims,
+    same_claims,
+)
+from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
+from pipeline.partition.run import judge_paths
+
+pytestmark = pytest.mark.android_host
+
+SETTINGS = {str(level): (level, False) for level in range(27, 32)} | {"28-nchw": (28, True), "30-nchw": (30, True)}
+
+
+def _ours(models: Sequence[Path], release: str, level: int, nchw: bool) -> list[ModelAnswer]:
+    if importlib.metadata.version("onnxruntime") != release:
+        pytest.skip(f"shapes must come from onnxruntime {release}, which is not installed")
+    settings = Settings(
+        provider=Provider.NNAPI,
+        ort_release=(int(release.split(".")[0]), int(release.split(".")[1])),
+        api_level=level,
+        nnapi_flags=("USE_NCHW",) if nchw else (),
+    )
+    return list(judge_paths(models, settings, Optimize.NONE, processes=1))
+
+
+def _compare(models: Sequence[Path], release: str, setting: str) -> tuple[list[str], Counter[str]]:
+    level, nchw = SETTINGS[setting]
+    asked = Asked(api_level=level, flags=(NnapiFlag.USE_NCHW,) if nchw else ())
+    different, counts = [], Counter[str]()
+    for ours, theirs in zip(_ours(models, release, level, nchw), claims_of_many(models, release, asked), strict=True):
+        if ours.error or theirs.error:
+            # A library that cannot make a session at all (no kernel, a crash of its own) shows no claim.
+            counts["ours only" if ours.error and not theirs.error else "no session"] += 1
+        elif same_claims(theirs, ours.partitions):
+            counts["same"] += 1
+        else:
+            different.append(f"{theirs.id}: {ours.partitions} but {theirs.partitions}")
+    return different, counts
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_our_rules_are_the_librarys_on_real_models(
+    library: LibraryFacts, real_models: list[Path], setting: str
+) -> None:
+    different, counts = _compare(real_models, library.release, setting)
+    assert different == []
+    assert counts["same"] == len(real_models)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_our_rules_are_the_librarys_on_random_graphs(
+    library: LibraryFacts, random_graphs: list[Path], setting: str
+) -> None:
+    different, counts = _compare(random_graphs, library.release, setting)
+    assert different == []
+    assert counts["same"] >= len(random_graphs) - 1
+    assert counts["ours only"] == 0
+
+
+@pytest.mark.parametrize("setting", ["27", "30"])
+def test_our_rules_are_the_librarys_on_one_operator_models(
+    library: LibraryFacts, op_models: Path, setting: str
+) -> None:
+    models = sorted(op_models.rglob("*.onnx"))
+    different, counts = _compare(models, library.release, setting)
+    assert different == []
+    assert counts["ours only"] == 0
+    assert counts["same"] >= 0.97 * len(models)
+
+
+def test_the_library_says_why_it_refuses(library: LibraryFacts, real_models: list[Path]) -> None:
+    model = next(path for path in real_models if path.name == "mnist.batch.onnx")
+    claims = reference_claims(model, library.path, Asked(api_level=30, reasons=True))
+    assert claims.partitions == ()
+    assert any("dynamic" in reason.lower() for reason in claims.reasons.values())
+
+
+def test_differences_are_named_with_both_reasons(library: LibraryFacts, mnist: Path) -> None:
+    theirs = reference_claims(mnist, library.path, Asked(api_level=27, reasons=True))
+    assert theirs.partitions is not None
+    assert not differences(theirs, theirs.partitions, {})
+    found = differences(theirs, theirs.partitions[:1], {theirs.partitions[1][0]: "we think not"})
+    assert [(one.ours, one.theirs, one.our_reason) for one in found] == [(False, True, "we think not")]
+
+
+def test_stop_ops_reach_the_library(library: LibraryFacts, mnist: Path) -> None:
+    free = reference_claims(mnist, library.path, Asked(api_level=30))
+    stopped = reference_claims(mnist, library.path, Asked(api_level=30, stop_ops=("Relu",)))
+    assert len(stopped.nodes) < len(free.nodes)
+
+
+def test_an_old_library_tells_nodes_but_no_groups(mnist: Path) -> None:
+    fetch(OLDEST)
+    claims = reference_claims(mnist, OLDEST, Asked(api_level=30))
+    newer = reference_claims(mnist, fetch("1.29.0").path, Asked(api_level=30))
+    assert claims.partitions is None
+    assert claims.nodes == newer.nodes != frozenset()
+
+
+def test_what_is_no_model_is_an_error(library: LibraryFacts, tmp_path: Path) -> None:
+    path = tmp_path / "no.onnx"
+    path.write_bytes(b"no model at all")
+    with pytest.raises(ModelError, match="cannot be shown"):
+        reference_claims(path, library.path, Asked())
+
+
+def test_a_model_that_the_library_refuses_is_an_answer(library: LibraryFacts, op_models: Path) -> None:
+    claims = reference_claims(op_models / "conv" / "f64.onnx", library.path, Asked())
+    assert claims.error is not None
+    assert "Could not find an implementation" in claims.error
+    assert not claims.crashed
+
+
+def test_an_aware_file_by_the_library_keeps_what_it_claims(
+    library: LibraryFacts, real_models: list[Path], tmp_path: Path
+) -> None:
+    from pipeline.ort_format import operator_histogram
+
+    model = next(path for path in real_models if path.name == "mobilenet_v1.base.onnx")
+    target = tmp_path / "aware.ort"
+    for level in (OptimizationLevel.BASIC, OptimizationLevel.ALL):
+        reference_aware(model, target, library.path, Asked(api_level=30, level=level))
+        operators = operator_histogram(target)
+        assert operators["ai.onnx:Conv"] >= 13
+        assert not any("FusedConv" in name or "Reorder" in name for name in operators)
+    cpu = Asked(api_level=26, level=OptimizationLevel.EXTENDED)
+    reference_aware(model, target, library.path, cpu)
+    assert "com.microsoft:FusedConv" in operator_histogram(target)
+    assert [path.name for path in tmp_path.iterdir()] == ["aware.ort"]
