@@ -35,6 +35,15 @@ class Platform(StrEnum):
     MACOS = "macos"
 
 
+class Accelerator(StrEnum):
+    """Execution providers that `compare` takes."""
+
+    NNAPI = "nnapi"
+    COREML_NN = "coreml-nn"
+    COREML_MLPROGRAM = "coreml-mlprogram"
+    XNNPACK = "xnnpack"
+
+
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of the config: strict, unchanging."""
 
@@ -151,6 +160,8 @@ class Config(Table, frozen=True, kw_only=True):
     """Where it ships; Android arm64 by default."""
     variants: VariantsConfig = VariantsConfig()
     """Which variants to make."""
+    compare: tuple[Accelerator, ...] = ()
+    """Accelerators to compare with the CPU in every sensible way, in place of `runs`: basic, aware, runtime style."""
     runs: tuple[RunConfig, ...] = ()
     """How to run them; the documentation's advice by default (NNAPI on basic, CPU on the most optimized)."""
     devices: tuple[str, ...] = ("local",)
@@ -178,10 +189,22 @@ TABLES: dict[str, type[Table]] = {
 DEFAULT_TARGET = Target(name="android-arm64", platform=Platform.ANDROID, abis=("arm64-v8a",), min_api_level=27)
 
 ADVISED_RUNS = (
-    RunConfig(provider="nnapi", variants=("basic-*",)),
+    RunConfig(provider="nnapi", variants=("basic-*", "*-nnapi*")),
     RunConfig(provider="cpu", variants=("none-*", "basic-*", "extended-*", "layout-*", "all-*")),
 )
 """ONNX Runtime's documentation: the NNAPI provider with basic, the CPU with extended or all; `none` as baseline."""
+
+
+REPLAY_KEY = "session.enable_saved_runtime_optimizations"
+"""Session config entry from 1.30 on: replay the fusions that runtime style recorded."""
+
+ACCELERATOR_OPTIONS: dict[Accelerator, tuple[str, dict[str, str]]] = {
+    Accelerator.NNAPI: ("nnapi", {}),
+    Accelerator.COREML_NN: ("coreml", {"ModelFormat": "NeuralNetwork"}),
+    Accelerator.COREML_MLPROGRAM: ("coreml", {"ModelFormat": "MLProgram"}),
+    Accelerator.XNNPACK: ("xnnpack", {}),
+}
+"""The provider and its options that each accelerator means."""
 
 
 def read_config(path: Path) -> Config:
@@ -204,10 +227,37 @@ def read_config(path: Path) -> Config:
 
 
 def with_defaults(config: Config) -> Config:
-    """Fill in the target and the runs that the documentation advises where the config names none."""
+    """Fill in the target and the runs that the documentation advises where the config names none.
+
+    `compare` becomes aware variants and runs. Raises ConfigError when there are both `compare` and `runs`.
+    """
+    if config.compare and config.runs:
+        raise ConfigError(
+            "`compare` and [[runs]] exclude each other", remedy="leave out `compare`, or write all runs as [[runs]]"
+        )
+    aware = [name.value for name in config.compare if name is not Accelerator.XNNPACK]
+    variants = msgspec.structs.replace(config.variants, aware=tuple(dict.fromkeys((*config.variants.aware, *aware))))
     return msgspec.structs.replace(
-        config, targets=config.targets or (DEFAULT_TARGET,), runs=config.runs or ADVISED_RUNS
+        config,
+        targets=config.targets or (DEFAULT_TARGET,),
+        variants=variants if config.compare else config.variants,
+        compare=(),
+        runs=config.runs or comparing_runs(config.compare) or ADVISED_RUNS,
     )
+
+
+def comparing_runs(accelerators: tuple[Accelerator, ...]) -> tuple[RunConfig, ...]:
+    """Each accelerator on basic and on what is aware of it, on runtime style with and without replay; and the CPU."""
+    runs = []
+    for accelerator in accelerators:
+        provider, options = ACCELERATOR_OPTIONS[accelerator]
+        plain = RunConfig(provider=provider, options=options, variants=("basic-fixed", f"*-fixed-{accelerator}*"))
+        runs.append(plain)
+        runs += [
+            RunConfig(provider=provider, options=options, variants=("*-runtime",), session_config={REPLAY_KEY: replay})
+            for replay in ("0", "1")
+        ]
+    return (*runs, RunConfig(provider="cpu", variants=("*-fixed",))) if runs else ()
 
 
 def resolved(config: Config, folder: Path) -> Config:

@@ -17,6 +17,8 @@ TEMPLATE = """\
 name = {name}
 # Where to run: this computer, and phones by their serials ("adb:SERIAL", or "adb:*" for every ready one).
 devices = ["local"]
+# Compare accelerators with the CPU in every sensible way: nnapi, coreml-nn, coreml-mlprogram, xnnpack.
+# compare = ["nnapi"]
 
 [[models]]
 path = {path}

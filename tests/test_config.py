@@ -5,6 +5,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from pipeline.campaign import matches
 from pipeline.config import (
     Config,
     ModelConfig,
@@ -31,7 +32,7 @@ def test_minimal_config_gets_the_documented_defaults(tmp_path: Path) -> None:
     assert config.models == (ModelConfig(path=str(tmp_path / "m.onnx")),)
     assert [t.platform for t in config.targets] == [Platform.ANDROID]
     assert [r.provider for r in config.runs] == ["nnapi", "cpu"]
-    assert config.runs[0].variants == ("basic-*",)
+    assert config.runs[0].variants == ("basic-*", "*-nnapi*")
 
 
 @pytest.mark.parametrize(
@@ -95,3 +96,28 @@ def test_schema_describes_every_key_and_judges_like_the_reader(tmp_path: Path) -
     assert validator.is_valid({"name": "a", "models": [{"path": "m.onnx"}]})
     assert not validator.is_valid({"name": "a", "models": [{"path": "m.onnx", "paht": "x"}]})
     assert Config.__struct_fields__ == tuple(schema["$defs"]["Config"]["properties"])
+
+
+def test_one_line_compares_an_accelerator_in_every_sensible_way(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, 'compare = ["nnapi"]\n' + MINIMAL))
+    names = [variant.name for variant in wanted_variants(config.variants)]
+    meant = {
+        (run.provider, run.session_config.get("session.enable_saved_runtime_optimizations"), name)
+        for run in config.runs
+        for name in names
+        if matches(run, {variant.name: variant for variant in wanted_variants(config.variants)}[name])
+    }
+    assert {
+        ("nnapi", None, "basic-fixed"),
+        ("nnapi", None, "extended-fixed-nnapi"),
+        ("nnapi", "0", "extended-runtime"),
+        ("nnapi", "1", "extended-runtime"),
+        ("cpu", None, "all-fixed"),
+    } <= meant
+    assert ("nnapi", None, "all-fixed") not in meant
+    assert read_config(write(tmp_path, MINIMAL)).variants.aware == ()
+
+
+def test_compare_and_runs_exclude_each_other(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="exclude each other"):
+        read_config(write(tmp_path, 'compare = ["nnapi"]\n' + MINIMAL + '[[runs]]\nprovider = "cpu"\n'))

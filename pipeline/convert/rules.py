@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from pipeline.config import REPLAY_KEY
 from pipeline.splice.wish import AWARE, Wish
 from pipeline.variant import Level, Style, Variant
 
@@ -46,7 +47,6 @@ LAYOUT_SINCE = Release(1, 23)
 RUNTIME_STYLE_SINCE = Release(1, 11)
 FORMAT_6_SINCE = Release(1, 16)
 REPLAY_NEEDS_KEY_SINCE = Release(1, 30)
-REPLAY_KEY = "session.enable_saved_runtime_optimizations"
 
 
 def parse_release(text: str) -> Release:

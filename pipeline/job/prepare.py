@@ -14,6 +14,8 @@ from pipeline.convert.rules import Platform as OptimizerPlatform
 from pipeline.convert.rules import parse_release
 from pipeline.errors import PipelineError
 from pipeline.model_sources import find_models
+from pipeline.partition.answer import Provider, Settings
+from pipeline.partition.options import make_settings
 from pipeline.progress import Progress
 from pipeline.proving import Checks, Exhibit, Subject, check_all, make_references
 from pipeline.reference import Reference, ReferenceRequest
@@ -64,6 +66,27 @@ def optimizer_platform(config: Config) -> OptimizerPlatform:
     return OptimizerPlatform.ARM if on_arm else OptimizerPlatform.UNSPECIFIED
 
 
+COREML_VERSIONS = {15: 5, 16: 6, 17: 7, 18: 8}
+"""iOS release to CoreML's version (ep_rules E.1); later ones have the last of these."""
+
+
+def aware_settings(config: Config) -> tuple[Settings, ...]:
+    """What provider-aware variants may count on: the lowest API level, OS version and release among the targets."""
+    release = oldest_release(config)
+    levels = [t.min_api_level for t in config.targets if t.platform is Platform.ANDROID and t.min_api_level]
+    systems = [t.min_os_version for t in config.targets if t.platform is Platform.IOS and t.min_os_version]
+    oldest = min((int(text.partition(".")[0]) for text in systems), default=None)
+    return tuple(
+        make_settings(
+            provider.value,
+            release=release,
+            api_level=min(max(27, min(levels)), 31) if levels else None,
+            coreml_version=COREML_VERSIONS.get(oldest, 8 if oldest > 18 else 5) if oldest else None,
+        )
+        for provider in Provider
+    )
+
+
 def prepare(
     config: Config, found: Sequence[tuple[NamedModel, ModelConfig]], folder: Path, work: Path, progress: Progress
 ) -> list[Prepared]:
@@ -78,6 +101,7 @@ def prepare(
             cache=cache_folder() / "artifacts",
             release=oldest_release(config),
             platform=optimizer_platform(config),
+            aware=aware_settings(config),
             done=lambda _: stage.done(),
         )
     subjects = [
