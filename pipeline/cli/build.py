@@ -69,10 +69,17 @@ def plan(output: Path | None, as_json: bool, **chosen: Any) -> None:
 @build.command()
 @_choices
 def doctor(**chosen: Any) -> None:
-    """Say what this machine lacks for a build, and where to get it; exit code 3 when something is missing."""
+    """Say what this machine lacks for a build, and where to get it; exit code 3 when something is missing.
+
+    Without CONFIG and --target: for a library for Android and one for this computer.
+    """
     from pipeline.ort_build.doctor import examine, require
 
-    requests, tree = _requests(**chosen)
+    if chosen["config"] is None and chosen["target"] is None:
+        found = [_requests(**{**chosen, "target": name}) for name in ("android-arm64-v8a", _this_computer())]
+        requests, tree = tuple(request for each, _ in found for request in each), found[0][1]
+    else:
+        requests, tree = _requests(**chosen)
     checks = {check: None for request in requests for check in examine(request, tree, Path.cwd())}
     _show_checks(checks)
     require(tuple(checks))
@@ -142,6 +149,14 @@ def _requests(
         for request in requests:
             check_release(tree, request.version)
     return requests, tree
+
+
+def _this_computer() -> str:
+    """The target that this computer is."""
+    import platform
+    import sys
+
+    return f"{'macos' if sys.platform == 'darwin' else 'linux'}-{platform.machine()}"
 
 
 def _plan(request: "Request", tree: "SourceTree | None", output: Path | None) -> "BuildPlan":

@@ -107,6 +107,13 @@ def test_a_wrong_build_file_is_a_usage_error(text: str, tmp_path: Path) -> None:
     assert exit_code(build("plan", tmp_path / "b.toml")) == 2
 
 
+def test_doctor_alone_looks_for_android_and_for_this_computer() -> None:
+    result = build("doctor")
+    assert exit_code(result) == 3
+    assert "Android NDK" in result.stderr
+    assert "c++" in result.stderr or "xcodebuild" in result.stderr
+
+
 def test_doctor_names_what_is_missing(source: Path) -> None:
     result = build("doctor", "--target", "android-arm64-v8a", "--source", source)
     assert exit_code(result) == 3

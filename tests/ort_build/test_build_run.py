@@ -105,7 +105,7 @@ def test_a_build_that_leaves_nothing_is_a_failure(tmp_path: Path) -> None:
 
 def test_two_builds_never_share_a_tree_at_once(tmp_path: Path) -> None:
     tree, cache = source(tmp_path / "src", BUILD_PY), tmp_path / "cache"
-    met = []
+    met: list[PipelineError] = []
 
     def second(line: str, seconds: float) -> None:
         if not met:
