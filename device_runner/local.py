@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -142,16 +143,27 @@ def run_process(
 
 
 def _wait(process: subprocess.Popen[bytes], limit_seconds: float) -> int | None:
-    """The exit code, None at the limit; everything of the group is dead when it returns or raises."""
+    """The exit code, None at the limit; everything of the group is dead when it returns or raises.
+
+    A thread waits, as `Popen.wait` with a limit looks only every 50 ms, which would count as the run's.
+    """
+    waiting = threading.Thread(target=process.wait, daemon=True)
+    waiting.start()
     try:
-        return process.wait(limit_seconds)
-    except BaseException as error:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if isinstance(error, subprocess.TimeoutExpired):
-            return None
+        waiting.join(limit_seconds)
+        late = waiting.is_alive()
+    except BaseException:
+        _kill(process, waiting)
         raise
+    if late:
+        _kill(process, waiting)
+    return None if late else process.returncode
+
+
+def _kill(process: subprocess.Popen[bytes], waiting: threading.Thread) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    waiting.join()
 
 
 def _judge(code: int | None, stdout: bytes, stderr: str) -> Answer | Failure:

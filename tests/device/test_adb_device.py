@@ -40,6 +40,29 @@ def test_push_run_pull(opened: Open, phone: Phone, models: Path, tmp_path: Path)
     assert min(path.name for path in (tmp_path / "out").iterdir()) == "output_0.raw"
 
 
+EXAMPLE = Path(__file__).parents[2] / "build_configs/examples/mnist"
+
+
+def test_answers_to_a_labelled_set_come_back(opened: Open, phone: Phone, tmp_path: Path) -> None:
+    samples = np.load(EXAMPLE / "evaluation.npz")["inputs"].astype(np.float32).reshape(-1, 1, 1, 28, 28)
+    samples.tofile(tmp_path / "samples")
+    session = onnxruntime.InferenceSession(EXAMPLE / "mnist.onnx")
+    name = session.get_inputs()[0].name
+    labelled = TensorFile(name=name, dtype=ElementType.FLOAT32, shape=samples.shape, file=str(tmp_path / "samples"))
+    spec = RunSpec(
+        id="mnist", model=str(EXAMPLE / "mnist.onnx"), labelled=labelled, min_runs=2, min_seconds=0.0,
+        outputs_folder=str(tmp_path / "out"),
+    )  # fmt: skip
+    result = opened(phone).run(spec)
+    assert result.status is Status.OK, result.failure
+    assert result.labelled_outputs
+    assert result.labelled_outputs.file == str(tmp_path / "out/output_labelled.raw")
+    assert len(result.outputs) == 1
+    answers = np.fromfile(result.labelled_outputs.file, np.float32).reshape(result.labelled_outputs.shape)
+    wanted = np.stack([session.run(None, {name: sample})[0] for sample in samples])
+    np.testing.assert_allclose(answers, wanted, rtol=1e-4, atol=1e-2)
+
+
 def test_unchanged_files_are_not_pushed_again(opened: Open, farm: Farm, models: Path) -> None:
     phone = farm.phone()
     first = opened(phone)
