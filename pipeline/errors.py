@@ -3,6 +3,8 @@
 from enum import IntEnum
 from typing import ClassVar
 
+from device_runner.errors import RunnerError
+
 
 class ExitCode(IntEnum):
     """What the commands return to the shell."""
@@ -15,25 +17,10 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-class PipelineError(Exception):
+class PipelineError(RunnerError):
     """Base of everything that a user can cause or mend: some models or runs failed, the rest is done."""
 
-    exit_code: ClassVar[ExitCode] = ExitCode.SOME_FAILED
-
-    def __init__(self, what: str, *, where: str = "", why: str = "", remedy: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.where = where
-        self.why = why
-        self.remedy = remedy
-
-    def __str__(self) -> str:
-        return ": ".join(part for part in (self.where, self.what, self.why) if part)
-
-    def lines(self) -> list[tuple[str, str]]:
-        """The four parts with their labels, empty ones left out, in the order the terminal shows them."""
-        parts = [("error", self.what), ("where", self.where), ("why", self.why), ("remedy", self.remedy)]
-        return [(label, text) for label, text in parts if text]
+    exit_code: ClassVar[int] = ExitCode.SOME_FAILED
 
 
 class ConfigError(PipelineError):

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import click
 
+from device_runner.errors import RunnerError
 from pipeline import __version__
 from pipeline.errors import ExitCode
 
@@ -78,9 +79,8 @@ def cli(debug: bool, quiet: bool) -> None:
 
 
 def show_error(error: BaseException) -> None:
-    """Print the four parts of an error of ours (or of device_runner's, which has the same shape) to stderr."""
-    lines = getattr(error, "lines", None)
-    for label, text in lines() if lines else _unforeseen(error):
+    """Print the four parts of an error to stderr."""
+    for label, text in error.lines() if isinstance(error, RunnerError) else _unforeseen(error):
         head = click.style(f"{label}:", fg="red" if label == "error" else "cyan", bold=True)
         click.echo(f"{head} {text}", err=True)
 
