@@ -33,10 +33,6 @@ class ModelError(PipelineError):
     """A model, its data or an artifact cannot be used; other models of the run go on."""
 
 
-class RunFailed(PipelineError):
-    """A measured run ended without a result; other runs go on."""
-
-
 class MissingError(PipelineError):
     """Something that this machine must have is not there: a compiler, a library, a device."""
 
