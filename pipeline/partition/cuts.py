@@ -1,12 +1,10 @@
 """Which refused nodes cut a model into partitions, ranked by what claiming each would give."""
 
-from collections.abc import Iterable, Sequence
-
 from pipeline.partition.answer import Cut, Provider, Settings
 from pipeline.partition.claim import Claim
 from pipeline.partition.graph import Graph
-from pipeline.partition.grouping import group_by_waves, unit_edges
-from pipeline.partition.units import Unit, Units, node_units, plain_units
+from pipeline.partition.grouping import unit_edges
+from pipeline.partition.units import Units, node_units, plain_units
 
 MOST = 64
 """Candidates tried for a model, those with most claimed neighbours first: the time stays linear in the nodes."""
@@ -23,53 +21,67 @@ def cuts(graph: Graph, settings: Settings, found: Claim) -> tuple[Cut, ...]:
     if settings.provider is Provider.XNNPACK or not found.groups:
         return ()
     units = node_units(graph, settings.ort_release) if settings.provider is Provider.NNAPI else plain_units(graph)
-    supported = found.claimed | {index for index, refusal in found.refusals.items() if refusal.code in TRIVIAL}
-    candidates = _candidates(graph, units, supported)
-    made = (_cut(graph, units, supported, found, unit) for unit in candidates)
+    waves = _Waves(graph, units, found)
+    made = (_cut(waves, found, unit) for unit in waves.candidates())
     return tuple(sorted((cut for cut in made if cut), key=lambda cut: (cut.partitions, -cut.claimed, cut.output)))
 
 
-def _candidates(graph: Graph, units: Units, supported: frozenset[int]) -> list[Unit]:
-    """Refused units that a claimed one feeds, those with most claimed neighbours first."""
-    owner = units.by_node()
-    fed: dict[int, int] = {}
-    feeds: dict[int, int] = {}
-    for unit in units.units:
-        for edge in unit_edges(graph, unit):
-            consumer = owner[edge.consumer].target.index
-            fed[consumer] = fed.get(consumer, 0) + (unit.target.index in supported)
-            feeds[unit.target.index] = feeds.get(unit.target.index, 0) + (consumer in supported)
-    refused = [u for u in units.units if u.target.index not in supported and fed.get(u.target.index)]
-    refused.sort(key=lambda u: -(fed.get(u.target.index, 0) + feeds.get(u.target.index, 0)))
-    return refused[:MOST]
+class _Waves:
+    """The grouping in its closed form (ep_rules B.3), for asking again and again with another node supported."""
+
+    def __init__(self, graph: Graph, units: Units, found: Claim) -> None:
+        self.units = units.units
+        self.trivial = {index for index, refusal in found.refusals.items() if refusal.code in TRIVIAL}
+        place = {unit.target.index: position for position, unit in enumerate(self.units)}
+        owner = units.by_node()
+        self.producers: list[list[int]] = [[] for _ in self.units]
+        for position, unit in enumerate(self.units):
+            for edge in unit_edges(graph, unit):
+                self.producers[place[owner[edge.consumer].target.index]].append(position)
+        claimed = found.claimed
+        self.supported = [u.target.index in claimed or u.target.index in self.trivial for u in self.units]
+
+    def candidates(self) -> list[int]:
+        """Refused units that a claimed one feeds, those with most claimed neighbours first."""
+        near = [0] * len(self.units)
+        fed = [False] * len(self.units)
+        for position, producers in enumerate(self.producers):
+            for producer in producers:
+                near[position] += self.supported[producer]
+                near[producer] += self.supported[position]
+                fed[position] = fed[position] or self.supported[producer]
+        refused = [i for i in range(len(self.units)) if fed[i] and not self.supported[i]]
+        return sorted(refused, key=lambda i: -near[i])[:MOST]
+
+    def grouped(self, forced: int) -> tuple[int, int]:
+        """Partitions and claimed nodes if one more unit were supported; groups of trivial nodes only do not count."""
+        wave = [0] * len(self.units)
+        sizes: dict[int, int] = {}
+        real: set[int] = set()
+        for position, unit in enumerate(self.units):
+            producers = self.producers[position]
+            highest = max((wave[p] for p in producers), default=0)
+            if self.supported[position] or position == forced:
+                sizes[highest] = sizes.get(highest, 0) + len(unit.nodes)
+                if unit.target.index not in self.trivial:
+                    real.add(highest)
+            elif any(wave[p] == highest and (self.supported[p] or p == forced) for p in producers):
+                highest += 1
+            wave[position] = highest
+        return len(real), sum(sizes[number] for number in real)
 
 
-def _cut(graph: Graph, units: Units, supported: frozenset[int], found: Claim, forced: Unit) -> Cut | None:
-    wanted = supported | {forced.target.index}
-    groups = group_by_waves(graph, units, lambda unit, _: unit.target.index in wanted, keep=_worthwhile(found))
-    partitions, claimed = len(groups), sum(len(unit.nodes) for group in groups for unit in group)
+def _cut(waves: _Waves, found: Claim, forced: int) -> Cut | None:
+    partitions, claimed = waves.grouped(forced)
     if partitions >= len(found.groups) and claimed <= len(found.claimed):
         return None
-    refusal = found.refusals.get(forced.target.index)
+    node = waves.units[forced].target
+    refusal = found.refusals.get(node.index)
     return Cut(
-        output=forced.target.first_output,
-        op_type=forced.target.op_type,
+        output=node.first_output,
+        op_type=node.op_type,
         reason=refusal.text if refusal else "",
         remedy=refusal.remedy if refusal else "",
         partitions=partitions,
         claimed=claimed,
     )
-
-
-def _worthwhile(found: Claim) -> "_Keep":
-    return _Keep({index for index, refusal in found.refusals.items() if refusal.code in TRIVIAL})
-
-
-class _Keep:
-    """Drops groups that are trivial as they were before."""
-
-    def __init__(self, trivial: Iterable[int]) -> None:
-        self.trivial = frozenset(trivial)
-
-    def __call__(self, group: Sequence[Unit]) -> bool:
-        return any(node.index not in self.trivial for unit in group for node in unit.nodes)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pipeline.partition.answer import LoadForecast, Refusal, Settings
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.nnapi_build import build_error
+from pipeline.partition.nnapi_layout import layout_refusal
 from pipeline.partition.rounds import Round
 from pipeline.partition.units import node_units
 
@@ -16,7 +17,11 @@ def forecast(rounds: Iterable[Round], settings: Settings) -> LoadForecast:
     """
     counts: list[int] = []
     for asked in rounds:
-        problem = asked.claim.fatal or build_refusal(asked.graph, asked.claim.groups, settings)
+        problem = (
+            asked.claim.fatal
+            or layout_refusal(asked.graph, asked.claim, settings)
+            or build_refusal(asked.graph, asked.claim.groups, settings)
+        )
         if problem is not None:
             return LoadForecast(error=problem.text, remedy=problem.remedy or None, estimate=settings.nhwc)
         counts.append(len(asked.claim.groups))

@@ -6,6 +6,7 @@ from pipeline.partition.answer import Refusal
 from pipeline.partition.checks import constant, show, show_shape, shrinks_evenly
 from pipeline.partition.rules import Case
 
+CHANNELS_LAST = (0, 2, 3, 1)
 EQUIVALENT = "export Resize as linear half_pixel, or nearest with asymmetric coordinates and floor"
 
 
@@ -65,6 +66,18 @@ def _target(case: Case) -> Refusal | None:
         )
     shape = [dim or 0 for dim in case.shape(0) or ()]
     return _scales(case, shape, numbers) if position == 2 else _sizes(case, shape, numbers)
+
+
+def permuted(case: Case) -> Refusal | None:
+    """The same question after the layout transformation: shape and target in channels-last order (A.3)."""
+    position = 2 if case.exists(2) else 3
+    found, shape = case.constant(position), case.shape(0)
+    if found is None or shape is None or found.count != 4 or len(shape) != 4:
+        return None
+    numbers = found.numbers()
+    last = [numbers[axis] for axis in CHANNELS_LAST]
+    sizes = [shape[axis] or 0 for axis in CHANNELS_LAST]
+    return _scales(case, sizes, last) if position == 2 else _sizes(case, sizes, last)
 
 
 def _scales(case: Case, shape: Sequence[int], scales: Sequence[float]) -> Refusal | None:
