@@ -34,7 +34,7 @@ class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
     """What a library claims of one model: each partition's nodes by their first outputs, in the library's order.
 
     A graph with functions is asked again after they are inlined: what was claimed then stands behind the first
-    answer's partitions, inlined nodes as "". `partitions` is None where the library is older than 1.24 and tells which
+    answer's partitions, inlined nodes as "", and `inlined` is set. `partitions` is None where the library is older than 1.24 and tells which
     nodes it claims (`nodes`) but not how it groups them. `reasons` has the library's own words for refused nodes, when
     they were asked for. With `error` set nothing else is known; `crashed` when the process ended.
     """
@@ -43,6 +43,7 @@ class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
     release: str
     partitions: tuple[tuple[str, ...], ...] | None = None
     nodes: frozenset[str] = frozenset()
+    inlined: bool = False
     reasons: Mapping[str, str] = {}
     error: str | None = None
     crashed: bool = False
@@ -134,6 +135,7 @@ def _claims(answer: Answer, model: str, facts: LibraryFacts) -> LibraryClaims:
         release=facts.release,
         partitions=groups if recorded else None,
         nodes=frozenset(nodes),
+        inlined=any(not node.name for subgraph in answer.subgraphs for node in subgraph.nodes),
         reasons=_reasons(answer.log),
     )
 
@@ -184,7 +186,7 @@ def first_answer(theirs: LibraryClaims, ours: Sequence[Sequence[str]]) -> tuple[
     The record does not say where the second answer begins; it can only begin behind a first one that agrees.
     """
     partitions = theirs.partitions or ()
-    prefix = partitions[: len(ours)]
+    prefix = partitions[: len(ours)] if theirs.inlined else partitions
     return prefix if _same(prefix, ours) else partitions
 
 
