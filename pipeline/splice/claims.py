@@ -17,6 +17,7 @@ from pipeline.partition.subject import body_types, tensor_reader
 from pipeline.partition.unique_dq import unique_dq
 from pipeline.partition.units import node_units
 from pipeline.splice.constants import add_copies, lift_constants
+from pipeline.splice.links import key
 from pipeline.splice.whole import Whole
 from pipeline.splice.wish import Wish
 
@@ -44,6 +45,7 @@ def find_claims(source: LeanModel, basic: LeanModel, wish: Wish, folder: Path) -
     model = undone_for_provider(basic.proto, before) or basic.proto
     look = _look(basic, folder)
     graph = unique_dq(look(model))
+    shown = model = _as_viewed(model, graph)
     asked = [_Asked(settings, wish.safe) for settings in wish.providers]
     for one in asked:
         one.ask(graph)
@@ -55,7 +57,36 @@ def find_claims(source: LeanModel, basic: LeanModel, wish: Wish, folder: Path) -
         model = changed
         for one in asked:
             one.ask(graph, fresh)
+    if model is not shown and _bodies_share(shown, model, graph):
+        model = shown
     return _whole(basic, model, graph, asked)
+
+
+def _as_viewed(model: "ModelProto", graph: Graph) -> "ModelProto":
+    """The model with the nodes of its view: Constant nodes are initializers, shared DequantizeLinear nodes copied."""
+    import onnx
+
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model)
+    lift_constants(proto.graph)
+    add_copies(proto.graph, graph)
+    return proto
+
+
+def _bodies_share(shown: "ModelProto", inlined: "ModelProto", graph: Graph) -> bool:
+    """Whether nodes inside an inlined body share a DequantizeLinear.
+
+    Every reader gets a copy of its own before functions are inlined, and none afterwards. A session that was given the
+    body would make copies, so then all functions are left for the sessions to inline.
+    """
+    remaining = {(node.op_type, key(node)) for node in inlined.graph.node}
+    shared = {
+        node.first_output
+        for node in graph.nodes.values()
+        if node.op_type == "DequantizeLinear" and len(graph.out_edges[node.index]) > 1
+    }
+    calls = [node for node in shown.graph.node if (node.op_type, key(node)) not in remaining]
+    return any(not shared.isdisjoint(call.input) for call in calls)
 
 
 def _look(model: LeanModel, folder: Path) -> Look:
@@ -157,8 +188,9 @@ def _whole(basic: LeanModel, model: "ModelProto", graph: Graph, asked: Sequence[
     proto.CopyFrom(model)
     del proto.graph.value_info[:]
     lift_constants(proto.graph)
-    add_copies(proto.graph, graph)
-    kept = frozenset(name for one in asked for name in one.names)
+    same = {(node.op_type, key(node)) for node in proto.graph.node}
+    found = {node.first_output: node.op_type for node in graph.nodes.values()}
+    kept = frozenset(name for one in asked for name in one.names if (found[name], name) in same)
     return Whole(
         model=LeanModel(proto=proto, folder=basic.folder, weights=basic.weights),
         graph=graph,

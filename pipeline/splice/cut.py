@@ -4,7 +4,7 @@ A value that the part gets from outside becomes a graph input. A value that is r
 a reader that no optimizer looks through: it counts as the real reader would, while a graph output would not.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -114,20 +114,67 @@ def _add_reader(graph: "GraphProto", whole: Whole, reading: Reading, *, sliced: 
     graph.output.append(onnx.helper.make_tensor_value_info(f"{prefix}/out", onnx.TensorProto.INT64, None))
 
 
-def without_readers(model: LeanModel) -> LeanModel:
-    """An optimized part without the stand-ins of readers outside, and whatever came between."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part as it comes out of a session. `known` are the values that its nodes made before.
+
+    `moved` has new names of values that are read outside.
+    """
+
+    model: LeanModel
+    known: frozenset[str]
+    moved: Mapping[str, str]
+
+
+def without_readers(model: LeanModel, before: LeanModel) -> Part:
+    """An optimized part without the stand-ins of readers outside, and what the session made for these alone.
+
+    `before` is the part as it was cut out: what has a name there may be read outside. Where an optimizer took away what
+    made such a value, and made the stand-in read another one, the real reader has to follow.
+    """
     import onnx
 
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    kept = [node for node in proto.graph.node if not _is_stand_in(node)]
+    known = frozenset(name for node in before.proto.graph.node for name in node.output if name)
+    kept = _without_dead([node for node in proto.graph.node if not _is_stand_in(node)], proto.graph, known)
     outputs = [value for value in proto.graph.output if not value.name.startswith(PREFIX)]
     inputs = [value for value in proto.graph.input if not value.name.startswith(PREFIX)]
+    moved = _moved(before.proto.graph, proto.graph)
     for field, values in (("node", kept), ("output", outputs), ("input", inputs)):
         copies = [type(value).FromString(value.SerializeToString()) for value in values]
         del getattr(proto.graph, field)[:]
         getattr(proto.graph, field).extend(copies)
-    return LeanModel(proto=proto, folder=model.folder, weights=model.weights)
+    return Part(LeanModel(proto=proto, folder=model.folder, weights=model.weights), known, moved)
+
+
+def _moved(before: "GraphProto", after: "GraphProto") -> dict[str, str]:
+    there = {name for node in after.node for name in node.output} | {value.name for value in after.input}
+    old, new = _read_by_stand_ins(before), _read_by_stand_ins(after)
+    return {old[out]: new[out] for out in old if old[out] not in there and out in new}
+
+
+def _read_by_stand_ins(graph: "GraphProto") -> dict[str, str]:
+    """The value that each stand-in reads in the end, by its output."""
+    maker = {name: node for node in graph.node for name in node.output}
+    found = {}
+    for out in (value.name for value in graph.output if value.name.startswith(PREFIX)):
+        name = out
+        while name.startswith(PREFIX) and name in maker:
+            name = maker[name].input[0]
+        found[out] = name
+    return found
+
+
+def _without_dead(nodes: "list[NodeProto]", graph: "GraphProto", needed: Collection[str]) -> "list[NodeProto]":
+    """The nodes, which are in topological order, without those that nobody reads."""
+    read = {value.name for value in graph.output} | set(needed)
+    kept = []
+    for node in reversed(nodes):
+        if not read.isdisjoint(node.output):
+            read.update(reads(node))
+            kept.append(node)
+    return kept[::-1]
 
 
 def _is_stand_in(node: "NodeProto") -> bool:

@@ -1,17 +1,19 @@
 """Puts the parts of a model together again."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.onnx_model import ByteRange, LeanModel, range_digests
+from pipeline.partition.basic import rename_values
 from pipeline.partition.fresh import FreshNames
+from pipeline.splice.cut import Part
 from pipeline.splice.links import reads, sorted_nodes
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 
-def merge(whole: LeanModel, parts: Sequence[LeanModel]) -> LeanModel:
+def merge(whole: LeanModel, parts: Sequence[Part]) -> LeanModel:
     """One model of the nodes of all parts, with the inputs and outputs of the whole.
 
     The first part keeps its names; what later ones made anew is renamed where a name is taken: initializers that an
@@ -26,8 +28,8 @@ def merge(whole: LeanModel, parts: Sequence[LeanModel]) -> LeanModel:
     proto.graph.name = whole.proto.graph.name
     joiner = _Joiner(whole, proto)
     for part in parts:
-        joiner.add(part)
-    joiner.finish()
+        joiner.add(part.model, part.known)
+    joiner.finish({old: new for part in parts for old, new in part.moved.items()})
     return LeanModel(proto=proto, folder=whole.folder, weights=joiner.weights)
 
 
@@ -43,12 +45,11 @@ class _Joiner:
         self.node_names: set[str] = set()
         self.imports = {entry.domain: entry.version for entry in whole.proto.opset_import}
         graph = whole.proto.graph
-        self.old = {name for node in graph.node for name in node.output} | {v.name for v in graph.input}
-        self.values: set[str] = set(self.old)
+        self.values = {name for node in graph.node for name in node.output if name} | {v.name for v in graph.input}
         self.fresh = FreshNames()
 
-    def add(self, part: LeanModel) -> None:
-        """Take a part's nodes, initializers and imports."""
+    def add(self, part: LeanModel, own: Collection[str]) -> None:
+        """Take a part's nodes, initializers and imports; its `own` values keep their names."""
         names: dict[str, str] = {}
         for tensor in part.proto.graph.initializer:
             self._add_tensor(part, tensor, names)
@@ -58,7 +59,7 @@ class _Joiner:
                 self.proto.graph.sparse_initializer.append(sparse)
         made = [name for node in part.proto.graph.node for name in node.output if name]
         for name in made:
-            if name not in self.old and name in self.values:
+            if name not in own and name in self.values:
                 names[name] = self.fresh.take(name, self.values)
             self.values.add(names.get(name, name))
         for node in part.proto.graph.node:
@@ -85,8 +86,6 @@ class _Joiner:
     def _add_node(self, node: "NodeProto", names: dict[str, str]) -> None:
         import onnx
 
-        from pipeline.partition.basic import rename_values
-
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         if names:
@@ -97,9 +96,11 @@ class _Joiner:
             self.node_names.add(copy.name)
         self.nodes.append(copy)
 
-    def finish(self) -> None:
-        """Write everything into the message, nodes in an order of their edges."""
+    def finish(self, moved: Mapping[str, str]) -> None:
+        """Write everything into the message, nodes in an order of their edges; readers of moved values follow them."""
         source, graph = self.whole.proto.graph, self.proto.graph
+        if moved:
+            rename_values(self.nodes, lambda name: moved.get(name, name))
         graph.input.extend(source.input)
         graph.output.extend(source.output)
         self._keep_given_initializers(source)

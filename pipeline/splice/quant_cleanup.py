@@ -6,6 +6,7 @@ It asks for no provider, so it also takes pairs across the border between what i
 from typing import TYPE_CHECKING
 
 from pipeline.onnx_model import LeanModel
+from pipeline.partition.basic import rename_values
 from pipeline.splice.edits import redirect, remove_nodes
 from pipeline.splice.links import Links, key
 
@@ -66,20 +67,12 @@ def _equal_scalars(first: "TensorProto", second: "TensorProto") -> bool:
 def _cancel(graph: "GraphProto", links: Links, node: "NodeProto") -> None:
     source, ends = node.input[0], links.consumers(node)
     gone = {key(node), *(key(end) for end in ends)}
-    remaining = [reader for reader in links.readers.get(source, ()) if reader is not node]
     outputs = [end.output[0] for end in ends if links.gives_output(end)]
     for end in ends:
         redirect(links.consumers(end), end.output[0], source)
-    if len(outputs) == 1 and len(ends) == 1 and source in links.maker and source not in links.outputs:
-        _rename(links.maker[source], source, outputs[0])
-        redirect(remaining, source, outputs[0])
-        outputs = []
     remove_nodes(graph, gone)
+    if len(ends) == len(outputs) == 1 and source in links.maker and source not in links.outputs:
+        rename_values(graph.node, lambda name: outputs[0] if name == source else name)
+        return
     for output in outputs:
         graph.node.add(op_type="Identity", input=[source], output=[output])
-
-
-def _rename(maker: "NodeProto", old: str, new: str) -> None:
-    for slot, name in enumerate(maker.output):
-        if name == old:
-            maker.output[slot] = new

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from pipeline.onnx_model import LeanModel
 from pipeline.splice.cast_cleanup import remove_duplicate_casts
-from pipeline.splice.cut import cut, without_readers
+from pipeline.splice.cut import Part, cut, without_readers
 from pipeline.splice.given_up import given_up
 from pipeline.splice.layout import pushed_to
 from pipeline.splice.links import key
@@ -66,7 +66,7 @@ class _Splicer:
         self.run = run
         self.rest = frozenset(key(node) for node in whole.nodes) - whole.out_of_reach
 
-    def remainder(self, level: Level) -> LeanModel:
+    def remainder(self, level: Level) -> Part:
         """What the CPU runs, optimized; in two steps where layout passes meet quantized nodes."""
         quantized = any(node.op_type in QUANTIZED for node in self.whole.nodes if key(node) in self.rest)
         if level not in {Level.LAYOUT, Level.ALL} or not quantized:
@@ -74,20 +74,26 @@ class _Splicer:
         first = self._optimized(self.rest, remainder(Level.EXTENDED, self.installed))
         merged = merge(self.whole.model, [*self.untouched(fuse=False), first])
         slices = pushed_to(merged.proto.graph, self.whole.graph, self.whole.kept)
-        inside = frozenset(key(node) for node in first.proto.graph.node)
+        inside = frozenset(key(node) for node in first.model.proto.graph.node)
         again = cut(replace(self.whole, model=merged), inside, slices)
-        return without_readers(self.run(again, layout_only(level)))
+        second = without_readers(self.run(again, layout_only(level)), again)
+        moved = {old: second.moved.get(new, new) for old, new in first.moved.items()}
+        return Part(second.model, first.known, {**second.moved, **moved})
 
-    def untouched(self, *, fuse: bool) -> list[LeanModel]:
+    def untouched(self, *, fuse: bool) -> list[Part]:
         """What is claimed, and what has claims in its bodies; `fuse` with the one fusion that takes claimed pairs."""
         found = {node.op_type for node in self.whole.nodes if key(node) in self.whole.kept}
         if not fuse or not {"MatMul", "Add"} <= found or self.installed < MATMUL_ADD_SINCE:
-            return [without_readers(cut(self.whole, self.whole.out_of_reach))]
+            return [self._as_it_is(self.whole.out_of_reach)]
         parts = [self._optimized(self.whole.kept, claimed_pairs())]
         if self.whole.closed:
-            parts.append(without_readers(cut(self.whole, self.whole.closed)))
+            parts.append(self._as_it_is(self.whole.closed))
         return parts
 
-    def _optimized(self, inside: Collection[str], passes: Passes) -> LeanModel:
+    def _optimized(self, inside: Collection[str], passes: Passes) -> Part:
         part = cut(self.whole, inside)
-        return without_readers(self.run(part, passes) if part.proto.graph.node and part.proto.graph.output else part)
+        return without_readers(self.run(part, passes) if part.proto.graph.output else part, part)
+
+    def _as_it_is(self, inside: Collection[str]) -> Part:
+        part = cut(self.whole, inside)
+        return without_readers(part, part)
