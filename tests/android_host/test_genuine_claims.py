@@ -95,8 +95,11 @@ def test_differences_are_named_with_both_reasons(library: LibraryFacts, mnist: P
     theirs = reference_claims(mnist, library.path, Asked(api_level=27, reasons=True))
     assert theirs.partitions is not None
     assert not differences(theirs, theirs.partitions, {})
-    found = differences(theirs, theirs.partitions[:1], {theirs.partitions[1][0]: "we think not"})
-    assert [(one.ours, one.theirs, one.our_reason) for one in found] == [(False, True, "we think not")]
+    claimed = [*theirs.partitions[0], "conv1"]
+    found = {one.output: one for one in differences(theirs, [claimed], {"logits": "we think not"})}
+    assert found.keys() == {name for group in theirs.partitions[1:] for name in group} | {"conv1"}
+    assert (found["logits"].ours, found["logits"].theirs, found["logits"].our_reason) == (False, True, "we think not")
+    assert "only supported on API" in found["conv1"].their_reason
 
 
 def test_stop_ops_reach_the_library(library: LibraryFacts, mnist: Path) -> None:
