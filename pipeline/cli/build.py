@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pipeline.ort_build.doctor import Check
     from pipeline.ort_build.plan import BuildPlan
     from pipeline.ort_build.request import Request
-    from pipeline.ort_build.run import Built
+    from pipeline.ort_build.run import BuildRecord, Built
     from pipeline.ort_build.source_tree import SourceTree
 
 FILE = click.Path(path_type=Path)
@@ -293,7 +293,7 @@ def _check_sizes(built: "Built", request: "Request") -> None:
         raise CheckFailed("; ".join(finding.what for finding in over), remedy=over[0].remedy)
 
 
-def _show_ranking(records: "Iterable[Any]") -> None:
+def _show_ranking(records: "Iterable[BuildRecord]") -> None:
     """Rank what operators add among builds that differ in their operators only."""
     from pipeline.ort_build.size import SizedBuild, rank_additions
     from pipeline.required_ops import parse

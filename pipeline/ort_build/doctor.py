@@ -93,7 +93,7 @@ def look(command: tuple[str, ...]) -> str | None:
         return None
     try:
         answer = subprocess.run(
-            [program, *command[1:]], capture_output=True, text=True, timeout=ASK_SECONDS, check=False
+            [program, *command[1:]], capture_output=True, text=True, errors="replace", timeout=ASK_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -138,11 +138,11 @@ def _source_check(tree: SourceTree | None, request: Request) -> Check:
 def _tool_check(tool: _Tool, tree: SourceTree | None) -> Check:
     minimum = tree.cmake if tree and tool is _CMAKE else tool.minimum
     found = look(tool.command)
-    new_enough = bool(found) and (not minimum or version_key(found or "0") >= version_key(minimum))
+    new_enough = not minimum or (bool(found) and version_key(found or "0") >= version_key(minimum))
     return Check(
         name=tool.command[0],
         found=found or ("" if found is None else "of unknown version"),
-        good=found is not None and (new_enough or not minimum),
+        good=found is not None and new_enough,
         why=f"{tool.why}{f', {minimum} or newer' if minimum else ''}",
         remedy=tool.remedy,
     )

@@ -10,9 +10,10 @@ import msgspec
 
 from pipeline.config import Config, Platform, Target, read_config
 from pipeline.errors import ConfigError
+from pipeline.ort_build.build_file import read_build_file
 from pipeline.ort_build.releases import ABIS
 from pipeline.ort_build.request import Request, make_request
-from pipeline.ort_build.settings import BuildConfig, Dependencies, read_build_file
+from pipeline.ort_build.settings import BuildConfig, Dependencies
 from pipeline.required_ops import RequiredOps
 from pipeline.required_ops import read_config as read_operators
 from pipeline.variant import Style

@@ -10,7 +10,7 @@ from test_build_run import BUILD_PY
 
 from pipeline.cli.main import cli
 from pipeline.errors import PipelineError
-from pipeline.ort_build.settings import read_build_file
+from pipeline.ort_build.build_file import read_build_file
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILDS = sorted((ROOT / "build_configs/builds").glob("*.toml"))
