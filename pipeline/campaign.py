@@ -10,7 +10,7 @@ import msgspec
 from device_runner.device import DeviceFacts
 from device_runner.options import impossible_here
 from device_runner.spec import NnapiFlag, RunOptions, RunSpec, TensorFile
-from pipeline.config import MeasureConfig, RunConfig
+from pipeline.config import REPLAY_KEY, MeasureConfig, RunConfig
 from pipeline.errors import ConfigError
 from pipeline.variant import Artifact, Variant
 
@@ -90,11 +90,19 @@ def plan_lanes(
     for facts in devices:
         for lane in _wanted(runs, artifacts, facts.name):
             failure = impossible_here(lane.options, facts)
-            if failure:
-                skipped.append(SkippedLane(lane=lane, reason=failure.message))
+            reason = failure.message if failure else _unreplayable(lane)
+            if reason:
+                skipped.append(SkippedLane(lane=lane, reason=reason))
             else:
                 lanes.append(lane)
     return lanes, skipped
+
+
+def _unreplayable(lane: Lane) -> str:
+    """Why a run that asks for replay cannot load the artifact, or ""."""
+    broken = lane.artifact.unreplayable
+    asked = lane.options.session_config.get(REPLAY_KEY) == "1"
+    return f"ONNX Runtime cannot replay its own records of {', '.join(broken)}" if broken and asked else ""
 
 
 def _wanted(runs: Sequence[RunConfig], artifacts: Sequence[Artifact], device: str) -> Iterator[Lane]:

@@ -42,6 +42,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
 
     `operators` counts "domain:op" in the main graph (the default domain is ai.onnx); `source_operators` counts those
     of the prepared model. `semantic_digest` is equal for the same graph and weights whatever the container says.
+    `unreplayable` names the recorded fusions that no release can replay (rules.UNREPLAYABLE); it then runs unfused.
     `session_options` are the session config entries that the app must set for this file to do what was measured.
     `claimed` counts the nodes kept for each provider that the variant is aware of; `notes` are warnings about them.
     """
@@ -55,5 +56,6 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     operators: dict[str, int]
     source_operators: dict[str, int]
     session_options: dict[str, str] = {}
+    unreplayable: tuple[str, ...] = ()
     claimed: dict[str, int] = {}
     notes: tuple[str, ...] = ()

@@ -15,14 +15,23 @@ from pipeline.convert.cache import Cache, Made, cache_key
 from pipeline.convert.digest import semantic_digest
 from pipeline.convert.optimizer import Optimizer
 from pipeline.convert.request import ConvertRequest, ConvertResult, VariantFailure
-from pipeline.convert.rules import Release, SessionSettings, parse_release, refusal, run_time_options, session_settings
+from pipeline.convert.rules import (
+    REPLAY_NEEDS_KEY_SINCE,
+    Release,
+    SessionSettings,
+    parse_release,
+    refusal,
+    run_time_options,
+    session_settings,
+    unreplayable,
+)
 from pipeline.convert.sessions import return_freed_memory
 from pipeline.convert.steps import OrtParts, Workshop
 from pipeline.errors import ModelError
 from pipeline.files import make_folder, share_file, storage_errors, sync_file
 from pipeline.onnx_model import content_digest, load_model, prepare_model
 from pipeline.ort_writer import Plan, plan_file, write_file
-from pipeline.variant import Artifact, Variant
+from pipeline.variant import Artifact, Style, Variant
 
 
 def convert_model(request: ConvertRequest) -> ConvertResult:
@@ -105,7 +114,7 @@ def _make_all(
         for settings, variants in wanted.items():
             try:
                 file = maker.make(settings, disk)
-                made += [(variant, *file) for variant in variants]
+                made += [(variant, *file) for variant in variants if maker.can_load(variant, *file, failures)]
             except ModelError as error:
                 failures += [_failure(variant, error, maker.request.source.name) for variant in variants]
         with maker.clock("write"):
@@ -174,10 +183,29 @@ class _Maker:
                     sha256=file.sha256,
                     semantic_digest=semantic_digest(model, parts.skeleton, known),
                     operators=dict(sorted(Counter(node.operator for node in model.graph.nodes).items())),
+                    unreplayable=unreplayable(
+                        (record.action, bool(record.produced_ops)) for record in model.graph.runtime_optimizations
+                    ),
                 )
             self.written[identity] = (made, path)
         made, path = self.written[identity]
         return msgspec.structs.replace(made, claimed=dict(parts.claimed), notes=parts.notes), path
+
+    def can_load(self, variant: Variant, made: Made, _: Path, failures: list[VariantFailure]) -> bool:
+        """Whether the target can load the file: before 1.30 it replays what was recorded, and fails where it cannot."""
+        broken = made.unreplayable and variant.style is Style.RUNTIME and self.target < REPLAY_NEEDS_KEY_SINCE
+        if broken:
+            failures.append(
+                VariantFailure(
+                    variant=variant,
+                    what="ONNX Runtime cannot replay the fusions that it recorded",
+                    where=self.request.source.name,
+                    why=f"it writes {', '.join(made.unreplayable)} without what they produce, and fails to load that",
+                    remedy="use style fixed for this model, or a target of release 1.30 or later",
+                    skipped=True,
+                )
+            )
+        return not broken
 
     def wait_for_disk(self) -> None:
         """Return when all files are on the disk; MissingError when it is full."""
@@ -203,7 +231,8 @@ class _Maker:
             semantic_digest=made.semantic_digest,
             operators=made.operators,
             source_operators=source_operators,
-            session_options=run_time_options(variant, self.target),
+            session_options=run_time_options(variant, self.target, replayable=not made.unreplayable),
+            unreplayable=made.unreplayable,
             claimed=made.claimed,
             notes=made.notes,
         )

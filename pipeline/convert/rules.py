@@ -1,5 +1,6 @@
 """What a variant means to ONNX Runtime, and which releases have it. Sources: the stock converter of 1.21 to 1.31.1."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -74,12 +75,25 @@ def session_settings(variant: Variant, platform: Platform, aware: Wish | None = 
     )
 
 
-def run_time_options(variant: Variant, target: Release) -> dict[str, str]:
+UNREPLAYABLE = frozenset({"MatMul", "dropSplitQDQ"})
+"""Actions of QDQ records that ONNX Runtime writes without the operators they produce, and then refuses to replay.
+
+"Not enough produced nodes in the runtime optimization record": measured with 1.21.0, 1.23.2, 1.28.0 (by default) and
+1.31.1 (with the key).
+"""
+
+
+def unreplayable(actions: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
+    """The actions among (action, whether it names what it produces) that fail when they are replayed."""
+    return tuple(sorted({action for action, produces in actions if action in UNREPLAYABLE and not produces}))
+
+
+def run_time_options(variant: Variant, target: Release, *, replayable: bool = True) -> dict[str, str]:
     """Session config entries that the app must set for the artifact to do what was measured.
 
     From 1.30 saved runtime optimizations are ignored unless the app asks for them (pull request 32077).
     """
-    replays = variant.style is Style.RUNTIME and variant.level not in {Level.NONE, Level.BASIC}
+    replays = replayable and variant.style is Style.RUNTIME and variant.level not in {Level.NONE, Level.BASIC}
     return {REPLAY_KEY: "1"} if replays and target >= REPLAY_NEEDS_KEY_SINCE else {}
 
 

@@ -11,6 +11,7 @@ from pipeline.convert.rules import (
     refusal,
     run_time_options,
     session_settings,
+    unreplayable,
 )
 from pipeline.variant import Level, Style, Variant
 
@@ -19,6 +20,14 @@ NEW = Release(1, 31)
 
 def variant(level: str, style: str = "fixed") -> Variant:
     return Variant(level=Level(level), style=Style(style))
+
+
+def test_records_that_cannot_be_replayed_are_known_and_not_asked_for() -> None:
+    actions = [("MatMul", False), ("Conv", True), ("MatMul", True), ("dropSplitQDQ", False)]
+    assert unreplayable(actions) == ("MatMul", "dropSplitQDQ")
+    runtime = Variant(level=Level.EXTENDED, style=Style.RUNTIME)
+    assert run_time_options(runtime, NEW, replayable=False) == {}
+    assert run_time_options(runtime, NEW) != {}
 
 
 def test_styles_are_one_optimization_where_nothing_is_recorded() -> None:
