@@ -24,8 +24,17 @@ from pipeline.summary import OutputCheck
 
 log = logging.getLogger(__name__)
 
+PAUSES_SECONDS = (0.5, 5.0)
+"""Waits before the second and third try of a run: a device on the network is back after some 4 s."""
+
+TRIED_AGAIN = (FailureKind.LOST_DEVICE, FailureKind.GARBAGE, FailureKind.DEVICE_ERROR)
+"""Failures on the way to or from a device: the same run may well succeed a moment later."""
+
+OF_THE_DEVICE = (*TRIED_AGAIN, FailureKind.NO_SPACE)
+"""Failures for which a device is left alone when it has nothing else for several runs."""
+
 GIVE_UP_AFTER = 3
-"""Failures in a row, of runs that a device may do better next time, after which the device is left alone."""
+"""Runs in a row, each tried again where that helps, that fail for the device's sake until it is left alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +51,7 @@ class Plan:
     judge: Callable[[Lane, RunResult], tuple[OutputCheck, ...]]
     predictions: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """Lane id to what is expected of it."""
+    pauses_seconds: Sequence[float] = PAUSES_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +124,20 @@ class _Worker:
         self.progress(self.device.name, lane, number)
         with tempfile.TemporaryDirectory(dir=self.work, prefix="run.") as folder:
             spec = self._spec(lane, number, folder)
-            result = self.device.run(spec)
+            result = self._tried(spec)
             checks = self.plan.judge(lane, result) if result.status is Status.OK else ()
         self.store.add_run(self._record(lane, number, spec, result, checks))
         return self._learn(lane, result)
+
+    def _tried(self, spec: RunSpec) -> RunResult:
+        """The result of the first try that the way to the device did not spoil, else of the last."""
+        result = self.device.run(spec)
+        for seconds in self.plan.pauses_seconds:
+            if result.failure is None or result.failure.kind not in TRIED_AGAIN or self.stop.wait(seconds):
+                break
+            log.info("%s: again after %s: %s", self.device.name, result.failure.kind.value, result.failure.message)
+            result = self.device.run(spec)
+        return result
 
     def _spec(self, lane: Lane, number: int, folder: str) -> RunSpec:
         spec = spec_of(
@@ -147,10 +167,10 @@ class _Worker:
     def _learn(self, lane: Lane, result: RunResult) -> str:
         """A lane that cannot work is not tried in later rounds; a device that fails again and again is left alone."""
         failure = result.failure
-        if failure is None or failure.kind not in REPEATED:
+        if failure and failure.kind not in REPEATED:
+            self.given_up.add(lane_id(lane))
+        if failure is None or failure.kind not in OF_THE_DEVICE:
             self.failures_in_a_row = 0
-            if result.status is not Status.OK:
-                self.given_up.add(lane_id(lane))
             return ""
         self.failures_in_a_row += 1
         log.warning("%s: %s: %s", self.device.name, failure.kind.value, failure.message)

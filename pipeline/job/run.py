@@ -203,12 +203,18 @@ class _Job:
         return campaign
 
     def _resumed(self, record: JobRecord) -> CampaignRecord | None:
-        """The newest campaign with the same config and lanes."""
+        """The newest campaign of the same config, programs and artifacts that planned all these lanes.
+
+        It may have planned more: for a device that is not there now.
+        """
         document = encode_record(record)
+        artifacts = {_identity(artifact) for one in self.prepared for artifact in one.artifacts}
         same = [
             campaign
             for campaign in self.store.campaigns()
-            if all(campaign.document.get(key) == document[key] for key in ("config", "lanes", "versions"))
+            if all(campaign.document.get(key) == document[key] for key in ("config", "versions"))
+            and all(lane in campaign.document.get("lanes", ()) for lane in document["lanes"])
+            and artifacts == set(map(_identity, self.store.artifacts(campaign.id)))
         ]
         return same[-1] if same else None
 
@@ -225,6 +231,10 @@ class _Job:
             warnings=tuple(notes(prepared)),
             checks={one.model.name: one.checks for one in prepared},
         )
+
+
+def _identity(artifact: Artifact) -> tuple[str, str, str]:
+    return artifact.model, artifact.variant.name, artifact.sha256
 
 
 def _planned(lanes: Sequence[Lane], baseline: str | None) -> Iterator[PlannedLane]:

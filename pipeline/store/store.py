@@ -1,6 +1,7 @@
 """The store: campaigns, devices, artifacts and runs in, the same values out."""
 
 import struct
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
@@ -56,6 +57,7 @@ class Store:
     def __init__(self, engine: Engine, where: str) -> None:
         self.where = where
         self._engine = engine
+        self._writing = threading.Lock()
 
     def start(self, campaign: CampaignRecord) -> bool:
         """Enter a campaign; False where its id is there already, which then stays as it was."""
@@ -146,9 +148,12 @@ class Store:
             yield connection
 
     def _write(self, work: Callable[[Connection], T]) -> T:
-        """`work` in one transaction; once more where another process entered the same since it looked."""
+        """`work` in one transaction; once more where another process entered the same since it looked.
+
+        Threads take turns: SQLite lets them wait for each other by polling, and some for too long.
+        """
         engine = self._engine.execution_options(writes=True)
-        with told(self.where):
+        with self._writing, told(self.where):
             try:
                 with engine.begin() as connection:
                     return work(connection)

@@ -1,0 +1,189 @@
+"""Campaigns on devices that fail, and in processes that are killed: nothing lost, doubled or mixed up, and an end."""
+
+import contextlib
+import multiprocessing
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from told_devices import CAMPAIGN, ToldDevice, check_attribution, lanes_of, plan_of
+
+from device_runner.result import FailureKind
+from device_runner.spec import RunSpec
+from pipeline.campaign import lane_id, spec_id
+from pipeline.measure import GIVE_UP_AFTER, Plan, measure
+from pipeline.store import REPEATED, Store, open_store
+
+NAMES = ("one", "two", "three")
+ROUNDS = 3
+
+
+def opened(folder: Path) -> Store:
+    store = open_store(f"sqlite:///{folder / 'results.sqlite'}")
+    store.start(CAMPAIGN)
+    return store
+
+
+def wanted(plan: Plan) -> set[tuple[str, int]]:
+    return {(spec_id(lane, number), number) for lane in plan.lanes for number in range(plan.measure.rounds)}
+
+
+def test_every_device_runs_its_own_lanes_and_no_other(tmp_path: Path) -> None:
+    plan = plan_of(lanes_of(NAMES, 2), ROUNDS)
+    with opened(tmp_path) as store:
+        assert measure(plan, {name: ToldDevice(name) for name in NAMES}, store, tmp_path) == []
+        assert store.finished(CAMPAIGN.id) == wanted(plan)
+        assert len(store.runs(CAMPAIGN.id)) == len(NAMES) * 2 * ROUNDS
+        check_attribution(store)
+
+
+def test_a_run_that_the_way_spoils_is_tried_again(tmp_path: Path) -> None:
+    failures = iter([FailureKind.LOST_DEVICE, FailureKind.GARBAGE, None, FailureKind.DEVICE_ERROR])
+    plan = plan_of(lanes_of(["one"], 2), 1)
+    with opened(tmp_path) as store:
+        assert measure(plan, {"one": ToldDevice("one", lambda _: next(failures, None))}, store, tmp_path) == []
+        assert [run.result.failure for run in store.runs(CAMPAIGN.id)] == [None, None]
+
+
+def test_a_device_that_is_lost_is_left_alone_and_the_others_go_on(tmp_path: Path) -> None:
+    plan = plan_of(lanes_of(NAMES, 2), ROUNDS)
+    devices = {name: ToldDevice(name) for name in NAMES}
+    devices["two"] = ToldDevice("two", lambda _: FailureKind.LOST_DEVICE, journal=tmp_path / "journal")
+    with opened(tmp_path) as store:
+        (left,) = measure(plan, devices, store, tmp_path)
+        assert left.device == "two"
+        assert len((tmp_path / "journal").read_text().splitlines()) == 1 + len(plan.pauses_seconds)
+        assert store.finished(CAMPAIGN.id) == {key for key in wanted(plan) if not key[0].startswith("two/")}
+        assert measure(plan, {"two": ToldDevice("two")}, store, tmp_path) == []
+        assert store.finished(CAMPAIGN.id) == wanted(plan)
+        check_attribution(store)
+
+
+def test_a_device_that_keeps_failing_is_left_alone(tmp_path: Path) -> None:
+    plan = plan_of(lanes_of(["full"], GIVE_UP_AFTER + 2), 1)
+    device = ToldDevice("full", lambda _: FailureKind.NO_SPACE, journal=tmp_path / "journal")
+    with opened(tmp_path) as store:
+        (left,) = measure(plan, {"full": device}, store, tmp_path)
+    assert left.reason == "as told"
+    assert len((tmp_path / "journal").read_text().splitlines()) == GIVE_UP_AFTER
+
+
+def test_lanes_that_crash_cost_no_other_lane(tmp_path: Path) -> None:
+    """Drivers that crash on many options in a row are no broken device."""
+    plan = plan_of(lanes_of(["one"], GIVE_UP_AFTER + 2), ROUNDS)
+
+    def tell(spec: RunSpec) -> FailureKind | None:
+        return FailureKind.CRASH if spec.options.intra_op_threads <= GIVE_UP_AFTER + 1 else None
+
+    with opened(tmp_path) as store:
+        assert measure(plan, {"one": ToldDevice("one", tell)}, store, tmp_path) == []
+        runs = store.runs(CAMPAIGN.id)
+    assert Counter(run.result.status.value for run in runs) == {"failed": GIVE_UP_AFTER + 1, "ok": ROUNDS}
+
+
+FAULTS = (
+    FailureKind.LOST_DEVICE, FailureKind.GARBAGE, FailureKind.DEVICE_ERROR, FailureKind.NO_SPACE, FailureKind.TIMEOUT,
+    FailureKind.CRASH, FailureKind.OUT_OF_MEMORY, FailureKind.RUN_ERROR,
+)  # fmt: skip
+
+
+class Interrupted(BaseException):
+    """What Ctrl-C is to a worker."""
+
+
+def faulty(name: str, seed: int) -> ToldDevice:
+    """A device with bursts of faults, and now and then something that ends the whole campaign."""
+    chance = random.Random(f"{seed} {name}")
+    burst: list[FailureKind] = []
+
+    def tell(_: RunSpec) -> FailureKind | None:
+        if burst:
+            return burst.pop()
+        if chance.random() < 0.15:
+            burst.extend([chance.choice(FAULTS)] * chance.randint(0, 6))
+            return chance.choice(FAULTS)
+        if chance.random() < 0.03:
+            raise Interrupted
+        return None
+
+    return ToldDevice(name, tell)
+
+
+def put_off(store: Store) -> bool:
+    """Whether a run is stored that a resumed campaign does again: lanes that failed for good it leaves."""
+    given_up = {name.rpartition("#")[0] for name in store.failed(CAMPAIGN.id)}
+    runs = [run for run in store.runs(CAMPAIGN.id) if run.spec.id.rpartition("#")[0] not in given_up]
+    return any(run.result.failure and run.result.failure.kind in REPEATED for run in runs)
+
+
+def follow_schedule(folder: Path, seed: int) -> None:
+    """Run a small campaign to its end through faults; check what is stored after it."""
+    folder.mkdir()
+    plan = plan_of(lanes_of(NAMES, 3), ROUNDS)
+    devices = {name: faulty(name, seed) for name in NAMES}
+    with opened(folder) as store:
+        for _ in range(200):
+            with contextlib.suppress(Interrupted):
+                if not measure(plan, devices, store, folder) and not put_off(store):
+                    break
+        else:
+            pytest.fail(f"the campaign of seed {seed} does not end")
+        runs = store.runs(CAMPAIGN.id)
+        check_attribution(store)
+    assert max(Counter((run.spec.id, run.round) for run in runs).values()) == 1
+    for lane in plan.lanes:
+        own = [run for run in runs if run.spec.id.rpartition("#")[0] == lane_id(lane)]
+        failures = [run.result.failure.kind for run in own if run.result.failure]
+        final = [kind for kind in failures if kind not in REPEATED]
+        assert len(final) == 1 or (len(own) == ROUNDS and not failures)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_schedules_of_faults_lose_double_and_mix_up_nothing(tmp_path: Path, seed: int) -> None:
+    follow_schedule(tmp_path / "campaign", seed)
+
+
+@pytest.mark.slow
+def test_a_thousand_schedules_of_faults(tmp_path: Path) -> None:
+    for seed in range(1000, 2000):
+        follow_schedule(tmp_path / str(seed), seed)
+
+
+KILLS = 20
+
+
+def campaign_in_child(folder: Path) -> None:
+    """What the killed processes do: the whole of a campaign, from what is stored."""
+    devices = {name: ToldDevice(name, seconds=0.005, journal=folder / name) for name in NAMES}
+    with opened(folder) as store:
+        measure(plan_of(lanes_of(NAMES, 10), 15), devices, store, folder)
+
+
+def begun(folder: Path) -> int:
+    return sum(len((folder / name).read_text().splitlines()) for name in NAMES if (folder / name).exists())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_kill_9_at_any_point_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """A killed process costs at most the run that each device was in."""
+    context = multiprocessing.get_context("fork")
+    plan, chance, kills = plan_of(lanes_of(NAMES, 10), 15), random.Random(7), 0
+    for _ in range(KILLS):
+        child = context.Process(target=campaign_in_child, args=(tmp_path,))
+        child.start()
+        until = begun(tmp_path) + chance.randint(0, 30)
+        while begun(tmp_path) < until and child.is_alive():
+            time.sleep(0.001)
+        time.sleep(chance.random() * 0.02)
+        kills += child.is_alive()
+        child.kill()
+        child.join()
+    assert kills == KILLS
+    campaign_in_child(tmp_path)
+    with opened(tmp_path) as store:
+        runs = store.runs(CAMPAIGN.id)
+        assert Counter((run.spec.id, run.round) for run in runs) == Counter(wanted(plan))
+        check_attribution(store)
+    assert begun(tmp_path) <= len(wanted(plan)) + KILLS * len(NAMES)

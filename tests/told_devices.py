@@ -1,0 +1,102 @@
+"""Devices that fail as they are told, for campaigns: the real code of the pipeline around them, no probe behind."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from device_runner.device import DeviceFacts
+from device_runner.result import Failure, FailureKind, RunResult, Status, utc_now, without_measurement
+from device_runner.spec import RunOptions, RunSpec
+from pipeline.campaign import Inputs, Lane
+from pipeline.config import MeasureConfig
+from pipeline.measure import Plan
+from pipeline.store import CampaignRecord, Store
+from pipeline.variant import Artifact, Level, Variant
+
+CAMPAIGN = CampaignRecord(id="c1", name="told", created_at="2026-01-01T00:00:00.000Z")
+
+
+def latencies_of(device: str, spec_id: str) -> tuple[int, ...]:
+    """Numbers that only this device gives for only this run."""
+    digest = hashlib.sha256(f"{device}\0{spec_id}".encode()).digest()
+    return tuple(digest[:8])
+
+
+class ToldDevice:
+    """Runs take so long and end as `tell` says (None: well); each that is begun is a line of a file."""
+
+    def __init__(
+        self,
+        name: str,
+        tell: Callable[[RunSpec], FailureKind | None] = lambda _: None,
+        *,
+        seconds: float = 0.0,
+        journal: Path | None = None,
+    ) -> None:
+        self.name = name
+        self._tell = tell
+        self._seconds = seconds
+        self._journal = journal
+
+    def facts(self) -> DeviceFacts:
+        return DeviceFacts(name=self.name, platform="linux", abis=("x86_64",))
+
+    def run(self, spec: RunSpec) -> RunResult:
+        if self._journal:
+            with self._journal.open("a") as file:
+                file.write(f"{spec.id}\n")
+        time.sleep(self._seconds)
+        kind = self._tell(spec)
+        if kind is not None:
+            return without_measurement(spec, self.name, Failure(kind=kind, message="as told"))
+        latencies_ns = latencies_of(self.name, spec.id)
+        return RunResult(
+            spec_id=spec.id, device=self.name, status=Status.OK, latencies_ns=latencies_ns, started_at=utc_now()
+        )
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+def lanes_of(devices: Iterable[str], count: int) -> list[Lane]:
+    """So many lanes on each device, of one model with different threads."""
+    artifact = Artifact(
+        model="m", variant=Variant(level=Level.BASIC), file="m.ort", size_bytes=1, sha256="a" * 64,
+        semantic_digest="b" * 64, operators={}, source_operators={},
+    )  # fmt: skip
+    options = [RunOptions(intra_op_threads=number + 1) for number in range(count)]
+    return [Lane(device=device, artifact=artifact, options=one) for device in devices for one in options]
+
+
+def plan_of(lanes: list[Lane], rounds: int) -> Plan:
+    """A plan whose tries follow each other at once."""
+    return Plan(
+        campaign=CAMPAIGN.id,
+        lanes=lanes,
+        measure=MeasureConfig(rounds=rounds),
+        artifacts=Path("artifacts"),
+        inputs={"m": Inputs(dimensions={})},
+        libraries={},
+        judge=lambda *_: (),
+        pauses_seconds=(0.0, 0.0),
+    )
+
+
+def check_attribution(store: Store) -> None:
+    """Every stored run that went well has the numbers of its own device and spec."""
+    for run in store.runs(CAMPAIGN.id):
+        assert run.spec.id.startswith(f"{run.result.device}/")
+        assert run.spec.id == run.result.spec_id
+        if run.result.status is Status.OK:
+            assert run.result.latencies_ns == latencies_of(run.result.device, run.spec.id)
