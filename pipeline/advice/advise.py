@@ -1,0 +1,179 @@
+"""Advice for one model: each fix alone, then the best combination, written where it was asked for."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pipeline.advice.answer import Advice, AdviceRequest, Combination, FixResult, gain_of
+from pipeline.advice.fixes import OTHER_FORMAT, Fix, fixes_for
+from pipeline.advice.trial import Bench, State, attempt, judged
+from pipeline.advice.verdict import perfect, preference, verdict
+from pipeline.advice.write import write_model
+from pipeline.errors import ModelError, PipelineError
+from pipeline.files import share_file
+from pipeline.model_sources import SourceModel
+from pipeline.onnx_model import LoadedModel, external_entries, load_model
+from pipeline.partition.answer import Optimize, Provider
+from pipeline.partition.judge import PartitionRequest
+from pipeline.partition.subject import open_subject
+from pipeline.reference import Reference, ReferenceRequest, make_reference
+
+SEED = 0
+MOST_ROUNDS = 3
+"""Passes over the fixes while the combination still improves: one fix may make room for another."""
+
+
+def advise(request: AdviceRequest) -> Advice:
+    """Try every fix on a model. What is wrong with the model stands in the advice; only --fix's file raises."""
+    with tempfile.TemporaryDirectory(prefix="ort-mobile-") as name:
+        folder = Path(name)
+        loaded = _loaded(request.source, folder)
+        reference = _reference(loaded, request.sizes, folder)
+        bench = Bench(folder=folder, provider=request.settings.provider, reference=reference)
+        asked = PartitionRequest(source=loaded.source, settings=request.settings, optimize=request.optimize)
+        base = judged(loaded, asked, None, dict(request.sizes))
+        fixes = () if perfect(base.standing) else fixes_for(request.settings.provider)
+        alone = [(fix, *attempt(fix, base, bench)) for fix in fixes]
+        best, used = combined(base, alone, bench)
+        combination = _combination(base, best, used, bench)
+        if request.write_to:
+            combination = _written(combination, best, request.write_to)
+        return Advice(
+            verdict=verdict(base.standing, bench.provider),
+            before=base.standing,
+            fixes=tuple(result for _, result, _ in alone),
+            best=combination,
+            checked_on=_checked_on(reference),
+        )
+
+
+def _loaded(source: SourceModel, folder: Path) -> LoadedModel:
+    """The model as a file in `folder` with its weights' files beside it; ModelError when it cannot be changed."""
+    subject = open_subject(source, folder)
+    if subject.loaded is None:
+        raise ModelError(
+            "an ORT format file cannot be changed",
+            where=source.name,
+            remedy="name the ONNX model that it was made from",
+        )
+    model = subject.loaded
+    beside: dict[Path, str] = {}
+    for place in model.weights.values():
+        if place.file not in beside:
+            beside[place.file] = f"weights-{len(beside)}.bin"
+            share_file(place.file, folder / beside[place.file])
+    for tensor in model.proto.graph.initializer:
+        if tensor.name in model.weights:
+            _, offset, length = external_entries(tensor)
+            del tensor.external_data[:]
+            location = beside[model.weights[tensor.name].file]
+            for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+                tensor.external_data.add(key=key, value=value)
+    path = folder / "original.onnx"
+    path.write_bytes(model.proto.SerializeToString())
+    return load_model(SourceModel(path=str(path)), folder)
+
+
+def _reference(loaded: LoadedModel, sizes: dict[str, int], folder: Path) -> Reference | str:
+    """What the original computes on seeded inputs, or why it does not."""
+    from pipeline.advice.dimensions import open_dimensions
+
+    known = {key for label, dim in open_dimensions(loaded.proto) for key in (label, dim.dim_param) if key}
+    request = ReferenceRequest(
+        source=loaded.source,
+        fixed_dimensions={key: size for key, size in sizes.items() if key in known},
+        seed=SEED,
+        folder=str(folder / "reference"),
+        work_folder=str(folder),
+    )
+    try:
+        return make_reference(request)
+    except PipelineError as error:
+        return "; ".join(part for part in (error.what, error.why) if part)
+
+
+def _checked_on(reference: Reference | str) -> str:
+    if isinstance(reference, str):
+        return f"nothing could be compared: {reference}"
+    shapes = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in reference.inputs)
+    return f"random inputs of seed {SEED} ({shapes}), on the CPU without optimizations"
+
+
+def combined(
+    base: State, alone: Sequence[tuple[Fix, FixResult, State | None]], bench: Bench
+) -> tuple[State, tuple[Fix, ...]]:
+    """Fixes together, those that gain most alone first, as long as each still improves the whole.
+
+    CoreML's other format is taken only where nothing else is left that helps.
+    """
+    tried = {fix: state for fix, _, state in alone}
+    order = sorted(tried, key=lambda fix: _rank(tried[fix], bench.provider), reverse=True)
+    asked = [fix for fix in order if fix is not OTHER_FORMAT]
+    current, used = _climb(base, asked, tried, bench)
+    if OTHER_FORMAT not in tried or perfect(current.standing):
+        return current, used
+    first = tried if current is base else {}
+    changed, more = _climb(current, [OTHER_FORMAT], first, bench)
+    if not more:
+        return current, used
+    left = [fix for fix in asked if fix not in used]
+    final, last = _climb(changed, left, {}, bench)
+    return final, (*used, *more, *last)
+
+
+def _climb(
+    start: State, fixes: Sequence[Fix], tried: Mapping[Fix, State | None], bench: Bench
+) -> tuple[State, tuple[Fix, ...]]:
+    """Apply fixes in order, again and again while one improves; `tried` has what is known of the start with each."""
+    current, used = start, list[Fix]()
+    for _ in range(MOST_ROUNDS):
+        before = len(used)
+        for fix in fixes:
+            if fix in used or perfect(current.standing):
+                continue
+            known = current is start and fix in tried
+            state = tried[fix] if known else attempt(fix, current, bench)[1]
+            if state is not None:
+                current = state
+                used.append(fix)
+        if len(used) == before:
+            break
+    return current, tuple(used)
+
+
+def _rank(state: State | None, provider: Provider) -> tuple[bool, tuple[bool, int, int, float]]:
+    """Gains first; among equal ones sorting keeps the table's order."""
+    return state is not None, preference(state.standing, provider) if state else (False, 0, 0, 0.0)
+
+
+def _combination(base: State, best: State, used: Sequence[Fix], bench: Bench) -> Combination | None:
+    if not used:
+        return None
+    return Combination(
+        fixes=tuple(fix.name for fix in used),
+        gain=gain_of(base.standing, best.standing, bench.provider),
+        after=best.standing,
+        verdict=verdict(best.standing, best.request.settings.provider),
+        error=best.error,
+        tolerance=best.tolerance,
+        settings=tuple(_settings(base.request, best.request)),
+    )
+
+
+def _settings(before: PartitionRequest, after: PartitionRequest) -> list[str]:
+    found = []
+    if after.settings.provider is not before.settings.provider:
+        found.append(f"--ep {after.settings.provider.value}")
+    if after.optimize is Optimize.BASIC and before.optimize is not Optimize.BASIC:
+        found.append("--optimize basic")
+    return found
+
+
+def _written(combination: Combination | None, best: State, destination: str) -> Combination | None:
+    """Write the model where a fix changed it."""
+    import msgspec
+
+    if combination is None or best.request.source.path.endswith("original.onnx"):
+        return combination
+    write_model(best.loaded, Path(destination))
+    return msgspec.structs.replace(combination, written=destination)

@@ -1,0 +1,130 @@
+"""What advice is asked and what it answers: verdicts, what each fix gains, and the best combination."""
+
+from enum import StrEnum
+
+import msgspec
+
+from pipeline.model_sources import SourceModel
+from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
+
+
+class Choice(StrEnum):
+    """What the guidance says of a model and a provider."""
+
+    USE = "use the provider"
+    MEASURE = "measure both"
+    CPU = "use the CPU"
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a provider takes a model. `load_error` says that a session fails on the phone all the same."""
+
+    nodes: int
+    claimed: int
+    partitions: int
+    load_error: str | None = None
+
+    @property
+    def coverage(self) -> float:
+        """The claimed share of the nodes, 0 to 1."""
+        return self.claimed / self.nodes if self.nodes else 0.0
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """A choice with its reason in words."""
+
+    choice: Choice
+    reason: str
+
+
+class Outcome(StrEnum):
+    """What became of a fix."""
+
+    GAINS = "gains"
+    NO_GAIN = "no gain"
+    NOT_APPLICABLE = "not applicable"
+    REJECTED = "rejected"
+
+
+class FixResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One fix applied alone. `why` explains what is not a gain; `after` is there when the fixed model was judged.
+
+    `error` is the largest difference of an output relative to its largest number, against the original without any
+    optimization on the CPU; up to `tolerance` passes, 0 means equal numbers. Both are None where nothing was compared:
+    a change of settings leaves the model as it is, and what gains nothing is not run.
+    """
+
+    name: str
+    title: str
+    outcome: Outcome
+    gain: str = ""
+    why: str = ""
+    after: Standing | None = None
+    error: float | None = None
+    tolerance: float | None = None
+
+
+class Combination(msgspec.Struct, frozen=True, kw_only=True):
+    """Fixes that together give the best standing, in the order of their application.
+
+    `settings` says what to set beside the model, in words of the command line.
+    """
+
+    fixes: tuple[str, ...]
+    gain: str
+    after: Standing
+    verdict: Verdict
+    error: float | None = None
+    tolerance: float | None = None
+    settings: tuple[str, ...] = ()
+    written: str | None = None
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was tried for one model and provider; with `error` set, nothing was.
+
+    `checked_on` says on what inputs outputs were compared, or why they could not be.
+    """
+
+    verdict: Verdict | None = None
+    before: Standing | None = None
+    fixes: tuple[FixResult, ...] = ()
+    best: Combination | None = None
+    checked_on: str = ""
+    error: str | None = None
+
+
+class AdvisedAnswer(ModelAnswer, frozen=True, kw_only=True):
+    """A model's answer with advice."""
+
+    advice: Advice
+
+
+class AdviceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A model, a provider with its settings, wanted sizes of open dimensions, and where the fixed model goes."""
+
+    source: SourceModel
+    settings: Settings
+    optimize: Optimize = Optimize.NONE
+    sizes: dict[str, int] = {}
+    write_to: str = ""
+
+
+def standing_of(answer: ModelAnswer) -> Standing:
+    """What counts of an answer."""
+    return Standing(
+        nodes=answer.nodes,
+        claimed=answer.claimed,
+        partitions=len(answer.partitions),
+        load_error=answer.load.error if answer.load else None,
+    )
+
+
+def gain_of(before: Standing, after: Standing, provider: Provider) -> str:
+    """What changed, in words; XNNPACK has no partitions worth counting."""
+    coverage = f"coverage {before.coverage:.0%} → {after.coverage:.0%}".replace("% →", " →").replace("%", " %")
+    parts = [] if provider is Provider.XNNPACK else [f"partitions {before.partitions} → {after.partitions}"]
+    parts.append(coverage)
+    if before.load_error and not after.load_error:
+        parts.append("loads on the phone")
+    return ", ".join(parts)

@@ -1,0 +1,229 @@
+"""Activations, normalizations and reductions as the plain operators that they are defined by."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.advice.known import Known, Writer, attribute, operand
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+CLIP_HAS_INPUTS = 11
+REDUCE_SUM_AXES_ARE_INPUT = 13
+REDUCE_AXES_ARE_INPUT = 18
+SIX = 6.0
+"""The upper bound of the one Clip from 0 that NNAPI has."""
+
+
+def _ready(node: "NodeProto", known: Known) -> bool:
+    """Whether arithmetic on the node's first input is that of 32-bit floats, with today's broadcasting."""
+    return bool(node.input) and known.is_f32(node.input[0]) and known.opset >= CLIP_HAS_INPUTS
+
+
+def _clip(write: Writer, value: str, high: float) -> str:
+    return write.add("Clip", value, write.constant(0.0), write.constant(high))
+
+
+def hard_sigmoid(node: "NodeProto", known: Known, write: Writer) -> bool:
+    """max(0, min(1, alpha*x + beta)): for alpha 1/6 as Clip(x + 6*beta, 0, 6) / 6, which NNAPI takes."""
+    alpha, beta = float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5))
+    if not _ready(node, known) or alpha <= 0:
+        return False
+    _hard_sigmoid(write, node.input[0], alpha, beta, node.output[0])
+    return True
+
+
+def _hard_sigmoid(write: Writer, x: str, alpha: float, beta: float, into: str = "") -> str:
+    if abs(alpha * SIX - 1) < 1e-6:  # alpha is a 32-bit float, so not exactly a sixth
+        clipped = _clip(write, write.add("Add", x, write.constant(SIX * beta)), SIX)
+        return write.add("Mul", clipped, write.constant(1 / SIX), into=into)
+    line = write.add("Add", write.add("Mul", x, write.constant(alpha)), write.constant(beta))
+    return write.add("Min", write.add("Relu", line), write.constant(1.0), into=into)
+
+
+def hard_swish(node: "NodeProto", known: Known, write: Writer) -> bool:
+    """The product of x and HardSigmoid(x), with alpha 1/6 and beta 0.5 (ONNX HardSwish-14)."""
+    if not _ready(node, known):
+        return False
+    gate = _hard_sigmoid(write, node.input[0], 1 / SIX, 0.5)
+    write.add("Mul", node.input[0], gate, into=node.output[0])
+    return True
+
+
+def gelu_tanh(node: "NodeProto", known: Known, write: Writer) -> bool:
+    """Gelu that is defined by tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
+    if not _ready(node, known) or attribute(node, "approximate", "none") != "tanh":
+        return False
+    x = node.input[0]
+    cube = write.add("Mul", write.add("Mul", x, x), x)
+    inner = write.add("Add", x, write.add("Mul", cube, write.constant(0.044715)))
+    curve = write.add("Tanh", write.add("Mul", inner, write.constant(np.sqrt(2 / np.pi))))
+    half = write.add("Mul", x, write.constant(0.5))
+    write.add("Mul", half, write.add("Add", curve, write.constant(1.0)), into=node.output[0])
+    return True
+
+
+def one_input(node: "NodeProto", known: Known, write: Writer) -> bool:
+    """Neg as -1 times x, Reciprocal as 1 / x, Abs as the larger of x and -x, Softsign as x / (1 + |x|)."""
+    if not _ready(node, known):
+        return False
+    x, into = node.input[0], node.output[0]
+    if node.op_type == "Neg":
+        write.add("Mul", x, write.constant(-1.0), into=into)
+    elif node.op_type == "Reciprocal":
+        write.add("Div", write.constant(1.0), x, into=into)
+    elif node.op_type == "Abs":
+        write.add("Max", x, write.add("Mul", x, write.constant(-1.0)), into=into)
+    else:
+        write.add("Div", x, write.add("Add", write.add("Abs", x), write.constant(1.0)), into=into)
+    return True
+
+
+PAIRWISE = {"Max": "Max", "Min": "Min", "Sum": "Add"}
+
+
+def pairwise(node: "NodeProto", known: Known, write: Writer) -> bool:
+    """Max, Min and Sum of many inputs two at a time, in their order."""
+    if not _ready(node, known) or len(node.input) < 2 or (node.op_type != "Sum" and len(node.input) == 2):
+        return False
+    value = node.input[0]
+    for slot, other in enumerate(node.input[1:], start=1):
+        into = node.output[0] if slot == len(node.input) - 1 else ""
+        value = write.add(PAIRWISE[node.op_type], value, other, into=into)
+    return True
+
+
+def min_as_max(node: "NodeProto", known: Known, write: Writer) -> bool:
+    """Min as the negative of the largest negative: CoreML's MLProgram has Max only."""
+    if not _ready(node, known) or known.nnapi or len(node.input) < 2:
+        return False
+    minus = write.constant(-1.0)
+    largest = write.add("Max", *(write.add("Mul", name, minus) for name in node.input))
+    write.add("Mul", largest, minus, into=node.output[0])
+    return True
+
+
+def prelu_by_relu(node: "NodeProto", known: Known, write: Writer) -> bool:
+    """PRelu as relu(x) - slope * relu(-x): one of the two terms is always zero."""
+    if not _ready(node, known):
+        return False
+    x, slope = node.input[0], node.input[1]
+    below = write.add("Relu", write.add("Mul", x, write.constant(-1.0)))
+    write.add("Sub", write.add("Relu", x), write.add("Mul", below, slope), into=node.output[0])
+    return True
+
+
+def reduction(node: "NodeProto", known: Known, write: Writer) -> bool:
+    """ReduceL2, ReduceSumSquare and, for NNAPI, ReduceSum by products, sums, means and a root."""
+    shape, axes = known.shape(node.input[0]), _axes(node, known)
+    if not _ready(node, known) or shape is None or 0 in shape or not axes:
+        return False
+    if node.op_type == "ReduceSum" and not known.nnapi:
+        return False
+    x, keep = node.input[0], int(attribute(node, "keepdims", 1))
+    squares = x if node.op_type == "ReduceSum" else write.add("Mul", x, x)
+    root = node.op_type == "ReduceL2"
+    total = _sum(write, squares, axes, keep, shape, known, "" if root else node.output[0])
+    if root:
+        write.add("Sqrt", total, into=node.output[0])
+    return True
+
+
+def _axes(node: "NodeProto", known: Known) -> list[int]:
+    """The axes of a reduction, all of them when none are named; nothing when they are not constant."""
+    rank = len(known.shape(node.input[0]) or ())
+    named = attribute(node, "axes")
+    if named is None and operand(node, 1):
+        found = known.constant(operand(node, 1))
+        if found is None:
+            return []
+        named = [int(axis) for axis in found.reshape(-1)]
+    if not named and attribute(node, "noop_with_empty_axes", 0):
+        return []
+    return sorted(axis % rank for axis in named) if named else list(range(rank))
+
+
+def _sum(
+    write: Writer, x: str, axes: list[int], keep: int, shape: tuple[int, ...], known: Known, into: str = ""
+) -> str:
+    """Sum over axes; NNAPI has the mean only, so there it is the mean times the number of entries."""
+    if known.nnapi:
+        count = float(np.prod([shape[axis] for axis in axes]))
+        return write.add("Mul", _mean(write, x, axes, keep, known), write.constant(count), into=into)
+    if known.opset < REDUCE_SUM_AXES_ARE_INPUT:
+        return write.add("ReduceSum", x, into=into, axes=axes, keepdims=keep)
+    return write.add("ReduceSum", x, write.integers(*axes), into=into, keepdims=keep)
+
+
+def _mean(write: Writer, x: str, axes: list[int], keep: int, known: Known, into: str = "") -> str:
+    if known.opset < REDUCE_AXES_ARE_INPUT:
+        return write.add("ReduceMean", x, into=into, axes=axes, keepdims=keep)
+    return write.add("ReduceMean", x, write.integers(*axes), into=into, keepdims=keep)
+
+
+def global_pool_as_mean(node: "NodeProto", known: Known, write: Writer) -> bool:
+    """GlobalAveragePool of any rank as the mean over what comes after the channels."""
+    rank = len(known.graph.value(node.input[0]).shape or ())
+    if not _ready(node, known) or rank < 3:
+        return False
+    _mean(write, node.input[0], list(range(2, rank)), 1, known, node.output[0])
+    return True
+
+
+def mean_as_global_pool(node: "NodeProto", known: Known, write: Writer) -> bool:
+    """ReduceMean over height and width, kept, as GlobalAveragePool."""
+    shape = known.graph.value(node.input[0]).shape or ()
+    if not _ready(node, known) or len(shape) != 4 or int(attribute(node, "keepdims", 1)) != 1:
+        return False
+    if _axes(node, known) != [2, 3]:
+        return False
+    write.add("GlobalAveragePool", node.input[0], into=node.output[0])
+    return True
+
+
+def layer_norm(node: "NodeProto", known: Known, write: Writer) -> bool:
+    """LayerNormalization by means: (x - mean) / sqrt(variance + epsilon) * scale + bias."""
+    shape = known.shape(node.input[0])
+    if not _ready(node, known) or not shape or int(attribute(node, "stash_type", 1)) != 1:
+        return False
+    first = int(attribute(node, "axis", -1)) % len(shape)
+    normal = _normalized(write, node.input[0], list(range(first, len(shape))), _epsilon(node), known)
+    bias = operand(node, 2)
+    scaled = write.add("Mul", normal, node.input[1], into="" if bias else node.output[0])
+    if bias:
+        write.add("Add", scaled, bias, into=node.output[0])
+    return True
+
+
+def _epsilon(node: "NodeProto") -> float:
+    return float(attribute(node, "epsilon", 1e-5))
+
+
+def _normalized(write: Writer, x: str, axes: list[int], epsilon: float, known: Known) -> str:
+    """Values less their mean, divided by their standard deviation."""
+    centred = write.add("Sub", x, _mean(write, x, axes, 1, known))
+    variance = _mean(write, write.add("Mul", centred, centred), axes, 1, known)
+    deviation = write.add("Sqrt", write.add("Add", variance, write.constant(epsilon)))
+    return write.add("Div", centred, deviation)
+
+
+def group_norm(node: "NodeProto", known: Known, write: Writer) -> bool:
+    """InstanceNormalization, or GroupNormalization-21 with a scale for each channel, on groups laid out as rows."""
+    shape = known.shape(node.input[0])
+    scale, bias = known.constant(operand(node, 1)), known.constant(operand(node, 2))
+    if not _ready(node, known) or shape is None or len(shape) < 3 or 0 in shape or scale is None or bias is None:
+        return False
+    groups = shape[1] if node.op_type == "InstanceNormalization" else int(attribute(node, "num_groups", 0))
+    if not groups or scale.size != shape[1] or bias.size != shape[1] or shape[1] % groups:
+        return False
+    rows = write.add("Reshape", node.input[0], write.integers(shape[0], groups, int(np.prod(shape[1:])) // groups))
+    normal = write.add("Reshape", _normalized(write, rows, [2], _epsilon(node), known), write.integers(*shape))
+    broad = (shape[1], *([1] * (len(shape) - 2)))
+    scaled = write.add("Mul", normal, write.constant(_as(scale, broad)))
+    write.add("Add", scaled, write.constant(_as(bias, broad)), into=node.output[0])
+    return True
+
+
+def _as(array: Any, shape: tuple[int, ...]) -> Any:
+    return array.reshape(shape)

@@ -1,0 +1,44 @@
+"""Advice for many models in worker processes, where a crash of ONNX Runtime costs one model's advice."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from pipeline.advice.advise import advise
+from pipeline.advice.answer import Advice, AdviceRequest, AdvisedAnswer
+from pipeline.model_sources import find_models
+from pipeline.partition.answer import ModelAnswer, Optimize, Settings
+from pipeline.partition.run import SUFFIXES
+from pipeline.workers import Task, run_tasks
+
+TIMEOUT_SECONDS = 600.0
+
+
+def advise_answers(
+    paths: Sequence[str | Path],
+    answers: Sequence[ModelAnswer],
+    settings: Settings,
+    optimize: Optimize,
+    sizes: Mapping[str, int],
+    *,
+    write_to: str = "",
+    processes: int = 1,
+) -> tuple[ModelAnswer, ...]:
+    """The answers for the models under `paths`, in their order, with advice; those with an error stay as they are."""
+    requests = [
+        AdviceRequest(source=source, settings=settings, optimize=optimize, sizes=dict(sizes), write_to=write_to)
+        for source in find_models(paths, SUFFIXES)
+    ]
+    good = [request for request, answer in zip(requests, answers, strict=True) if not answer.error]
+    tasks = [Task(label=request.source.name, request=request) for request in good]
+    found: dict[str, Advice] = {}
+    for outcome in run_tasks(advise, Advice, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS):
+        error = outcome.error
+        why = "; ".join(part for part in (error.what, error.why, error.remedy) if part) if error else "no advice"
+        found[outcome.task.label] = outcome.value or Advice(error=why)
+    return tuple(_advised(answer, found.get(answer.path)) for answer in answers)
+
+
+def _advised(answer: ModelAnswer, advice: Advice | None) -> ModelAnswer:
+    return AdvisedAnswer(**msgspec.structs.asdict(answer), advice=advice) if advice else answer

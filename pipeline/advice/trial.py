@@ -1,0 +1,172 @@
+"""Tries a fix: applies it, judges the result by the same rules, and compares what it computes with the original."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pipeline.advice.answer import FixResult, Outcome, Standing, gain_of, standing_of
+from pipeline.advice.fixes import Fix
+from pipeline.advice.known import Known
+from pipeline.advice.verdict import improves
+from pipeline.compare import MAX_RELATIVE_ERROR, Tolerance, compare_outputs, read_tensor
+from pipeline.errors import ModelError, PipelineError
+from pipeline.model_sources import SourceModel
+from pipeline.onnx_model import LoadedModel, load_model
+from pipeline.partition.answer import ModelAnswer, Provider
+from pipeline.partition.judge import PartitionRequest, judge
+from pipeline.partition.onnx_view import view
+from pipeline.partition.subject import tensor_reader
+from pipeline.reference import Reference
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """A model with some fixes, saved in the file that `request` names, judged; `error`: how far from the original."""
+
+    loaded: LoadedModel
+    request: PartitionRequest
+    answer: ModelAnswer
+    sizes: dict[str, int]
+    error: float | None = None
+    tolerance: float | None = None
+
+    @cached_property
+    def standing(self) -> Standing:
+        """How far the provider takes it."""
+        return standing_of(self.answer)
+
+    @cached_property
+    def known(self) -> Known:
+        """What fixes ask of it; ModelError when ONNX Runtime refuses the model."""
+        return Known(
+            graph=view(self.loaded.proto, read=tensor_reader(self.loaded)),
+            settings=self.request.settings,
+            claimed=frozenset(name for group in self.answer.partitions for name in group),
+            sizes=self.sizes,
+        )
+
+
+@dataclass(slots=True)
+class Bench:
+    """Where trials take place: a folder with the weights, and what the original computes.
+
+    `reference` is why nothing can be compared when the original does not run here.
+    """
+
+    folder: Path
+    provider: Provider
+    reference: Reference | str
+    made: int = 0
+
+    def save(self, proto: "ModelProto") -> SourceModel:
+        """Write a candidate beside the weights."""
+        self.made += 1
+        path = self.folder / f"candidate-{self.made}.onnx"
+        path.write_bytes(proto.SerializeToString())
+        return SourceModel(path=str(path))
+
+
+def attempt(fix: Fix, state: State, bench: Bench) -> tuple[FixResult, State | None]:
+    """What a fix gives, and the fixed state when it gains; whatever goes wrong stands in the result."""
+    result = FixResult(name=fix.name, title=fix.title, outcome=Outcome.NOT_APPLICABLE, why=fix.absent)
+    try:
+        fixed = _applied(fix, state, bench)
+        if fixed is None:
+            return result, None
+        return _weighed(fix, result, state, fixed, bench)
+    except PipelineError as error:
+        why = "; ".join(part for part in (error.what, error.why) if part)
+    except Exception as error:  # noqa: BLE001 - a hostile model may break one fix, and must not cost the others
+        why = f"the fix failed: {type(error).__name__}: {error}"[:300]
+    return msgspec.structs.replace(result, outcome=Outcome.REJECTED, why=why), None
+
+
+def _applied(fix: Fix, state: State, bench: Bench) -> State | None:
+    """The judged state behind a fix; None when it does not apply, ModelError when the result cannot be judged."""
+    request, loaded = state.request, state.loaded
+    if fix.edit:
+        edited = fix.edit(loaded.proto, state.known)
+        if edited is None:
+            return None
+        source = bench.save(edited)
+        request = msgspec.structs.replace(request, source=source)
+        loaded = load_model(source, bench.folder)
+    elif fix.change:
+        changed = fix.change(request)
+        if changed is None:
+            return None
+        request = changed
+    return judged(loaded, request, state)
+
+
+def judged(
+    loaded: LoadedModel, request: PartitionRequest, before: "State | None", sizes: dict[str, int] | None = None
+) -> State:
+    """A state of a saved model; ModelError when it cannot be judged."""
+    answer = judge(request)
+    if answer.error:
+        raise ModelError("the changed model cannot be judged", why=answer.error)
+    if before is None:
+        return State(loaded=loaded, request=request, answer=answer, sizes=sizes or {})
+    return State(
+        loaded=loaded, request=request, answer=answer, sizes=before.sizes,
+        error=before.error, tolerance=before.tolerance,
+    )  # fmt: skip
+
+
+def _weighed(fix: Fix, result: FixResult, before: State, after: State, bench: Bench) -> tuple[FixResult, State | None]:
+    """Whether the fixed state is better, and computes the same."""
+    result = msgspec.structs.replace(
+        result, why="", after=after.standing, gain=gain_of(before.standing, after.standing, bench.provider)
+    )
+    if not improves(after.standing, before.standing, bench.provider):
+        return msgspec.structs.replace(result, outcome=Outcome.NO_GAIN, why="the provider takes it no better"), None
+    if fix.edit is None:
+        return msgspec.structs.replace(result, outcome=Outcome.GAINS), after
+    if isinstance(bench.reference, str):
+        why = f"it cannot be checked: {bench.reference}"
+        return msgspec.structs.replace(result, outcome=Outcome.REJECTED, why=why), None
+    # An exact fix after one that rounds must not add to the error; so the looser tolerance of the two holds.
+    tolerance = max(before.tolerance or 0.0, 0.0 if fix.exact else MAX_RELATIVE_ERROR[bench.reference.precision])
+    error, why = difference(Path(after.request.source.path), bench.reference, tolerance)
+    result = msgspec.structs.replace(result, error=error, tolerance=tolerance)
+    if why:
+        return msgspec.structs.replace(result, outcome=Outcome.REJECTED, why=why), None
+    checked = State(
+        loaded=after.loaded, request=after.request, answer=after.answer, sizes=after.sizes,
+        error=error, tolerance=tolerance,
+    )  # fmt: skip
+    return msgspec.structs.replace(result, outcome=Outcome.GAINS), checked
+
+
+def difference(path: Path, reference: Reference, tolerance: float) -> tuple[float | None, str]:
+    """Largest relative error over the outputs on the reference's inputs, and why that is too much ("" when not)."""
+    feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
+    session = _session(path)
+    wanted = {value.name for value in session.get_inputs()}
+    names = [tensor.name for tensor in reference.outputs]
+    values = session.run(names, {name: array for name, array in feeds.items() if name in wanted})
+    expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
+    checks = list(
+        compare_outputs(expected, dict(zip(names, values, strict=True)), Tolerance(max_relative_error=tolerance))
+    )
+    errors = [check.max_rel_error for check in checks if check.max_rel_error is not None]
+    failed = [f"output {check.output!r}: {check.reason}" for check in checks if not check.passed]
+    return max(errors, default=None), "; ".join(failed[:3])
+
+
+def _session(path: Path) -> Any:
+    """A session without optimizations; weights are mapped."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

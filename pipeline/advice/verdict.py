@@ -1,0 +1,87 @@
+"""The documentation's guidance as a verdict: when a provider is worth using, and what counts as better."""
+
+from pipeline.advice.answer import Choice, Standing, Verdict
+from pipeline.partition.answer import Provider
+
+HIGH_COVERAGE = 0.75
+"""ONNX Runtime's mobile usability checker says yes to one partition with more than this share of the nodes."""
+
+HALF_COVERAGE = 0.5
+"""The checker says maybe to one partition with more than this."""
+
+FEW_PARTITIONS = 2
+"""The checker says maybe to so many partitions with high coverage, and no to more: each border copies its values
+between the provider and the CPU, and waits for the other."""
+
+NAMES = {
+    Provider.NNAPI: "NNAPI",
+    Provider.COREML_NN: "CoreML (NeuralNetwork)",
+    Provider.COREML_MLPROGRAM: "CoreML (MLProgram)",
+    Provider.XNNPACK: "XNNPACK",
+}
+
+RANKS = {Choice.CPU: 0, Choice.MEASURE: 1, Choice.USE: 2}
+
+
+def verdict(standing: Standing, provider: Provider) -> Verdict:
+    """What to run a model on, from how far the provider takes it."""
+    name = NAMES[provider]
+    share = f"{standing.coverage:.0%}".replace("%", " %")
+    if standing.load_error:
+        return Verdict(choice=Choice.CPU, reason=f"a session with {name} cannot be made on the phone")
+    if not standing.claimed:
+        return Verdict(choice=Choice.CPU, reason=f"{name} takes no node: the provider only costs time on load")
+    if provider is Provider.XNNPACK:
+        return _without_copies(standing, name, share)
+    if standing.partitions > FEW_PARTITIONS:
+        why = f"{name} takes {share} in {standing.partitions} partitions: each border costs copies and waiting"
+        return Verdict(choice=Choice.CPU, reason=why)
+    return _few_partitions(standing, name, share)
+
+
+def _few_partitions(standing: Standing, name: str, share: str) -> Verdict:
+    one = standing.partitions == 1
+    pieces = "one partition" if one else f"{standing.partitions} partitions"
+    if standing.coverage > HIGH_COVERAGE:
+        choice = Choice.USE if one else Choice.MEASURE
+        ending = "nearly all work stays there" if one else "whether the border between them pays depends on the phone"
+        return Verdict(choice=choice, reason=f"{pieces} of {name} with {share} of the nodes: {ending}")
+    if one and standing.coverage > HALF_COVERAGE:
+        why = f"one partition of {name}, but with {share} of the nodes only: the rest waits on the CPU"
+        return Verdict(choice=Choice.MEASURE, reason=why)
+    return Verdict(choice=Choice.CPU, reason=f"{name} takes {share} of the nodes only: most work is the CPU's anyway")
+
+
+def _without_copies(standing: Standing, name: str, share: str) -> Verdict:
+    """XNNPACK computes on the CPU with its own kernels, so a border costs next to nothing and only coverage counts."""
+    if standing.coverage > HALF_COVERAGE:
+        return Verdict(
+            choice=Choice.MEASURE, reason=f"{name} has kernels for {share} of the nodes: faster on some phones"
+        )
+    return Verdict(choice=Choice.CPU, reason=f"{name} has kernels for {share} of the nodes only")
+
+
+def improves(after: Standing, before: Standing, provider: Provider) -> bool:
+    """Whether a standing is better: it loads, has a better verdict, or is better in one count and worse in none."""
+    if bool(after.load_error) != bool(before.load_error):
+        return not after.load_error
+    ranks = [RANKS[verdict(standing, provider).choice] for standing in (after, before)]
+    if ranks[0] != ranks[1]:
+        return ranks[0] > ranks[1]
+    if not before.claimed:
+        return after.claimed > 0
+    fewer = 0 if provider is Provider.XNNPACK else before.partitions - after.partitions
+    more = after.coverage - before.coverage
+    return after.claimed > 0 and fewer >= 0 and more >= 0 and (fewer > 0 or more > 0)
+
+
+def preference(standing: Standing, provider: Provider) -> tuple[bool, int, int, float]:
+    """Sorts standings, the best last."""
+    rank = RANKS[verdict(standing, provider).choice]
+    pieces = 0 if provider is Provider.XNNPACK else -standing.partitions if standing.partitions else -(1 << 30)
+    return not standing.load_error, rank, pieces, standing.coverage
+
+
+def perfect(standing: Standing) -> bool:
+    """Whether nothing is left to gain."""
+    return standing.claimed == standing.nodes and standing.partitions <= 1 and not standing.load_error
