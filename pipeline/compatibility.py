@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from pipeline.convert.rules import REPLAY_KEY, REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE, Release
+from pipeline.config import REPLAY_KEY
+from pipeline.convert.rules import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE, Release
 from pipeline.finding import Finding, Severity
 from pipeline.ort_build.releases import at_release
 from pipeline.ort_build.settings import Kind
