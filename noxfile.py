@@ -126,7 +126,10 @@ def android_host_tests(session: nox.Session, onnxruntime: str) -> None:
 def oracle(session: nox.Session, onnxruntime: str) -> None:
     """Agreement of claims and histograms with ground truth of real builds (../shared/ep_oracle), by release."""
     session.install("-e", ".", f"onnxruntime=={onnxruntime}", *groups("test"))
-    session.run("python", "benchmarks/oracle_agreement.py", *session.posargs)
+    release = onnxruntime.rpartition(".")[0]
+    session.run("python", "tests/oracle_agreement.py", "--release", release, *session.posargs)
+    if release == "1.23":  # the labels of operators are of this release
+        session.run("python", "tests/oracle_histograms.py", *session.posargs)
 
 
 @nox.session
