@@ -1,12 +1,15 @@
 """What genuine libraries claim, beside our rules, and the EP-aware files that they save."""
 
 import importlib.metadata
+import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from conftest import OLDEST, fetch
+from conftest import OLDEST, ROOT, fetch
 
 from device_runner.library_source import LibraryFacts
 from device_runner.spec import NnapiFlag, OptimizationLevel
@@ -19,6 +22,7 @@ from pipeline.library_claims import (
     reference_claims,
     same_claims,
 )
+from pipeline.ort_format import operator_histogram
 from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
 from pipeline.partition.run import judge_paths
 
@@ -133,8 +137,6 @@ def test_a_model_that_the_library_refuses_is_an_answer(library: LibraryFacts, op
 def test_an_aware_file_by_the_library_keeps_what_it_claims(
     library: LibraryFacts, real_models: list[Path], tmp_path: Path
 ) -> None:
-    from pipeline.ort_format import operator_histogram
-
     model = next(path for path in real_models if path.name == "mobilenet_v1.base.onnx")
     target = tmp_path / "aware.ort"
     for level in (OptimizationLevel.BASIC, OptimizationLevel.ALL):
@@ -146,3 +148,42 @@ def test_an_aware_file_by_the_library_keeps_what_it_claims(
     reference_aware(model, target, library.path, cpu)
     assert "com.microsoft:FusedConv" in operator_histogram(target)
     assert [path.name for path in tmp_path.iterdir()] == ["aware.ort"]
+
+
+LEVELS = (OptimizationLevel.BASIC, OptimizationLevel.EXTENDED, OptimizationLevel.ALL)
+
+
+def test_spliced_and_genuine_aware_files_have_the_same_operators(
+    library: LibraryFacts, real_models: list[Path], tmp_path: Path
+) -> None:
+    """All real models at every level: what the splice makes with the wheel, and what the library's own session saves."""
+    if importlib.metadata.version("onnxruntime") != library.release:
+        pytest.skip(f"splices are made by the installed onnxruntime, which is not {library.release}")
+    levels = ",".join(LEVELS)
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline",
+        "convert",
+        str(real_models[0].parent),
+        "--output",
+        str(tmp_path / "out"),
+    ]
+    chosen = ["--level", levels, "--style", "fixed", "--ep", "nnapi", "--api-level", "30", "--no-config"]
+    release = ["--ort-release", library.release.rpartition(".")[0], "--json", str(tmp_path / "answer.json")]
+    subprocess.run([*command, *chosen, *release], check=True, cwd=ROOT, capture_output=True)
+    artifacts = json.loads((tmp_path / "answer.json").read_text())["artifacts"]
+    assert len(artifacts) == len(LEVELS) * len(real_models)
+    models = {path.name: path for path in real_models}
+    saved = tmp_path / "genuine.ort"
+    different = []
+    for artifact in artifacts:
+        asked = Asked(api_level=30, level=OptimizationLevel(artifact["level"]))
+        reference_aware(models[Path(artifact["model"]).name], saved, library.path, asked, config=STOCK)
+        if operator_histogram(saved) != operator_histogram(tmp_path / "out" / artifact["file"]):
+            different.append(artifact["file"])
+    assert different == []
+
+
+STOCK = {"session.qdqisint8allowed": "0"}
+"""What the stock converter sets unless the target is arm."""
