@@ -30,11 +30,11 @@ def verdict(standing: Standing, provider: Provider) -> Verdict:
     if standing.load_error:
         return Verdict(choice=Choice.CPU, reason=f"a session with {name} cannot be made on the phone")
     if not standing.claimed:
-        return Verdict(choice=Choice.CPU, reason=f"{name} takes no node: the provider only costs time on load")
+        return Verdict(choice=Choice.CPU, reason=f"{name} takes no node, so it only costs time on load")
     if provider is Provider.XNNPACK:
         return _without_copies(standing, name, share)
     if standing.partitions > FEW_PARTITIONS:
-        why = f"{name} takes {share} in {standing.partitions} partitions: each border costs copies and waiting"
+        why = f"{name} takes {share} in {standing.partitions} partitions, and each border costs copies and waiting"
         return Verdict(choice=Choice.CPU, reason=why)
     return _few_partitions(standing, name, share)
 
@@ -45,18 +45,18 @@ def _few_partitions(standing: Standing, name: str, share: str) -> Verdict:
     if standing.coverage > HIGH_COVERAGE:
         choice = Choice.USE if one else Choice.MEASURE
         ending = "nearly all work stays there" if one else "whether the border between them pays depends on the phone"
-        return Verdict(choice=choice, reason=f"{pieces} of {name} with {share} of the nodes: {ending}")
+        return Verdict(choice=choice, reason=f"{pieces} of {name} with {share} of the nodes, {ending}")
     if one and standing.coverage > HALF_COVERAGE:
-        why = f"one partition of {name}, but with {share} of the nodes only: the rest waits on the CPU"
+        why = f"one partition of {name}, but with {share} of the nodes only, the rest waits on the CPU"
         return Verdict(choice=Choice.MEASURE, reason=why)
-    return Verdict(choice=Choice.CPU, reason=f"{name} takes {share} of the nodes only: most work is the CPU's anyway")
+    return Verdict(choice=Choice.CPU, reason=f"{name} takes {share} of the nodes only, most work is the CPU's anyway")
 
 
 def _without_copies(standing: Standing, name: str, share: str) -> Verdict:
     """XNNPACK computes on the CPU with its own kernels, so a border costs next to nothing and only coverage counts."""
     if standing.coverage > HALF_COVERAGE:
         return Verdict(
-            choice=Choice.MEASURE, reason=f"{name} has kernels for {share} of the nodes: faster on some phones"
+            choice=Choice.MEASURE, reason=f"{name} has kernels for {share} of the nodes, faster on some phones"
         )
     return Verdict(choice=Choice.CPU, reason=f"{name} has kernels for {share} of the nodes only")
 

@@ -1,15 +1,16 @@
 """`ort-mobile partition`: which nodes an execution provider will take, and why not the others."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.options import json_option, write_json
+from pipeline.cli.options import json_option, sizes, write_json
 from pipeline.cli.provider_options import provider_options, settings_of
 
 if TYPE_CHECKING:
-    from pipeline.partition.answer import ModelAnswer
+    from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 
 PROVIDERS = ("nnapi", "coreml-nn", "coreml-mlprogram", "xnnpack")
 
@@ -27,6 +28,65 @@ def _draw(answers: "tuple[ModelAnswer, ...]", destination: Path) -> None:
         write_bytes(destination, draw(answers[0]).encode())
 
 
+def _check_fix(paths: tuple[str, ...], destination: Path) -> None:
+    """ConfigError when more than one model is named, or the fixed one would replace it."""
+    from pipeline.errors import ConfigError
+    from pipeline.model_sources import find_models
+    from pipeline.partition.run import SUFFIXES
+
+    models = find_models(paths, SUFFIXES)
+    if len(models) != 1:
+        raise ConfigError(
+            "--fix writes one model", why=f"{len(models)} are named", remedy="name one model, or use --advise"
+        )
+    if destination.exists() and destination.samefile(models[0].path):
+        raise ConfigError("--fix would replace the model itself", where=str(destination), remedy="name another file")
+
+
+def _answers(
+    paths: tuple[str, ...], settings: "Settings", optimize: "Optimize", jobs: int, advice: dict[str, Any]
+) -> "tuple[ModelAnswer, ...]":
+    from pipeline.partition.run import judge_paths
+
+    fix, dimensions = advice["fix"], advice["dimension"]
+    if fix:
+        _check_fix(paths, fix)
+    found = tuple(judge_paths(paths, settings, optimize, processes=jobs))
+    if not (advice["advise"] or fix or dimensions):
+        return found
+    from pipeline.advice.run import advise_answers
+
+    write_to = str(fix) if fix else ""
+    return advise_answers(paths, found, settings, optimize, dimensions, write_to=write_to, processes=jobs)
+
+
+def _unfinished(answers: "tuple[ModelAnswer, ...]", fix: Path | None) -> bool:
+    """Whether a model has no answer, or none could be written where one was asked for; the latter is said here."""
+    from pipeline.advice.answer import AdvisedAnswer
+
+    if any(answer.error for answer in answers):
+        return True
+    written = [a.advice.best.written for a in answers if isinstance(a, AdvisedAnswer) and a.advice.best]
+    if fix and not any(written):
+        click.echo(f"{fix} was not written: no fix of the model itself improves what the provider takes", err=True)
+    return bool(fix) and not any(written)
+
+
+ADVICE_OPTIONS = (
+    click.option("--advise", is_flag=True, help="Try fixes, and say what each gains; default answers are unchanged."),
+    click.option("--fix", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+                 help="Write the model with the best fixes together; implies --advise."),
+    click.option("--dimension", multiple=True, callback=sizes, metavar="NAME=N",
+                 help="Size of an open dimension for fixes, by its name or as INPUT[AXIS]; 1 when left out."),
+)  # fmt: skip
+
+
+def _advice_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(ADVICE_OPTIONS):
+        command = option(command)
+    return command
+
+
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--ep", "provider", type=click.Choice(PROVIDERS), required=True, help="The execution provider.")
@@ -36,6 +96,7 @@ def _draw(answers: "tuple[ModelAnswer, ...]", destination: Path) -> None:
 )  # fmt: skip
 @click.option("--ort-release", default="", metavar="X.Y", help="ONNX Runtime on the phone; default: the installed one.")
 @provider_options
+@_advice_options
 @click.option("--svg", type=click.Path(path_type=Path), help="Draw the graph with its partitions, for one model.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Models at once.")
 @json_option
@@ -59,15 +120,15 @@ def partition(
     """
     from pipeline.errors import ExitCode
     from pipeline.partition.answer import Optimize, PartitionDocument
-    from pipeline.partition.run import judge_paths
     from pipeline.report.partition import show_answers
 
+    advice = {name: answers.pop(name) for name in ("advise", "fix", "dimension")}
     (settings,) = settings_of((provider,), ort_release, answers)
-    found = tuple(judge_paths(paths, settings, Optimize(optimize), processes=jobs))
+    found = _answers(paths, settings, Optimize(optimize), jobs, advice)
     if json_to:
         write_json(PartitionDocument(models=found), json_to)
     if json_to != "-":
         show_answers(found)
     if svg:
         _draw(found, svg)
-    ctx.exit(ExitCode.SOME_FAILED if any(answer.error for answer in found) else ExitCode.DONE)
+    ctx.exit(ExitCode.SOME_FAILED if _unfinished(found, advice["fix"]) else ExitCode.DONE)

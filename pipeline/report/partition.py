@@ -7,7 +7,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipeline.partition.answer import ModelAnswer
+from pipeline.advice.answer import Advice, AdvisedAnswer, standing_of
+from pipeline.advice.verdict import verdict
+from pipeline.partition.answer import ModelAnswer, Provider
+from pipeline.report.advice import advice_lines, verdict_line
 
 MOST_DETAILED = 20
 """Up to so many models are shown with their cuts and reasons; more of them as one line each."""
@@ -43,13 +46,26 @@ def coverage(answer: ModelAnswer) -> float:
     return answer.claimed / answer.nodes if answer.nodes else 0.0
 
 
+def _advice(answer: ModelAnswer) -> Advice | None:
+    return answer.advice if isinstance(answer, AdvisedAnswer) else None
+
+
+def _best(advice: Advice | None) -> str:
+    best = advice.best if advice else None
+    return f"{' + '.join(best.fixes)}: {best.gain}" if best else ""
+
+
 def _overview(answers: Sequence[ModelAnswer]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("model", "nodes", "claimed", "partitions", "load"):
-        table.add_column(name, justify="left" if name in ("model", "load") else "right", overflow="fold")
+    for name in ("model", "nodes", "claimed", "partitions", "load", "verdict", "best fixes"):
+        table.add_column(
+            name, justify="right" if name in ("nodes", "claimed", "partitions") else "left", overflow="fold"
+        )
     for answer in answers[:MOST_LINES]:
         row = (_clean(answer.path), str(answer.nodes), f"{coverage(answer):.0%}", str(len(answer.partitions)))
-        table.add_row(*map(escape, row), "[red]fails[/]" if answer.load and answer.load.error else "")
+        loads = "[red]fails[/]" if answer.load and answer.load.error else ""
+        choice = verdict(standing_of(answer), Provider(answer.ep)).choice.value
+        table.add_row(*map(escape, row), loads, choice, escape(_best(_advice(answer))))
     if len(answers) > MOST_LINES:
         table.add_row(f"… {len(answers) - MOST_LINES} more: --json has all")
     return table
@@ -68,8 +84,12 @@ def _show(out: Console, answer: ModelAnswer) -> None:
     elif answer.load:
         about = "about " if answer.load.estimate else ""
         out.print(f"  on load: {about}{answer.load.partitions} compiled nodes")
+    out.print(verdict_line(verdict(standing_of(answer), Provider(answer.ep))))
     _show_cuts(out, answer)
     _show_reasons(out, answer)
+    if advice := _advice(answer):
+        for line in advice_lines(advice):
+            out.print(line)
     for warning in answer.warnings:
         out.print(f"  [yellow]note:[/] {escape(_clean(warning))}")
     out.print()
