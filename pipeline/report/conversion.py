@@ -60,7 +60,7 @@ def _table(report: ConversionReport) -> Table:
 
 
 def show_failures(converted: tuple[Converted, ...]) -> None:
-    """Print what could not be made to stderr: reason and remedy once for all variants that share them."""
+    """Print what could not be made, and warnings, to stderr: reason and remedy once for all variants that share them."""
     err = Console(stderr=True, highlight=False, soft_wrap=True)
     told = [(one.model.source.name, told) for one in converted for told in _failures(one)]
     for name, (error, variants) in told[:MOST_FAILURES]:
@@ -71,8 +71,21 @@ def show_failures(converted: tuple[Converted, ...]) -> None:
                 err.print(f"  {label}: {escape(visible(text))}")
     if len(told) > MOST_FAILURES:
         err.print(f"and {len(told) - MOST_FAILURES} more errors: --json has them all")
+    for (name, note), variants in _notes(converted).items():
+        which = f" [dim]({', '.join(variants)})[/]"
+        err.print(f"[yellow]warning:[/] {escape(visible(name))}: {escape(visible(note))}{which}")
     for reason, names in _skipped(converted).items():
         err.print(f"[yellow]skipped[/] {', '.join(names)}: {escape(reason)}")
+
+
+def _notes(converted: tuple[Converted, ...]) -> dict[tuple[str, str], list[str]]:
+    """The variants that a warning about a model is for."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in converted:
+        for artifact in one.artifacts:
+            for note in artifact.notes:
+                found.setdefault((one.model.source.name, note), []).append(artifact.variant.name)
+    return found
 
 
 def _failures(one: Converted) -> list[tuple[PipelineError, list[str]]]:
