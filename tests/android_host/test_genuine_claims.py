@@ -156,7 +156,7 @@ LEVELS = (OptimizationLevel.BASIC, OptimizationLevel.EXTENDED, OptimizationLevel
 def test_spliced_and_genuine_aware_files_have_the_same_operators(
     library: LibraryFacts, real_models: list[Path], tmp_path: Path
 ) -> None:
-    """All real models at every level: what the splice makes with the wheel, and what the library's own session saves."""
+    """All real models at every level: what the splice makes with the wheel, what the library's own session saves."""
     if importlib.metadata.version("onnxruntime") != library.release:
         pytest.skip(f"splices are made by the installed onnxruntime, which is not {library.release}")
     levels = ",".join(LEVELS)
