@@ -162,7 +162,8 @@ class _Job:
                     stage.at(f"round {number + 1}: {lane.key}")
                     stage.done()
 
-                return campaign, measure(plan, field.devices, self.store, work, tell)
+                left = measure(plan, field.devices, self.store, work, tell)
+                return campaign, [*left, *_away(campaign, field)]
 
     def _plan(self, campaign: str, lanes: Sequence[Lane], field: Opened, predictions: Mapping[str, Prediction]) -> Plan:
         references = {one.model.name: one.reference for one in self.prepared if one.reference}
@@ -231,6 +232,14 @@ class _Job:
             warnings=tuple(notes(prepared)),
             checks={one.model.name: one.checks for one in prepared},
         )
+
+
+def _away(campaign: CampaignRecord, field: Opened) -> Iterator[Left]:
+    """Devices of a resumed campaign that could not be opened this time."""
+    reasons = {one.device: one.reason for one in field.unusable}
+    for name in dict.fromkeys(lane["device"] for lane in campaign.document["lanes"]):
+        if name not in field.devices:
+            yield Left(device=name, reason=reasons.get(name, "it is not connected"))
 
 
 def _identity(artifact: Artifact) -> tuple[str, str, str]:

@@ -1,0 +1,26 @@
+"""`ort-mobile` with phones of a farm: first a JSON of serials and their folders, then ort-mobile's own arguments.
+
+The phones share this computer's file system, so that each needs a folder of its own where a real one has its usual.
+"""
+
+import json
+import sys
+
+from device_runner.adb import device
+from device_runner.adb.link import Link
+from pipeline.cli.main import main
+
+
+def use_folders(roots: dict[str, str]) -> None:
+    """Open each phone with its own folder."""
+
+    class FarmDevice(device.AdbDevice):
+        def __init__(self, link: Link, *, name: str) -> None:
+            super().__init__(link, name=name, root=roots[link.serial])
+
+    device.AdbDevice = FarmDevice  # type: ignore[misc]  # for this process only
+
+
+if __name__ == "__main__":
+    use_folders(json.loads(sys.argv.pop(1)))
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""A whole campaign on three real adbd programs: killed, one device taken by others, completed; each run its own device's."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from adb_farm import BATTERY, Farm, farm_in
+
+from device_runner.adb.device import AdbDevice, Tools
+from device_runner.adb.link import Link, server_at
+from pipeline.store import RunRecord, open_store
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "build_configs" / "examples" / "mnist"
+CONFIG = f"""
+name = "lab"
+devices = ["adb:*"]
+[[models]]
+path = "{EXAMPLE / "mnist.onnx"}"
+test_data = "{EXAMPLE}"
+labels = "{EXAMPLE / "evaluation.npz"}"
+[[targets]]
+name = "box"
+platform = "linux"
+[variants]
+levels = ["none", "basic"]
+styles = ["fixed"]
+[[runs]]
+variants = ["*"]
+[[runs]]
+variants = ["*"]
+threads = 1
+[measure]
+rounds = 3
+min_runs = 3
+min_seconds = 0.001
+"""
+RUNS_OF_A_DEVICE = 2 * 2 * 3
+
+
+def start(farm: Farm, folder: Path, *more: str) -> subprocess.Popen[str]:
+    roots = {phone.serial: phone.root for phone in farm.phones}
+    command = [sys.executable, str(Path(__file__).with_name("farm_cli.py")), json.dumps(roots), "run"]
+    return subprocess.Popen(
+        [*command, str(folder / "lab.toml"), "--output", str(folder / "out"), *more],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "ANDROID_ADB_SERVER_PORT": str(farm.port), "COLUMNS": "160"},
+    )  # fmt: skip
+
+
+def stored(folder: Path) -> int:
+    try:
+        with sqlite3.connect(f"file:{folder / 'out/results.sqlite'}?mode=ro", uri=True, timeout=5) as connection:
+            return int(connection.execute("SELECT count(*) FROM runs").fetchone()[0])
+    except sqlite3.OperationalError:
+        return 0
+
+
+def runs_of(folder: Path) -> list[RunRecord]:
+    with open_store(f"sqlite:///{folder / 'out/results.sqlite'}") as store:
+        (campaign,) = store.campaigns()
+        return list(store.runs(campaign.id))
+
+
+def test_three_phones_killed_resumed_and_shared(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, tools: Tools
+) -> None:
+    (tmp_path / "lab.toml").write_text(CONFIG)
+    with farm_in(tmp_path_factory.mktemp("farm")) as farm:
+        levels = {}
+        for level in (51, 52, 53):
+            phone = farm.phone()
+            phone.write("dumpsys/battery", BATTERY.replace("level: 84", f"level: {level}"))
+            levels[f"adb:{phone.serial}"] = level
+        job = start(farm, tmp_path)
+        while stored(tmp_path) < 4 and job.poll() is None:
+            time.sleep(0.02)
+        job.kill()
+        said, _ = job.communicate()
+        assert job.returncode < 0, said
+        assert 4 <= stored(tmp_path) < 3 * RUNS_OF_A_DEVICE
+
+        taken = farm.phones[2]
+        with AdbDevice(Link(server_at(f"127.0.0.1:{farm.port}"), taken.serial), root=taken.root, tools=tools):
+            ended = start(farm, tmp_path, "--resume")
+            said, _ = ended.communicate(timeout=120)
+        assert ended.returncode == 1
+        assert f"process {os.getpid()} of this computer runs on it" in " ".join(said.split())
+        counts = Counter(run.result.device for run in runs_of(tmp_path))
+        assert [counts[name] for name in levels][:2] == [RUNS_OF_A_DEVICE] * 2, said
+        assert counts[f"adb:{taken.serial}"] < RUNS_OF_A_DEVICE
+
+        ended = start(farm, tmp_path, "--resume")
+        said, _ = ended.communicate(timeout=120)
+        assert ended.returncode == 0, said
+        runs = runs_of(tmp_path)
+    assert Counter(run.result.device for run in runs) == dict.fromkeys(levels, RUNS_OF_A_DEVICE)
+    assert max(Counter((run.spec.id, run.round) for run in runs).values()) == 1
+    for run in runs:
+        assert run.result.failure is None
+        assert run.spec.id.startswith(f"{run.result.device}/")
+        assert run.result.before.battery_percent == levels[run.result.device]
+        assert all(check.passed for check in run.checks)
