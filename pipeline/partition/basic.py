@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import ModelError
+from pipeline.files import make_folder, share_file
 from pipeline.model_sources import SourceModel
 from pipeline.onnx_model import LoadedModel, load_model
 from pipeline.partition.kernels import NEVER, NOT_F16
@@ -39,7 +40,17 @@ def save_basic(loaded: LoadedModel, work_folder: Path) -> LoadedModel:
         raise refused(error, "no session can be made of the model at level basic") from error
     if not target.is_file():
         raise ModelError("ONNX Runtime did not save the model at level basic", where=loaded.source.name)
+    _bring_weights(loaded, work_folder)
     return load_model(SourceModel(path=str(target)), work_folder)
+
+
+def _bring_weights(loaded: LoadedModel, work_folder: Path) -> None:
+    """Put the files of weights beside the saved model, which names them as the model did."""
+    for file in {place.file for place in loaded.weights.values()} - {loaded.path.resolve()}:
+        target = work_folder / file.relative_to(loaded.folder)
+        if not target.exists():
+            make_folder(target.parent)
+            share_file(file, target)
 
 
 def undone_for_provider(saved: "ModelProto", source: "ModelProto") -> "ModelProto | None":
