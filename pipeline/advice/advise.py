@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.advice.answer import Advice, AdviceRequest, Combination, FixResult, gain_of
-from pipeline.advice.fixes import OTHER_FORMAT, Fix, fixes_for
+from pipeline.advice.fixes import ENABLERS, OTHER_FORMAT, Fix, fixes_for
 from pipeline.advice.trial import Bench, State, attempt, judged
-from pipeline.advice.verdict import perfect, preference, verdict
+from pipeline.advice.verdict import improves, perfect, preference, verdict
 from pipeline.advice.write import write_model
 from pipeline.errors import ModelError, PipelineError
 from pipeline.files import share_file
@@ -104,21 +104,43 @@ def combined(
 ) -> tuple[State, tuple[Fix, ...]]:
     """Fixes together, those that gain most alone first, as long as each still improves the whole.
 
-    CoreML's other format is taken only where nothing else is left that helps.
+    A second climb starts from what makes room for others, gain or not, and counts when it ends better. CoreML's other
+    format is taken only where nothing else is left that helps.
     """
     tried = {fix: state for fix, _, state in alone}
     order = sorted(tried, key=lambda fix: _rank(tried[fix], bench.provider), reverse=True)
     asked = [fix for fix in order if fix is not OTHER_FORMAT]
-    current, used = _climb(base, asked, tried, bench)
-    if OTHER_FORMAT not in tried or perfect(current.standing):
+    best = _climb(base, asked, tried, bench)
+    if not perfect(best[0].standing):
+        start, made = _enabled(base, asked, bench)
+        end, more = _climb(start, [fix for fix in asked if fix not in made], {}, bench) if made else (base, ())
+        if improves(end.standing, best[0].standing, bench.provider):
+            best = end, (*made, *more)
+    return _with_other_format(*best, asked, bench) if OTHER_FORMAT in tried else best
+
+
+def _enabled(base: State, fixes: Sequence[Fix], bench: Bench) -> tuple[State, tuple[Fix, ...]]:
+    """The state with every fix that makes room for others."""
+    current, made = base, list[Fix]()
+    for fix in fixes:
+        state = attempt(fix, current, bench, must_gain=False)[1] if fix.name in ENABLERS else None
+        if state is not None:
+            current = state
+            made.append(fix)
+    return current, tuple(made)
+
+
+def _with_other_format(
+    current: State, used: tuple[Fix, ...], fixes: Sequence[Fix], bench: Bench
+) -> tuple[State, tuple[Fix, ...]]:
+    """What CoreML's other format adds, with the fixes that then still gain."""
+    if perfect(current.standing):
         return current, used
-    first = tried if current is base else {}
-    changed, more = _climb(current, [OTHER_FORMAT], first, bench)
-    if not more:
+    changed = attempt(OTHER_FORMAT, current, bench)[1]
+    if changed is None:
         return current, used
-    left = [fix for fix in asked if fix not in used]
-    final, last = _climb(changed, left, {}, bench)
-    return final, (*used, *more, *last)
+    final, last = _climb(changed, [fix for fix in fixes if fix not in used], {}, bench)
+    return final, (*used, OTHER_FORMAT, *last)
 
 
 def _climb(

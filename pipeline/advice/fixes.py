@@ -171,6 +171,10 @@ OTHER_FORMAT = Fix(
 )
 
 
+ENABLERS = ("fixed-dimensions", "constant-initializers", "f32")
+"""Fixes that may gain nothing alone because a provider asks for all of them at once."""
+
+
 def fixes_for(provider: Provider) -> tuple[Fix, ...]:
     """The fixes that can matter to a provider."""
     return tuple(fix for fix in (*MODEL_FIXES, LEVEL_BASIC, OTHER_FORMAT) if provider in fix.providers)

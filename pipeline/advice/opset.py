@@ -41,10 +41,15 @@ def _converted(model: "ModelProto", known: Known, target: int) -> "ModelProto | 
     try:
         changed = version_converter.convert_version(lean, target)
     except Exception as error:  # the converter throws RuntimeError, its own ConvertError, and what protobuf has
-        why = str(error).strip().partition("\n")[0][:200]
+        why = _reason(str(error))
         raise ModelError("ONNX's version converter cannot convert the model", why=why) from error
     _restore(model, changed)
     return changed
+
+
+def _reason(text: str) -> str:
+    """The converter's own words, without the place in its source."""
+    return text.strip().partition("\n")[0].rpartition("failed: ")[2].replace("$", "")[:200]
 
 
 def _restore(model: "ModelProto", changed: "ModelProto") -> None:

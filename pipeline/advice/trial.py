@@ -72,14 +72,20 @@ class Bench:
         return SourceModel(path=str(path))
 
 
-def attempt(fix: Fix, state: State, bench: Bench) -> tuple[FixResult, State | None]:
-    """What a fix gives, and the fixed state when it gains; whatever goes wrong stands in the result."""
+def attempt(fix: Fix, state: State, bench: Bench, *, must_gain: bool = True) -> tuple[FixResult, State | None]:
+    """What a fix gives, and the fixed state when it gains; whatever goes wrong stands in the result.
+
+    Without `must_gain` a fix that only makes room for others passes too, when its outputs do.
+    """
     result = FixResult(name=fix.name, title=fix.title, outcome=Outcome.NOT_APPLICABLE, why=fix.absent)
     try:
         fixed = _applied(fix, state, bench)
         if fixed is None:
             return result, None
-        return _weighed(fix, result, state, fixed, bench)
+        result = _gain(result, state, fixed, bench)
+        if must_gain and result.outcome is Outcome.NO_GAIN:
+            return result, None
+        return _compared(fix, result, state, fixed, bench)
     except PipelineError as error:
         why = "; ".join(part for part in (error.what, error.why) if part)
     except Exception as error:  # noqa: BLE001 - a hostile model may break one fix, and must not cost the others
@@ -120,15 +126,22 @@ def judged(
     )  # fmt: skip
 
 
-def _weighed(fix: Fix, result: FixResult, before: State, after: State, bench: Bench) -> tuple[FixResult, State | None]:
-    """Whether the fixed state is better, and computes the same."""
-    result = msgspec.structs.replace(
-        result, why="", after=after.standing, gain=gain_of(before.standing, after.standing, bench.provider)
+def _gain(result: FixResult, before: State, after: State, bench: Bench) -> FixResult:
+    """The result with what the provider now takes, and whether that is better."""
+    better = improves(after.standing, before.standing, bench.provider)
+    return msgspec.structs.replace(
+        result,
+        outcome=Outcome.GAINS if better else Outcome.NO_GAIN,
+        why="" if better else "the provider takes it no better",
+        after=after.standing,
+        gain=gain_of(before.standing, after.standing, bench.provider),
     )
-    if not improves(after.standing, before.standing, bench.provider):
-        return msgspec.structs.replace(result, outcome=Outcome.NO_GAIN, why="the provider takes it no better"), None
+
+
+def _compared(fix: Fix, result: FixResult, before: State, after: State, bench: Bench) -> tuple[FixResult, State | None]:
+    """The result with the numeric error, and the state when it is small enough."""
     if fix.edit is None:
-        return msgspec.structs.replace(result, outcome=Outcome.GAINS), after
+        return result, after
     if isinstance(bench.reference, str):
         why = f"it cannot be checked: {bench.reference}"
         return msgspec.structs.replace(result, outcome=Outcome.REJECTED, why=why), None
@@ -142,7 +155,7 @@ def _weighed(fix: Fix, result: FixResult, before: State, after: State, bench: Be
         loaded=after.loaded, request=after.request, answer=after.answer, sizes=after.sizes,
         error=error, tolerance=tolerance,
     )  # fmt: skip
-    return msgspec.structs.replace(result, outcome=Outcome.GAINS), checked
+    return result, checked
 
 
 def difference(path: Path, reference: Reference, tolerance: float) -> tuple[float | None, str]:
