@@ -10,6 +10,7 @@ BENCHMARKS = {
     "startup": "what `ort-mobile --help` costs over bare Python",
     "conversion": "conversion against the stock converter: time, memory, the check's cost",
     "probe": "what the probe adds to an inference, and time to the first one against Python",
+    "campaign": "what a campaign adds to a run, and 1 to 200 devices at once",
     "op_config": "operator configs of one large and 1,000 small artifacts against the stock tool",
     "partition": "claims: agreement and time against the stock usability checker, growth with nodes",
 }

@@ -1,4 +1,4 @@
-"""A whole campaign on three real adbd programs: killed, one device taken by others, completed; each run its own device's."""
+"""A whole campaign on three real adbd programs: killed, one device taken, completed; each run its own device's."""
 
 import json
 import os
