@@ -8,7 +8,8 @@ import msgspec
 from pipeline.convert.rules import SessionSettings, parse_release
 from pipeline.convert.steps import OrtParts, Workshop, optimize, to_parts
 from pipeline.onnx_model import LeanModel
-from pipeline.splice.claims import find_claims
+from pipeline.splice.buildable import close_off
+from pipeline.splice.claims import find_claims, look_at
 from pipeline.splice.passes import Passes
 from pipeline.splice.splicing import splice
 from pipeline.splice.verify import changed_claims
@@ -38,14 +39,17 @@ class AwareOptimizer:
         ModelError when onnxruntime refuses the model, or the phone would when it asks a provider.
         """
         whole = self._whole(wish)
-        if not whole.out_of_reach or (settings.level is Level.BASIC and _same_nodes(whole.model, self.basic)):
+        same = settings.level is Level.BASIC and _same_nodes(whole.model, self.basic)
+        if not wish.safe and (same or not whole.out_of_reach):
             made, notes = plain(), whole.notes
         else:
             spliced = splice(
                 whole, settings.level, _installed(), lambda part, passes: self._run(part, passes, settings)
             )
+            look = look_at(spliced, self.shop.folder)
+            closed = [note for one in wish.providers for note in close_off(spliced, one, look)] if wish.safe else []
             made = to_parts(spliced, SAVE, self.shop)
-            notes = (*whole.notes, *changed_claims(whole, spliced.proto, made.read().graph))
+            notes = (*whole.notes, *closed, *changed_claims(whole, spliced.proto, made.read().graph))
         return OrtParts(skeleton=made.skeleton, weights=made.weights, claimed=whole.claimed, notes=notes)
 
     def _whole(self, wish: Wish) -> Whole:

@@ -1,21 +1,20 @@
 """What is claimed of a model after level basic, by one provider or several, and so must stay as it is."""
 
-import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import ModelError
 from pipeline.onnx_model import LeanModel
-from pipeline.partition.answer import Provider, Refusal, Settings
+from pipeline.partition.answer import Settings
 from pipeline.partition.basic import undone_for_provider
-from pipeline.partition.claim import FORECASTS, Claim, bodies, claim
-from pipeline.partition.graph import Graph, Node
+from pipeline.partition.claim import Claim, bodies, claim
+from pipeline.partition.graph import Graph
 from pipeline.partition.inlining import before_partitioning, inlined_view, without_functions
 from pipeline.partition.onnx_view import view
 from pipeline.partition.subject import body_types, tensor_reader
 from pipeline.partition.unique_dq import unique_dq
-from pipeline.partition.units import node_units
+from pipeline.splice.buildable import Look, culprits, problem
 from pipeline.splice.constants import add_copies, lift_constants
 from pipeline.splice.links import key
 from pipeline.splice.whole import Whole
@@ -29,9 +28,6 @@ MOST_LEFT_OUT = 1000
 """Nodes that `safe` leaves to the CPU before the provider is given up."""
 
 
-Look = Callable[["ModelProto"], Graph]
-
-
 def find_claims(source: LeanModel, basic: LeanModel, wish: Wish, folder: Path) -> Whole:
     """The graph that the providers are shown of `basic` (which is `source` after level basic), and their claims.
 
@@ -41,9 +37,9 @@ def find_claims(source: LeanModel, basic: LeanModel, wish: Wish, folder: Path) -
     """
     before = source.proto
     for settings in wish.providers:
-        before = before_partitioning(before, _look(source, folder), settings)
+        before = before_partitioning(before, look_at(source, folder), settings)
     model = undone_for_provider(basic.proto, before) or basic.proto
-    look = _look(basic, folder)
+    look = look_at(basic, folder)
     graph = unique_dq(look(model))
     shown = model = _as_viewed(model, graph)
     asked = [_Asked(settings, wish.safe) for settings in wish.providers]
@@ -89,7 +85,8 @@ def _bodies_share(shown: "ModelProto", inlined: "ModelProto", graph: Graph) -> b
     return any(not shared.isdisjoint(call.input) for call in calls)
 
 
-def _look(model: LeanModel, folder: Path) -> Look:
+def look_at(model: LeanModel, folder: Path) -> Look:
+    """How messages of a model, or of what came of it, are viewed; `folder` is for what is found out on the way."""
     read = tensor_reader(model)
     return lambda proto: view(proto, read=read, saved=lambda: body_types(proto, folder))
 
@@ -110,10 +107,10 @@ class _Asked:
         if fresh is not None:
             only = fresh | {index for index, node in graph.nodes.items() if node.first_output in self.names}
         found = self._buildable(graph, only) if self.safe else self._claim(graph, only)
-        if not self.safe and (problem := _problem(graph, found.groups, self.settings)) is not None:
+        if not self.safe and (refusal := problem(graph, found.groups, self.settings)) is not None:
             self.notes.append(
-                f"{self.settings.provider.value}: {problem.text}. "
-                f"{_sentence(problem.remedy)}--safe leaves such nodes to the CPU"
+                f"{self.settings.provider.value}: {refusal.text}. "
+                f"{_sentence(refusal.remedy)}--safe leaves such nodes to the CPU"
             )
         self.names |= {node.first_output for group in found.groups for node in group}
         if fresh is None:
@@ -135,50 +132,18 @@ class _Asked:
         left_out: list[str] = []
         for _ in range(MOST_LEFT_OUT):
             found = self._claim(graph, free if left_out else only)
-            culprits = _culprits(graph, found, self.settings)
-            if not culprits:
+            unit = culprits(graph, found, self.settings)
+            if not unit:
                 if left_out:
                     self.notes.append(f"{self.settings.provider.value}: left to the CPU: {', '.join(left_out)}")
                 return found
-            free -= {node.index for node in culprits}
-            left_out.append(f"{culprits[0].op_type} '{culprits[0].name or culprits[0].first_output}'")
+            free -= {node.index for node in unit}
+            left_out.append(f"{unit[0].op_type} '{unit[0].name or unit[0].first_output}'")
         return Claim()
 
 
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}; " if text else ""
-
-
-def _problem(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Settings) -> Refusal | None:
-    """The first reason why one of the provider's models cannot be built on the phone."""
-    if settings.provider not in FORECASTS:
-        return None
-    module = importlib.import_module(FORECASTS[settings.provider])
-    found: Refusal | None = module.build_refusal(graph, groups, settings)
-    return found
-
-
-def _culprits(graph: Graph, found: Claim, settings: Settings) -> Sequence[Node]:
-    """The members of the first unit without which the first problem is another one or none; empty without problem."""
-    for group in found.groups:
-        problem = _problem(graph, (group,), settings)
-        if problem is None:
-            continue
-        for unit in _units(graph, group, settings):
-            members = {node.index for node in unit}
-            others = tuple(node for node in group if node.index not in members)
-            if not others or _problem(graph, (others,), settings) != problem:
-                return unit
-        return group
-    return ()
-
-
-def _units(graph: Graph, group: tuple[Node, ...], settings: Settings) -> Iterable[tuple[Node, ...]]:
-    """A group's nodes as the provider takes or leaves them: NNAPI by units, CoreML one by one."""
-    if settings.provider is not Provider.NNAPI:
-        return [(node,) for node in group]
-    owner = node_units(graph, settings.ort_release).by_node()
-    return {owner[node.index].target.index: owner[node.index].nodes for node in group}.values()
 
 
 def _whole(basic: LeanModel, model: "ModelProto", graph: Graph, asked: Sequence[_Asked]) -> Whole:
