@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from pipeline.onnx_tensors import MAX_WEIGHT_BYTES, tensor_bytes, unsound
+
 from .errors import ConfigError, ModelError
 from .model_sources import SourceModel, Spool
 from .onnx_wire import WireError, lean_model
@@ -26,14 +28,7 @@ if TYPE_CHECKING:
 LARGE_BYTES = 16 << 10
 # Models with less weight than this are read whole: parsing them is cheaper than copying their weights separately.
 LEAN_MINIMUM_BYTES = 4 << 20
-# FlatBuffers offsets and ONNX Runtime's verifier end at 2 GiB; the graph around the weights needs some of it.
-MAX_WEIGHT_BYTES = (2 << 30) - (64 << 20)
 READ_BYTES = 1 << 20
-# Bits of one element by TensorProto.DataType (onnx.proto3); strings (8) have no fixed size.
-ELEMENT_BITS = {
-    1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64, 14: 64, 15: 128, 16: 16,
-    17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2,
-}  # fmt: skip
 # ONNX Runtime's own location for tensors that lie in memory: a file that names it would hand it an address.
 MEMORY_MARKER = "_ORT_MEM_ADDR_"
 # What files that are no models begin with, and what to do about it.
@@ -105,6 +100,7 @@ def _load(source: SourceModel, path: Path, spool: Spool | None) -> LoadedModel:
     proto = _parse(source, data)
     if not proto.HasField("graph"):
         raise _not_onnx(source, "it has no graph")
+    _check_tensors(source, proto)
     weights = _resolve_external(source, path, proto, spool)
     total = sum(r.length for r in weights.values())
     if total > MAX_WEIGHT_BYTES:
@@ -220,6 +216,14 @@ def _resolve_external(
     return weights
 
 
+def _check_tensors(source: SourceModel, proto: "onnx.ModelProto") -> None:
+    """ModelError for a tensor in the message whose data is not as much as its dimensions say."""
+    for tensor in (*proto.graph.initializer, *_other_tensors(proto)):
+        if tensor.data_location != tensor.EXTERNAL and (why := unsound(tensor)):
+            name = tensor.name[:80]
+            raise _not_onnx(source, f"the tensor {name!r} {why}")
+
+
 def _other_tensors(proto: "onnx.ModelProto") -> Iterator["onnx.TensorProto"]:
     """Tensors that are not initializers of the main graph: in bodies, attributes and functions."""
     for graph in subgraphs(proto.graph):
@@ -306,17 +310,6 @@ def _is_beside(location: str) -> bool:
     parts = PurePosixPath(location.replace("\\", "/")).parts
     forbidden = ("..", "/", MEMORY_MARKER)
     return bool(parts) and ":" not in parts[0] and "\0" not in location and not any(p in forbidden for p in parts)
-
-
-def tensor_bytes(tensor: "onnx.TensorProto") -> int | None:
-    """Bytes that the tensor's elements take, from type and dimensions; None for strings, unknown types, bad sizes."""
-    bits = ELEMENT_BITS.get(tensor.data_type)
-    count = 1
-    for dim in tensor.dims:
-        count *= dim
-        if dim < 0 or count > MAX_WEIGHT_BYTES:
-            return None
-    return None if bits is None else (count * bits + 7) // 8
 
 
 def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int]) -> PreparedModel:

@@ -12,15 +12,8 @@ from onnx_samples import linear, make, save, save_external, value, weight
 
 from pipeline.errors import ConfigError, ModelError
 from pipeline.model_sources import SourceModel
-from pipeline.onnx_model import (
-    LeanModel,
-    LoadedModel,
-    content_digest,
-    load_model,
-    prepare_model,
-    range_digests,
-    tensor_bytes,
-)
+from pipeline.onnx_model import LeanModel, LoadedModel, content_digest, load_model, prepare_model, range_digests
+from pipeline.onnx_tensors import tensor_bytes
 
 
 @pytest.fixture

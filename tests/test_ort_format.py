@@ -349,7 +349,8 @@ def nested_graphs(levels: int, copies: int = 2) -> bytes:
         node = table(slot10=("offset", vector(attribute)))
         graph = table(slot2=("offset", vector(node)))
     model = table(slot7=("offset", graph))
-    builder.Finish(table(slot1=("offset", model)), file_identifier=b"ORTM")
+    version = builder.CreateString("6")
+    builder.Finish(table(slot0=("offset", version), slot1=("offset", model)), file_identifier=b"ORTM")
     return bytes(builder.Output())
 
 

@@ -8,7 +8,6 @@ import msgspec
 
 from pipeline.convert.aware import AwareOptimizer
 from pipeline.convert.digest import semantic_digest
-from pipeline.convert.guards import check_constants, check_structure, computed_constants
 from pipeline.convert.rules import SessionSettings
 from pipeline.convert.steps import (
     PLAIN,
@@ -19,6 +18,7 @@ from pipeline.convert.steps import (
     to_parts,
     to_parts_whole,
 )
+from pipeline.guards import check_constants, check_structure, computed_constants, stored_bytes
 from pipeline.onnx_model import ByteRange, LeanModel, range_digests
 from pipeline.ort_format import OrtModel
 from pipeline.variant import Level
@@ -61,7 +61,8 @@ class Optimizer:
         check_structure(self.model.proto, self.shop.where)
         computed = computed_constants(self.model.proto.graph)
         if computed:
-            check_constants(computed, self._plain.read(), self.shop.where)
+            typed = self._plain.read().graph.node_args
+            check_constants(computed, lambda name: stored_bytes(typed.get(name)), self.shop.where)
 
     def digests(self, weights: Mapping[str, ByteRange]) -> dict[str, str]:
         """sha256 of the bytes of weights, by name; each range is read once, those of the model from the start on."""

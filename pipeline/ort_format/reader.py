@@ -7,6 +7,7 @@ file costs an error and no more. Slot numbers: ONNX Runtime's schema `ort.fbs`, 
 """
 
 import mmap
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -125,8 +126,11 @@ def _session(reader: Reader) -> OrtModel:
     for at in reader.tables(model, fields, 1):
         entry = reader.table(at)
         imports[reader.text(at, entry, 0)] = reader.scalar(at, entry, 1, "q")
+    version = reader.text(root, slots, 0)
+    if not re.fullmatch(r"[0-6]", version):
+        raise BrokenError(f"its format version is {version[:20]!r}; releases to 1.31 write 1 to 6")
     return OrtModel(
-        format_version=reader.text(root, slots, 0),
+        format_version=version,
         ir_version=reader.scalar(model, fields, 0, "q"),
         opset_import=imports,
         graph=_graph(reader, present(reader.child(model, fields, 7), "graph"), 1),

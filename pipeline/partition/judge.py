@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pipeline.errors import PipelineError
+from pipeline.guards import check_constants, computed_constants, shaped_bytes
 from pipeline.model_sources import SourceModel
 from pipeline.onnx_model import LoadedModel
 from pipeline.partition.answer import BodyClaim, Decision, LoadForecast, ModelAnswer, Optimize, Refusal, Settings
 from pipeline.partition.basic import save_basic, undone_for_provider
 from pipeline.partition.claim import Claim, bodies, claim
 from pipeline.partition.cuts import cuts
-from pipeline.partition.graph import Graph, Node
+from pipeline.partition.graph import DTYPES, Graph, Node
 from pipeline.partition.inlining import before_partitioning
 from pipeline.partition.load import Shipped, foresee
 from pipeline.partition.subject import Subject, body_types, open_subject, tensor_reader
@@ -48,8 +49,21 @@ def _judge(request: PartitionRequest, work_folder: Path) -> ModelAnswer:
     shown, shipped = (
         _ort_views(subject) if subject.loaded is None else _onnx_views(subject.loaded, request, work_folder)
     )
+    if subject.loaded:
+        _check_constants(subject.loaded, shown, request.source.name)
     found = claim(shown, request.settings)
     return _answer(request, shown, found, foresee(shipped, shown, found, request.settings))
+
+
+def _check_constants(loaded: LoadedModel, shown: Graph, where: str) -> None:
+    """ModelError for constants that no phone could compute when it loads the model."""
+    codes = {name: code for code, name in DTYPES.items()}
+
+    def size_of(name: str) -> int:
+        value = shown.value(name)
+        return shaped_bytes(codes.get(value.dtype or "", 0), [dim or 0 for dim in value.shape or (0,)])
+
+    check_constants(computed_constants(loaded.proto.graph), size_of, where)
 
 
 def _ort_views(subject: Subject) -> tuple[Graph, Shipped]:

@@ -23,8 +23,41 @@ def view_of_file(path: Path) -> Graph:
     from pipeline.ort_format import read_ort
 
     model = read_ort(path)
+    _refuse_unknown_operators(model.graph, str(path))
     opset = model.opset_import.get("", model.opset_import.get("ai.onnx"))
     return _graph(model.graph, None, opset, model.ir_version, lambda tensor: _read(path, tensor))
+
+
+KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+
+
+def _refuse_unknown_operators(graph: "ort_format.Graph", where: str) -> None:
+    """ModelError for an operator that neither ONNX nor ONNX Runtime defines in a domain of theirs."""
+    from onnx import defs
+
+    from pipeline.errors import ModelError
+
+    asked = {(node.domain, node.op_type) for part in graph.walk() for node in part.nodes}
+    strange = {
+        (domain, op)
+        for domain, op in asked
+        if domain in KNOWN_DOMAINS and not defs.has(op, "" if domain == "ai.onnx" else domain)
+    }
+    own = _runtime_operators() if strange else frozenset()
+    for domain, op in sorted(strange - own):
+        raise ModelError(
+            f"no release of ONNX Runtime has an operator {op[:60]!r}",
+            where=where,
+            why=f"it stands in the file in the domain {domain or 'ai.onnx'!r}",
+            remedy="the file is damaged: convert the model again",
+        )
+
+
+def _runtime_operators() -> frozenset[tuple[str, str]]:
+    """Every operator of the installed onnxruntime, by domain and name: its own ones too."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as runtime
+
+    return frozenset((schema.domain, schema.name) for schema in runtime.get_all_operator_schema())
 
 
 def value_of(info: "ort_format.TypeInfo") -> Value:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ModelError
+from pipeline.guards import check_structure
 from pipeline.model_sources import SourceModel, Spool
 from pipeline.onnx_model import ByteRange, LeanModel, LoadedModel, load_model
 
@@ -32,6 +33,7 @@ def open_subject(source: SourceModel, work_folder: Path) -> Subject:
         path = Spool(source, work_folder).fetch_model() if source.member else Path(source.path)
         return Subject(source=source, path=path, loaded=None)
     loaded = load_model(source, work_folder)
+    check_structure(loaded.proto, source.name)
     return Subject(source=source, path=loaded.path, loaded=loaded)
 
 

@@ -6,12 +6,12 @@ this is seen beforehand.
 """
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ModelError
-from pipeline.onnx_model import ELEMENT_BITS, MAX_WEIGHT_BYTES
-from pipeline.ort_format import OrtModel, TensorType
+from pipeline.onnx_tensors import ELEMENT_BITS, MAX_WEIGHT_BYTES
+from pipeline.ort_format import TensorType
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,27 +40,29 @@ def computed_constants(graph: "onnx.GraphProto") -> list[str]:
     return computed
 
 
-def check_constants(computed: Collection[str], typed: OrtModel, where: str) -> None:
+def check_constants(computed: Collection[str], size_of: Callable[[str], int], where: str) -> None:
     """ModelError when a constant to be computed would take more than an ORT format file can hold.
 
-    `typed` is the model saved without optimizations: onnxruntime's own shape inference tells the sizes.
+    `size_of` gives the bytes of a value as onnxruntime's own shape inference has it, 0 where that is not known.
     """
     for name in computed:
-        size = _size(typed.graph.node_args.get(name))
+        size = size_of(name)
         if size > MAX_WEIGHT_BYTES:
             raise ModelError("the model computes a constant of impossible size", where=where,
                              why=f"{name[:80]!r} would take {size} bytes",
                              remedy="export the model again with sensible constant shapes")  # fmt: skip
 
 
-def _size(type_info: object) -> int:
-    """Bytes of a tensor of known shape; 0 when the shape is not known."""
+def stored_bytes(type_info: object) -> int:
+    """Bytes of a value by its type in an ORT format file; 0 when its shape is not known."""
     if not isinstance(type_info, TensorType) or type_info.shape is None:
         return 0
-    count = 1
-    for dim in type_info.shape:
-        count *= dim if isinstance(dim, int) else 0
-    return count * ELEMENT_BITS.get(type_info.elem_type, 0) // 8
+    return shaped_bytes(type_info.elem_type, [dim if isinstance(dim, int) else 0 for dim in type_info.shape])
+
+
+def shaped_bytes(elem_type: int, shape: Iterable[int]) -> int:
+    """Bytes of a tensor of that TensorProto.DataType and shape."""
+    return math.prod(shape) * ELEMENT_BITS.get(elem_type, 0) // 8
 
 
 def check_structure(proto: "onnx.ModelProto", where: str) -> None:
