@@ -194,7 +194,7 @@ def _call(command: list[str], folder: str, what: str) -> None:
     except subprocess.TimeoutExpired as error:
         raise MissingError(f"{what} did not answer within {FETCH_SECONDS} seconds") from error
     if done.returncode:
-        said = re.search(r"(Could not [^(]*|npm (?:error|ERR!) .*)", done.stdout + done.stderr)
+        said = re.search(r"(Could not [^(\n]*|\S+ was not found[^(\n]*|npm (?:error|ERR!) .*)", done.stdout + done.stderr)
         raise MissingError(f"{what} gave none", why=said.group(1)[:300] if said else f"exit code {done.returncode}")
 
 

@@ -267,6 +267,12 @@ def test_what_does_not_fit_fails_and_reads_nothing_outside(
         compute(name, operands, shape)
 
 
+def test_sizes_whose_product_overflows_are_refused() -> None:
+    with FakeModel() as model:
+        model.operand("TENSOR_FLOAT32", [2**31, 2**31, 8])
+        assert model.codes[-1] == BAD
+
+
 def test_wrong_models_are_refused() -> None:
     with FakeModel() as model:
         x = model.input(floats(3))

@@ -6,6 +6,7 @@
 #include "compute.h"
 
 enum { LIST_BYTES = 4096 };
+static const size_t ELEMENTS_MAX = (size_t)1 << 36; /* far from where products of sizes and bytes overflow */
 
 static const struct operation_kind OPERATIONS[] = {
 #define OPERATION(code, name, level, function) {code, #name, level, function},
@@ -74,6 +75,11 @@ static enum result check_type(const struct nn_operand_type *type) {
     if (!kind) return refuse("operand type %d is not known", type->type);
     if (kind->level > profile()->level) return refuse("operand type %s needs level %d", kind->name, kind->level);
     if (type->dimension_count > RANK_MAX) return refuse("an operand of rank %u", type->dimension_count);
+    size_t elements = 1;
+    for (uint32_t i = 0; i < type->dimension_count; i++) {
+        elements *= type->dimensions[i];
+        if (elements > ELEMENTS_MAX) return refuse("an operand of more elements than memory has");
+    }
     return kind->tensor || !type->dimension_count ? NO_ERROR : refuse("a scalar operand with dimensions");
 }
 
