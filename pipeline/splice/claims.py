@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 MOST_ROUNDS = 64
+MOST_NAMED = 4
 MOST_LEFT_OUT = 1000
 """Nodes that `safe` leaves to the CPU before the provider is given up."""
 
@@ -135,11 +136,16 @@ class _Asked:
             unit = culprits(graph, found, self.settings)
             if not unit:
                 if left_out:
-                    self.notes.append(f"{self.settings.provider.value}: left to the CPU: {', '.join(left_out)}")
+                    self.notes.append(f"{self.settings.provider.value}: left to the CPU: {_listed(left_out)}")
                 return found
             free -= {node.index for node in unit}
             left_out.append(f"{unit[0].op_type} '{unit[0].name or unit[0].first_output}'")
         return Claim()
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def _sentence(text: str) -> str:

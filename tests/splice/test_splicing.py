@@ -1,0 +1,244 @@
+"""Provider-aware conversion end to end: what is claimed stays, what is computed stays, nothing claimed is stock."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx_samples import conv_bn, linear, make, quantized, save, value, weight
+
+from pipeline.convert import ConvertRequest, ConvertResult, convert_model
+from pipeline.convert.aware import SAVE, AwareOptimizer
+from pipeline.convert.optimizer import Optimizer
+from pipeline.convert.rules import SessionSettings
+from pipeline.convert.steps import Workshop, to_parts
+from pipeline.model_sources import SourceModel
+from pipeline.onnx_model import load_model, prepare_model
+from pipeline.ort_format import read_ort
+from pipeline.partition.answer import Provider, Settings
+from pipeline.partition.claim import claim
+from pipeline.partition.nnapi_load import build_refusal
+from pipeline.partition.ort_view import view_of_file
+from pipeline.splice.passes import Passes
+from pipeline.splice.splicing import splice
+from pipeline.splice.whole import Whole
+from pipeline.splice.wish import Wish
+from pipeline.variant import Level, Variant
+
+NNAPI = Settings(provider=Provider.NNAPI)
+COREML = Settings(provider=Provider.COREML_MLPROGRAM)
+
+
+def digits() -> onnx.ModelProto:
+    """A small network like MNIST's: NNAPI claims all of it, and FusedConv would cut it."""
+    nodes, x = [], "x"
+    for layer in (0, 1):
+        nodes += [
+            helper.make_node("Conv", [x, f"w{layer}", f"b{layer}"], [f"c{layer}"], pads=[2, 2, 2, 2]),
+            helper.make_node("Relu", [f"c{layer}"], [f"r{layer}"]),
+            helper.make_node("MaxPool", [f"r{layer}"], [f"p{layer}"], kernel_shape=[2, 2], strides=[2, 2]),
+        ]
+        x = f"p{layer}"
+    nodes += [
+        helper.make_node("Flatten", [x], ["f"], axis=1),
+        helper.make_node("Gemm", ["f", "g", "h"], ["y"]),
+    ]
+    weights = [weight("w0", 4, 1, 5, 5), weight("b0", 4, seed=1), weight("w1", 8, 4, 5, 5, seed=2)]
+    weights += [weight("b1", 8, seed=3), weight("g", 32, 10, seed=4), weight("h", 10, seed=5)]
+    return make(nodes, [value("x", [1, 1, 8, 8])], [value("y", [1, 10])], weights)
+
+
+def mixed() -> onnx.ModelProto:
+    """Claimed and unclaimed nodes by turns, with a fusion for the CPU on either side of a border."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Erf", ["r"], ["e"]),
+        helper.make_node("Add", ["e", "one"], ["a"]),
+        helper.make_node("Softsign", ["a"], ["s"]),
+        helper.make_node("MatMul", ["s", "m"], ["mm"]),
+        helper.make_node("Add", ["mm", "n"], ["y"]),
+        helper.make_node("Acos", ["e"], ["z"]),
+    ]
+    one = numpy_helper.from_array(np.array(1, np.float32), "one")
+    weights = [weight("w", 4, 4, 3, 3), weight("m", 8, 8, seed=1), weight("n", 8, seed=2), one]
+    return make(nodes, [value("x", [1, 4, 8, 8])], [value("y", [1, 4, 8, 8]), value("z", [1, 4, 8, 8])], weights)
+
+
+def branches() -> onnx.ModelProto:
+    """An If whose body CoreML claims with EnableOnSubgraphs, beside a fusion for the CPU."""
+    inner = [
+        helper.make_node("Conv", ["x", "w"], ["ic"], pads=[1, 1, 1, 1]), helper.make_node("Relu", ["ic"], ["iy"])
+    ]  # fmt: skip
+    then = helper.make_graph(inner, "then", [], [value("iy", [1, 4, 8, 8])])
+    other = helper.make_graph([helper.make_node("Neg", ["x"], ["jy"])], "other", [], [value("jy", [1, 4, 8, 8])])
+    nodes = [
+        helper.make_node("If", ["c"], ["i"], then_branch=then, else_branch=other),
+        helper.make_node("Acos", ["i"], ["y"]),
+    ]
+    inputs = [value("x", [1, 4, 8, 8]), value("c", [], TensorProto.BOOL)]
+    return make(nodes, inputs, [value("y", [1, 4, 8, 8])], [weight("w", 4, 4, 3, 3)])
+
+
+def convert(
+    path: Path, folder: Path, *aware: Settings, levels: tuple[Level, ...] = (Level.EXTENDED,), safe: bool = False
+) -> ConvertResult:
+    names = tuple(settings.provider.value for settings in aware)
+    request = ConvertRequest(
+        source=SourceModel(path=str(path)), variants=tuple(Variant(level=level, providers=names) for level in levels),
+        stem="model", output_folder=str(folder / "out"), work_folder=str(folder / "work"), aware=aware, safe=safe,
+    )  # fmt: skip
+    return convert_model(request)
+
+
+def outputs(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return list(onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, feeds))
+
+
+def random_input(*shape: int) -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(7).standard_normal(shape, dtype=np.float32)}
+
+
+def test_the_aware_model_keeps_the_one_partition(tmp_path: Path) -> None:
+    path = save(digits(), tmp_path / "model.onnx")
+    aware = convert(path, tmp_path / "aware", NNAPI, levels=(Level.EXTENDED, Level.ALL))
+    stock = convert(path, tmp_path / "stock")
+    assert aware.failures == ()
+    for artifact in aware.artifacts:
+        graph = view_of_file(tmp_path / "aware" / "out" / artifact.file)
+        assert [len(group) for group in claim(graph, NNAPI).groups] == [len(graph.nodes)]
+        assert artifact.claimed == {"nnapi": len(graph.nodes)}
+    cut = view_of_file(tmp_path / "stock" / "out" / stock.artifacts[0].file)
+    assert len(claim(cut, NNAPI).groups) > 1, "FusedConv cuts the stock model, else this test shows nothing"
+
+
+@pytest.mark.parametrize("level", [Level.BASIC, Level.EXTENDED, Level.ALL])
+@pytest.mark.parametrize("settings", [NNAPI, COREML])
+def test_outputs_stay_and_claimed_nodes_too(tmp_path: Path, level: Level, settings: Settings) -> None:
+    path = save(mixed(), tmp_path / "model.onnx")
+    result = convert(path, tmp_path, settings, levels=(level,))
+    file = tmp_path / "out" / result.artifacts[0].file
+    feeds = random_input(1, 4, 8, 8)
+    for ours, original in zip(outputs(file, feeds), outputs(path, feeds), strict=True):
+        np.testing.assert_allclose(ours, original, rtol=1e-4, atol=1e-5)
+    made = {node.outputs[0]: node.op_type for node in read_ort(file).graph.nodes}
+    assert made["c"] == "Conv"
+    assert made["r"] == "Relu"
+    assert list(read_ort(file).graph.outputs) == ["y", "z"]
+
+
+def test_the_remainder_is_optimized(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Softsign", ["r"], ["s"]),
+        helper.make_node("Conv", ["s", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("LeakyRelu", ["c"], ["y"], alpha=0.1),
+    ]
+    model = make(nodes, [value("x", [1, 4, 8, 8])], [value("y", [1, 4, 8, 8])], [weight("w", 4, 4, 3, 3)])
+    stop = Settings(provider=Provider.NNAPI, stop_ops=("Softsign",))
+    path = save(model, tmp_path / "model.onnx")
+    result = convert(path, tmp_path, stop)
+    assert result.artifacts[0].claimed == {"nnapi": 1}
+    assert result.artifacts[0].operators == {
+        "ai.onnx:Relu": 1, "ai.onnx:Softsign": 1, "com.microsoft:FusedConv": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("sample", [linear, conv_bn, quantized, digits, mixed])
+@pytest.mark.parametrize("level", [Level.BASIC, Level.EXTENDED, Level.ALL])
+def test_nothing_claimed_is_the_stock_result(tmp_path: Path, sample, level: Level) -> None:  # type: ignore[no-untyped-def] # samples differ
+    path = save(sample(), tmp_path / "model.onnx")
+    model = prepare_model(load_model(SourceModel(path=str(path)), tmp_path), {})
+    optimizer = Optimizer(model, Workshop(folder=tmp_path, where="model"))
+    aware = AwareOptimizer(model, optimizer._basic, optimizer.shop)
+    found = aware._whole(Wish(providers=(NNAPI,)))
+    nothing = Whole(model=found.model, graph=found.graph, kept=frozenset(), claimed={})
+
+    def run(part, passes: Passes):  # type: ignore[no-untyped-def] # as the optimizer's
+        return aware._run(part, passes, SessionSettings(level=level))
+
+    version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+    spliced = to_parts(splice(nothing, level, version, run), SAVE, optimizer.shop).read()  # type: ignore[arg-type]
+    stock = optimizer.parts(SessionSettings(level=level)).read()
+    count = [Counter(node.operator for node in read.graph.nodes) for read in (spliced, stock)]
+    assert count[0] == count[1]
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+    path = save(mixed(), tmp_path / "model.onnx")
+    files = [convert(path, tmp_path / name, NNAPI).artifacts[0].sha256 for name in ("one", "two")]
+    assert files[0] == files[1]
+
+
+def test_one_file_for_two_providers_keeps_what_either_claims(tmp_path: Path) -> None:
+    path = save(mixed(), tmp_path / "model.onnx")
+    first = convert(path, tmp_path / "nnapi", NNAPI).artifacts[0]
+    second = convert(path, tmp_path / "coreml", COREML).artifacts[0]
+    both = convert(path, tmp_path / "both", NNAPI, COREML).artifacts[0]
+    assert both.variant.name == "extended-fixed-nnapi+coreml-mlprogram"
+    assert both.claimed == {**first.claimed, **second.claimed}
+    graph = view_of_file(tmp_path / "both" / "out" / both.file)
+    for settings, single, folder in ((NNAPI, first, "nnapi"), (COREML, second, "coreml")):
+        alone = view_of_file(tmp_path / folder / "out" / single.file)
+        names = {name for group in claim(alone, settings).names() for name in group}
+        assert names <= {name for group in claim(graph, settings).names() for name in group}
+
+
+def test_a_node_with_claims_in_its_body_is_left_alone(tmp_path: Path) -> None:
+    path = save(branches(), tmp_path / "model.onnx")
+    inside = Settings(provider=Provider.COREML_MLPROGRAM, enable_on_subgraphs=True)
+    bodies = {}
+    for name, settings in (("inside", inside), ("outside", COREML)):
+        file = tmp_path / name / "out" / convert(path, tmp_path / name, settings).artifacts[0].file
+        owner = next(node for node in read_ort(file).graph.nodes if node.op_type == "If")
+        bodies[name] = {node.op_type for body in owner.subgraphs() for node in body.nodes}
+    assert bodies["inside"] == {"Conv", "Relu", "Neg"}
+    assert "FusedConv" in bodies["outside"]
+
+
+def unbuildable() -> onnx.ModelProto:
+    """A quantized Concat of two model inputs: NNAPI learns a u8 input's scale from its reader's first place only."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "scale", "zero"], ["d"]),
+        helper.make_node("DequantizeLinear", ["x1", "scale", "zero"], ["e"]),
+        helper.make_node("Concat", ["d", "e"], ["c"], axis=1),
+        helper.make_node("QuantizeLinear", ["c", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+    ]
+    weights = [
+        numpy_helper.from_array(np.array(0.5, np.float32), "scale"), numpy_helper.from_array(np.uint8(3), "zero")
+    ]  # fmt: skip
+    inputs = [value(name, [1, 4, 6, 6], TensorProto.UINT8) for name in ("x", "x1")]
+    return make(nodes, inputs, [value("y", [1, 8, 6, 6])], weights)
+
+
+@pytest.mark.parametrize("level", [Level.BASIC, Level.EXTENDED])
+def test_safe_leaves_what_cannot_be_built(tmp_path: Path, level: Level) -> None:
+    path = save(unbuildable(), tmp_path / "model.onnx")
+    random = np.random.default_rng(3)
+    feeds = {name: random.integers(0, 255, (1, 4, 6, 6)).astype(np.uint8) for name in ("x", "x1")}
+    problems = {}
+    for safe in (False, True):
+        artifact = convert(path, tmp_path / str(safe), NNAPI, safe=safe, levels=(level,)).artifacts[0]
+        file = tmp_path / str(safe) / "out" / artifact.file
+        graph = view_of_file(file)
+        problems[safe] = build_refusal(graph, claim(graph, NNAPI).groups, NNAPI)
+        assert artifact.notes, "a claim that cannot be built, or a node left out, is told"
+        np.testing.assert_array_equal(outputs(file, feeds)[0], outputs(path, feeds)[0])
+    assert problems[False] is not None
+    assert problems[True] is None
+
+
+def test_large_weights_stay_where_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(mixed(), tmp_path / "model.onnx")
+    whole = convert(path, tmp_path / "whole", NNAPI, levels=(Level.EXTENDED, Level.ALL)).artifacts
+    monkeypatch.setattr("pipeline.onnx_model.LEAN_MINIMUM_BYTES", 0)
+    monkeypatch.setattr("pipeline.onnx_model.LARGE_BYTES", 64)
+    monkeypatch.setattr("pipeline.convert.steps.LARGE_BYTES", 64)
+    lean = convert(path, tmp_path / "lean", NNAPI, levels=(Level.EXTENDED, Level.ALL)).artifacts
+    assert [one.semantic_digest for one in lean] == [one.semantic_digest for one in whole]
