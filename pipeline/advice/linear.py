@@ -23,7 +23,7 @@ def plain_gemm(node: "NodeProto", known: Known, write: Writer) -> bool:
     if b is None or shape is None or not known.is_f32(node.input[0]) or known.opset < 7 or (c_name and c is None):
         return False
     width = shape[0] if trans_b else shape[1]
-    row = c is not None and c.size in (1, width) and c.shape[-1:] in ((), (1,), (width,))
+    row = c is not None and (c.size == 1 or (c.size == width and c.shape[-1] == width))
     if (alpha, beta, trans_a) == (1.0, 1.0, 0) and (not c_name or c is None or c.shape == (width,)):
         return False
     a = write.add("Transpose", node.input[0], perm=[1, 0]) if trans_a else node.input[0]

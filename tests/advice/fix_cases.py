@@ -1,0 +1,193 @@
+"""One small model for each fix, in which the fix has something to do."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+from partition_samples import Dims, model, value
+
+from pipeline.advice.answer import FixResult
+from pipeline.advice.fixes import fixes_for
+from pipeline.advice.trial import Bench, State, attempt, judged
+from pipeline.model_sources import SourceModel
+from pipeline.onnx_model import load_model
+from pipeline.partition.answer import Provider, Settings
+from pipeline.partition.judge import PartitionRequest
+from pipeline.reference import ReferenceRequest, make_reference
+
+Model = onnx.ModelProto
+Make = Callable[[], Model]
+
+RANDOM = np.random.Generator(np.random.PCG64(7))
+
+
+def weights(*shape: int) -> Any:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def one(
+    op_type: str,
+    dims: Dims = (1, 4, 6, 6),
+    *,
+    opset: int = 17,
+    constants: Mapping[str, Any] | None = None,
+    inputs: tuple[str, ...] = (),
+    between: bool = True,
+    **attributes: Any,
+) -> Model:
+    """Relu -> the operator -> Relu; `inputs` are the operator's inputs after the first."""
+    node = helper.make_node(op_type, ["pre" if between else "x", *inputs], ["post"], name="node", **attributes)
+    around = [helper.make_node("Tanh", ["x"], ["pre"]), node, helper.make_node("Tanh", ["post"], ["y"])]
+    return model(
+        around if between else [node], [value("x", dims)], ["y" if between else "post"], constants, opset=opset
+    )
+
+
+def overridable(made: Model) -> Model:
+    for tensor in made.graph.initializer:
+        made.graph.input.append(value(tensor.name, list(tensor.dims), tensor.data_type))
+    return made
+
+
+def clip_of_computed_bounds() -> Model:
+    nodes = [
+        helper.make_node("Constant", [], ["five"], value=numpy_helper.from_array(np.array([5], np.int64))),
+        helper.make_node("Cast", ["five"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("Squeeze", ["wide"], ["high"]),
+        helper.make_node("Clip", ["x", "low", "high"], ["b"]),
+        helper.make_node("Tanh", ["b"], ["y"]),
+    ]
+    return model(nodes, [value("x", (2, 3))], ["y"], {"low": np.float32(0)})
+
+
+def half() -> Model:
+    made = model(
+        [helper.make_node("Add", ["x", "w"], ["a"]), helper.make_node("Tanh", ["a"], ["y"])],
+        [value("x", (2, 3), TensorProto.FLOAT16)],
+        ["y"],
+        {"w": np.ones(3, np.float16)},
+    )
+    made.graph.output[0].CopyFrom(value("y", (2, 3), TensorProto.FLOAT16))
+    return made
+
+
+def mean_twice() -> Model:
+    """ReduceMean whose axes CoreML's NeuralNetwork takes for none at all, with the attribute set."""
+    axes = numpy_helper.from_array(np.array([2, 3], np.int64), "axes")
+    made = one("ReduceMean", opset=18, inputs=("axes",), noop_with_empty_axes=1)
+    made.graph.initializer.append(axes)
+    return made
+
+
+def gather() -> Model:
+    nodes = [helper.make_node("Tanh", ["x"], ["a"]), helper.make_node("Gather", ["a", "i"], ["b"]),
+             helper.make_node("Tanh", ["b"], ["y"])]  # fmt: skip
+    return model(nodes, [value("x", (5, 3)), value("i", (2,), TensorProto.INT64)], ["y"])
+
+
+def concat() -> Model:
+    nodes = [helper.make_node("Tanh", ["x"], ["a"]), helper.make_node("Concat", ["a", "x", "a"], ["b"], axis=1),
+             helper.make_node("Tanh", ["b"], ["y"])]  # fmt: skip
+    return model(nodes, [value("x", (2, 3))], ["y"])
+
+
+def many(op_type: str) -> Model:
+    nodes = [helper.make_node("Tanh", ["x"], ["a"]), helper.make_node(op_type, ["a", "x", "w"], ["b"]),
+             helper.make_node("Tanh", ["b"], ["y"])]  # fmt: skip
+    return model(nodes, [value("x", (2, 3))], ["y"], {"w": weights(3)})
+
+
+def reflect(
+    dims: Dims = (1, 2, 5, 6), pads: tuple[int, ...] = (0, 0, 1, 2, 0, 0, 3, 1), mode: str = "reflect"
+) -> Model:
+    return one("Pad", dims, inputs=("pads",), constants={"pads": np.array(pads, np.int64)}, mode=mode)
+
+
+NNAPI, NN, MLP = Provider.NNAPI, Provider.COREML_NN, Provider.COREML_MLPROGRAM
+LAYER_NORM = {"scale": weights(6), "bias": weights(6)}
+CHANNELS = {"scale": weights(4), "bias": weights(4)}
+STATISTICS = {**CHANNELS, "mean": weights(4), "var": np.abs(weights(4))}
+BATCH_NORM = ("scale", "bias", "mean", "var")
+
+CASES: tuple[tuple[str, Provider, Make], ...] = (
+    ("fixed-dimensions", NNAPI, lambda: one("Relu", ("batch", 3, None))),
+    ("constant-initializers", NNAPI,
+     lambda: overridable(one("Conv", inputs=("w",), constants={"w": weights(3, 4, 3, 3)}))),
+    ("f32", NNAPI, half),
+    ("constant-clip", MLP, clip_of_computed_bounds),
+    ("clip-as-max-min", NNAPI, lambda: one("Clip", inputs=("", "high"), constants={"high": np.float32(0.25)})),
+    ("clip-as-max-min", NNAPI, lambda: one("Clip", opset=10, min=0.0, max=0.5)),
+    ("pad-as-concat", MLP, reflect),
+    ("pad-as-concat", NN, reflect),
+    ("pad-as-concat", NNAPI, lambda: reflect(mode="edge")),
+    ("pad-as-concat", MLP, lambda: reflect(pads=(0, 1, 0, 2, 0, 0, 3, 0), mode="constant")),
+    ("equal-resize", NNAPI, lambda: one("Resize", inputs=("", "s"), constants={"s": np.array([1, 1, 3, 2], np.float32)})),
+    ("equal-resize", MLP, lambda: one("Resize", inputs=("", "s"), constants={"s": np.array([1, 1, 2, 4], np.float32)},
+                                      coordinate_transformation_mode="half_pixel_symmetric", opset=19)),
+    ("plain-gemm", NNAPI, lambda: one("Gemm", (3, 4), inputs=("b", "c"), alpha=0.5, beta=2.0, transB=1,
+                                      constants={"b": weights(5, 4), "c": weights(1)})),
+    ("plain-gemm", MLP, lambda: one("Gemm", (3, 4), inputs=("b", "c"), transA=1,
+                                    constants={"b": weights(3, 5), "c": weights(4, 5)})),
+    ("flat-matmul", NNAPI, lambda: one("MatMul", (2, 3, 4), inputs=("b",), constants={"b": weights(4, 5)})),
+    ("conv-2d", NNAPI, lambda: one("Conv", (1, 4, 9), inputs=("w", "b"), pads=[1, 2], strides=[2],
+                                   constants={"w": weights(6, 4, 3), "b": weights(6)})),
+    ("cropped-conv-transpose", MLP, lambda: one("ConvTranspose", inputs=("w",), strides=[2, 2], pads=[1, 1, 2, 1],
+                                                output_padding=[1, 1], constants={"w": weights(4, 3, 3, 3)})),
+    ("cropped-conv-transpose", MLP, lambda: one("ConvTranspose", inputs=("w",), strides=[2, 2], auto_pad="SAME_UPPER",
+                                                constants={"w": weights(4, 3, 3, 3)})),
+    ("scaled-batch-norm", MLP, lambda: one("BatchNormalization", (5, 4), inputs=BATCH_NORM, constants=STATISTICS)),
+    ("reshape", MLP, lambda: one("Flatten")),
+    ("reshape", NN, lambda: one("Unsqueeze", (2, 3), opset=11, axes=[1])),
+    ("concat-on-channels", NN, concat),
+    ("gather-i32", NNAPI, gather),
+    ("layer-norm", NNAPI, lambda: one("LayerNormalization", inputs=("scale", "bias"), constants=LAYER_NORM)),
+    ("group-norm", NN, lambda: one("InstanceNormalization", inputs=("scale", "bias"), constants=CHANNELS)),
+    ("group-norm", NNAPI, lambda: one("GroupNormalization", inputs=("scale", "bias"), constants=CHANNELS, opset=21,
+                                      num_groups=2)),
+    ("activations", NNAPI, lambda: one("HardSwish")),
+    ("activations", NNAPI, lambda: one("HardSigmoid")),
+    ("activations", NNAPI, lambda: one("Gelu", opset=20, approximate="tanh")),
+    ("one-input", NNAPI, lambda: one("Reciprocal")),
+    ("one-input", MLP, lambda: one("Neg")),
+    ("one-input", MLP, lambda: one("Abs")),
+    ("one-input", NNAPI, lambda: one("Softsign")),
+    ("prelu-by-relu", MLP, lambda: one("PRelu", (2, 6), inputs=("s",), constants={"s": weights(6)})),
+    ("pairwise", NNAPI, lambda: many("Max")),
+    ("pairwise", MLP, lambda: many("Sum")),
+    ("min-as-max", MLP, lambda: many("Min")),
+    ("reductions", NNAPI, lambda: one("ReduceL2", axes=[1, 2])),
+    ("reductions", MLP, lambda: one("ReduceSumSquare", opset=18, keepdims=0)),
+    ("reductions", NNAPI, lambda: one("ReduceSum", axes=None, keepdims=1)),
+    ("pool-as-mean", NNAPI, lambda: one("GlobalAveragePool", (2, 4, 7))),
+    ("mean-as-pool", NN, mean_twice),
+)  # fmt: skip
+
+
+def start(made: Model, provider: Provider, folder: Path) -> tuple[State, Bench]:
+    """The model saved and judged, and where fixes are tried on it."""
+    path = folder / "original.onnx"
+    onnx.save(made, path)
+    source = SourceModel(path=str(path))
+    request = ReferenceRequest(source=source, folder=str(folder / "reference"), work_folder=str(folder))
+    bench = Bench(folder=folder, provider=provider, reference=make_reference(request))
+    settings = Settings(provider=provider, ort_release=(1, 23), api_level=31)
+    return judged(load_model(source, folder), PartitionRequest(source=source, settings=settings), None), bench
+
+
+def tried(name: str, made: Model, provider: Provider, folder: Path) -> tuple[FixResult, State | None]:
+    """What the fix of that name gives on a model."""
+    fix = next(fix for fix in fixes_for(provider) if fix.name == name)
+    return attempt(fix, *start(made, provider, folder))
+
+
+def outputs(made: Model, feeds: Mapping[str, Any]) -> list[Any]:
+    """What a model computes without optimization."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    found: list[Any] = session.run(None, dict(feeds))
+    return found

@@ -1,0 +1,214 @@
+"""Advice as a whole: what is found, what is written, and what bad models cost."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+from fix_cases import MLP, NN, NNAPI, Model, outputs, weights
+from onnx import TensorProto, helper, numpy_helper
+from partition_samples import chain, model, value
+
+from pipeline.advice.advise import advise
+from pipeline.advice.answer import Advice, AdviceRequest, Choice, Outcome
+from pipeline.cli.partition import partition
+from pipeline.errors import ConfigError, ModelError
+from pipeline.model_sources import SourceModel
+from pipeline.partition.answer import Optimize, Provider, Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+MNIST = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
+
+
+def advice(path: Path, provider: Provider, **options: Any) -> Advice:
+    settings = Settings(provider=provider, ort_release=(1, 23), api_level=31)
+    return advise(AdviceRequest(source=SourceModel(path=str(path)), settings=settings, **options))
+
+
+def outcome(given: Advice, name: str) -> Outcome:
+    return next(result.outcome for result in given.fixes if result.name == name)
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(partition, arguments, catch_exceptions=False)
+
+
+def padded(count: int) -> Model:
+    """Convolutions, each behind a reflect Pad, as style transfer models have them."""
+    nodes = []
+    for number in range(count):
+        nodes += [
+            helper.make_node("Pad", [f"x{number}" if number else "x", "pads"], [f"p{number}"], mode="reflect"),
+            helper.make_node("Conv", [f"p{number}", "w"], [f"c{number}"]),
+            helper.make_node("Relu", [f"c{number}"], [f"x{number + 1}"]),
+        ]
+    constants = {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64), "w": weights(4, 4, 3, 3)}
+    return model(nodes, [value("x", (1, 4, 8, 9))], [f"x{count}"], constants)
+
+
+def _constants(made: Model) -> set[str]:
+    return {tensor.name for tensor in made.graph.initializer}
+
+
+def open_mnist(folder: Path) -> Path:
+    made = onnx.load(MNIST)
+    for graph_value in (*made.graph.input, *made.graph.output):
+        graph_value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    del made.graph.value_info[:]
+    (reshape,) = [
+        node for node in made.graph.node if node.op_type == "Reshape" and node.input[0] not in _constants(made)
+    ]
+    (shape,) = [tensor for tensor in made.graph.initializer if tensor.name == reshape.input[1]]
+    shape.CopyFrom(numpy_helper.from_array(np.array([-1, 256], np.int64), shape.name))
+    path = folder / "open.onnx"
+    onnx.save(made, path)
+    return path
+
+
+@pytest.mark.parametrize("provider", [NN, MLP])
+def test_reflect_pads_of_a_model_become_one_partition_bit_for_bit(provider: Provider, tmp_path: Path) -> None:
+    made, fixed = padded(14), tmp_path / "fixed.onnx"
+    onnx.save(made, tmp_path / "m.onnx")
+    given = advice(tmp_path / "m.onnx", provider, write_to=str(fixed))
+    assert given.before is not None
+    assert given.before.partitions == 14
+    assert given.verdict is not None
+    assert given.verdict.choice is Choice.CPU
+    assert given.best is not None
+    assert given.best.after.partitions == 1
+    assert given.best.verdict.choice is Choice.USE
+    assert (given.best.fixes, given.best.error, given.best.tolerance) == (("pad-as-concat",), 0.0, 0.0)
+    feeds = {"x": np.random.default_rng(1).standard_normal((1, 4, 8, 9)).astype(np.float32)}
+    assert outputs(made, feeds)[0].tobytes() == outputs(onnx.load(fixed), feeds)[0].tobytes()
+
+
+def test_mnist_of_open_batch_gets_one_partition(tmp_path: Path) -> None:
+    given = advice(open_mnist(tmp_path), NNAPI, optimize=Optimize.BASIC)
+    assert given.before is not None
+    assert given.before.partitions == 0
+    assert given.best is not None
+    assert given.best.after.partitions == 1
+    assert given.best.after.coverage == 1.0
+    assert given.best.error == 0.0
+    assert outcome(given, "level-basic") is Outcome.NOT_APPLICABLE
+
+
+def test_wanted_sizes_are_used(tmp_path: Path) -> None:
+    fixed = tmp_path / "fixed.onnx"
+    onnx.save(chain("Relu", "Tanh", dims=("n", 3, None)), tmp_path / "m.onnx")
+    given = advice(tmp_path / "m.onnx", NNAPI, sizes={"n": 2, "x[2]": 5, "other": 9}, write_to=str(fixed))
+    assert given.best is not None
+    assert given.best.written == str(fixed)
+    assert "x [2, 3, 5]" in given.checked_on
+    (graph_input,) = onnx.load(fixed).graph.input
+    assert [dim.dim_value for dim in graph_input.type.tensor_type.shape.dim] == [2, 3, 5]
+
+
+def test_fixes_that_only_help_together_are_found(tmp_path: Path) -> None:
+    nodes = [helper.make_node(op, [f"x{i}" if i else "x"], [f"x{i + 1}"]) for i, op in enumerate(["Relu"] * 8)]
+    made = model(nodes, [value("x", ("n", 3), TensorProto.FLOAT16)], ["x8"])
+    made.graph.output[0].CopyFrom(value("x8", ("n", 3), TensorProto.FLOAT16))
+    onnx.save(made, tmp_path / "m.onnx")
+    given = advice(tmp_path / "m.onnx", NNAPI)
+    assert outcome(given, "f32") is Outcome.NO_GAIN
+    assert outcome(given, "fixed-dimensions") is Outcome.NO_GAIN
+    assert given.best is not None
+    assert set(given.best.fixes) == {"f32", "fixed-dimensions"}
+
+
+def large(folder: Path, *, beside: bool) -> Path:
+    """Over 4 MiB of weights in the model or in a file beside it, and a batch of matrices that NNAPI refuses."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    made = model(nodes, [value("x", (2, 3, 1024))], ["y"], {"w": weights(1024, 1100), "unused": weights(20000)})
+    path = folder / "large.onnx"
+    onnx.save(made, path, save_as_external_data=beside, location="data/w.bin") if beside else onnx.save(made, path)
+    return path
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_weights_of_large_models_are_copied_in(beside: bool, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    path, fixed = large(tmp_path, beside=beside), tmp_path / "out" / "fixed.onnx"
+    given = advice(path, NNAPI, write_to=str(fixed))
+    assert given.best is not None
+    assert "flat-matmul" in given.best.fixes
+    assert outcome(given, "level-basic") is not Outcome.REJECTED
+    assert [file.name for file in fixed.parent.iterdir()] == ["fixed.onnx"]
+    made = onnx.load(fixed, load_external_data=False)
+    onnx.checker.check_model(onnx.shape_inference.infer_shapes(made))
+    assert all(not tensor.external_data for tensor in made.graph.initializer)
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 3, 1024)).astype(np.float32)}
+    np.testing.assert_allclose(outputs(made, feeds)[0], outputs(onnx.load(path), feeds)[0], rtol=1e-3, atol=1e-4)
+
+
+def test_a_model_that_does_not_run_here_gets_no_unchecked_fix(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Identity", ["text"], ["same"]), helper.make_node("Relu", ["x"], ["y"])]
+    inputs = [value("x", ("n", 3)), value("text", (1,), TensorProto.STRING)]
+    onnx.save(model(nodes, inputs, ["y", "same"]), tmp_path / "m.onnx")
+    given = advice(tmp_path / "m.onnx", NNAPI)
+    assert given.best is None
+    assert "nothing could be compared" in given.checked_on
+    rejected = next(result for result in given.fixes if result.name == "fixed-dimensions")
+    assert rejected.outcome is Outcome.REJECTED
+    assert "cannot be checked" in rejected.why
+
+
+def test_an_ort_format_file_cannot_be_changed(tmp_path: Path) -> None:
+    (tmp_path / "m.ort").write_bytes(b"\0\0\0\0ORTM" + bytes(64))
+    with pytest.raises(ModelError, match="cannot be changed"):
+        advice(tmp_path / "m.ort", NNAPI)
+
+
+def test_command_shows_and_writes_advice(tmp_path: Path) -> None:
+    onnx.save(padded(3), tmp_path / "m.onnx")
+    fixed, document = tmp_path / "fixed.onnx", tmp_path / "answer.json"
+    result = call(
+        str(tmp_path / "m.onnx"), "--ep", "coreml-mlprogram", "--ort-release", "1.23", "--fix", str(fixed),
+        "--json", str(document),
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    words = " ".join(result.output.split())
+    assert (
+        "pad-as-concat (write Pad as Slice and Concat): partitions 3 → 1, coverage 67 → 100 %, outputs equal" in words
+    )
+    assert "verdict: use the CPU" in words
+    assert fixed.is_file()
+    answer = json.loads(document.read_bytes())["models"][0]
+    assert answer["advice"]["best"]["written"] == str(fixed)
+    assert answer["partitions"]
+
+
+def test_default_answers_have_no_advice(tmp_path: Path) -> None:
+    onnx.save(padded(1), tmp_path / "m.onnx")
+    call(str(tmp_path / "m.onnx"), "--ep", "nnapi", "--json", str(tmp_path / "answer.json"))
+    assert "advice" not in json.loads((tmp_path / "answer.json").read_bytes())["models"][0]
+
+
+def test_models_that_cannot_be_judged_or_changed_do_not_cost_the_others(tmp_path: Path) -> None:
+    onnx.save(padded(2), tmp_path / "good.onnx")
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    result = call(str(tmp_path), "--ep", "coreml-nn", "--advise", "--json", str(tmp_path / "answer.json"))
+    assert result.exit_code == 1
+    bad, good = json.loads((tmp_path / "answer.json").read_bytes())["models"]
+    assert bad["error"]
+    assert good["advice"]["best"]["gain"].startswith("partitions 2 → 1")
+
+
+def test_nothing_to_write_is_said(tmp_path: Path) -> None:
+    onnx.save(chain("Relu", "Tanh"), tmp_path / "m.onnx")
+    result = call(str(tmp_path / "m.onnx"), "--ep", "nnapi", "--fix", str(tmp_path / "fixed.onnx"))
+    assert result.exit_code == 1
+    assert "was not written" in result.output
+    assert not (tmp_path / "fixed.onnx").exists()
+
+
+def test_fix_takes_one_model_and_keeps_it(tmp_path: Path) -> None:
+    for name in ("a.onnx", "b.onnx"):
+        onnx.save(chain("Relu", "Tanh"), tmp_path / name)
+    with pytest.raises(ConfigError, match="one model"):
+        call(str(tmp_path), "--ep", "nnapi", "--fix", str(tmp_path / "fixed.onnx"))
+    with pytest.raises(ConfigError, match="replace the model itself"):
+        call(str(tmp_path / "a.onnx"), "--ep", "nnapi", "--fix", str(tmp_path / "a.onnx"))

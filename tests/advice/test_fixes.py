@@ -1,0 +1,197 @@
+"""Every fix gains where it should, keeps the outputs, and leaves alone what it should."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fix_cases import CASES, MLP, NN, NNAPI, Make, Model, one, outputs, reflect, start, tried, weights
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+from partition_samples import model, quantized, value
+
+from pipeline.advice.answer import Outcome
+from pipeline.advice.fixes import MODEL_FIXES, fixes_for
+from pipeline.advice.known import Known, Rule, rewrite
+from pipeline.advice.linear import cropped_conv_transpose, flat_matmul, plain_gemm
+from pipeline.advice.pad import pad_as_concat
+from pipeline.advice.resize import equal_resize
+from pipeline.partition.answer import Provider, Settings
+from pipeline.partition.onnx_view import view
+
+
+@pytest.mark.parametrize(
+    ("name", "provider", "make"), CASES, ids=[f"{name}-{p}-{i}" for i, (name, p, _) in enumerate(CASES)]
+)
+def test_fix_gains_and_keeps_the_outputs(name: str, provider: Provider, make: Make, tmp_path: Path) -> None:
+    result, state = tried(name, make(), provider, tmp_path)
+    assert result.outcome is Outcome.GAINS, result
+    assert state is not None
+    assert state.standing.coverage > 0
+    exact = next(fix for fix in MODEL_FIXES if fix.name == name).exact
+    assert result.error is not None
+    assert result.error <= (0 if exact else 1e-5), result
+
+
+def test_every_node_fix_has_a_case() -> None:
+    assert {fix.name for fix in MODEL_FIXES if not fix.name.startswith("opset")} == {name for name, *_ in CASES}
+
+
+@pytest.mark.parametrize("provider", list(Provider))
+def test_no_fix_touches_a_model_that_is_taken_whole(provider: Provider, tmp_path: Path) -> None:
+    made = one("Conv", inputs=("w", "b"), constants={"w": weights(3, 4, 3, 3), "b": weights(3)}, between=False)
+    state, _ = start(made, provider, tmp_path)
+    for fix in fixes_for(provider):
+        if fix.edit and not fix.name.startswith("opset"):
+            assert fix.edit(state.loaded.proto, state.known) is None, fix.name
+
+
+def test_nodes_between_quantization_are_left_alone(tmp_path: Path) -> None:
+    made = quantized([helper.make_node("HardSwish", ["d"], ["r"])])
+    assert tried("activations", made, NNAPI, tmp_path)[0].outcome is Outcome.NOT_APPLICABLE
+
+
+def test_operators_of_other_domains_are_left_alone(tmp_path: Path) -> None:
+    node = helper.make_node("Neg", ["x"], ["y"], domain="my.ops")
+    made = model([node], [value("x", (2, 3))], ["y"], domains=["my.ops"])
+    settings = Settings(provider=MLP)
+    known = Known(graph=view(one("Neg", (2, 3))), settings=settings)
+    (neg,) = [fix.edit for fix in MODEL_FIXES if fix.name == "one-input"]
+    assert neg is not None
+    assert neg(made, known) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "provider", "make"),
+    [
+        ("equal-resize", NNAPI, lambda: one("Resize", inputs=("", "s"), constants={"s": np.array([1, 1, 1.5, 2], np.float32)})),
+        ("equal-resize", NNAPI, lambda: one("Resize", inputs=("", "s"), constants={"s": np.array([1, 1, 2, 2], np.float32)},
+                                            mode="cubic")),
+        ("equal-resize", NNAPI, lambda: one("Resize", inputs=("", "s"), constants={"s": np.array([1, 1, 2, 2], np.float32)},
+                                            nearest_mode="ceil")),
+        ("pad-as-concat", MLP, lambda: reflect(pads=(0, 0, -1, 0, 0, 0, 0, 0))),
+        ("pad-as-concat", MLP, lambda: reflect(dims=("n", 2, "h", 6), mode="edge")),
+        ("activations", NNAPI, lambda: one("Gelu", opset=20)),
+        ("gather-i32", NNAPI, lambda: one("Gather", (5, 3), inputs=("i",), constants={"i": np.array([1, 0], np.int64)})),
+        ("f32", NNAPI, lambda: one("Relu")),
+    ],
+)  # fmt: skip
+def test_fix_does_not_apply(name: str, provider: Provider, make: Make, tmp_path: Path) -> None:
+    assert tried(name, make(), provider, tmp_path)[0].outcome is Outcome.NOT_APPLICABLE
+
+
+def test_names_of_a_fix_clash_with_none(tmp_path: Path) -> None:
+    made = reflect()
+    made.graph.node[0].output[0] = made.graph.node[1].input[0] = "post__0"
+    assert tried("pad-as-concat", made, MLP, tmp_path)[0].outcome is Outcome.GAINS
+
+
+def rewritten(made: Model, provider: Provider, **rules: Rule) -> Model:
+    """The model with rules applied to every node, claimed or not."""
+    known = Known(graph=view(made), settings=Settings(provider=provider))
+    changed = rewrite(made, known, rules)
+    assert changed is not None
+    return changed
+
+
+def same(made: Model, changed: Model, *, within: float = 0.0) -> None:
+    shape = [dim.dim_value for dim in made.graph.input[0].type.tensor_type.shape.dim]
+    feeds = {"x": np.random.default_rng(3).standard_normal(shape).astype(np.float32)}
+    for expected, actual in zip(outputs(made, feeds), outputs(changed, feeds), strict=True):
+        if within:
+            np.testing.assert_allclose(actual, expected, rtol=within, atol=within)
+        else:
+            assert expected.tobytes() == actual.tobytes()
+
+
+@settings(max_examples=25)
+@given(
+    data=st.data(), mode=st.sampled_from(["reflect", "edge", "constant"]), provider=st.sampled_from([NNAPI, NN, MLP])
+)
+def test_pads_are_bit_identical(data: Any, mode: str, provider: Provider) -> None:
+    shape = data.draw(st.lists(st.integers(2, 5), min_size=1, max_size=4))
+    pads = [data.draw(st.integers(0, size - 1)) for size in [*shape, *shape]]
+    pads[0] = max(pads[0], 1)
+    made = one("Pad", shape, inputs=("pads",), constants={"pads": np.array(pads, np.int64)}, mode=mode, between=False)
+    same(made, rewritten(made, provider, Pad=pad_as_concat))
+
+
+@settings(max_examples=20)
+@given(
+    factors=st.tuples(st.integers(1, 5), st.integers(1, 5)).filter(lambda pair: pair != (1, 1)),
+    sizes=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    rounding=st.sampled_from(["round_prefer_floor", "round_prefer_ceil"]),
+    positions=st.sampled_from(["half_pixel", "pytorch_half_pixel", "half_pixel_symmetric"]),
+    by_size=st.booleans(),
+)
+def test_resize_modes_are_equal(
+    factors: tuple[int, int], sizes: tuple[int, int], rounding: str, positions: str, by_size: bool
+) -> None:
+    grown = [1, 2, sizes[0] * factors[0], sizes[1] * factors[1]]
+    constants = {"s": np.array(grown, np.int64)} if by_size else {"s": np.array([1, 1, *factors], np.float32)}
+    made = one(
+        "Resize", (1, 2, *sizes), opset=19, inputs=("", "", "s") if by_size else ("", "s"), constants=constants,
+        nearest_mode=rounding, coordinate_transformation_mode=positions, between=False,
+    )  # fmt: skip
+    same(made, rewritten(made, NNAPI, Resize=equal_resize))
+
+
+@settings(max_examples=20)
+@given(
+    shapes=st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4)),
+    scales=st.tuples(st.sampled_from([1.0, 0.5, -3.0]), st.sampled_from([1.0, 0.25])),
+    flips=st.tuples(st.integers(0, 1), st.integers(0, 1)),
+    bias=st.sampled_from(["", "scalar", "row", "column", "full"]),
+)
+def test_gemm_keeps_its_result(
+    shapes: tuple[int, int, int], scales: tuple[float, float], flips: tuple[int, int], bias: str
+) -> None:
+    rows, inner, columns = shapes
+    sizes = {"scalar": (), "row": (1, columns), "column": (rows, 1), "full": (rows, columns)}
+    constants = {"b": weights(*((columns, inner) if flips[1] else (inner, columns)))}
+    constants |= {"c": np.asarray(weights(*sizes[bias]), np.float32)} if bias else {}
+    made = one(
+        "Gemm", (inner, rows) if flips[0] else (rows, inner), inputs=tuple(constants), constants=constants,
+        alpha=scales[0], beta=scales[1], transA=flips[0], transB=flips[1], between=False,
+    )  # fmt: skip
+    known = Known(graph=view(made), settings=Settings(provider=NNAPI))
+    changed = rewrite(made, known, {"Gemm": plain_gemm})
+    assert changed is not None or (scales, flips[0], bias) == ((1.0, 1.0), 0, "") or not bias
+    if changed is not None:
+        same(made, changed, within=1e-5)
+
+
+@settings(max_examples=15)
+@given(batch=st.lists(st.integers(1, 3), min_size=1, max_size=3), inner=st.integers(1, 4), columns=st.integers(1, 4))
+def test_flat_products_are_equal(batch: list[int], inner: int, columns: int) -> None:
+    made = one("MatMul", (*batch, 3, inner), inputs=("b",), constants={"b": weights(inner, columns)}, between=False)
+    same(made, rewritten(made, NNAPI, MatMul=flat_matmul), within=1e-5)
+
+
+@settings(max_examples=25)
+@given(data=st.data(), auto_pad=st.sampled_from(["NOTSET", "SAME_UPPER", "SAME_LOWER"]))
+def test_cropped_conv_transpose_is_equal(data: Any, auto_pad: str) -> None:
+    kernel, stride, dilation = (data.draw(st.integers(1, 3)) for _ in range(3))
+    attributes: dict[str, Any] = {"strides": [stride, stride], "dilations": [dilation, dilation]}
+    if auto_pad == "NOTSET":
+        pads = [data.draw(st.integers(0, 2)) for _ in range(4)]
+        most = max(0, min(stride - 1, *pads[2:]))
+        attributes |= {"pads": pads, "output_padding": [data.draw(st.integers(0, most))] * 2}
+    else:
+        attributes |= {"auto_pad": auto_pad}
+    constants = {"w": weights(2, 3, kernel, kernel)}
+    made = one("ConvTranspose", (1, 2, 6, 5), inputs=("w",), constants=constants, between=False, **attributes)
+    known = Known(graph=view(made), settings=Settings(provider=MLP))
+    changed = rewrite(made, known, {"ConvTranspose": cropped_conv_transpose})
+    if changed is not None:
+        same(made, changed, within=1e-5)
+    else:
+        assert auto_pad != "NOTSET"
+
+
+def test_large_constants_are_not_computed_with() -> None:
+    made = one("Gemm", (1, 4), inputs=("b",), constants={"b": weights(4, 5)}, alpha=2.0)
+    made.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros((4, 1 << 21), np.float32), "b"))
+    known = Known(graph=view(made), settings=Settings(provider=NNAPI))
+    assert rewrite(made, known, {"Gemm": plain_gemm}) is None

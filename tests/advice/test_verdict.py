@@ -1,0 +1,66 @@
+"""The documentation's guidance as a table."""
+
+import pytest
+
+from pipeline.advice.answer import Choice, Standing, gain_of
+from pipeline.advice.verdict import improves, perfect, verdict
+from pipeline.partition.answer import Provider
+
+NNAPI, XNNPACK = Provider.NNAPI, Provider.XNNPACK
+
+
+def stand(claimed: int, partitions: int, *, nodes: int = 100, load_error: str | None = None) -> Standing:
+    return Standing(nodes=nodes, claimed=claimed, partitions=partitions, load_error=load_error)
+
+
+@pytest.mark.parametrize(
+    ("standing", "provider", "choice", "reason"),
+    [
+        (stand(100, 1), NNAPI, Choice.USE, "one partition"),
+        (stand(76, 1), NNAPI, Choice.USE, "76 %"),
+        (stand(75, 1), NNAPI, Choice.MEASURE, "the rest waits"),
+        (stand(50, 1), NNAPI, Choice.CPU, "50 %"),
+        (stand(90, 2), NNAPI, Choice.MEASURE, "2 partitions"),
+        (stand(75, 2), NNAPI, Choice.CPU, "75 %"),
+        (stand(99, 3), NNAPI, Choice.CPU, "3 partitions"),
+        (stand(0, 0), NNAPI, Choice.CPU, "takes no node"),
+        (stand(0, 0, nodes=0), NNAPI, Choice.CPU, "takes no node"),
+        (stand(100, 1, load_error="no"), NNAPI, Choice.CPU, "cannot be made"),
+        (stand(90, 30), XNNPACK, Choice.MEASURE, "kernels for 90 %"),
+        (stand(50, 1), XNNPACK, Choice.CPU, "50 %"),
+    ],
+)
+def test_verdicts(standing: Standing, provider: Provider, choice: Choice, reason: str) -> None:
+    given = verdict(standing, provider)
+    assert given.choice is choice
+    assert reason in given.reason
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "provider", "better"),
+    [
+        (stand(100, 1), stand(80, 6), NNAPI, True),
+        (stand(80, 6), stand(100, 1), NNAPI, False),
+        (stand(80, 6), stand(80, 6), NNAPI, False),
+        (stand(80, 5), stand(80, 6), NNAPI, True),
+        (stand(81, 6), stand(80, 6), NNAPI, True),
+        (stand(90, 7), stand(80, 6), NNAPI, False),
+        (stand(60, 5), stand(80, 6), NNAPI, False),
+        (stand(10, 5), stand(0, 0), NNAPI, True),
+        (stand(0, 0), stand(10, 5), NNAPI, False),
+        (stand(10, 3), stand(100, 1, load_error="no"), NNAPI, True),
+        (stand(100, 1, load_error="no"), stand(10, 3), NNAPI, False),
+        (stand(60, 60), stand(50, 50), XNNPACK, True),
+    ],
+)
+def test_what_is_better(after: Standing, before: Standing, provider: Provider, better: bool) -> None:
+    assert improves(after, before, provider) is better
+
+
+def test_perfect_and_gain_in_words() -> None:
+    assert perfect(stand(100, 1))
+    assert not perfect(stand(100, 2))
+    assert not perfect(stand(100, 1, load_error="no"))
+    assert gain_of(stand(80, 6), stand(100, 1), NNAPI) == "partitions 6 → 1, coverage 80 → 100 %"
+    assert gain_of(stand(80, 6), stand(100, 1), XNNPACK) == "coverage 80 → 100 %"
+    assert gain_of(stand(80, 6, load_error="no"), stand(80, 6), NNAPI).endswith("loads on the phone")
