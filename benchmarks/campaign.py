@@ -1,6 +1,6 @@
 """What a campaign adds to its runs: on one device, and with 1 to 200 at once that only sleep.
 
-The devices that sleep take 5 s a run, as a phone does with a model of usual size; the ideal is that any number of them takes as long as one.
+The devices that sleep take 5 s a run, as a phone does; the ideal is that any number of them takes as long as one.
 `added` is the time of a run on this computer beyond what the probe spent on loading and on inferences.
 """
 

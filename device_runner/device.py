@@ -4,10 +4,10 @@ import importlib
 from collections.abc import Callable
 from enum import StrEnum
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 from device_runner.errors import SpecError
-from device_runner.result import RunResult, Struct
+from device_runner.result import Conditions, RunResult, Struct
 from device_runner.spec import RunSpec
 
 
@@ -70,6 +70,21 @@ class Device(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+@runtime_checkable
+class Conditioned(Protocol):
+    """A device with heat, a battery, and settings that can be changed for runs."""
+
+    @property
+    def name(self) -> str:
+        """How configs and results call it."""
+
+    def conditions(self) -> Conditions:
+        """State of it now, or some seconds ago; raises RunnerError when it does not answer."""
+
+    def arrange(self, *, fixed_performance: bool, screen_on: bool) -> list[str]:
+        """Set what is wanted until it is closed; what it cannot do, in words. Raises nothing."""
 
 
 OPENERS: dict[str, str] = {

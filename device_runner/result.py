@@ -83,6 +83,8 @@ class Conditions(Struct, frozen=True, kw_only=True):
     battery_celsius: float | None = None
     charging: bool | None = None
     screen_on: bool | None = None
+    fixed_performance: bool | None = None
+    """Whether we had set Android's fixed performance mode."""
     cpu_mhz: tuple[int, ...] = ()
 
 

@@ -131,6 +131,25 @@ class MeasureConfig(Table, frozen=True, kw_only=True):
     """The run that others are compared with, as `VARIANT` or `VARIANT/PROVIDER`; the first by default."""
 
 
+class ConditionsConfig(Table, frozen=True, kw_only=True):
+    """In which state of a phone runs start. What a device does not tell (a computer: nothing) counts as good."""
+
+    max_thermal_status: Annotated[int, Meta(ge=0, le=6)] = 0
+    """Highest thermal status: 0 none, 1 light, 2 moderate (clocks fall), to 6 shutdown. Told from API 29 on."""
+    max_battery_celsius: Annotated[float, Meta(gt=0, lt=100)] | None = None
+    """Highest temperature of the battery, for phones that tell no thermal status."""
+    min_battery_percent: Annotated[int, Meta(ge=0, le=100)] = 20
+    """Lowest charge of the battery."""
+    charging: bool | None = None
+    """true: only while it charges; false: only while it does not; either way by default, and marked."""
+    keep_screen_on: bool = False
+    """Keep the screen on during the campaign."""
+    stable: bool = False
+    """Android's fixed performance mode (API 30) during the campaign: slower, and less apart from run to run."""
+    wait_seconds: Seconds = 600.0
+    """How long a device may take to come into this state before it is left alone."""
+
+
 class CheckConfig(Table, frozen=True, kw_only=True):
     """How far an artifact's outputs may be from the original model's; defaults by element type are in the guide."""
 
@@ -168,6 +187,8 @@ class Config(Table, frozen=True, kw_only=True):
     """Where to run: local, adb:SERIAL, adb:* for every ready phone."""
     measure: MeasureConfig = MeasureConfig()
     """How long and how often to measure."""
+    conditions: ConditionsConfig = ConditionsConfig()
+    """In which state of a phone runs start."""
     check: CheckConfig = CheckConfig()
     """How far outputs may differ."""
     output: OutputConfig = OutputConfig()
@@ -181,6 +202,7 @@ TABLES: dict[str, type[Table]] = {
     "[variants]": VariantsConfig,
     "[[runs]]": RunConfig,
     "[measure]": MeasureConfig,
+    "[conditions]": ConditionsConfig,
     "[check]": CheckConfig,
     "[output]": OutputConfig,
 }

@@ -14,11 +14,12 @@ from typing import Any
 
 import msgspec
 
-from device_runner.device import Device
+from device_runner.device import Conditioned, Device
 from device_runner.result import FailureKind, RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign import Inputs, Lane, lane_id, order_of_round, spec_id, spec_of
-from pipeline.config import MeasureConfig
+from pipeline.conditions import arrange, wait_until_fit
+from pipeline.config import ConditionsConfig, MeasureConfig
 from pipeline.store import REPEATED, RunRecord, Store
 from pipeline.summary import OutputCheck
 
@@ -51,6 +52,7 @@ class Plan:
     judge: Callable[[Lane, RunResult], tuple[OutputCheck, ...]]
     predictions: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """Lane id to what is expected of it."""
+    conditions: ConditionsConfig = field(default_factory=ConditionsConfig)
     pauses_seconds: Sequence[float] = PAUSES_SECONDS
 
 
@@ -108,16 +110,22 @@ class _Worker:
             raise
 
     def _rounds(self) -> Left | None:
+        if isinstance(self.device, Conditioned):
+            arrange(self.device, self.plan.conditions)
         for number in range(self.plan.measure.rounds):
             for lane in order_of_round(self.lanes, number):
-                if self.stop.is_set():
-                    return Left(device=self.device.name, reason="interrupted")
                 if lane_id(lane) in self.given_up or (spec_id(lane, number), number) in self.finished:
                     continue
-                failure = self._run_one(lane, number)
-                if failure:
-                    return Left(device=self.device.name, reason=failure)
+                reason = self._unfit() or ("interrupted" if self.stop.is_set() else self._run_one(lane, number))
+                if reason:
+                    return Left(device=self.device.name, reason=reason)
         return None
+
+    def _unfit(self) -> str:
+        """Wait for the conditions; why the device is to be left alone, or ""."""
+        if isinstance(self.device, Conditioned):
+            return wait_until_fit(self.device, self.plan.conditions, self.stop)
+        return ""
 
     def _run_one(self, lane: Lane, number: int) -> str:
         """Run one spec and store what it gave; the reason when the device must be left alone, else ""."""

@@ -11,12 +11,13 @@ from device_runner.device import DeviceFacts
 from device_runner.result import Failure, FailureKind, RunResult, Status, utc_now, without_measurement
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign import Inputs, Lane
-from pipeline.config import MeasureConfig
+from pipeline.config import ConditionsConfig, MeasureConfig
 from pipeline.measure import Plan
 from pipeline.store import CampaignRecord, Store
 from pipeline.variant import Artifact, Level, Variant
 
 CAMPAIGN = CampaignRecord(id="c1", name="told", created_at="2026-01-01T00:00:00.000Z")
+DEFAULT_CONDITIONS = ConditionsConfig()
 
 
 def latencies_of(device: str, spec_id: str) -> tuple[int, ...]:
@@ -79,12 +80,13 @@ def lanes_of(devices: Iterable[str], count: int) -> list[Lane]:
     return [Lane(device=device, artifact=artifact, options=one) for device in devices for one in options]
 
 
-def plan_of(lanes: list[Lane], rounds: int) -> Plan:
+def plan_of(lanes: list[Lane], rounds: int, conditions: ConditionsConfig = DEFAULT_CONDITIONS) -> Plan:
     """A plan whose tries follow each other at once."""
     return Plan(
         campaign=CAMPAIGN.id,
         lanes=lanes,
         measure=MeasureConfig(rounds=rounds),
+        conditions=conditions,
         artifacts=Path("artifacts"),
         inputs={"m": Inputs(dimensions={})},
         libraries={},

@@ -27,6 +27,14 @@ from device_runner.adb.link import (
     server_at,
 )
 from device_runner.adb.quote import script
+from device_runner.adb.settings import (
+    FIRST_FIXED_PERFORMANCE_API,
+    FIXED_PERFORMANCE,
+    SCREEN_ON,
+    hold,
+    restore,
+    restore_quietly,
+)
 from device_runner.adb.store import SLOWEST_BYTES_PER_SECOND, NoSpace, Store
 from device_runner.device import DeviceFacts, Readiness
 from device_runner.errors import MissingError, RunnerError
@@ -144,6 +152,7 @@ class AdbDevice:
         self._folder = f"{root}/run-{secrets.token_hex(8)}"
         self._facts: DeviceFacts | None = None
         self._lost = False
+        self._held: list[str] = []
         self._conditions = Conditions()
         self._conditions_at = -CONDITIONS_AGE_SECONDS
         self._lease: BinaryIO = take_lease(f"{link.server} {link.serial}", self.name)
@@ -154,6 +163,37 @@ class AdbDevice:
             return self._known_facts()
         except LinkError as error:
             raise MissingError(f"{self.name} does not answer", why=str(error), remedy="check its cable") from error
+
+    def conditions(self) -> Conditions:
+        """State of it, some seconds old at most; raises MissingError when it does not answer."""
+        try:
+            return self._current_conditions()
+        except LinkError as error:
+            raise MissingError(f"{self.name} does not answer", why=str(error), remedy="check its cable") from error
+
+    def arrange(self, *, fixed_performance: bool, screen_on: bool) -> list[str]:
+        """Set Android's fixed performance mode and keep the screen on, until it is closed; what it cannot do."""
+        refused = []
+        try:
+            api_level = self._known_facts().api_level
+            if fixed_performance and api_level < FIRST_FIXED_PERFORMANCE_API:
+                refused.append(f"no fixed performance mode: it needs API {FIRST_FIXED_PERFORMANCE_API}")
+            elif fixed_performance:
+                refused.append(self._hold(FIXED_PERFORMANCE, "no fixed performance mode"))
+            if screen_on:
+                refused.append(self._hold(SCREEN_ON, "the screen is not kept on"))
+        except LinkError as error:
+            refused.append(f"settings are as they were: {error}")
+        return [reason for reason in refused if reason]
+
+    def _hold(self, text: str, otherwise: str) -> str:
+        """Change a setting; "" or what that means that the device refuses."""
+        self._conditions_at = -CONDITIONS_AGE_SECONDS
+        self._held.append(text)
+        said = hold(self.link, self._root, text)
+        if said:
+            self._held.remove(text)
+        return f"{otherwise}: {said}" if said else ""
 
     @property
     def pushed_bytes(self) -> int:
@@ -169,7 +209,9 @@ class AdbDevice:
             return without_measurement(spec, self.name, failure_of(error, LINK_KINDS))
 
     def close(self) -> None:
-        """Remove the run folder and give the device back."""
+        """Restore its settings, remove the run folder and give the device back."""
+        if self._held:
+            restore_quietly(self.link, self._root)
         with contextlib.suppress(LinkError, RunnerError):
             self.link.shell(script('rm -rf "$1"', self._folder), seconds=5.0)
         self._lease.close()
@@ -242,6 +284,7 @@ class AdbDevice:
 
     def _known_facts(self) -> DeviceFacts:
         if self._facts is None:
+            restore(self.link, self._root)
             self._facts = read_facts(self.link, self.name, self._root)
         return self._facts
 
@@ -253,13 +296,16 @@ class AdbDevice:
         if before and (facts.fingerprint, facts.model, facts.abis) != (before.fingerprint, before.model, before.abis):
             raise LinkError(f"another device answers: {facts.model} {facts.fingerprint}, not {before.model}")
         self._store.forget()
+        for text in self._held:
+            hold(self.link, self._root, text)
         self._lost = False
         self._facts = facts
         return facts
 
     def _current_conditions(self) -> Conditions:
         if time.monotonic() - self._conditions_at >= CONDITIONS_AGE_SECONDS:
-            self._conditions = read_conditions(self.link)
+            fixed = FIXED_PERFORMANCE in self._held if self._held else None
+            self._conditions = msgspec.structs.replace(read_conditions(self.link), fixed_performance=fixed)
             self._conditions_at = time.monotonic()
         return self._conditions
 

@@ -174,6 +174,7 @@ class _Job:
             campaign=campaign,
             lanes=lanes,
             measure=self.config.measure,
+            conditions=self.config.conditions,
             artifacts=self.folder / ARTIFACTS,
             inputs=inputs,
             libraries=dict.fromkeys(field.devices, self.options.library),

@@ -1,0 +1,101 @@
+"""Runs start on devices that are as the config wants them, wait for those that become so, and leave the others."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from told_devices import CAMPAIGN, ToldDevice, lanes_of, plan_of
+
+from device_runner.device import Conditioned
+from device_runner.errors import MissingError
+from device_runner.result import Conditions
+from pipeline.conditions import unfit, wait_until_fit
+from pipeline.config import ConditionsConfig
+from pipeline.measure import measure
+from pipeline.store import open_store
+
+DEFAULT = ConditionsConfig()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "now", "told"),
+    [
+        (DEFAULT, Conditions(), ""),
+        (DEFAULT, Conditions(thermal_status=1), "thermal status 1"),
+        (ConditionsConfig(max_thermal_status=1), Conditions(thermal_status=1), ""),
+        (DEFAULT, Conditions(battery_percent=19), "battery at 19 %"),
+        (DEFAULT, Conditions(battery_percent=20, battery_celsius=60.0), ""),
+        (ConditionsConfig(max_battery_celsius=38.5), Conditions(battery_celsius=39.0), "39 °C, at most 38.5"),
+        (ConditionsConfig(charging=True), Conditions(charging=False), "plug it in"),
+        (ConditionsConfig(charging=False), Conditions(charging=True), "unplug it"),
+        (ConditionsConfig(charging=False), Conditions(), ""),
+    ],
+)
+def test_rules(wanted: ConditionsConfig, now: Conditions, told: str) -> None:
+    reasons = unfit(wanted, now)
+    assert told in "".join(reasons)
+    assert len(reasons) == bool(told)
+
+
+class Warm(ToldDevice):
+    """A device with conditions, one of those given at each question, the last for ever."""
+
+    def __init__(self, name: str, *, states: list[Conditions]) -> None:
+        super().__init__(name)
+        self.states = states
+        self.asked: dict[str, bool] = {}
+
+    def conditions(self) -> Conditions:
+        return self.states.pop(0) if len(self.states) > 1 else self.states[0]
+
+    def arrange(self, *, fixed_performance: bool, screen_on: bool) -> list[str]:
+        self.asked = {"stable": fixed_performance, "screen": screen_on}
+        return ["no such mode"]
+
+
+HOT, COOL = Conditions(thermal_status=3), Conditions(thermal_status=0)
+
+
+def test_it_waits_until_the_device_has_cooled_down() -> None:
+    device = Warm("w", states=[HOT, HOT, COOL])
+    assert isinstance(device, Conditioned)
+    assert wait_until_fit(device, DEFAULT, threading.Event(), poll_seconds=0.001) == ""
+    assert device.states == [COOL]
+
+
+def test_it_does_not_wait_for_ever() -> None:
+    reason = wait_until_fit(
+        Warm("w", states=[HOT]), ConditionsConfig(wait_seconds=0.01), threading.Event(), poll_seconds=0.001
+    )
+    assert "not fit for runs within 0.01 s: thermal status 3, at most 0" in reason
+
+
+def interrupt(stop: threading.Event) -> Conditions:
+    stop.set()
+    return HOT
+
+
+def silent(_: threading.Event) -> Conditions:
+    raise MissingError("it does not answer")
+
+
+@pytest.mark.parametrize("answer", [interrupt, silent])
+def test_ctrl_c_and_silence_end_the_wait(
+    answer: Callable[[threading.Event], Conditions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, stop = Warm("w", states=[HOT]), threading.Event()
+    monkeypatch.setattr(device, "conditions", lambda: answer(stop))
+    assert wait_until_fit(device, DEFAULT, stop, poll_seconds=60.0) == ""
+
+
+def test_a_campaign_leaves_a_device_that_stays_hot_and_arranges_the_others(tmp_path: Path) -> None:
+    hot, cool = Warm("hot", states=[HOT]), Warm("cool", states=[COOL])
+    plan = plan_of(lanes_of(["hot", "cool"], 2), 1, ConditionsConfig(stable=True, wait_seconds=0.001))
+    with open_store(f"sqlite:///{tmp_path / 'results.sqlite'}") as store:
+        store.start(CAMPAIGN)
+        (left,) = measure(plan, {"hot": hot, "cool": cool}, store, tmp_path)
+        assert {run.result.device for run in store.runs(CAMPAIGN.id)} == {"cool"}
+    assert left.device == "hot"
+    assert "thermal status 3" in left.reason
+    assert cool.asked == {"stable": True, "screen": False}
