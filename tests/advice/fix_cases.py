@@ -29,6 +29,14 @@ def weights(*shape: int) -> Any:
     return RANDOM.standard_normal(shape).astype(np.float32)
 
 
+def f32(*numbers: float) -> Any:
+    return np.array(numbers, np.float32)
+
+
+def i64(*numbers: int) -> Any:
+    return np.array(numbers, np.int64)
+
+
 def one(
     op_type: str,
     dims: Dims = (1, 4, 6, 6),
@@ -55,7 +63,7 @@ def overridable(made: Model) -> Model:
 
 def clip_of_computed_bounds() -> Model:
     nodes = [
-        helper.make_node("Constant", [], ["five"], value=numpy_helper.from_array(np.array([5], np.int64))),
+        helper.make_node("Constant", [], ["five"], value=numpy_helper.from_array(i64(5))),
         helper.make_node("Cast", ["five"], ["wide"], to=TensorProto.FLOAT),
         helper.make_node("Squeeze", ["wide"], ["high"]),
         helper.make_node("Clip", ["x", "low", "high"], ["b"]),
@@ -77,7 +85,7 @@ def half() -> Model:
 
 def mean_twice() -> Model:
     """ReduceMean whose axes CoreML's NeuralNetwork takes for none at all, with the attribute set."""
-    axes = numpy_helper.from_array(np.array([2, 3], np.int64), "axes")
+    axes = numpy_helper.from_array(i64(2, 3), "axes")
     made = one("ReduceMean", opset=18, inputs=("axes",), noop_with_empty_axes=1)
     made.graph.initializer.append(axes)
     return made
@@ -125,8 +133,8 @@ CASES: tuple[tuple[str, Provider, Make], ...] = (
     ("pad-as-concat", NN, reflect),
     ("pad-as-concat", NNAPI, lambda: reflect(mode="edge")),
     ("pad-as-concat", MLP, lambda: reflect(pads=(0, 1, 0, 2, 0, 0, 3, 0), mode="constant")),
-    ("equal-resize", NNAPI, lambda: one("Resize", inputs=("", "s"), constants={"s": np.array([1, 1, 3, 2], np.float32)})),
-    ("equal-resize", MLP, lambda: one("Resize", inputs=("", "s"), constants={"s": np.array([1, 1, 2, 4], np.float32)},
+    ("equal-resize", NNAPI, lambda: one("Resize", inputs=("", "s"), constants={"s": f32(1, 1, 3, 2)})),
+    ("equal-resize", MLP, lambda: one("Resize", inputs=("", "s"), constants={"s": f32(1, 1, 2, 4)},
                                       coordinate_transformation_mode="half_pixel_symmetric", opset=19)),
     ("plain-gemm", NNAPI, lambda: one("Gemm", (3, 4), inputs=("b", "c"), alpha=0.5, beta=2.0, transB=1,
                                       constants={"b": weights(5, 4), "c": weights(1)})),

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner, Result
-from fix_cases import MLP, NN, NNAPI, Model, outputs, weights
+from fix_cases import MLP, NN, NNAPI, Model, i64, outputs, weights
 from onnx import TensorProto, helper, numpy_helper
 from partition_samples import chain, model, value
 
@@ -45,7 +45,7 @@ def padded(count: int) -> Model:
             helper.make_node("Conv", [f"p{number}", "w"], [f"c{number}"]),
             helper.make_node("Relu", [f"c{number}"], [f"x{number + 1}"]),
         ]
-    constants = {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64), "w": weights(4, 4, 3, 3)}
+    constants = {"pads": i64(0, 0, 1, 1, 0, 0, 1, 1), "w": weights(4, 4, 3, 3)}
     return model(nodes, [value("x", (1, 4, 8, 9))], [f"x{count}"], constants)
 
 
@@ -62,7 +62,7 @@ def open_mnist(folder: Path) -> Path:
         node for node in made.graph.node if node.op_type == "Reshape" and node.input[0] not in _constants(made)
     ]
     (shape,) = [tensor for tensor in made.graph.initializer if tensor.name == reshape.input[1]]
-    shape.CopyFrom(numpy_helper.from_array(np.array([-1, 256], np.int64), shape.name))
+    shape.CopyFrom(numpy_helper.from_array(i64(-1, 256), shape.name))
     path = folder / "open.onnx"
     onnx.save(made, path)
     return path

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fix_cases import CASES, MLP, NN, NNAPI, Make, Model, one, outputs, reflect, start, tried, weights
+from fix_cases import CASES, MLP, NN, NNAPI, Make, Model, f32, i64, one, outputs, reflect, start, tried, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
@@ -65,15 +65,15 @@ def test_operators_of_other_domains_are_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "provider", "make"),
     [
-        ("equal-resize", NNAPI, lambda: one("Resize", inputs=("", "s"), constants={"s": np.array([1, 1, 1.5, 2], np.float32)})),
-        ("equal-resize", NNAPI, lambda: one("Resize", inputs=("", "s"), constants={"s": np.array([1, 1, 2, 2], np.float32)},
+        ("equal-resize", NNAPI, lambda: one("Resize", inputs=("", "s"), constants={"s": f32(1, 1, 1.5, 2)})),
+        ("equal-resize", NNAPI, lambda: one("Resize", inputs=("", "s"), constants={"s": f32(1, 1, 2, 2)},
                                             mode="cubic")),
-        ("equal-resize", NNAPI, lambda: one("Resize", inputs=("", "s"), constants={"s": np.array([1, 1, 2, 2], np.float32)},
+        ("equal-resize", NNAPI, lambda: one("Resize", inputs=("", "s"), constants={"s": f32(1, 1, 2, 2)},
                                             nearest_mode="ceil")),
         ("pad-as-concat", MLP, lambda: reflect(pads=(0, 0, -1, 0, 0, 0, 0, 0))),
         ("pad-as-concat", MLP, lambda: reflect(dims=("n", 2, "h", 6), mode="edge")),
         ("activations", NNAPI, lambda: one("Gelu", opset=20)),
-        ("gather-i32", NNAPI, lambda: one("Gather", (5, 3), inputs=("i",), constants={"i": np.array([1, 0], np.int64)})),
+        ("gather-i32", NNAPI, lambda: one("Gather", (5, 3), inputs=("i",), constants={"i": i64(1, 0)})),
         ("f32", NNAPI, lambda: one("Relu")),
     ],
 )  # fmt: skip
@@ -129,7 +129,7 @@ def test_resize_modes_are_equal(
     factors: tuple[int, int], sizes: tuple[int, int], rounding: str, positions: str, by_size: bool
 ) -> None:
     grown = [1, 2, sizes[0] * factors[0], sizes[1] * factors[1]]
-    constants = {"s": np.array(grown, np.int64)} if by_size else {"s": np.array([1, 1, *factors], np.float32)}
+    constants = {"s": np.array(grown, np.int64)} if by_size else {"s": f32(1, 1, *factors)}
     made = one(
         "Resize", (1, 2, *sizes), opset=19, inputs=("", "", "s") if by_size else ("", "s"), constants=constants,
         nearest_mode=rounding, coordinate_transformation_mode=positions, between=False,
