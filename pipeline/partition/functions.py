@@ -20,7 +20,7 @@ Body = Callable[["NodeProto"], "FunctionProto | None"]
 """The function behind a node, None when the node stays."""
 
 
-def inline_local(model: "ModelProto", protected: Collection[str] = ()) -> "ModelProto":
+def inline_local(model: "ModelProto", protected: Collection[str] = (), names: FreshNames | None = None) -> "ModelProto":
     """A copy of the model with calls of model-local functions replaced by their bodies, until none is left.
 
     `protected` names calls, by their first output, that a provider claims as they stand. ModelError when the model
@@ -36,7 +36,7 @@ def inline_local(model: "ModelProto", protected: Collection[str] = ()) -> "Model
             return None
         return functions.get(_key(node))
 
-    return inline(model, body)
+    return inline(model, body, names)
 
 
 def _refuse_circles(functions: "Mapping[tuple[str, str, str], FunctionProto]") -> None:
@@ -68,10 +68,10 @@ def _key(node: "NodeProto") -> tuple[str, str, str]:
     return _domain(node.domain), node.op_type, node.overload
 
 
-def inline(model: "ModelProto", body: Body) -> "ModelProto":
+def inline(model: "ModelProto", body: Body, names: FreshNames | None = None) -> "ModelProto":
     """A copy of the model in which every node with a body is replaced by it, again and again; in nested graphs too.
 
-    The same model when no node has a body.
+    The same model when no node has a body. `names` is the main graph's counter where inlining goes on after this.
     """
     import onnx
 
@@ -79,8 +79,12 @@ def inline(model: "ModelProto", body: Body) -> "ModelProto":
         return model
     result = onnx.ModelProto()
     result.CopyFrom(model)
+    own = names or FreshNames()
     while True:
-        growth = sum(_inline_graph(result, graph, body) for graph in _graphs(result.graph))
+        growth = sum(
+            _inline_graph(result, graph, body, own if graph is result.graph else FreshNames())
+            for graph in _graphs(result.graph)
+        )
         if not growth:
             return result
         if sum(len(graph.node) for graph in _graphs(result.graph)) > MAX_NODES:
@@ -97,12 +101,12 @@ def _graphs(graph: "GraphProto") -> Iterator["GraphProto"]:
     return subgraphs(graph)
 
 
-def _inline_graph(model: "ModelProto", graph: "GraphProto", body: Body) -> int:
+def _inline_graph(model: "ModelProto", graph: "GraphProto", body: Body, fresh: FreshNames) -> int:
     """Inline the calls of one graph, once each; how many there were. New nodes go to the end, as in ONNX Runtime."""
     calls = [(node, function) for node in graph.node if (function := body(node)) is not None]
     if not calls:
         return 0
-    fresh, taken = FreshNames(), {node.name for node in graph.node}
+    taken = {node.name for node in graph.node}
     added: list[NodeProto] = []
     for call, function in calls:
         prefix = fresh.take(f"_inlfunc_{call.op_type}", taken)

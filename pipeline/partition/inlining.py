@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.partition.answer import Settings
 from pipeline.partition.claim import PROVIDERS, claim
+from pipeline.partition.fresh import FreshNames
 from pipeline.partition.functions import inline, inline_local
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.kernels import NEVER, NOT_F16, is_inlined, schema_function
@@ -28,9 +29,10 @@ def before_partitioning(model: "ModelProto", view: View, settings: Settings) -> 
     protected: Collection[str] = ()
     if any(function.name in table for function in model.functions):
         protected = _claimed_outputs(view(model), settings)
-    model = inline_local(model, protected)
+    names = FreshNames()
+    model = inline_local(model, protected, names)
     graph = view(model)
-    return without_functions(model, graph, _claimed_outputs(graph, settings))
+    return without_functions(model, graph, _claimed_outputs(graph, settings), names)
 
 
 def _claimed_outputs(graph: Graph, settings: Settings) -> frozenset[str]:
@@ -38,10 +40,12 @@ def _claimed_outputs(graph: Graph, settings: Settings) -> frozenset[str]:
     return frozenset(node.first_output for group in found.groups for node in group)
 
 
-def without_functions(model: "ModelProto", graph: Graph, claimed: Collection[str]) -> "ModelProto":
+def without_functions(
+    model: "ModelProto", graph: Graph, claimed: Collection[str], names: FreshNames | None = None
+) -> "ModelProto":
     """The model with the schema functions inlined that are not claimed and that the CPU cannot run.
 
-    `claimed` are first outputs.
+    `claimed` are first outputs, `names` the counter of an earlier inlining in the same graph.
     """
     imports = {("" if entry.domain == "ai.onnx" else entry.domain): entry.version for entry in model.opset_import}
     calls = {node.first_output for node in graph.nodes.values() if is_inlined(graph, node)} - set(claimed)
@@ -50,7 +54,7 @@ def without_functions(model: "ModelProto", graph: Graph, claimed: Collection[str
         called = next(iter(node.output), "") in calls and node.domain in ("", "ai.onnx")
         return schema_function(node, imports, graph) if called and _has_function(node) else None
 
-    return inline(model, body) if calls else model
+    return inline(model, body, names) if calls else model
 
 
 def _has_function(node: "NodeProto") -> bool:
