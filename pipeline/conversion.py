@@ -37,6 +37,7 @@ class ConversionOrder:
     processes: int
     aware: tuple[Settings, ...] = ()
     safe: bool = False
+    reference: str = ""
 
     def variants(self) -> tuple[Variant, ...]:
         """Every level in every style, or (of fixed style, from basic on) aware of the providers."""
@@ -129,6 +130,7 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder) -> ConversionRep
         platform=Platform(order.platform),
         aware=order.aware,
         safe=order.safe,
+        reference=order.reference,
         processes=order.processes,
     )
     artifacts = [artifact for one in converted for artifact in one.artifacts]
@@ -146,6 +148,7 @@ def convert_models(
     platform: Platform,
     aware: tuple[Settings, ...] = (),
     safe: bool = False,
+    reference: str = "",
     processes: int = 0,
     done: Callable[[Converted], None] = lambda _: None,
 ) -> tuple[Converted, ...]:
@@ -170,6 +173,7 @@ def convert_models(
                 fixed_dimensions=model.dimensions,
                 aware=aware,
                 safe=safe,
+                reference=reference,
             )
             pairs.append((model, request))
         by_stem = {model.name: model for model in models}

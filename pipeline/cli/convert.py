@@ -31,6 +31,10 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 )  # fmt: skip
 @provider_options
 @click.option("--safe", is_flag=True, help="Leave to the CPU what a provider claims and then cannot build.")
+@click.option(
+    "--reference", default="auto", metavar="auto|none|LIBRARY", show_default=True,
+    help="An Android library (AAR, .so or release) whose own NNAPI saves the files, instead of splicing them.",
+)  # fmt: skip
 @click.option("--ort-release", default="", metavar="X.Y", help="ONNX Runtime release that will run the artifacts.")
 @click.option(
     "--target-platform", type=click.Choice(["unspecified", "arm", "amd64"]), default="unspecified",
@@ -55,6 +59,7 @@ def convert(
     styles: tuple[str, ...],
     providers: tuple[str, ...],
     safe: bool,
+    reference: str,
     ort_release: str,
     target_platform: str,
     dimensions: dict[str, int],
@@ -80,6 +85,7 @@ def convert(
         levels=levels, styles=styles, release=ort_release, platform=target_platform, dimensions=dimensions,
         output=output, cache=cache, check=check, config=config, processes=jobs,
         aware=settings_of(providers, ort_release, answers), safe=safe,
+        reference="" if reference in ("auto", "none") else reference,
     )  # fmt: skip
     report = convert_paths(paths, order)
     if check:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pipeline.convert.genuine import genuine_parts
 from pipeline.convert.rules import SessionSettings, parse_release
 from pipeline.convert.steps import OrtParts, Workshop, optimize, to_parts
 from pipeline.onnx_model import LeanModel
@@ -39,6 +40,8 @@ class AwareOptimizer:
         ModelError when onnxruntime refuses the model, or the phone would when it asks a provider.
         """
         whole = self._whole(wish)
+        if wish.reference:
+            return genuine_parts(self.model, whole, settings, wish, self.shop)
         same = settings.level is Level.BASIC and _same_nodes(whole.model, self.basic)
         if not wish.safe and (same or not whole.out_of_reach):
             made, notes = plain(), whole.notes

@@ -152,18 +152,20 @@ class _Maker:
 
     def make(self, settings: SessionSettings, disk: Executor) -> tuple[Made, Path]:
         """The file of an optimization, somewhere on this disk. ModelError when onnxruntime refuses the model."""
-        key = cache_key(self.content, settings, self.wheel) if self.cache else ""
+        by_library = settings.aware is not None and settings.aware.reference  # which may change under its name
+        cache = None if by_library else self.cache
+        key = cache_key(self.content, settings, self.wheel) if cache else ""
         with self.clock("cache"):
-            found = self.cache.find(key) if self.cache else None
+            found = cache.find(key) if cache else None
         if found:
             self.reused += 1
             return found
         with self.clock("optimize"):
             parts = self.optimizer.parts(settings)
         made, path = self._write(parts, disk)
-        if self.cache:
+        if cache:
             with self.clock("cache"):
-                self.cache.keep(key, made, path)
+                cache.keep(key, made, path)
         return made, path
 
     def _write(self, parts: OrtParts, disk: Executor) -> tuple[Made, Path]:

@@ -15,6 +15,7 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
     Artifacts go to `output_folder` as `STEM.VARIANT.ort`. `work_folder` is a scratch folder on the same file system;
     the caller removes it whatever happens, so that a killed process leaves nothing. `cache_folder` empty: no cache.
     A provider without an entry in `aware` has its defaults. `safe` leaves to the CPU what cannot be built on the phone.
+    `reference` is a library whose own session saves the aware files.
     `release` is the ONNX Runtime release that will run the artifacts (`1.23`); empty: that of the installed wheel.
     """
 
@@ -29,6 +30,7 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
     fixed_dimensions: dict[str, int] = {}
     aware: tuple[Settings, ...] = ()
     safe: bool = False
+    reference: str = ""
 
     def wish(self, variant: Variant, release: tuple[int, int]) -> Wish | None:
         """Whose claims a variant keeps; None for one that is aware of no provider. ValueError for an unknown one."""
@@ -36,7 +38,7 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
         found = tuple(
             given.get(name) or Settings(provider=Provider(name), ort_release=release) for name in variant.providers
         )
-        return Wish(providers=found, safe=self.safe) if found else None
+        return Wish(providers=found, safe=self.safe, reference=self.reference) if found else None
 
 
 class VariantFailure(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,11 @@ AWARE = (Provider.NNAPI, Provider.COREML_NN, Provider.COREML_MLPROGRAM)
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """Providers with their settings; `safe` leaves to the CPU what a provider's model cannot be built with."""
+    """Providers with their settings; `safe` leaves to the CPU what a provider's model cannot be built with.
+
+    `reference` is a genuine library (a path or a release) whose own session is to save the file; empty: splice.
+    """
 
     providers: tuple[Settings, ...]
     safe: bool = False
+    reference: str = ""

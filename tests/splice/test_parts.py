@@ -128,8 +128,8 @@ def pairs(*, graph_output: bool, scale: float = 0.5) -> LeanModel:
     ]
     if not graph_output:
         nodes.append(helper.make_node("Flatten", ["r"], ["y"]))
-    weights = [numpy_helper.from_array(np.float32(n), name) for name, n in (("s", 0.5), ("t", scale))]
-    weights.append(numpy_helper.from_array(np.uint8(7), "z"))
+    weights = [numpy_helper.from_array(np.array(n, np.float32), name) for name, n in (("s", 0.5), ("t", scale))]
+    weights.append(numpy_helper.from_array(np.array(7, np.uint8), "z"))
     return lean(make(nodes, [value("x", [2, 2])], [value("y", [2, 2], TensorProto.UINT8)], weights))
 
 
