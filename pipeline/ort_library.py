@@ -38,6 +38,8 @@ from pipeline.errors import ConfigError, MissingError
 
 MIT = "MIT"
 FETCH_SECONDS = 600
+REASON = re.compile(r"(Could not [^(\n]*|\S+ was not found[^(\n]*|npm (?:error|ERR!) .*)")
+"""Where Maven or npm says why it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +196,7 @@ def _call(command: list[str], folder: str, what: str) -> None:
     except subprocess.TimeoutExpired as error:
         raise MissingError(f"{what} did not answer within {FETCH_SECONDS} seconds") from error
     if done.returncode:
-        said = re.search(r"(Could not [^(\n]*|\S+ was not found[^(\n]*|npm (?:error|ERR!) .*)", done.stdout + done.stderr)
+        said = REASON.search(done.stdout + done.stderr)
         raise MissingError(f"{what} gave none", why=said.group(1)[:300] if said else f"exit code {done.returncode}")
 
 
