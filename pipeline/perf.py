@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_runner.device import Device, open_device
+from device_runner.device import Device, DeviceFacts, open_device
 from device_runner.files import sha256
 from device_runner.options import impossible_here
 from device_runner.result import RunResult, Status, utc_now
@@ -14,9 +14,12 @@ from pipeline.campaign import options_name
 from pipeline.config import MeasureConfig
 from pipeline.errors import ConfigError, ExitCode
 from pipeline.job.record import host, versions
+from pipeline.profiling import profile_run
 from pipeline.progress import Progress
 from pipeline.report.model import CampaignReport, Skipped
-from pipeline.report.rows import Measured, make_rows
+from pipeline.report.profile import Profiled
+from pipeline.report.rows import Measured as MeasuredRow
+from pipeline.report.rows import make_rows
 from pipeline.store import RunRecord
 
 ALL_FILES = "files"
@@ -33,6 +36,16 @@ class PerfOrder:
     library: str | None
     dimensions: dict[str, int]
     measure: MeasureConfig
+    profiles: Path | None = None
+    """Where profiles of one more run of each file go; None wants none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The comparison of the files, and their profiles where these were asked for."""
+
+    report: CampaignReport
+    profiled: tuple[Profiled, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,7 +57,7 @@ class PerfLane:
     options: RunOptions
 
 
-def measure_files(order: PerfOrder, progress: Progress) -> CampaignReport:
+def measure_files(order: PerfOrder, progress: Progress) -> Measured:
     """Run every file with every set of options in alternating rounds of fresh processes."""
     for file in order.files:
         if not file.is_file():
@@ -64,8 +77,9 @@ def measure_files(order: PerfOrder, progress: Progress) -> CampaignReport:
             if failure
         ]
         records = _rounds(order, device, lanes, progress)
+        profiled = _profiles(order, device, facts, lanes, progress) if order.profiles else ()
         rows = make_rows(_measured(device.name, lanes, records), order.measure.margin_percent / 100)
-        return CampaignReport(
+        report = CampaignReport(
             name="perf",
             campaign=Path(work).name,
             created_at=utc_now(),
@@ -77,6 +91,20 @@ def measure_files(order: PerfOrder, progress: Progress) -> CampaignReport:
             skipped=(*skipped, *rows.skipped),
             failures=rows.failures,
         )
+    return Measured(report=report, profiled=profiled)
+
+
+def _profiles(
+    order: PerfOrder, device: Device, facts: DeviceFacts, lanes: Sequence[PerfLane], progress: Progress
+) -> tuple[Profiled, ...]:
+    """One more run of each lane with the profiler on: what it costs is not in the times that are compared."""
+    found = []
+    with progress.stage("profile", len(lanes)) as stage:
+        for lane in lanes:
+            stage.at(lane.name)
+            found.append(profile_run(device, facts, lane.name, _spec(order, lane, 0), Path(str(order.profiles))))
+            stage.done()
+    return tuple(found)
 
 
 def exit_code(report: CampaignReport) -> ExitCode:
@@ -125,9 +153,9 @@ def _record(lane: PerfLane, number: int, spec: RunSpec, result: RunResult) -> Ru
     return RunRecord(campaign="perf", round=number, model=ALL_FILES, variant=lane.name, spec=spec, result=result)
 
 
-def _measured(device: str, lanes: Sequence[PerfLane], records: dict[PerfLane, list[RunRecord]]) -> list[Measured]:
+def _measured(device: str, lanes: Sequence[PerfLane], records: dict[PerfLane, list[RunRecord]]) -> list[MeasuredRow]:
     return [
-        Measured(
+        MeasuredRow(
             device=device,
             model=ALL_FILES,
             variant=lane.name,

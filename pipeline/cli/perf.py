@@ -29,6 +29,10 @@ FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
     "--min-seconds", type=click.FloatRange(min=0, min_open=True), default=0.2, show_default=True,
     help="Seconds of inferences per process, at least.",
 )  # fmt: skip
+@click.option(
+    "--profile", "profiles", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help="Profile one more run of each file: times by operator, and a trace in DIR that opens in Perfetto.",
+)  # fmt: skip
 @json_option
 @click.pass_context
 def perf(
@@ -44,6 +48,7 @@ def perf(
     rounds: int,
     min_runs: int,
     min_seconds: float,
+    profiles: Path | None,
     json_to: str | None,
 ) -> None:
     """Measure .ort or .onnx files on a device with random inputs, and compare them with the first.
@@ -58,6 +63,7 @@ def perf(
     from pipeline.perf import PerfOrder, exit_code, measure_files
     from pipeline.progress import progress_for
     from pipeline.report import terminal
+    from pipeline.report.profile import show_profiles
 
     runs = [
         RunConfig(
@@ -75,10 +81,15 @@ def perf(
         library=library,
         dimensions=dimensions,
         measure=MeasureConfig(rounds=rounds, min_runs=min_runs, min_seconds=min_seconds),
+        profiles=profiles,
     )
-    report = measure_files(order, progress_for())
+    measured = measure_files(order, progress_for())
+    if profiles:
+        write_json(measured.profiled, str(profiles / "profiles.json"))
     if json_to:
-        write_json(report, json_to)
+        write_json(measured.report, json_to)
     if json_to != "-":
-        terminal.show(report, Console(highlight=False))
-    ctx.exit(exit_code(report))
+        console = Console(highlight=False)
+        terminal.show(measured.report, console)
+        show_profiles(measured.profiled, console)
+    ctx.exit(exit_code(measured.report))

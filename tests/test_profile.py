@@ -1,0 +1,73 @@
+"""Profiles: read from what ONNX Runtime writes, refused when broken, and shown by `ort-mobile perf --profile`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_runner.errors import RunnerError
+from device_runner.profile import CPU, read_profile
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
+NNAPI = "NnapiExecutionProvider"
+
+
+def node(name: str, operator: str, provider: str, ts: int, dur: int, index: str) -> dict[str, object]:
+    args = {"op_name": operator, "provider": provider, "node_index": index, "thread_scheduling_stats": ""}
+    return {"cat": "Node", "name": name, "ts": ts, "dur": dur, "args": args}
+
+
+def events() -> list[dict[str, object]]:
+    """Two inferences with two NNAPI partitions and an Add between; the first takes ten times as long."""
+    found: list[dict[str, object]] = [
+        {"cat": "Session", "name": "session_initialization", "ts": 0, "dur": 9, "args": {}}
+    ]
+    for start, slow in ((100, 10), (1000, 1)):
+        found += [
+            node("Nnapi_12_0_kernel_time", "Nnapi_12_0", NNAPI, start + 1, 30 * slow, "4"),
+            node("add_fence_before", "Add", CPU, start + 32, 5, "1"),
+            node("add_kernel_time", "Add", CPU, start + 32, 10 * slow, "1"),
+            node("Nnapi_12_1_kernel_time", "Nnapi_12_1", NNAPI, start + 43, 60 * slow, "5"),
+            {"cat": "Session", "name": "model_run", "ts": start, "dur": 110 * slow, "args": {"x": [1]}},
+        ]
+    return found
+
+
+def test_times_partitions_and_shares(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(json.dumps(events()))
+    profile = read_profile(tmp_path / "p.json")
+    assert profile.inferences == 1
+    assert profile.partitions == {NNAPI: 2}
+    assert [(row.operator, row.provider, row.nodes, row.nanoseconds) for row in profile.operators] == [
+        ("(partition)", NNAPI, 2, 90_000.0),
+        ("Add", CPU, 1, 10_000.0),
+    ]
+    assert [row.share for row in profile.operators] == [0.9, 0.1]
+
+
+@given(st.binary(max_size=200) | st.integers(0, 500).map(lambda size: json.dumps(events()).encode()[:size]))
+def test_what_is_no_profile_is_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "broken.json"
+    path.write_bytes(data)
+    with pytest.raises(RunnerError):
+        read_profile(path)
+
+
+def test_perf_profiles_on_request(tmp_path: Path) -> None:
+    from pipeline.cli.perf import perf
+
+    arguments = [str(EXAMPLE), "--rounds", "1", "--min-runs", "3", "--min-seconds", "0.001", "--profile", str(tmp_path)]
+    ended = CliRunner().invoke(perf, arguments, catch_exceptions=False)
+    assert ended.exit_code == 0, ended.output
+    (told,) = json.loads((tmp_path / "profiles.json").read_text())
+    trace = json.loads(Path(told["file"]).read_text())
+    assert {"cat", "name", "ph", "ts", "dur", "pid", "tid"} <= set(trace[-1])  # what Perfetto reads
+    operators = {row["operator"]: row for row in told["profile"]["operators"]}
+    assert operators["MaxPool"]["nodes"] == 2
+    assert sum(row["share"] for row in operators.values()) == pytest.approx(1.0)
+    assert told["profile"]["partitions"] == {}
+    assert "Profile of mnist.onnx, cpu" in ended.output
+    assert told["file"] in ended.output
