@@ -211,7 +211,8 @@ def unbuildable() -> onnx.ModelProto:
         helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
     ]
     weights = [
-        numpy_helper.from_array(np.array(0.5, np.float32), "scale"), numpy_helper.from_array(np.array(3, np.uint8), "zero")
+        numpy_helper.from_array(np.array(0.5, np.float32), "scale"),
+        numpy_helper.from_array(np.array(3, np.uint8), "zero"),
     ]  # fmt: skip
     inputs = [value(name, [1, 4, 6, 6], TensorProto.UINT8) for name in ("x", "x1")]
     return make(nodes, inputs, [value("y", [1, 8, 6, 6])], weights)

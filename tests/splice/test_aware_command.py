@@ -1,0 +1,77 @@
+"""`ort-mobile convert --ep`: options as for `partition`, what is made, what is told."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from onnx_samples import save
+from test_splicing import digits, unbuildable
+
+from pipeline.cli.main import cli
+from pipeline.errors import ConfigError
+from pipeline.ort_library import get_library
+
+
+def convert(tmp_path: Path, *options: str) -> tuple[Result, list[dict[str, object]]]:
+    """Run the command on a small network; its result and the rows of its JSON."""
+    path = save(digits(), tmp_path / "digits.onnx")
+    answer = tmp_path / "answer.json"
+    command = ["convert", str(path), "--output", str(tmp_path / "out"), "--json", str(answer), *options]
+    result = CliRunner().invoke(cli, command)
+    return result, json.loads(answer.read_text())["artifacts"] if answer.exists() else []
+
+
+def test_levels_of_one_provider(tmp_path: Path) -> None:
+    result, rows = convert(tmp_path, "--ep", "nnapi", "--level", "none,basic,extended,all", "--api-level", "30")
+    assert result.exit_code == 0, result.output
+    assert [row["variant"] for row in rows] == [
+        "none-fixed", "basic-fixed-nnapi", "extended-fixed-nnapi", "all-fixed-nnapi",
+    ]  # fmt: skip
+    assert [row["claimed"] for row in rows] == [{}, *[{"nnapi": 8}] * 3]
+    assert "com.microsoft:FusedConv" not in rows[2]["operators"]  # type: ignore[operator] # a mapping in JSON
+
+
+def test_options_of_the_provider_count(tmp_path: Path) -> None:
+    _, rows = convert(tmp_path, "--ep", "nnapi", "--level", "extended", "--stop-ops", "Conv")
+    assert rows[0]["claimed"] == {"nnapi": 0}
+    assert "com.microsoft:FusedConv" in rows[0]["operators"]  # type: ignore[operator] # a mapping in JSON
+
+
+def test_an_option_that_the_provider_would_refuse_is_a_usage_error(tmp_path: Path) -> None:
+    result, rows = convert(tmp_path, "--ep", "coreml-nn", "--coreml-options", "EnableOnSubgraph=1")
+    assert rows == []
+    assert isinstance(result.exception, ConfigError)
+    assert result.exception.remedy == "did you mean EnableOnSubgraphs?"
+
+
+def test_a_provider_that_is_none_is_told(tmp_path: Path) -> None:
+    result, rows = convert(tmp_path, "--ep", "nnap")
+    assert (result.exit_code, rows) == (2, [])
+    assert "did you mean nnapi?" in result.output
+
+
+def test_claims_that_cannot_be_built_are_told(tmp_path: Path) -> None:
+    path = save(unbuildable(), tmp_path / "model.onnx")
+    command = ["convert", str(path), "--ep", "nnapi", "--level", "basic", "--output", str(tmp_path / "out")]
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 0
+    assert "--safe leaves such nodes to the CPU" in " ".join(result.output.split())
+
+
+@pytest.mark.android_host
+def test_a_library_saves_the_file_itself(tmp_path: Path) -> None:
+    release = "1.29.0"
+    get_library(release, accept_licence=True)
+    options = ["--ep", "nnapi", "--level", "extended", "--ort-release", "1.29", "--reference", release]
+    result, rows = convert(tmp_path, *options)
+    assert result.exit_code == 0, result.output
+    assert rows[0]["notes"] == [], "the library claims what our rules claim"
+    assert "com.microsoft:FusedConv" not in rows[0]["operators"]  # type: ignore[operator] # a mapping in JSON
+
+
+def test_a_library_has_no_coreml(tmp_path: Path) -> None:
+    result, rows = convert(tmp_path, "--ep", "coreml-nn", "--reference", "1.29.0", "--level", "basic")
+    assert result.exit_code == 1
+    assert "error" in rows[0]
+    assert "NNAPI alone" in result.output
