@@ -9,6 +9,7 @@ import msgspec
 
 from pipeline.advice.clip import clip_as_max_min, constant_bounds
 from pipeline.advice.dimensions import fix_dimensions
+from pipeline.advice.einsum import einsum_as_matmul
 from pipeline.advice.half import compute_in_f32
 from pipeline.advice.inputs import constant_initializers
 from pipeline.advice.known import Known, Rule, rewrite
@@ -29,6 +30,7 @@ from pipeline.advice.pieces import (
     prelu_by_relu,
     reduction,
 )
+from pipeline.advice.pools import counted_pads, explicit_pads
 from pipeline.advice.resize import equal_resize
 from pipeline.advice.shapes import as_reshape, concat_on_channels, gather_i32
 from pipeline.partition.answer import Optimize, Provider
@@ -109,6 +111,13 @@ MODEL_FIXES = (
         absent="no refused Gemm has factors, a transposed A or a bias of another shape beside constants"),
     Fix(name="flat-matmul", title="multiply batches of matrices by one constant as one product",
         edit=_nodes(MatMul=flat_matmul), absent="no refused MatMul multiplies a batch of known size by a constant"),
+    Fix(name="einsum-as-matmul", title="write Einsum as one matrix product", edit=_nodes(Einsum=einsum_as_matmul),
+        absent="no refused Einsum is a product of two operands of known sizes"),
+    Fix(name="explicit-pads", title="write auto_pad and ceil_mode as pads",
+        edit=_nodes(Conv=explicit_pads, MaxPool=explicit_pads, AveragePool=explicit_pads),
+        absent="no refused Conv or pool of known sizes has auto_pad SAME or ceil_mode"),
+    Fix(name="counted-pads", title="write AveragePool's counted padding as Pad", edit=_nodes(AveragePool=counted_pads),
+        absent="no refused AveragePool counts its padding"),
     Fix(name="conv-2d", title="write 1-D convolutions as 2-D", edit=_nodes(Conv=conv_2d),
         absent="no refused Conv has one axis and constant weights"),
     Fix(name="cropped-conv-transpose", title="write ConvTranspose's padding as Slice",

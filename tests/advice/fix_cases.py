@@ -115,6 +115,13 @@ def reflect(
     return one("Pad", dims, inputs=("pads",), constants={"pads": np.array(pads, np.int64)}, mode=mode)
 
 
+def einsum(equation: str, *shapes: tuple[int, ...]) -> Model:
+    nodes = [helper.make_node("Tanh", ["x"], ["a"]), helper.make_node("Tanh", ["z"], ["b"]),
+             helper.make_node("Einsum", ["a", "b"], ["c"], equation=equation),
+             helper.make_node("Tanh", ["c"], ["y"])]  # fmt: skip
+    return model(nodes, [value("x", shapes[0]), value("z", shapes[1])], ["y"])
+
+
 NNAPI, NN, MLP = Provider.NNAPI, Provider.COREML_NN, Provider.COREML_MLPROGRAM
 LAYER_NORM = {"scale": weights(6), "bias": weights(6)}
 CHANNELS = {"scale": weights(4), "bias": weights(4)}
@@ -147,6 +154,12 @@ CASES: tuple[tuple[str, Provider, Make], ...] = (
                                                 output_padding=[1, 1], constants={"w": weights(4, 3, 3, 3)})),
     ("cropped-conv-transpose", MLP, lambda: one("ConvTranspose", inputs=("w",), strides=[2, 2], auto_pad="SAME_UPPER",
                                                 constants={"w": weights(4, 3, 3, 3)})),
+    ("einsum-as-matmul", NNAPI, lambda: einsum("bqhd,bkhd->bhqk", (2, 3, 4, 5), (2, 6, 4, 5))),
+    ("einsum-as-matmul", MLP, lambda: einsum("ij,kj->ki", (3, 4), (5, 4))),
+    ("explicit-pads", NNAPI, lambda: one("MaxPool", (1, 2, 7, 8), kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)),
+    ("explicit-pads", NN, lambda: one("AveragePool", (1, 2, 7, 8), kernel_shape=[3, 2], strides=[2, 2], ceil_mode=1,
+                                      pads=[1, 0, 0, 0])),
+    ("counted-pads", NNAPI, lambda: one("AveragePool", kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)),
     ("scaled-batch-norm", MLP, lambda: one("BatchNormalization", (5, 4), inputs=BATCH_NORM, constants=STATISTICS)),
     ("reshape", MLP, lambda: one("Flatten")),
     ("reshape", NN, lambda: one("Unsqueeze", (2, 3), opset=11, axes=[1])),

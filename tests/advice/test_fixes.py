@@ -12,10 +12,12 @@ from onnx import helper, numpy_helper
 from partition_samples import model, quantized, value
 
 from pipeline.advice.answer import Outcome
+from pipeline.advice.einsum import einsum_as_matmul
 from pipeline.advice.fixes import MODEL_FIXES, fixes_for
 from pipeline.advice.known import Known, Rule, rewrite
 from pipeline.advice.linear import cropped_conv_transpose, flat_matmul, plain_gemm
 from pipeline.advice.pad import pad_as_concat
+from pipeline.advice.pools import explicit_pads
 from pipeline.advice.resize import equal_resize
 from pipeline.partition.answer import Provider, Settings
 from pipeline.partition.onnx_view import view
@@ -188,6 +190,49 @@ def test_cropped_conv_transpose_is_equal(data: Any, auto_pad: str) -> None:
         same(made, changed, within=1e-5)
     else:
         assert auto_pad != "NOTSET"
+
+
+INDICES = {"b": 2, "i": 3, "j": 4, "k": 1, "l": 2}
+
+
+@settings(max_examples=25)
+@given(left=st.permutations("bijl"), right=st.permutations("bjk"), result=st.permutations("bikl"))
+def test_einsum_is_the_same_product(left: list[str], right: list[str], result: list[str]) -> None:
+    equation = f"{''.join(left)},{''.join(right)}->{''.join(result)}"
+    shapes = [[INDICES[index] for index in indices] for indices in (left, right)]
+    node = helper.make_node("Einsum", ["x", "z"], ["y"], equation=equation)
+    made = model([node], [value("x", shapes[0])], ["y"], {"z": weights(*shapes[1])})
+    same(made, rewritten(made, NNAPI, Einsum=einsum_as_matmul), within=1e-5)
+
+
+@pytest.mark.parametrize("equation", ["ii,ij->ij", "ij,jk", "...i,ij->...j", "ij,jk->i", "ij,ij->ij", "ij,jk->ijk"])
+def test_other_einsums_are_left_alone(equation: str) -> None:
+    node = helper.make_node("Einsum", ["x", "z"], ["y"], equation=equation)
+    made = model([node], [value("x", (3, 3)), value("z", (3, 3))], ["y"])
+    known = Known(graph=view(made), settings=Settings(provider=NNAPI))
+    assert rewrite(made, known, {"Einsum": einsum_as_matmul}) is None
+
+
+@settings(max_examples=30)
+@given(
+    op_type=st.sampled_from(["Conv", "MaxPool", "AveragePool"]), size=st.integers(4, 9), kernel=st.integers(1, 4),
+    stride=st.integers(1, 3), pad=st.sampled_from(["SAME_UPPER", "SAME_LOWER", "ceil"]), before=st.integers(0, 1),
+)  # fmt: skip
+def test_explicit_pads_give_the_same(op_type: str, size: int, kernel: int, stride: int, pad: str, before: int) -> None:
+    attributes: dict[str, Any] = {"kernel_shape": [kernel, kernel], "strides": [min(stride, kernel)] * 2}
+    if pad != "ceil":
+        attributes["auto_pad"] = pad
+    elif op_type == "Conv":
+        return
+    else:
+        pads = [min(before, kernel - 1)] * 2
+        attributes |= {"ceil_mode": 1, "pads": [*pads, 0, 0]}
+    constants = {"w": weights(3, 2, kernel, kernel)} if op_type == "Conv" else {}
+    made = one(op_type, (1, 2, size, 7), inputs=tuple(constants), constants=constants, between=False, **attributes)
+    known = Known(graph=view(made), settings=Settings(provider=NNAPI))
+    changed = rewrite(made, known, {op_type: explicit_pads})
+    if changed is not None:
+        same(made, changed, within=1e-6)
 
 
 def test_large_constants_are_not_computed_with() -> None:
