@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -33,6 +35,8 @@ def obey(order: Order) -> int:
         time.sleep(60)
     if order.deed == "exit":
         os._exit(7)
+    if order.deed == "pid":
+        return os.getpid()
     if order.deed == "span":
         time.sleep(SPAN_NS / 1e9)
         return time.monotonic_ns()
@@ -77,6 +81,34 @@ def test_tasks_run_side_by_side_only_within_the_memory_budget() -> None:
 
     assert most_at_once(memory_bytes=12) == 2
     assert most_at_once(memory_bytes=10) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_a_killed_parent_takes_its_children_along() -> None:
+    code = (
+        "import os; from test_workers import *\n"
+        "tasks_ = [Task(label='x', request=Order('pid')), Task(label='x', request=Order('hang'))]\n"
+        "for outcome in run_tasks(obey, int, tasks_, processes=1):\n"
+        "    print(outcome.value, flush=True)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+    for _ in range(3000):
+        if not alive(child):
+            break
+        time.sleep(0.02)
+    assert not alive(child)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    except OSError:
+        return False
 
 
 def workers_of_this_process() -> set[str]:
