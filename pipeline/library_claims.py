@@ -33,10 +33,10 @@ PLACED = re.compile(r"placed on \[(\w+)\]")
 class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
     """What a library claims of one model: each partition's nodes by their first outputs, in the library's order.
 
-    A graph with functions is asked again after they are inlined: what was claimed then stands behind the first
-    answer's partitions, inlined nodes as "", and `inlined` is set. `partitions` is None where the library is older than 1.24 and tells which
-    nodes it claims (`nodes`) but not how it groups them. `reasons` has the library's own words for refused nodes, when
-    they were asked for. With `error` set nothing else is known; `crashed` when the process ended.
+    A graph with functions is asked again after they are inlined: `inlined` is set, and what was claimed then stands
+    behind the first answer's partitions, inlined nodes as "". `partitions` is None where the library is older than 1.24
+    and tells which nodes it claims (`nodes`) but not how it groups them. `reasons` has the library's own words for
+    refused nodes, when they were asked for. With `error` set nothing else is known; `crashed` when the process ended.
     """
 
     id: str
