@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from device_runner.blame import Denied
 from device_runner.device import DeviceFacts
-from device_runner.options import impossible_here
 from device_runner.spec import NnapiFlag, RunOptions, RunSpec, TensorFile
+from pipeline.blaming import denied_here
 from pipeline.config import REPLAY_KEY, MeasureConfig, RunConfig
 from pipeline.errors import ConfigError
 from pipeline.variant import Artifact, Variant
@@ -79,7 +80,10 @@ def _flag(text: str) -> NnapiFlag:
 
 
 def plan_lanes(
-    runs: Sequence[RunConfig], artifacts: Sequence[Artifact], devices: Sequence[DeviceFacts]
+    runs: Sequence[RunConfig],
+    artifacts: Sequence[Artifact],
+    devices: Sequence[DeviceFacts],
+    denied: Sequence[Denied] = (),
 ) -> tuple[list[Lane], list[SkippedLane]]:
     """Every artifact with every run that its variant matches on every device, split in legal and skipped.
 
@@ -89,7 +93,7 @@ def plan_lanes(
     skipped: list[SkippedLane] = []
     for facts in devices:
         for lane in _wanted(runs, artifacts, facts.name):
-            failure = impossible_here(lane.options, facts)
+            failure = denied_here(lane.options, facts, denied)
             reason = failure.message if failure else _unreplayable(lane)
             if reason:
                 skipped.append(SkippedLane(lane=lane, reason=reason))

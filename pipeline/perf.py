@@ -1,15 +1,16 @@
 """Measures model files as they are, without converting, storing or choosing: a quick look, by the same method."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from device_runner.blame import Denied
 from device_runner.device import Device, DeviceFacts, open_device
 from device_runner.files import sha256
-from device_runner.options import impossible_here
-from device_runner.result import RunResult, Status, utc_now
+from device_runner.result import FailureKind, RunResult, Status, utc_now
 from device_runner.spec import RunOptions, RunSpec
+from pipeline.blaming import blame, denied_here, known_denied
 from pipeline.campaign import options_name
 from pipeline.config import MeasureConfig
 from pipeline.errors import ConfigError, ExitCode
@@ -38,6 +39,8 @@ class PerfOrder:
     measure: MeasureConfig
     profiles: Path | None = None
     """Where profiles of one more run of each file go; None wants none."""
+    blame: bool = False
+    """Find the options that crash and keep them in the deny list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,7 @@ class Measured:
 
     report: CampaignReport
     profiled: tuple[Profiled, ...] = ()
+    denied: tuple[Denied, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,7 +68,8 @@ def measure_files(order: PerfOrder, progress: Progress) -> Measured:
             raise ConfigError("no such model file", where=str(file), remedy="check the path")
     with open_device(order.device) as device, tempfile.TemporaryDirectory() as work:
         facts = device.facts()
-        judged = [(options, impossible_here(options, facts)) for options in order.options]
+        entries = known_denied()
+        judged = [(options, denied_here(options, facts, entries)) for options in order.options]
         lanes = [
             PerfLane(file=file, name=_name(file, order.files), options=options)
             for file in order.files
@@ -77,6 +82,7 @@ def measure_files(order: PerfOrder, progress: Progress) -> Measured:
             if failure
         ]
         records = _rounds(order, device, lanes, progress)
+        denied = tuple(_blamed(order, device, facts, records)) if order.blame else ()
         profiled = _profiles(order, device, facts, lanes, progress) if order.profiles else ()
         rows = make_rows(_measured(device.name, lanes, records), order.measure.margin_percent / 100)
         report = CampaignReport(
@@ -91,7 +97,19 @@ def measure_files(order: PerfOrder, progress: Progress) -> Measured:
             skipped=(*skipped, *rows.skipped),
             failures=rows.failures,
         )
-    return Measured(report=report, profiled=profiled)
+    return Measured(report=report, profiled=profiled, denied=denied)
+
+
+def _blamed(
+    order: PerfOrder, device: Device, facts: DeviceFacts, records: dict[PerfLane, list[RunRecord]]
+) -> Iterator[Denied]:
+    """What is newly denied for the lanes that crashed."""
+    for lane, runs in records.items():
+        failure = runs[-1].result.failure
+        if failure and failure.kind is FailureKind.CRASH:
+            entry = blame(device, facts, _spec(order, lane, 0), runs[-1].result)
+            if entry:
+                yield entry
 
 
 def _profiles(

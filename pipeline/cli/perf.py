@@ -33,6 +33,10 @@ FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
     "--profile", "profiles", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
     help="Profile one more run of each file: times by operator, and a trace in DIR that opens in Perfetto.",
 )  # fmt: skip
+@click.option(
+    "--blame", is_flag=True,
+    help="Where a run crashes, find the smallest part of its options that does, and keep it in the deny list.",
+)  # fmt: skip
 @json_option
 @click.pass_context
 def perf(
@@ -49,6 +53,7 @@ def perf(
     min_runs: int,
     min_seconds: float,
     profiles: Path | None,
+    blame: bool,
     json_to: str | None,
 ) -> None:
     """Measure .ort or .onnx files on a device with random inputs, and compare them with the first.
@@ -58,7 +63,8 @@ def perf(
     """
     from rich.console import Console
 
-    from pipeline.campaign import run_options
+    from pipeline.blaming import deny_list
+    from pipeline.campaign import options_name, run_options
     from pipeline.config import MeasureConfig, RunConfig
     from pipeline.perf import PerfOrder, exit_code, measure_files
     from pipeline.progress import progress_for
@@ -82,6 +88,7 @@ def perf(
         dimensions=dimensions,
         measure=MeasureConfig(rounds=rounds, min_runs=min_runs, min_seconds=min_seconds),
         profiles=profiles,
+        blame=blame,
     )
     measured = measure_files(order, progress_for())
     if profiles:
@@ -92,4 +99,8 @@ def perf(
         console = Console(highlight=False)
         terminal.show(measured.report, console)
         show_profiles(measured.profiled, console)
+    for entry in measured.denied:
+        click.echo(
+            f"denied from now on: {options_name(entry.options)} on {entry.devices.chip} ({deny_list()})", err=True
+        )
     ctx.exit(exit_code(measured.report))

@@ -10,6 +10,7 @@ from pathlib import Path
 from device_runner.device import DeviceFacts
 from device_runner.result import utc_now
 from pipeline.batch import scratch
+from pipeline.blaming import known_denied
 from pipeline.campaign import Lane, baseline_of, check_patterns, plan_lanes
 from pipeline.config import Config, wanted_variants
 from pipeline.conversion import config_texts
@@ -152,7 +153,7 @@ class _Job:
         """Open the devices, enter the plan, run what is not stored yet."""
         with opened(self.options.devices or self.config.devices) as field:
             measurable = [artifact for one in self.prepared if one.reference for artifact in one.artifacts]
-            lanes, skipped = plan_lanes(self.config.runs, measurable, list(field.facts.values()))
+            lanes, skipped = plan_lanes(self.config.runs, measurable, list(field.facts.values()), known_denied())
             campaign = self._enter(field.facts, lanes, [*map(skipped_row, skipped), *field.unusable])
             predictions = predict(lanes, field.facts, oldest_release(self.config), self.folder, progress)
             plan = self._plan(campaign.id, lanes, field, predictions)

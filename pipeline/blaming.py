@@ -1,0 +1,66 @@
+"""Options that crash: reduced to the smallest that do, kept for all devices of that class, and not tried again."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from device_runner.blame import Denied, add_denied, class_of, denial, read_denied, smallest_failing
+from device_runner.device import Device, DeviceFacts
+from device_runner.options import impossible_here
+from device_runner.probe.build import cache_folder
+from device_runner.result import Failure, FailureKind, RunResult, utc_now
+from device_runner.spec import RunOptions, RunSpec
+
+log = logging.getLogger(__name__)
+
+
+def deny_list() -> Path:
+    """The deny list of this user; a text file in JSON."""
+    return cache_folder() / "denied.json"
+
+
+def denied_here(options: RunOptions, facts: DeviceFacts, entries: Sequence[Denied]) -> Failure | None:
+    """Why options are not to be run on a device: impossible there, or known to crash it. None to go on."""
+    return impossible_here(options, facts) or denial(facts, options, entries)
+
+
+def known_denied() -> list[Denied]:
+    """What is known to crash; raises RunnerError for a deny list that cannot be read."""
+    return read_denied(deny_list())
+
+
+def blame(device: Device, facts: DeviceFacts, spec: RunSpec, crashed: RunResult) -> Denied | None:
+    """The smallest part of a crashed run's options that crashes, entered in the deny list.
+
+    None where the crash does not come again, or comes without any option: then none of them is to blame.
+    """
+    last = crashed
+
+    def crashes(options: RunOptions) -> bool:
+        nonlocal last
+        if impossible_here(options, facts):
+            return False
+        result = device.run(msgspec.structs.replace(spec, options=options))
+        again = result.failure is not None and result.failure.kind is FailureKind.CRASH
+        last = result if again else last
+        return again
+
+    if not crashes(spec.options):
+        log.warning("%s: the crash does not come again: nothing is entered in the deny list", device.name)
+        return None
+    smallest = smallest_failing(spec.options, crashes)
+    if smallest == RunOptions():
+        log.warning("%s: it crashes with no options at all: nothing is entered in the deny list", device.name)
+        return None
+    entry = Denied(
+        devices=class_of(facts),
+        options=smallest,
+        ort_version=last.ort_version,
+        kind=FailureKind.CRASH,
+        message=last.failure.message[:300] if last.failure else "",
+        seen_at=utc_now(),
+    )
+    add_denied(deny_list(), entry)
+    return entry

@@ -1,0 +1,98 @@
+"""`ort-mobile perf --blame` finds what crashes, and neither it nor a campaign tries that again on such devices."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from told_devices import ToldDevice, lanes_of
+
+from device_runner.blame import Denied
+from device_runner.device import OPENERS, DeviceFacts
+from device_runner.result import FailureKind
+from device_runner.spec import RunOptions, RunSpec
+from pipeline.blaming import known_denied
+from pipeline.campaign import plan_lanes
+from pipeline.config import RunConfig
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
+FACTS = DeviceFacts(name="told:x", platform="android", soc="Chip 9", api_level=30, abis=("arm64-v8a",))
+
+
+class BadDriver(ToldDevice):
+    """Crashes on two settings together, whatever else is set."""
+
+    def __init__(self) -> None:
+        super().__init__("told:x", self.crash)
+        self.runs = 0
+
+    def facts(self) -> DeviceFacts:
+        return FACTS
+
+    def crash(self, spec: RunSpec) -> FailureKind | None:
+        self.runs += 1
+        guilty = {"session.a", "session.b"} <= set(spec.options.session_config)
+        return FailureKind.CRASH if guilty else None
+
+
+device = BadDriver()
+
+
+def open_told(_: str) -> BadDriver:
+    return device
+
+
+@pytest.fixture(autouse=True)
+def bad_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(OPENERS, "told", "test_blaming:open_told")
+    monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path))
+    monkeypatch.setattr(device, "runs", 0)
+
+
+def perf(*more: str) -> tuple[int, str]:
+    from pipeline.cli.perf import perf as command
+
+    settings = [word for key in "abc" for word in ("--session-config", f"session.{key}=1")]
+    arguments = [str(EXAMPLE), "--device", "told:x", "--threads", "2", "--rounds", "1", *settings, *more]
+    ended = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    return ended.exit_code, ended.output
+
+
+def test_the_smallest_part_is_denied_and_not_tried_again(tmp_path: Path) -> None:
+    code, said = perf("--blame")
+    assert code == 1
+    assert "denied from now on: cpu+session.a=1+session.b=1 on Chip 9" in said
+    (entry,) = json.loads((tmp_path / "denied.json").read_text())
+    assert entry["options"]["session_config"] == {"session.a": "1", "session.b": "1"}
+    assert entry["options"].get("intra_op_threads", 0) == 0
+
+    runs = device.runs
+    code, said = perf()
+    assert code == 1
+    assert device.runs == runs
+    assert "crash on Chip 9, API level 30" in " ".join(said.split())
+
+
+def test_campaigns_skip_what_is_denied() -> None:
+    perf("--blame")
+    artifact = lanes_of(["told:x"], 1)[0].artifact
+    guilty = RunConfig(session_config={"session.a": "1", "session.b": "1", "session.z": "1"})
+    lanes, skipped = plan_lanes([RunConfig(), guilty], [artifact], [FACTS], known_denied())
+    assert [lane.options for lane in lanes] == [RunOptions()]
+    assert "crash on Chip 9" in skipped[0].reason
+    other = msgspec.structs.replace(FACTS, soc="Chip 8")
+    assert len(plan_lanes([guilty], [artifact], [other], known_denied())[0]) == 1
+
+
+def test_without_the_option_nothing_is_denied(tmp_path: Path) -> None:
+    assert perf()[0] == 1
+    assert not (tmp_path / "denied.json").exists()
+
+
+def test_a_crash_that_does_not_come_again_denies_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = iter([FailureKind.CRASH])
+    monkeypatch.setattr(device, "_tell", lambda _: next(kinds, None))
+    perf("--blame")
+    assert not (tmp_path / "denied.json").exists()
+    assert known_denied() == list[Denied]()
