@@ -199,12 +199,24 @@ def test_the_installed_onnxruntime_takes_the_opset_of_the_table_and_no_more(tmp_
         converted(tmp_path, highest + 1)
 
 
+def version_place(data: bytes) -> int:
+    """Where the text of the format version begins: field 0 of the root table, behind its length."""
+
+    def number(at: int, size: int = 4) -> int:
+        return int.from_bytes(data[at : at + size], "little", signed=size == 4)
+
+    root = number(0)
+    field = root + number(root - number(root) + 4, 2)
+    return field + number(field) + 4
+
+
 @pytest.mark.parametrize("version_text", ["5", "6", "7"])
 def test_the_installed_onnxruntime_agrees_on_format_versions(version_text: str, tmp_path: Path) -> None:
     data = converted(tmp_path, 13)
     facts = facts_of(parse_ort(data, "m.ort"), "m.ort")
-    at = data.index(b"\x01\x00\x00\x006\x00")  # a string of one character: its length, "6", and its end
-    patched = data[: at + 4] + version_text.encode() + data[at + 5 :]
+    at = version_place(data)
+    assert data[at : at + 1] == b"6"
+    patched = data[:at] + version_text.encode() + data[at + 1 :]
     claimed = ArtifactFacts(
         **{name: getattr(facts, name) for name in facts.__struct_fields__} | {"format_version": version_text}
     )
