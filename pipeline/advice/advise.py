@@ -1,6 +1,7 @@
 """Advice for one model: each fix alone, then the best combination, written where it was asked for."""
 
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from pipeline.partition.subject import open_subject
 from pipeline.reference import Reference, ReferenceRequest, make_reference
 
 SEED = 0
+PATIENCE_SECONDS = 200.0
+"""How long fixes of one model are tried: a model of thousands of nodes takes seconds for each."""
+
 MOST_ROUNDS = 3
 """Passes over the fixes while the combination still improves: one fix may make room for another."""
 
@@ -29,7 +33,8 @@ def advise(request: AdviceRequest) -> Advice:
         folder = Path(name)
         loaded = _loaded(request.source, folder)
         reference = _reference(loaded, request.sizes, folder)
-        bench = Bench(folder=folder, provider=request.settings.provider, reference=reference)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        bench = Bench(folder=folder, provider=request.settings.provider, reference=reference, deadline=deadline)
         asked = PartitionRequest(source=loaded.source, settings=request.settings, optimize=request.optimize)
         base = judged(loaded, asked, None, dict(request.sizes))
         fixes = () if perfect(base.standing) else fixes_for(request.settings.provider)

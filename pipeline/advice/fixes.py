@@ -17,6 +17,7 @@ from pipeline.advice.linear import conv_2d, cropped_conv_transpose, flat_matmul,
 from pipeline.advice.opset import to_opset_11, to_opset_13, to_opset_17, to_opset_21
 from pipeline.advice.pad import pad_as_concat
 from pipeline.advice.pieces import (
+    erf_by_exp,
     gelu_tanh,
     global_pool_as_mean,
     group_norm,
@@ -142,6 +143,8 @@ MODEL_FIXES = (
     Fix(name="activations", title="write HardSigmoid, HardSwish and Gelu (tanh) by their definitions",
         edit=_nodes(HardSigmoid=hard_sigmoid, HardSwish=hard_swish, Gelu=gelu_tanh),
         absent="none of them is refused"),
+    Fix(name="erf-by-exp", title="write Erf and Gelu by a polynomial and Exp, to 1.5e-7",
+        edit=_nodes(Erf=erf_by_exp, Gelu=erf_by_exp), providers=NNAPI, absent="neither is refused"),
     Fix(name="one-input", title="write Neg, Reciprocal, Abs and Softsign by arithmetic",
         edit=_nodes(Neg=one_input, Reciprocal=one_input, Abs=one_input, Softsign=one_input),
         absent="none of them is refused"),

@@ -1,5 +1,6 @@
 """16-bit floats as 32-bit floats, with the model's own types at its border."""
 
+import math
 from typing import TYPE_CHECKING
 
 from pipeline.advice.known import Known
@@ -10,32 +11,48 @@ if TYPE_CHECKING:
 FLOAT, FLOAT16 = 1, 10
 """TensorProto.DataType."""
 
+MOST_WEIGHTS = 1 << 26
+"""Entries of all f16 weights together that are taken into memory: 256 MiB as f32."""
+
 TYPED_ATTRIBUTES = ("to", "dtype", "output_dtype", "stash_type")
 
 
-def compute_in_f32(model: "ModelProto", _known: Known) -> "ModelProto | None":
+def compute_in_f32(model: "ModelProto", known: Known) -> "ModelProto | None":
     """The model with every f16 value as f32; inputs and outputs that were f16 stay so, with a Cast.
 
-    None when nothing is f16, when a weight lies outside the message, and for models with bodies or functions: their
-    types are not all visible here.
+    None when nothing is f16, when its weights are too many to be held in memory, and for models with bodies or
+    functions: their types are not all visible here.
     """
     import onnx
 
     half = [tensor for tensor in model.graph.initializer if tensor.data_type == FLOAT16]
     bodies = any(a.HasField("g") or a.graphs for node in model.graph.node for a in node.attribute)
     border = [v for v in (*model.graph.input, *model.graph.output) if v.type.tensor_type.elem_type == FLOAT16]
-    if not (half or border) or bodies or model.functions or any(t.data_location == t.EXTERNAL for t in half):
+    if not (half or border) or bodies or model.functions or sum(map(_count, half)) > MOST_WEIGHTS:
         return None
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     graph = changed.graph
     for tensor in graph.initializer:
+        if tensor.data_location == tensor.EXTERNAL and tensor.data_type == FLOAT16:
+            tensor.CopyFrom(_read(tensor, known))
         _widen(tensor)
     for node in graph.node:
         _widen_attributes(node)
     del graph.value_info[:]
     _cast_border(graph)
     return changed
+
+
+def _count(tensor: "TensorProto") -> int:
+    return math.prod(tensor.dims)
+
+
+def _read(tensor: "TensorProto", known: Known) -> "TensorProto":
+    """The tensor with its numbers in the message."""
+    from onnx import numpy_helper
+
+    return numpy_helper.from_array(known.graph.initializers[tensor.name].read(), tensor.name)
 
 
 def _widen(tensor: "TensorProto") -> None:

@@ -64,6 +64,41 @@ def gelu_tanh(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
+ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+ERF_STEP = 0.3275911
+"""Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: the error is below 1.5e-7 everywhere."""
+
+STEEP = 1e30
+"""Makes of any number but those next to zero one beyond 1 or -1."""
+
+
+def erf_by_exp(node: "NodeProto", known: Known, write: Writer) -> bool:
+    """Erf, and the Gelu that is defined by it, by a polynomial and Exp with an error next to rounding's."""
+    if not _ready(node, known) or attribute(node, "approximate", "none") != "none":
+        return False
+    x = node.input[0]
+    if node.op_type == "Erf":
+        _erf(write, x, node.output[0])
+        return True
+    curve = _erf(write, write.add("Mul", x, write.constant(np.sqrt(0.5))))
+    half = write.add("Mul", x, write.constant(0.5))
+    write.add("Mul", half, write.add("Add", curve, write.constant(1.0)), into=node.output[0])
+    return True
+
+
+def _erf(write: Writer, x: str, into: str = "") -> str:
+    """The sign of x times 1 - t (a1 + t (a2 + ...)) exp(-x^2), with t = 1 / (1 + p |x|)."""
+    size, one = write.add("Abs", x), write.constant(1.0)
+    t = write.add("Div", one, write.add("Add", write.add("Mul", size, write.constant(ERF_STEP)), one))
+    value = write.constant(ERF[-1])
+    for factor in reversed(ERF[:-1]):
+        value = write.add("Add", write.add("Mul", t, value), write.constant(factor))
+    square = write.add("Mul", write.add("Mul", size, size), write.constant(-1.0))
+    rest = write.add("Mul", write.add("Mul", t, value), write.add("Exp", square))
+    sign = write.add("Clip", write.add("Mul", x, write.constant(STEEP)), write.constant(-1.0), write.constant(1.0))
+    return write.add("Mul", write.add("Sub", one, rest), sign, into=into)
+
+
 def one_input(node: "NodeProto", known: Known, write: Writer) -> bool:
     """Neg as -1 times x, Reciprocal as 1 / x, Abs as the larger of x and -x, Softsign as x / (1 + |x|)."""
     if not _ready(node, known):

@@ -12,7 +12,8 @@ from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.run import SUFFIXES
 from pipeline.workers import Task, run_tasks
 
-TIMEOUT_SECONDS = 600.0
+TIMEOUT_SECONDS = 300.0
+"""Over the patience of `advise`: what a hostile model never stops computing is ended, and costs its advice only."""
 
 
 def advise_answers(

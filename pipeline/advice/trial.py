@@ -1,5 +1,7 @@
 """Tries a fix: applies it, judges the result by the same rules, and compares what it computes with the original."""
 
+import math
+import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -56,12 +58,14 @@ class State:
 class Bench:
     """Where trials take place: a folder with the weights, and what the original computes.
 
-    `reference` is why nothing can be compared when the original does not run here.
+    `reference` is why nothing can be compared when the original does not run here. Nothing is tried after `deadline`,
+    on the clock of time.monotonic.
     """
 
     folder: Path
     provider: Provider
     reference: Reference | str
+    deadline: float = math.inf
     made: int = 0
 
     def save(self, proto: "ModelProto") -> SourceModel:
@@ -78,6 +82,8 @@ def attempt(fix: Fix, state: State, bench: Bench, *, must_gain: bool = True) -> 
     Without `must_gain` a fix that only makes room for others passes too, when its outputs do.
     """
     result = FixResult(name=fix.name, title=fix.title, outcome=Outcome.NOT_APPLICABLE, why=fix.absent)
+    if time.monotonic() > bench.deadline:
+        return msgspec.structs.replace(result, why="not tried: the time for advice on this model ran out"), None
     try:
         fixed = _applied(fix, state, bench)
         if fixed is None:

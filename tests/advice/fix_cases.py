@@ -172,6 +172,8 @@ CASES: tuple[tuple[str, Provider, Make], ...] = (
     ("activations", NNAPI, lambda: one("HardSwish")),
     ("activations", NNAPI, lambda: one("HardSigmoid")),
     ("activations", NNAPI, lambda: one("Gelu", opset=20, approximate="tanh")),
+    ("erf-by-exp", NNAPI, lambda: one("Erf")),
+    ("erf-by-exp", NNAPI, lambda: one("Gelu", opset=20)),
     ("one-input", NNAPI, lambda: one("Reciprocal")),
     ("one-input", MLP, lambda: one("Neg")),
     ("one-input", MLP, lambda: one("Abs")),

@@ -17,6 +17,7 @@ from pipeline.advice.fixes import MODEL_FIXES, fixes_for
 from pipeline.advice.known import Known, Rule, rewrite
 from pipeline.advice.linear import cropped_conv_transpose, flat_matmul, plain_gemm
 from pipeline.advice.pad import pad_as_concat
+from pipeline.advice.pieces import erf_by_exp
 from pipeline.advice.pools import explicit_pads
 from pipeline.advice.resize import equal_resize
 from pipeline.partition.answer import Provider, Settings
@@ -75,6 +76,7 @@ def test_operators_of_other_domains_are_left_alone(tmp_path: Path) -> None:
         ("pad-as-concat", MLP, lambda: reflect(pads=(0, 0, -1, 0, 0, 0, 0, 0))),
         ("pad-as-concat", MLP, lambda: reflect(dims=("n", 2, "h", 6), mode="edge")),
         ("activations", NNAPI, lambda: one("Gelu", opset=20)),
+        ("erf-by-exp", NNAPI, lambda: one("Gelu", opset=20, approximate="tanh")),
         ("gather-i32", NNAPI, lambda: one("Gather", (5, 3), inputs=("i",), constants={"i": i64(1, 0)})),
         ("f32", NNAPI, lambda: one("Relu")),
     ],
@@ -233,6 +235,14 @@ def test_explicit_pads_give_the_same(op_type: str, size: int, kernel: int, strid
     changed = rewrite(made, known, {op_type: explicit_pads})
     if changed is not None:
         same(made, changed, within=1e-6)
+
+
+def test_erf_is_within_its_bound() -> None:
+    made = one("Erf", (4096,), between=False)
+    values = np.linspace(-6, 6, 4096).astype(np.float32)
+    values[:3] = 0, 1e-20, -1e-20
+    changed = rewritten(made, NNAPI, Erf=erf_by_exp)
+    np.testing.assert_allclose(outputs(changed, {"x": values})[0], outputs(made, {"x": values})[0], rtol=0, atol=5e-7)
 
 
 def test_large_constants_are_not_computed_with() -> None:
