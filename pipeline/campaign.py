@@ -11,7 +11,7 @@ from device_runner.blame import Denied
 from device_runner.device import DeviceFacts
 from device_runner.spec import NnapiFlag, RunOptions, RunSpec, TensorFile
 from pipeline.blaming import denied_here
-from pipeline.config import ADVISED_RUNS, REPLAY_KEY, MeasureConfig, RunConfig
+from pipeline.config import REPLAY_KEY, MeasureConfig, RunConfig
 from pipeline.errors import ConfigError
 from pipeline.variant import Artifact, Variant
 
@@ -126,22 +126,6 @@ def matches(run: RunConfig, variant: Variant) -> bool:
     named = any(fnmatch.fnmatchcase(variant.name, pattern) for pattern in run.variants)
     family = {name.partition("-")[0] for name in variant.providers}
     return named and (not family or run.provider in family | {"cpu"})
-
-
-def check_patterns(runs: Sequence[RunConfig], variants: Sequence[Variant]) -> None:
-    """Raise ConfigError for a pattern of [[runs]] that no variant of the config matches, with what there is.
-
-    The runs that are advised are for any config, whatever variants it has.
-    """
-    names = [variant.name for variant in variants]
-    for run in (run for run in runs if run not in ADVISED_RUNS):
-        for pattern in run.variants:
-            if not fnmatch.filter(names, pattern) and not pattern.endswith("-*"):
-                raise ConfigError(
-                    f"no variant is called {pattern!r}",
-                    where=f"[[runs]] provider = {run.provider!r}",
-                    remedy=f"variants of this config: {', '.join(names)}",
-                )
 
 
 def baseline_of(lanes: Sequence[Lane], wanted: str | None) -> Lane:

@@ -5,6 +5,7 @@ reader, the error messages, the JSON schema for editors (docs/config.schema.json
 """
 
 import difflib
+import fnmatch
 import itertools
 import re
 import tomllib
@@ -257,6 +258,7 @@ def with_defaults(config: Config) -> Config:
         raise ConfigError(
             "`compare` and [[runs]] exclude each other", remedy="leave out `compare`, or write all runs as [[runs]]"
         )
+    _check_patterns(config)
     aware = [name.value for name in config.compare if name is not Accelerator.XNNPACK]
     variants = msgspec.structs.replace(config.variants, aware=tuple(dict.fromkeys((*config.variants.aware, *aware))))
     return msgspec.structs.replace(
@@ -266,6 +268,18 @@ def with_defaults(config: Config) -> Config:
         compare=(),
         runs=config.runs or comparing_runs(config.compare) or ADVISED_RUNS,
     )
+
+
+def _check_patterns(config: Config) -> None:
+    """Raise ConfigError for a written [[runs]] that matches no variant of the config: nobody means that."""
+    names = [variant.name for variant in wanted_variants(config.variants)]
+    for run in config.runs:
+        if not any(fnmatch.filter(names, pattern) for pattern in run.variants):
+            raise ConfigError(
+                f"no variant is called {' or '.join(map(repr, run.variants))}",
+                where=f"[[runs]] provider = {run.provider!r}",
+                remedy=f"variants of this config: {', '.join(names)}",
+            )
 
 
 def comparing_runs(accelerators: tuple[Accelerator, ...]) -> tuple[RunConfig, ...]:

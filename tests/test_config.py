@@ -121,3 +121,11 @@ def test_one_line_compares_an_accelerator_in_every_sensible_way(tmp_path: Path) 
 def test_compare_and_runs_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="exclude each other"):
         read_config(write(tmp_path, 'compare = ["nnapi"]\n' + MINIMAL + '[[runs]]\nprovider = "cpu"\n'))
+
+
+def test_runs_that_mean_no_variant_are_refused_with_what_there_is(tmp_path: Path) -> None:
+    text = MINIMAL + '[[runs]]\nvariants = ["basci-fixed"]\n'
+    with pytest.raises(ConfigError, match="no variant is called 'basci-fixed'") as caught:
+        read_config(write(tmp_path, text))
+    assert "basic-fixed" in caught.value.remedy
+    read_config(write(tmp_path, MINIMAL + '[[runs]]\nvariants = ["basic-fixed", "*-nnapi*"]\n'))

@@ -32,6 +32,7 @@ from pipeline.advice.pieces import (
     reduction,
 )
 from pipeline.advice.pools import counted_pads, explicit_pads
+from pipeline.advice.ranks import fewer_axes
 from pipeline.advice.resize import equal_resize
 from pipeline.advice.shapes import as_reshape, concat_on_channels, gather_i32
 from pipeline.partition.answer import Optimize, Provider
@@ -132,6 +133,8 @@ MODEL_FIXES = (
         absent="no refused one of them has an output of known size"),
     Fix(name="concat-on-channels", title="turn Concat's axis to the channels", edit=_nodes(Concat=concat_on_channels),
         exact=True, providers=COREML_NN, absent="no refused Concat has known sizes and rank 4 at most"),
+    Fix(name="fewer-axes", title="merge axes around Transpose and Gather of many", edit=fewer_axes, exact=True,
+        absent="no refused Transpose or Gather of rank 5 or more has axes that can be merged"),
     Fix(name="gather-i32", title="give Gather 32-bit indices", edit=_nodes(Gather=gather_i32), exact=True,
         providers=NNAPI, absent="no refused Gather has computed 64-bit indices into known sizes"),
     Fix(name="layer-norm", title="write LayerNormalization by its definition",

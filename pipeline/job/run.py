@@ -11,8 +11,8 @@ from device_runner.device import DeviceFacts
 from device_runner.result import utc_now
 from pipeline.batch import scratch
 from pipeline.blaming import known_denied
-from pipeline.campaign import Lane, baseline_of, check_patterns, plan_lanes
-from pipeline.config import Config, wanted_variants
+from pipeline.campaign import Lane, baseline_of, plan_lanes
+from pipeline.config import Config
 from pipeline.conversion import config_texts
 from pipeline.errors import ConfigError, ExitCode
 from pipeline.files import make_folder, write_bytes, write_text
@@ -88,7 +88,6 @@ def run_job(config: Config, options: JobOptions, progress: Progress) -> JobResul
     """Do the whole job; raises PipelineError when nothing of it can be done."""
     folder = output_folder(config, options)
     found = find(config)
-    check_patterns(config.runs, wanted_variants(config.variants))
     with locked(folder), scratch(folder) as work:
         prepared = prepare(config, found, folder, work, progress)
         write_operator_configs(folder, [artifact for one in prepared for artifact in one.artifacts])

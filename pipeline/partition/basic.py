@@ -67,6 +67,7 @@ def undone_for_provider(saved: "ModelProto", source: "ModelProto") -> "ModelProt
     _remove_inserted_casts(shown.graph)
     _restore_casts(shown.graph, source.graph)
     _restore_functions(shown.graph, source.graph)
+    _restore_constants(shown.graph, source.graph)
     return shown
 
 
@@ -236,6 +237,26 @@ def _call(graph: "GraphProto", body: _Body, calls: "Iterable[NodeProto]") -> "No
     if len(outputs) == len(call.output):
         call.output[:] = outputs
     return call
+
+
+def _restore_constants(graph: "GraphProto", source: "GraphProto") -> None:
+    """Put back what only calls read: it went with these, or was computed into other constants."""
+    constants = {tensor.name: tensor for tensor in source.initializer}
+    made = {name: node for node in source.node for name in node.output if name}
+    known = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    known |= {name for node in graph.node for name in node.output}
+    waiting = [name for node in graph.node for name in node.input if name and name not in known]
+    while waiting:
+        name = waiting.pop()
+        maker = made.get(name)
+        copied = constants.get(maker.input[0]) if maker and maker.op_type == "Identity" else constants.get(name)
+        if name not in known and copied is not None:
+            graph.initializer.append(copied)
+            graph.initializer[-1].name = name
+        elif name not in known and maker is not None:
+            graph.node.append(maker)
+            waiting += [read for read in maker.input if read]
+        known.add(name)
 
 
 def _restore_cast_like(graph: "GraphProto", calls: "Iterable[NodeProto]") -> None:

@@ -56,7 +56,7 @@ def find_claims(source: LeanModel, basic: LeanModel, wish: Wish, folder: Path) -
             one.ask(graph, fresh)
     if model is not shown and _bodies_share(shown, model, graph):
         model = shown
-    return _whole(basic, model, graph, asked)
+    return _whole(source, basic, model, graph, asked)
 
 
 def _as_viewed(model: "ModelProto", graph: Graph) -> "ModelProto":
@@ -152,18 +152,20 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}; " if text else ""
 
 
-def _whole(basic: LeanModel, model: "ModelProto", graph: Graph, asked: Sequence[_Asked]) -> Whole:
+def _whole(source: LeanModel, basic: LeanModel, model: "ModelProto", graph: Graph, asked: Sequence[_Asked]) -> Whole:
     import onnx
 
     proto = onnx.ModelProto()
     proto.CopyFrom(model)
     del proto.graph.value_info[:]
     lift_constants(proto.graph)
+    names = {tensor.name for tensor in proto.graph.initializer if tensor.data_location == tensor.EXTERNAL}
+    weights = {name: place for name, place in {**source.weights, **basic.weights}.items() if name in names}
     same = {(node.op_type, key(node)) for node in proto.graph.node}
     found = {node.first_output: node.op_type for node in graph.nodes.values()}
     kept = frozenset(name for one in asked for name in one.names if (found[name], name) in same)
     return Whole(
-        model=LeanModel(proto=proto, folder=basic.folder, weights=basic.weights),
+        model=LeanModel(proto=proto, folder=basic.folder, weights=weights),
         graph=graph,
         kept=kept,
         closed=frozenset(name for one in asked for name in one.closed),
