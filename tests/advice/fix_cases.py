@@ -97,6 +97,21 @@ def gather() -> Model:
     return model(nodes, [value("x", (5, 3)), value("i", (2,), TensorProto.INT64)], ["y"])
 
 
+def windows() -> Model:
+    """A value cut into windows and back by way of rank 6, and one of three parts taken from rank 5."""
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["a"]),
+        helper.make_node("Reshape", ["a", "cut"], ["b"]),
+        helper.make_node("Transpose", ["b"], ["c"], perm=[0, 1, 3, 2, 4, 5]),
+        helper.make_node("Reshape", ["c", "rows"], ["d"]),
+        helper.make_node("Transpose", ["d"], ["e"], perm=[2, 0, 3, 1, 4]),
+        helper.make_node("Gather", ["e", "second"], ["f"], axis=0),
+        helper.make_node("Tanh", ["f"], ["y"]),
+    ]
+    shapes = {"cut": i64(1, 2, 3, 2, 3, 6), "rows": i64(1, 12, 3, 2, 3), "second": np.int64(1)}
+    return model(nodes, [value("x", (1, 6, 6, 6))], ["y"], shapes)
+
+
 def concat() -> Model:
     nodes = [helper.make_node("Tanh", ["x"], ["a"]), helper.make_node("Concat", ["a", "x", "a"], ["b"], axis=1),
              helper.make_node("Tanh", ["b"], ["y"])]  # fmt: skip
@@ -164,6 +179,7 @@ CASES: tuple[tuple[str, Provider, Make], ...] = (
     ("reshape", MLP, lambda: one("Flatten")),
     ("reshape", NN, lambda: one("Unsqueeze", (2, 3), opset=11, axes=[1])),
     ("concat-on-channels", NN, concat),
+    ("fewer-axes", NNAPI, windows),
     ("gather-i32", NNAPI, gather),
     ("layer-norm", NNAPI, lambda: one("LayerNormalization", inputs=("scale", "bias"), constants=LAYER_NORM)),
     ("group-norm", NN, lambda: one("InstanceNormalization", inputs=("scale", "bias"), constants=CHANNELS)),

@@ -19,6 +19,7 @@ from pipeline.advice.linear import cropped_conv_transpose, flat_matmul, plain_ge
 from pipeline.advice.pad import pad_as_concat
 from pipeline.advice.pieces import erf_by_exp
 from pipeline.advice.pools import explicit_pads
+from pipeline.advice.ranks import fewer_axes
 from pipeline.advice.resize import equal_resize
 from pipeline.partition.answer import Provider, Settings
 from pipeline.partition.onnx_view import view
@@ -235,6 +236,20 @@ def test_explicit_pads_give_the_same(op_type: str, size: int, kernel: int, strid
     changed = rewrite(made, known, {op_type: explicit_pads})
     if changed is not None:
         same(made, changed, within=1e-6)
+
+
+@settings(max_examples=40)
+@given(data=st.data(), shape=st.lists(st.integers(1, 3), min_size=5, max_size=6))
+def test_merged_axes_move_the_same_numbers(data: Any, shape: list[int]) -> None:
+    perm = data.draw(st.permutations(range(len(shape))))
+    made = one("Transpose", shape, perm=perm, between=False)
+    known = Known(graph=view(made), settings=Settings(provider=NNAPI))
+    changed = fewer_axes(made, known)
+    if changed is not None:
+        same(made, changed)
+        assert all(len(node.attribute[0].ints) <= 4 for node in changed.graph.node if node.op_type == "Transpose")
+    else:
+        assert len([size for size in shape if size > 1]) in (0, 5, 6)
 
 
 def test_erf_is_within_its_bound() -> None:
