@@ -243,3 +243,20 @@ def test_large_weights_stay_where_they_lie(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("pipeline.convert.steps.LARGE_BYTES", 64)
     lean = convert(path, tmp_path / "lean", NNAPI, levels=(Level.EXTENDED, Level.ALL)).artifacts
     assert [one.semantic_digest for one in lean] == [one.semantic_digest for one in whole]
+
+
+def test_constants_that_only_an_inlined_function_reads(tmp_path: Path) -> None:
+    """CastLike is shown to providers whole, its second input with it, though the CPU's session drops that one."""
+    nodes = [
+        helper.make_node("CastLike", ["x", "like"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Identity", ["like"], ["same"]),
+        helper.make_node("CastLike", ["r", "same"], ["y"]),
+    ]
+    made = make(nodes, [value("x", [1, 4], TensorProto.INT32)], [value("y", [1, 4])], [weight("like", 2)])
+    path = save(made, tmp_path / "model.onnx")
+    result = convert(path, tmp_path, NNAPI, levels=(Level.BASIC, Level.EXTENDED))
+    assert result.failures == ()
+    feeds = {"x": np.array([[-2, 0, 3, 5]], np.int32)}
+    for artifact in result.artifacts:
+        np.testing.assert_array_equal(outputs(tmp_path / "out" / artifact.file, feeds)[0], [[0, 0, 3, 5]])
