@@ -56,12 +56,14 @@ class LeanModel:
     """A model message whose large initializers are external data under `folder`.
 
     `weights` has the place of each of them by initializer name (main graph only: those of bodies are in the message).
-    It is empty for a small model: that is in the message as a whole.
+    It is empty for a small model: that is in the message as a whole. `outside` names the initializers that the model
+    itself keeps in other files, which providers up to 1.22 refuse.
     """
 
     proto: "onnx.ModelProto"
     folder: Path
     weights: Mapping[str, ByteRange]
+    outside: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +103,27 @@ def _load(source: SourceModel, path: Path, spool: Spool | None) -> LoadedModel:
     if not proto.HasField("graph"):
         raise _not_onnx(source, "it has no graph")
     _check_tensors(source, proto)
+    outside = _kept_outside(path, proto)
     weights = _resolve_external(source, path, proto, spool)
     total = sum(r.length for r in weights.values())
     if total > MAX_WEIGHT_BYTES:
         raise ModelError("the model is too large for the ORT format", where=source.name,
                          why=f"its weights are {total} bytes, an ORT format file ends at 2 GiB",
                          remedy="quantize the model, or split it")  # fmt: skip
-    return LoadedModel(source=source, path=path, folder=path.parent.resolve(), proto=proto, weights=weights)
+    return LoadedModel(
+        source=source, path=path, folder=path.parent.resolve(), proto=proto, weights=weights, outside=outside
+    )
+
+
+def _kept_outside(path: Path, proto: "onnx.ModelProto") -> frozenset[str]:
+    """Initializers whose data lie in another file than the model: those of `lean_model` lie in its own."""
+    own = path.resolve().name
+    return frozenset(
+        tensor.name
+        for tensor in proto.graph.initializer
+        if tensor.data_location == tensor.EXTERNAL
+        and any(entry.key == "location" and entry.value != own for entry in tensor.external_data)
+    )
 
 
 def _not_onnx(source: SourceModel, why: str, remedy: str = "") -> ModelError:
@@ -327,6 +343,7 @@ def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int]) -> P
     _fix_dimensions(loaded.source, proto, fixed_dimensions)
     return PreparedModel(
         source=loaded.source, path=loaded.path, folder=loaded.folder, proto=proto, weights=loaded.weights,
+        outside=loaded.outside,
         dynamic=tuple(label for label, dim in _input_dimensions(proto.graph) if not _is_fixed(dim)),
         operators=dict(sorted(Counter(f"{n.domain or 'ai.onnx'}:{n.op_type}" for n in proto.graph.node).items())),
     )  # fmt: skip

@@ -209,3 +209,20 @@ def test_sizes_that_cannot_be_have_no_bytes() -> None:
         assert tensor_bytes(TensorProto(data_type=1, dims=dims)) is None
     assert tensor_bytes(TensorProto(data_type=8, dims=[2])) is None
     assert tensor_bytes(weight("w", 2, 3)) == 24
+
+
+def test_only_data_in_other_files_counts_as_outside(tmp_path: Path) -> None:
+    """Providers up to 1.22 refuse external data; a lean model's weights, which lie in its own file, are none."""
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    weights = [numpy_helper.from_array(np.ones((600, 600), np.float32), name) for name in ("inside", "outside")]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [600, 600]) for name in ("x", "y")]
+    nodes = [helper.make_node("MatMul", ["x", "inside"], ["m"]), helper.make_node("MatMul", ["m", "outside"], ["y"])]
+    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], weights))
+    onnx.external_data_helper.set_external_data(model.graph.initializer[1], "w.bin")
+    onnx.save(model, tmp_path / "m.onnx")
+    loaded = load_model(SourceModel(path=str(tmp_path / "m.onnx")), tmp_path / "work")
+    assert set(loaded.weights) == {"inside", "outside"}
+    assert loaded.outside == {"outside"}

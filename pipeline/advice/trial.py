@@ -47,7 +47,7 @@ class State:
     def known(self) -> Known:
         """What fixes ask of it; ModelError when ONNX Runtime refuses the model."""
         return Known(
-            graph=view(self.loaded.proto, read=tensor_reader(self.loaded)),
+            graph=view(self.loaded.proto, read=tensor_reader(self.loaded), outside=self.loaded.outside),
             settings=self.request.settings,
             claimed=frozenset(name for group in self.answer.partitions for name in group),
             sizes=self.sizes,

@@ -79,7 +79,7 @@ def _onnx_views(loaded: LoadedModel, request: PartitionRequest, work_folder: Pat
     from pipeline.partition.onnx_view import view
 
     def look(model: "ModelProto", read: "Reader") -> Graph:
-        return view(model, read=read, saved=lambda: body_types(model, work_folder))
+        return view(model, read=read, saved=lambda: body_types(model, work_folder), outside=loaded.outside)
 
     read = tensor_reader(loaded)
     model = before_partitioning(loaded.proto, lambda model: look(model, read), request.settings)

@@ -34,27 +34,35 @@ def read_tensor(tensor: "TensorProto") -> Any:
 
 
 def view(
-    model: "ModelProto", *, read: Reader = read_tensor, saved: "Callable[[], ort_format.Graph | None]" = lambda: None
+    model: "ModelProto",
+    *,
+    read: Reader = read_tensor,
+    saved: "Callable[[], ort_format.Graph | None]" = lambda: None,
+    outside: frozenset[str] | None = None,
 ) -> Graph:
     """The main graph of a model, with its bodies.
 
     `saved` gives the same graph from a saved ORT format file, for types inside bodies (A.4); it is asked only when the
-    model has control flow. Raises ModelError when ONNX Runtime cannot load the model.
+    model has control flow. `outside` names the initializers that count as external data (a lean model keeps others in
+    its own file); None: what the message says. Raises ModelError when ONNX Runtime cannot load the model.
     """
     types = infer(model)
     imports = {_domain(entry.domain): entry.version for entry in model.opset_import}
     has_bodies = any(True for node in model.graph.node for attribute in node.attribute for _ in _bodies(attribute))
-    builder = _Builder(imports, model.ir_version, read)
+    builder = _Builder(imports, model.ir_version, read, outside)
     return builder.graph(model.graph, types, None, saved() if has_bodies else None)
 
 
 class _Builder:
     """What all graphs of one model share while their views are built."""
 
-    def __init__(self, imports: Mapping[str, int], ir_version: int, read: Reader) -> None:
+    def __init__(
+        self, imports: Mapping[str, int], ir_version: int, read: Reader, outside: frozenset[str] | None
+    ) -> None:
         self.imports = imports
         self.ir_version = ir_version
         self.read = read
+        self.outside = outside
 
     def graph(
         self, proto: "GraphProto", types: Mapping[str, Value], outer: Graph | None, saved: "ort_format.Graph | None"
@@ -126,7 +134,7 @@ class _Builder:
             dtype=DTYPES.get(tensor.data_type, str(tensor.data_type)),
             dims=tuple(tensor.dims),
             read=lambda: self.read(tensor),
-            external=tensor.data_location == 1,
+            external=tensor.data_location == 1 if self.outside is None else tensor.name in self.outside,
             int64_field=len(tensor.int64_data) > 0,
         )
 

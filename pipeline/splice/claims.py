@@ -89,7 +89,7 @@ def _bodies_share(shown: "ModelProto", inlined: "ModelProto", graph: Graph) -> b
 def look_at(model: LeanModel, folder: Path) -> Look:
     """How messages of a model, or of what came of it, are viewed; `folder` is for what is found out on the way."""
     read = tensor_reader(model)
-    return lambda proto: view(proto, read=read, saved=lambda: body_types(proto, folder))
+    return lambda proto: view(proto, read=read, saved=lambda: body_types(proto, folder), outside=model.outside)
 
 
 class _Asked:
