@@ -217,8 +217,8 @@ def test_only_data_in_other_files_counts_as_outside(tmp_path: Path) -> None:
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-    weights = [numpy_helper.from_array(np.ones((600, 600), np.float32), name) for name in ("inside", "outside")]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [600, 600]) for name in ("x", "y")]
+    weights = [numpy_helper.from_array(np.ones((1200, 1200), np.float32), name) for name in ("inside", "outside")]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1200, 1200]) for name in ("x", "y")]
     nodes = [helper.make_node("MatMul", ["x", "inside"], ["m"]), helper.make_node("MatMul", ["m", "outside"], ["y"])]
     model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], weights))
     onnx.external_data_helper.set_external_data(model.graph.initializer[1], "w.bin")
