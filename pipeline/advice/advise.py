@@ -95,6 +95,8 @@ def _reference(loaded: LoadedModel, sizes: dict[str, int], folder: Path) -> Refe
         return make_reference(request)
     except PipelineError as error:
         return "; ".join(part for part in (error.what, error.why) if part)
+    except (ValueError, OverflowError, MemoryError) as error:
+        return f"its inputs are too large to be made here: {error}"
 
 
 def _checked_on(reference: Reference | str) -> str:

@@ -130,7 +130,7 @@ def rewrite(model: "ModelProto", known: Known, rules: Mapping[str, Rule]) -> "Mo
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     graph = changed.graph
-    taken = _names(graph)
+    taken = names_in(graph)
     dequantized = {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
     kept: list[NodeProto] = []
     replaced = 0
@@ -153,7 +153,7 @@ def _replacement(node: "NodeProto", known: Known, rules: Mapping[str, Rule], tak
     return written if rule(node, known, written) else None
 
 
-def _names(graph: Any) -> set[str]:
+def names_in(graph: Any) -> set[str]:
     """Every name of a value in the graph and in the bodies inside it."""
     from pipeline.onnx_model import subgraphs
 

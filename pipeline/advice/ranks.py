@@ -1,9 +1,10 @@
 """Transpose and Gather of many axes on values of few, with the axes that stay together merged."""
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipeline.advice.known import Known, Writer, attribute, rewrite
+from pipeline.advice.known import Known, Writer, attribute, names_in, rewrite
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -66,11 +67,15 @@ def _join_reshapes(model: "ModelProto", known: Known) -> None:
     graph = model.graph
     makers = {node.output[0]: node for node in graph.node if node.op_type == "Reshape" and not node.domain}
     constants = {tensor.name: tensor for tensor in graph.initializer}
+    taken = names_in(graph)
     for node in makers.values():
         maker = makers.get(node.input[0])
-        shape = constants.get(node.input[1])
-        if maker is None or shape is None or not _is_plain(shape, node, known):
+        if maker is None or not _joinable(node, constants, known):
             continue
+        if (sizes := known.shape(node.output[0])) is not None:
+            written = Writer(node, taken)
+            node.input[1] = written.integers(*sizes)
+            graph.initializer.extend(written.tensors)
         node.input[0] = maker.input[0]
     read = {name for part in subgraphs(graph) for node in part.node for name in node.input}
     read |= {value.name for part in subgraphs(graph) for value in part.output}
@@ -80,10 +85,14 @@ def _join_reshapes(model: "ModelProto", known: Known) -> None:
             del graph.node[index]
 
 
-def _is_plain(shape: "TensorProto", node: "NodeProto", known: Known) -> bool:
-    """Whether a target shape means the same for other inputs of as many entries: no 0 that copies a size."""
+def _joinable(node: "NodeProto", constants: "Mapping[str, TensorProto]", known: Known) -> bool:
+    """Whether the target shape is known, or means the same for other inputs: no 0, which copies one of their sizes."""
     from onnx import numpy_helper
 
-    if shape.data_location == shape.EXTERNAL or shape.name in known.graph.overridable:
+    sizes = known.shape(node.output[0])
+    if sizes is not None:
+        return 0 not in sizes
+    shape = constants.get(node.input[1])
+    if shape is None or shape.data_location == shape.EXTERNAL or shape.name in known.graph.overridable:
         return False
-    return bool((numpy_helper.to_array(shape) != 0).all()) and not attribute(node, "allowzero", 0)
+    return bool((numpy_helper.to_array(shape) != 0).all())

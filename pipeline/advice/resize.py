@@ -49,7 +49,7 @@ def _equal_modes(node: "NodeProto", known: Known, modes: dict[str, Any]) -> dict
     factors = _factors(node, known)
     if not plain or coordinates not in CENTRED or factors is None or any(attribute(node, "axes", [])):
         return modes
-    whole = all(factor >= 1 and factor == int(factor) for factor in factors)
+    whole = all(factor >= 1 and factor.is_integer() for factor in factors)
     if "nearest_mode" in modes:
         same = whole and modes["nearest_mode"] in ROUNDED
         return {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"} if same else modes

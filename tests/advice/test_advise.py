@@ -156,6 +156,14 @@ def test_a_model_that_does_not_run_here_gets_no_unchecked_fix(tmp_path: Path) ->
     assert "cannot be checked" in rejected.why
 
 
+def test_inputs_too_large_to_make_leave_the_rest_of_the_advice(tmp_path: Path) -> None:
+    onnx.save(chain("Relu", "Erf", dims=(1 << 40, 1 << 40)), tmp_path / "m.onnx")
+    given = advice(tmp_path / "m.onnx", NNAPI)
+    assert given.error is None
+    assert given.best is None
+    assert "nothing could be compared" in given.checked_on
+
+
 def test_an_ort_format_file_cannot_be_changed(tmp_path: Path) -> None:
     (tmp_path / "m.ort").write_bytes(b"\0\0\0\0ORTM" + bytes(64))
     with pytest.raises(ModelError, match="cannot be changed"):
