@@ -1,5 +1,6 @@
 """Judges one model for one provider: the answer of `ort-mobile partition`."""
 
+import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,10 +39,20 @@ class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
 def judge(request: PartitionRequest) -> ModelAnswer:
     """The answer for one model; what is wrong with the model stands in the answer's `error`."""
     try:
-        with tempfile.TemporaryDirectory(prefix="ort-mobile-") as folder:
+        with tempfile.TemporaryDirectory(prefix="ort-mobile-", dir=_fast_place(request.source)) as folder:
             return _judge(request, Path(folder))
     except PipelineError as error:
         return failed_answer(request, error)
+
+
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 - folders in it are made by tempfile, with names of their own
+IN_MEMORY_BYTES = 16 << 20
+
+
+def _fast_place(source: SourceModel) -> Path | None:
+    """Where small models are spooled: making and removing a folder on a disk takes longer than judging one of them."""
+    small = Path(source.path).is_file() and Path(source.path).stat().st_size <= IN_MEMORY_BYTES
+    return IN_MEMORY if small and os.access(IN_MEMORY, os.W_OK) else None
 
 
 def _judge(request: PartitionRequest, work_folder: Path) -> ModelAnswer:
