@@ -80,7 +80,7 @@ def _operators(path: Path, setting: str, folder: Path) -> dict[str, int] | str:
             release=RELEASE, aware=aware,
         )  # fmt: skip
         result = convert_model(request)
-    return result.artifacts[0].operators if result.artifacts else result.failures[0].what
+    return result.artifacts[0].operators if result.artifacts else f"{result.failures[0].what}: {result.failures[0].why}"
 
 
 def unexpected(setting: str, result: Agreement) -> list[tuple[str, object, object]]:

@@ -120,10 +120,18 @@ def _read_optimized(path: Path, before: LeanModel) -> LeanModel:
 
 
 def _loadable(model: LeanModel) -> "onnx.ModelProto":
-    """The message with weights outside the model's folder read in: a session takes external data from one folder."""
+    """The message with weights read in that are not where their location says: a session looks in one folder only.
+
+    A file may lie below the model's folder and still be named from another one: scratch folders are often there.
+    """
     import onnx
 
-    strange = {name for name, place in model.weights.items() if not place.file.is_relative_to(model.folder)}
+    external = [tensor for tensor in model.proto.graph.initializer if tensor.name in model.weights]
+    strange = {
+        tensor.name
+        for tensor in external
+        if model.folder / external_entries(tensor)[0] != model.weights[tensor.name].file
+    }
     if not strange:
         return model.proto
     proto = onnx.ModelProto()

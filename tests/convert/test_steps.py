@@ -16,7 +16,7 @@ from pipeline.convert.rules import Platform, SessionSettings, session_settings
 from pipeline.convert.sessions import save_optimized
 from pipeline.convert.steps import OrtParts, Workshop, changes_large_weights, optimize
 from pipeline.model_sources import SourceModel
-from pipeline.onnx_model import LoadedModel, load_model, prepare_model
+from pipeline.onnx_model import ByteRange, LeanModel, LoadedModel, load_model, prepare_model
 from pipeline.ort_format import Graph, OrtModel, Tensor, read_ort
 from pipeline.ort_writer import plan_file, write_file
 from pipeline.variant import Level, Style, Variant
@@ -153,3 +153,22 @@ def test_the_work_folder_may_be_anywhere(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "far away").mkdir()
     monkeypatch.chdir(tmp_path / "far away")
     compare_all(Path(os.path.relpath(path)), tmp_path / "far away")
+
+
+def test_weights_named_from_another_folder_are_read_in(tmp_path: Path) -> None:
+    """The scratch folder lies below the model's: its files are not where their names say, seen from the model's."""
+    scratch = tmp_path / "out" / "work"
+    scratch.mkdir(parents=True)
+    numbers = bytes(range(64))
+    (scratch / "new.weights").write_bytes(numbers)
+    made = linear(4)
+    tensor = made.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = tensor.EXTERNAL
+    for entry, content in {"location": "new.weights", "offset": "0", "length": "64"}.items():
+        tensor.external_data.add(key=entry, value=content)
+    place = ByteRange(file=scratch / "new.weights", offset=0, length=64)
+    model = LeanModel(proto=made, folder=tmp_path, weights={tensor.name: place})
+    optimize(model, SessionSettings(level=Level.BASIC), Workshop(folder=scratch, where="model"))
+    placed = LeanModel(proto=made, folder=scratch, weights={tensor.name: place})
+    optimize(placed, SessionSettings(level=Level.BASIC), Workshop(folder=scratch, where="model"))
