@@ -12,6 +12,7 @@ nox.options.sessions = ["pipeline"]
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 EXAMPLE = "build_configs/mnist.toml"
+FAST_TESTS = ("-n", "2", "-m", "not device and not slow and not android_host")
 
 
 def groups(*names: str) -> list[str]:
@@ -78,8 +79,7 @@ def release(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Unit, property, oracle and integration tests; those that need a real adbd are in device_tests."""
     session.install("-e", ".[android]", *groups("test"))
-    arguments = session.posargs or ["-n", "2", "-m", "not device and not slow and not android_host"]
-    session.run("python", "-m", "pytest", *arguments)
+    session.run("python", "-m", "pytest", *(session.posargs or FAST_TESTS))
 
 
 @nox.session
@@ -103,7 +103,7 @@ def lowest(session: nox.Session) -> None:
     """The tests with the lowest versions of the dependencies that pyproject.toml allows."""
     lowest_versions = [requirement.replace(">=", "==") for requirement in PROJECT["project"]["dependencies"]]
     session.install("-e", ".[android]", *lowest_versions, *groups("test"))
-    session.run("python", "-m", "pytest", "-n", "2", "-m", "not device and not slow and not android_host", *session.posargs)
+    session.run("python", "-m", "pytest", *(session.posargs or FAST_TESTS))
 
 
 @nox.session
@@ -127,9 +127,9 @@ def oracle(session: nox.Session, onnxruntime: str) -> None:
     """Agreement of claims and histograms with ground truth of real builds (../shared/ep_oracle), by release."""
     session.install("-e", ".", f"onnxruntime=={onnxruntime}", *groups("test"))
     release = onnxruntime.rpartition(".")[0]
-    session.run("python", "tests/oracle_agreement.py", "--release", release, *session.posargs)
+    session.run("python", "-m", "tests.oracle_agreement", "--release", release, *session.posargs)
     if release == "1.23":  # the labels of operators are of this release
-        session.run("python", "tests/oracle_histograms.py")
+        session.run("python", "-m", "tests.oracle_histograms")
 
 
 @nox.session

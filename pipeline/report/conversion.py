@@ -60,7 +60,7 @@ def _table(report: ConversionReport) -> Table:
 
 
 def show_failures(converted: tuple[Converted, ...]) -> None:
-    """Print what could not be made, and warnings, to stderr: reason and remedy once for all variants that share them."""
+    """Print what could not be made, and warnings, to stderr: once for all variants that share a reason."""
     err = Console(stderr=True, highlight=False, soft_wrap=True)
     told = [(one.model.source.name, told) for one in converted for told in _failures(one)]
     for name, (error, variants) in told[:MOST_FAILURES]:

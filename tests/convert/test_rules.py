@@ -2,8 +2,8 @@
 
 import pytest
 
+from pipeline.config import REPLAY_KEY
 from pipeline.convert.rules import (
-    REPLAY_KEY,
     Platform,
     Release,
     SessionSettings,

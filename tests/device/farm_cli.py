@@ -18,7 +18,7 @@ def use_folders(roots: dict[str, str]) -> None:
         def __init__(self, link: Link, *, name: str) -> None:
             super().__init__(link, name=name, root=roots[link.serial])
 
-    device.AdbDevice = FarmDevice  # type: ignore[misc]  # for this process only
+    device.AdbDevice = FarmDevice  # type: ignore[misc, assignment]  # for this process only
 
 
 if __name__ == "__main__":
