@@ -6,15 +6,12 @@ the labels saw. A model counts as right when the number of claimed nodes and of 
 
 import logging
 import statistics
-import sys
 import tempfile
 import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 SETTINGS = {"nnapi30@basic": "NNAPI", "coreml-nn7@basic": "CoreML NN", "coreml-mlprogram7@basic": "CoreML MLProgram"}
 GROWTH_NODES = (1_000, 3_000, 10_000)
@@ -49,10 +46,9 @@ def stock_counts(path: Path, check: Callable[[Any, bool], Any], folder: Path) ->
 
 def agreement() -> None:
     """Print how many real models each tool has right, and the median time for one."""
-    from oracle_agreement import ORACLE, labels, request_for
-
     from pipeline.model_sources import SourceModel
     from pipeline.partition.judge import judge
+    from tests.oracle_agreement import ORACLE, labels, request_for
 
     if not ORACLE.is_dir():
         print("no ../shared/ep_oracle beside this checkout: agreement was not measured")

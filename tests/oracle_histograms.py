@@ -11,11 +11,10 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from oracle_agreement import ORACLE, SETTING, Agreement, labels, request_for
-
 from pipeline.convert import ConvertRequest, convert_model
 from pipeline.model_sources import SourceModel
 from pipeline.variant import Level, Variant
+from tests.oracle_agreement import ORACLE, SETTING, Agreement, labels, request_for
 
 RELEASE = "1.23"
 LEVELS = ("none", "basic", "extended", "all")

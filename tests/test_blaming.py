@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
-from told_devices import ToldDevice, lanes_of
 
 from device_runner.blame import Denied
 from device_runner.device import OPENERS, DeviceFacts
@@ -15,6 +14,7 @@ from device_runner.spec import RunOptions, RunSpec
 from pipeline.blaming import known_denied
 from pipeline.campaign import plan_lanes
 from pipeline.config import RunConfig
+from tests.told_devices import ToldDevice, lanes_of
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 FACTS = DeviceFacts(name="told:x", platform="android", soc="Chip 9", api_level=30, abis=("arm64-v8a",))
@@ -45,7 +45,7 @@ def open_told(_: str) -> BadDriver:
 
 @pytest.fixture(autouse=True)
 def bad_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(OPENERS, "told", "test_blaming:open_told")
+    monkeypatch.setitem(OPENERS, "told", f"{__name__}:open_told")
     monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path))
     monkeypatch.setattr(device, "runs", 0)
 

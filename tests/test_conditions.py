@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from told_devices import CAMPAIGN, ToldDevice, lanes_of, plan_of
 
 from device_runner.device import Conditioned
 from device_runner.errors import MissingError
@@ -14,6 +13,7 @@ from pipeline.conditions import unfit, wait_until_fit
 from pipeline.config import ConditionsConfig
 from pipeline.measure import measure
 from pipeline.store import open_store
+from tests.told_devices import CAMPAIGN, ToldDevice, lanes_of, plan_of
 
 DEFAULT = ConditionsConfig()
 

@@ -8,13 +8,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from told_devices import CAMPAIGN, ToldDevice, check_attribution, lanes_of, plan_of
 
 from device_runner.result import FailureKind
 from device_runner.spec import RunSpec
 from pipeline.campaign import lane_id, spec_id
 from pipeline.measure import GIVE_UP_AFTER, Plan, measure
 from pipeline.store import REPEATED, Store, open_store
+from tests.told_devices import CAMPAIGN, ToldDevice, check_attribution, lanes_of, plan_of
 
 NAMES = ("one", "two", "three")
 ROUNDS = 3

@@ -5,11 +5,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from onnx_samples import linear, save, save_external
 
 from pipeline.errors import ConfigError, ModelError
 from pipeline.model_sources import SourceModel, Spool, find_models
 from pipeline.onnx_model import load_model
+from tests.onnx_samples import linear, save, save_external
 
 
 def test_folders_are_searched_in_sorted_order(tmp_path: Path) -> None:

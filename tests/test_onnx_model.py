@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from onnx_samples import linear, make, save, save_external, value, weight
 
 from pipeline.errors import ConfigError, ModelError
 from pipeline.model_sources import SourceModel
 from pipeline.onnx_model import LeanModel, LoadedModel, content_digest, load_model, prepare_model, range_digests
 from pipeline.onnx_tensors import tensor_bytes
+from tests.onnx_samples import linear, make, save, save_external, value, weight
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from onnx_samples import conv_bn, linear, make, value
 
 from pipeline.onnx_wire import WireError, encode_field, encode_varint, fields, lean_model, read_varint
+from tests.onnx_samples import conv_bn, linear, make, value
 
 
 @given(st.integers(0, 2**64 - 1))

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ort_models import LEVELS, MODELS, conv_relu, converted
 
 from pipeline.errors import ModelError
 from pipeline.ort_format import (
@@ -25,6 +24,7 @@ from pipeline.ort_format import (
     parse_ort,
     read_ort,
 )
+from tests.ort_models import LEVELS, MODELS, conv_relu, converted
 
 
 @pytest.fixture(scope="session")
@@ -200,7 +200,7 @@ def test_every_value_is_the_judges(folder: Path, name: str, level: str, runtime:
 
 @pytest.mark.parametrize("name", ["mnist.base", "mnist.qdq_u8u8", "silero_like_vad_if.base", "lstm_classifier.dyn"])
 def test_real_models_read_as_the_judge_reads_them(folder: Path, oracle: Path, name: str) -> None:
-    from ort_models import convert
+    from tests.ort_models import convert
 
     source = extracted(oracle / "real.zip", f"{name}.onnx", folder)
     path = convert(source, folder / f"{name}.ort", level="extended")

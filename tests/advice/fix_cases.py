@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
-from partition_samples import Dims, model, value
 
 from pipeline.advice.answer import FixResult
 from pipeline.advice.fixes import fixes_for
@@ -18,6 +17,7 @@ from pipeline.onnx_model import load_model
 from pipeline.partition.answer import Provider, Settings
 from pipeline.partition.judge import PartitionRequest
 from pipeline.reference import ReferenceRequest, make_reference
+from tests.partition_samples import Dims, model, value
 
 Model = onnx.ModelProto
 Make = Callable[[], Model]

@@ -8,9 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner, Result
-from fix_cases import MLP, NN, NNAPI, Model, i64, outputs, weights
 from onnx import TensorProto, helper, numpy_helper
-from partition_samples import chain, model, value
 
 from pipeline.advice.advise import advise
 from pipeline.advice.answer import Advice, AdviceRequest, Choice, Outcome
@@ -18,6 +16,8 @@ from pipeline.cli.partition import partition
 from pipeline.errors import ConfigError, ModelError
 from pipeline.model_sources import SourceModel
 from pipeline.partition.answer import Optimize, Provider, Settings
+from tests.advice.fix_cases import MLP, NN, NNAPI, Model, i64, outputs, weights
+from tests.partition_samples import chain, model, value
 
 ROOT = Path(__file__).resolve().parents[2]
 MNIST = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"

@@ -5,11 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fix_cases import CASES, MLP, NN, NNAPI, Make, Model, f32, i64, one, outputs, reflect, start, tried, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
-from partition_samples import model, quantized, value
 
 from pipeline.advice.answer import Outcome
 from pipeline.advice.einsum import einsum_as_matmul
@@ -23,6 +21,23 @@ from pipeline.advice.ranks import fewer_axes
 from pipeline.advice.resize import equal_resize
 from pipeline.partition.answer import Provider, Settings
 from pipeline.partition.onnx_view import view
+from tests.advice.fix_cases import (
+    CASES,
+    MLP,
+    NN,
+    NNAPI,
+    Make,
+    Model,
+    f32,
+    i64,
+    one,
+    outputs,
+    reflect,
+    start,
+    tried,
+    weights,
+)
+from tests.partition_samples import model, quantized, value
 
 
 @pytest.mark.parametrize(

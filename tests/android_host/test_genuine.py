@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import NEWEST, OLDEST, ROOT, fetch
-from runs import distance, failure, outputs, run
 
 from device_runner.android_host.ask import Question, Session, ask
 from device_runner.android_host.calls import observe, read_calls, summarize, table
@@ -21,6 +19,8 @@ from device_runner.library_source import LibraryFacts
 from device_runner.local import wheel_library
 from device_runner.result import FailureKind, Mark, Status
 from device_runner.spec import OptimizationLevel
+from tests.android_host.conftest import NEWEST, OLDEST, ROOT, fetch
+from tests.android_host.runs import distance, failure, outputs, run
 
 pytestmark = pytest.mark.android_host
 

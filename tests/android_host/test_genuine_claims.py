@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from conftest import OLDEST, ROOT, fetch
 
 from device_runner.library_source import LibraryFacts
 from device_runner.spec import NnapiFlag, OptimizationLevel
@@ -25,6 +24,7 @@ from pipeline.library_claims import (
 from pipeline.ort_format import operator_histogram
 from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
 from pipeline.partition.run import judge_paths
+from tests.android_host.conftest import OLDEST, ROOT, fetch
 
 pytestmark = pytest.mark.android_host
 

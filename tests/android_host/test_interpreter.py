@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_nnapi import FakeModel, compute
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from device_runner.android_host.build import check_host
 from device_runner.errors import MissingError
+from tests.android_host.fake_nnapi import FakeModel, compute
 
 try:
     check_host()

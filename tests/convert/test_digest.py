@@ -6,13 +6,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnx_samples import conv_bn, linear, make, value, weight
 
 from pipeline.convert.digest import file_digest
 from pipeline.convert.rules import SessionSettings
 from pipeline.convert.sessions import save_optimized
 from pipeline.errors import ModelError
 from pipeline.variant import Level
+from tests.onnx_samples import conv_bn, linear, make, value, weight
 
 
 def digest(model: onnx.ModelProto, folder: Path, level: Level = Level.NONE) -> str:

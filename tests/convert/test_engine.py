@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from onnx_samples import conv_bn, linear, make, quantized, save, value
 
 from pipeline.convert import ConvertRequest, ConvertResult, convert_model
 from pipeline.convert.digest import file_digest
@@ -22,6 +21,7 @@ from pipeline.model_sources import SourceModel
 from pipeline.ort_format import operator_histogram, read_ort
 from pipeline.variant import Level, Style, Variant
 from pipeline.workers import Task, run_tasks
+from tests.onnx_samples import conv_bn, linear, make, quantized, save, value
 
 ROOT = Path(__file__).resolve().parents[2]
 MNIST = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
@@ -100,7 +100,7 @@ import os, sys, time
 os.umask(int(sys.argv[3], 8)); time.tzset()
 from collections.abc import Iterator
 from pathlib import Path
-from test_engine import convert
+from tests.convert.test_engine import convert
 for artifact in convert(Path(sys.argv[1]), Path(sys.argv[2])).artifacts:
     print(artifact.file, artifact.sha256, artifact.semantic_digest)
 """

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx_samples import conv_bn, linear, quantized
 
 from pipeline.convert.rules import SessionSettings
 from pipeline.convert.sessions import save_optimized
@@ -14,6 +13,7 @@ from pipeline.onnx_model import ByteRange
 from pipeline.ort_format import parse_ort, read_ort
 from pipeline.ort_writer import ALIGNMENT, Weight, plan_file, write_file
 from pipeline.variant import Level
+from tests.onnx_samples import conv_bn, linear, quantized
 
 SAMPLES = {"linear": linear(), "conv_bn": conv_bn(), "quantized": quantized()}
 

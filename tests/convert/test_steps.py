@@ -8,7 +8,6 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx_samples import conv_bn, linear, quantized, save
 
 from pipeline.convert.digest import file_digest
 from pipeline.convert.optimizer import Optimizer
@@ -20,6 +19,7 @@ from pipeline.onnx_model import ByteRange, LeanModel, LoadedModel, load_model, p
 from pipeline.ort_format import Graph, OrtModel, Tensor, read_ort
 from pipeline.ort_writer import plan_file, write_file
 from pipeline.variant import Level, Style, Variant
+from tests.onnx_samples import conv_bn, linear, quantized, save
 
 SAMPLES: dict[str, Callable[[], onnx.ModelProto]] = {"linear": linear, "conv_bn": conv_bn, "quantized": quantized}
 VARIANTS = [Variant(level=level, style=style) for level in Level if level is not Level.LAYOUT for style in Style]

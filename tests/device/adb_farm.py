@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from debian_packages import unpacked
 
 from device_runner.adb.device import AdbDevice
+from tests.debian_packages import unpacked
 
 PHONE_PROPERTIES = {
     "ro.build.version.sdk": "30",

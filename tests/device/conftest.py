@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from adb_farm import Farm, Open, Phone, farm_in
-from probe_models import save_models
 
 from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, server_at
 from device_runner.local import wheel_library
 from device_runner.probe.build import build_probe
+from tests.device.adb_farm import Farm, Open, Phone, farm_in
+from tests.probe_models import save_models
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from adb_farm import free_port
+from tests.device.adb_farm import free_port
 
 
 class FaultProxy:

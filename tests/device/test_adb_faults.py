@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from adb_farm import Farm, Open, Phone, farm_in, stop
-from fault_proxy import FaultProxy
 
 from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, server_at
@@ -21,6 +19,8 @@ from device_runner.errors import MissingError
 from device_runner.probe.build import build_probe
 from device_runner.result import FailureKind, RunResult, Status
 from device_runner.spec import RunSpec, encode
+from tests.device.adb_farm import Farm, Open, Phone, farm_in, stop
+from tests.device.fault_proxy import FaultProxy
 
 
 def quick(models: Path, model: str = "null.onnx", **values: object) -> RunSpec:

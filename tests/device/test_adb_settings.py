@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
 
 from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, server_at
 from device_runner.result import Status
 from device_runner.spec import RunSpec
+from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
 
 COMMANDS = {
     "cmd": '[ -e "$PHONE/no-fixed" ] && { echo "Failed to set FIXED_PERFORMANCE mode" >&2; exit 255; }\n'

@@ -10,11 +10,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from adb_farm import BATTERY, Farm, farm_in
 
 from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, server_at
 from pipeline.store import RunRecord, open_store
+from tests.device.adb_farm import BATTERY, Farm, farm_in
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "build_configs" / "examples" / "mnist"

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from probe_models import save_models
 
 from device_runner.local import LocalDevice, wheel_library
 from device_runner.probe.build import build_probe
 from device_runner.result import RunResult
 from device_runner.spec import RunSpec
+from tests.probe_models import save_models
 
 
 def more_libraries() -> list[str]:

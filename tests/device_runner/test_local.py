@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from probe_models import save_model
 
 from device_runner.local import LocalDevice, host_facts, wheel_library
 from device_runner.probe.protocol import DTYPES
@@ -27,6 +26,7 @@ from device_runner.spec import (
     RunSpec,
     TensorFile,
 )
+from tests.probe_models import save_model
 
 Run = Callable[..., RunResult]
 DTYPE_NUMPY: dict[ElementType, str] = {

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from debian_packages import unpacked
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from device_runner.probe.build import SOURCES, build_probe
 from device_runner.probe.elf import Elf, NotElf, Segment, parse_elf, read_elf, read_header
 from device_runner.probe.protocol import Answer, Places, decode_answer, encode_inspection, encode_request
 from device_runner.spec import RunOptions, RunSpec
+from tests.debian_packages import unpacked
 
 needs_zig = pytest.mark.skipif(not importlib.util.find_spec("ziglang"), reason="the package ziglang is not installed")
 needs_cc = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")

@@ -12,7 +12,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from debian_packages import KEYRING, SUITE, _apt, _apt_root, _mirror
+
+from tests.debian_packages import KEYRING, SUITE, _apt, _apt_root, _mirror
 
 RELEASE = "1.21.0"
 ARCHIVE = f"onnxruntime_{RELEASE}+dfsg.orig.tar.xz"

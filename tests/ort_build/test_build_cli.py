@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from test_build_run import BUILD_PY
 
 from pipeline.cli.main import cli
 from pipeline.errors import PipelineError
 from pipeline.ort_build.build_file import read_build_file
+from tests.ort_build.test_build_run import BUILD_PY
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILDS = sorted((ROOT / "build_configs/builds").glob("*.toml"))

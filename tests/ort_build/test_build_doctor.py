@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 import pytest
-from build_requests import request
 
 from pipeline.config import Platform
 from pipeline.errors import MissingError
@@ -12,6 +11,7 @@ from pipeline.ort_build.doctor import Check, android_folders, examine, look, req
 from pipeline.ort_build.failure import cause_of, excerpt
 from pipeline.ort_build.settings import Dependencies
 from pipeline.ort_build.source_tree import SourceTree
+from tests.ort_build.build_requests import request
 
 
 def tool(folder: Path, name: str, says: str) -> None:

@@ -1,7 +1,6 @@
 """Contradictions that are found before a build."""
 
 import pytest
-from build_requests import OPERATORS, request
 
 from pipeline.config import Platform
 from pipeline.finding import Severity
@@ -9,6 +8,7 @@ from pipeline.ort_build.lint import lint
 from pipeline.ort_build.request import Request
 from pipeline.ort_build.settings import Dependencies, Kind
 from pipeline.required_ops import parse
+from tests.ort_build.build_requests import OPERATORS, request
 
 ML = parse("ai.onnx;13;Relu\nai.onnx.ml;1;Normalizer\n", "c")
 NCHWC = parse("com.microsoft.nchwc;1;Conv\n", "c")

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from build_requests import OPERATORS, request, requests
 from hypothesis import given
 
 from pipeline.config import Platform
@@ -14,6 +13,7 @@ from pipeline.ort_build.request import Request
 from pipeline.ort_build.script_options import Option, unaccepted
 from pipeline.ort_build.settings import Dependencies, Kind
 from pipeline.required_ops import parse, render
+from tests.ort_build.build_requests import OPERATORS, request, requests
 
 HERE = Path(__file__).resolve().parent
 PLACES = Places(source="/src", work="/work", python="/usr/bin/python3")

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from build_requests import request
 
 from pipeline.config import Platform
 from pipeline.errors import PipelineError
@@ -18,6 +17,7 @@ from pipeline.ort_build.run import builds_in, read_record, run_build
 from pipeline.ort_build.settings import Kind
 from pipeline.ort_build.source_tree import SourceTree, read_tree
 from pipeline.required_ops import parse
+from tests.ort_build.build_requests import request
 
 BUILD_PY = """
 import argparse, pathlib, sys

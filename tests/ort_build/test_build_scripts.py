@@ -7,11 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from build_requests import request
-from debian_source import RELEASE, source_tree
 from hypothesis import given
 from hypothesis import strategies as st
-from test_build_plan import ACCEPTED
 
 from device_runner.probe.build import cache_folder
 from pipeline.config import Platform
@@ -20,6 +17,9 @@ from pipeline.ort_build.plan import AAR_SCRIPT, APPLE_SCRIPT, BUILD_SCRIPT, Buil
 from pipeline.ort_build.script_options import options_in, tree_options, unaccepted
 from pipeline.ort_build.settings import Dependencies, Kind
 from pipeline.ort_build.source_tree import check_release, read_tree, source_digest
+from tests.ort_build.build_requests import request
+from tests.ort_build.debian_source import RELEASE, source_tree
+from tests.ort_build.test_build_plan import ACCEPTED
 
 PLACES = Places(source="/src", work="/work")
 

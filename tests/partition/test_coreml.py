@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from partition_samples import answer, chain, claims, model, value
 
 from pipeline.partition.answer import Decision, Provider, Settings
+from tests.partition_samples import answer, chain, claims, model, value
 
 F32, F16, I32, I64, BOOL = (
     TensorProto.FLOAT,

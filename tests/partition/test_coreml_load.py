@@ -5,9 +5,9 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from partition_samples import answer, chain, model, value
 
 from pipeline.partition.answer import LoadForecast, Provider, Settings
+from tests.partition_samples import answer, chain, model, value
 
 NN = Settings(provider=Provider.COREML_NN, ort_release=(1, 23))
 MLP = Settings(provider=Provider.COREML_MLPROGRAM, ort_release=(1, 23))

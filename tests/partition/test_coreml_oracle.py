@@ -4,7 +4,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from oracle_agreement import agreement, usual_settings
+
+from tests.oracle_agreement import agreement, usual_settings
 
 EVERY = {"ops": 149, "dags": 40, "real": 18}
 """Each so-many-th model is judged here."""

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from partition_samples import NNAPI, NNAPI_NCHW, answer, chain, claims, model, quantized, value
+
+from tests.partition_samples import NNAPI, NNAPI_NCHW, answer, chain, claims, model, quantized, value
 
 F32, I32, I64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 

@@ -8,10 +8,10 @@ import msgspec
 import onnx
 import pytest
 from click.testing import CliRunner, Result
-from partition_samples import chain
 
 from pipeline.cli.partition import partition
 from pipeline.errors import ConfigError
+from tests.partition_samples import chain
 
 
 def call(*arguments: str) -> Result:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 from onnx import TensorProto, helper
-from partition_samples import NNAPI_NCHW, answer, chain, model, quantized, value
+
+from tests.partition_samples import NNAPI_NCHW, answer, chain, model, quantized, value
 
 
 def test_claims_that_build_are_counted(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from oracle_agreement import Agreement, agreement, delta, usual_settings
+
+from tests.oracle_agreement import Agreement, agreement, delta, usual_settings
 
 EVERY = {"ops": 23, "dags": 9, "real": 6}
 """Each so-many-th model is judged here."""

@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from partition_samples import answer, claims, model, quantized, value
 
 from pipeline.partition.answer import Provider, Settings
+from tests.partition_samples import answer, claims, model, quantized, value
 
 
 def xnnpack(release: tuple[int, int] = (1, 23)) -> Settings:

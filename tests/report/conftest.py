@@ -1,9 +1,9 @@
 """Fixtures of the report's tests."""
 
 import pytest
-from report_samples import make_report
 
 from pipeline.report.model import CampaignReport
+from tests.report_samples import make_report
 
 
 @pytest.fixture

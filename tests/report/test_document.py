@@ -6,11 +6,11 @@ from pathlib import Path
 import jsonschema
 import msgspec
 import pytest
-from report_samples import make_report
 
 from pipeline.errors import PipelineError
 from pipeline.report import document
 from pipeline.report.model import CampaignReport, Host
+from tests.report_samples import make_report
 
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "results.schema.json"
 

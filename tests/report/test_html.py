@@ -7,11 +7,11 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from report_samples import make_report
 
 from pipeline.report import drawing, html
 from pipeline.report.model import CampaignReport, Host
 from pipeline.report.wording import visible
+from tests.report_samples import make_report
 
 VOID = {"meta", "line", "circle", "polyline"}
 HOSTILE = "</td></table><script>alert(1)</script><img src=http://e.vil onerror=x> {{ 7 * 7 }} \"'&lt; \x1b\u202e"

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from report_samples import make_report
 
 from pipeline.report import markdown
 from pipeline.report.model import CampaignReport
 from pipeline.report.wording import visible
+from tests.report_samples import make_report
 
 HARMLESS = {"text", "softbreak", "strong_open", "strong_close", "em_open", "em_close"}
 HOSTILE = "|`*_x_* [a](b) <b>&amp; ![i](http://e.vil/x) ~~s~~ # $x$ @all www.e.vil \\| \x1b[2J\n\n# H\n- l\u202e"

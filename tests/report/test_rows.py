@@ -3,13 +3,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_samples import BAD, GOOD, REFUSED, measured, record, runs
 
 from device_runner.result import Failure, FailureKind, Mark, Status
 from pipeline.report.model import Row
 from pipeline.report.rows import NEVER_RUN, Measured, make_rows, worst_checks
 from pipeline.store import RunRecord
 from pipeline.summary import Doubt, OutputCheck, Verdict
+from tests.report_samples import BAD, GOOD, REFUSED, measured, record, runs
 
 
 def lane(*records: RunRecord, variant: str = "v", run: str = "cpu", baseline: bool = False) -> Measured:

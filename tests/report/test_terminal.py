@@ -4,12 +4,12 @@ import io
 import re
 
 import pytest
-from report_samples import make_report
 from rich.cells import cell_len
 from rich.console import Console
 
 from pipeline.report import terminal
 from pipeline.report.model import CampaignReport, Host
+from tests.report_samples import make_report
 
 
 def shown(report: CampaignReport, width: int, *, color: bool = False, encoding: str = "utf-8") -> str:

@@ -5,11 +5,11 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_samples import make_report
 
 from pipeline.report import wording
 from pipeline.report.wording import visible
 from pipeline.summary import OutputCheck
+from tests.report_samples import make_report
 
 
 @pytest.mark.parametrize(

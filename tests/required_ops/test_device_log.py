@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from ort_models import convert, parsed
 
 from pipeline.ort_format import read_ort
 from pipeline.required_ops import needs_of, parse
 from pipeline.required_ops.device_log import read_log
+from tests.ort_models import convert, parsed
 
 CONFIG = parse(
     'ai.onnx;11;Conv{"inputs": {"0": ["float"]}}\n'

@@ -4,12 +4,12 @@ import logging
 from pathlib import Path
 
 import pytest
-from ort_models import LEVELS, MODELS, convert, converted, parsed
 
 from pipeline.errors import ModelError
 from pipeline.ort_format import OrtModel, read_ort
 from pipeline.required_ops import RequiredOps, covers, from_model, needs_of, parse, render, union_of
 from pipeline.required_ops.layout import OPTIMIZER_OPS
+from tests.ort_models import LEVELS, MODELS, convert, converted, parsed
 
 # The stock tool never closes the files that it reads.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ort_models import convert, converted, parsed
 
 from pipeline.cli.main import main
 from pipeline.required_ops import RequiredOps, parse, read_config
+from tests.ort_models import convert, converted, parsed
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ort_models import LEVELS, convert
-from required_ops_strategies import is_kept_anyway, random_model, required_ops
 
 from pipeline.ort_format import OrtModel, read_ort
 from pipeline.required_ops import (
@@ -27,6 +25,8 @@ from pipeline.required_ops import (
     union_of,
 )
 from pipeline.required_ops.rules import TYPE_SLOTS
+from tests.ort_models import LEVELS, convert
+from tests.required_ops.required_ops_strategies import is_kept_anyway, random_model, required_ops
 
 IN0 = ("inputs", 0)
 

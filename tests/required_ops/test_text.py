@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from required_ops_strategies import required_ops
 
 from pipeline.errors import ConfigError
 from pipeline.required_ops import RequiredOps, parse, parse_merged, read_config, render
 from pipeline.required_ops.rules import CPP_TYPES, TYPE_SLOTS
+from tests.required_ops.required_ops_strategies import required_ops
 
 CANONICAL = """\
 # Operators that this build must contain, a line for each domain and opset: domain;opset;operators

@@ -2,10 +2,10 @@
 
 import pytest
 from hypothesis import given
-from required_ops_strategies import required_ops
 
 from pipeline.errors import ConfigError
 from pipeline.required_ops import EMPTY, RequiredOps, union_of
+from tests.required_ops.required_ops_strategies import required_ops
 
 CAST = ("ai.onnx", "Cast")
 IN0, OUT0 = ("inputs", 0), ("outputs", 0)

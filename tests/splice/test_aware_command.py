@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from onnx_samples import save
-from test_splicing import digits, unbuildable
 
 from pipeline.cli.main import cli
 from pipeline.errors import ConfigError
 from pipeline.ort_library import get_library
+from tests.onnx_samples import save
+from tests.splice.test_splicing import digits, unbuildable
 
 
 def convert(tmp_path: Path, *options: str) -> tuple[Result, list[dict[str, object]]]:

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from onnx_samples import make, value
 
 from pipeline.onnx_model import LeanModel
 from pipeline.partition.graph import Graph, Node, Value
@@ -19,6 +18,7 @@ from pipeline.splice.links import key, reads, sorted_nodes
 from pipeline.splice.merge import merge
 from pipeline.splice.quant_cleanup import remove_cancelling_pairs
 from pipeline.splice.whole import Whole
+from tests.onnx_samples import make, value
 
 
 def lean(model: onnx.ModelProto, tmp_path=None) -> LeanModel:  # type: ignore[no-untyped-def] # no folder is looked at

@@ -4,7 +4,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from oracle_histograms import RELEASE, histograms, unexpected
+
+from tests.oracle_histograms import RELEASE, histograms, unexpected
 
 SAMPLES = {
     "nnapi30@all": ("dags", 16), "nnapi30-nchw@extended": ("dags", 23), "coreml-nn7@all": ("dags", 17),

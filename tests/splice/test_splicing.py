@@ -8,7 +8,6 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_samples import conv_bn, linear, make, quantized, save, value, weight
 
 from pipeline.convert import ConvertRequest, ConvertResult, convert_model
 from pipeline.convert.aware import SAVE, AwareOptimizer
@@ -27,6 +26,7 @@ from pipeline.splice.splicing import splice
 from pipeline.splice.whole import Whole
 from pipeline.splice.wish import Wish
 from pipeline.variant import Level, Variant
+from tests.onnx_samples import conv_bn, linear, make, quantized, save, value, weight
 
 NNAPI = Settings(provider=Provider.NNAPI)
 COREML = Settings(provider=Provider.COREML_MLPROGRAM)
