@@ -250,8 +250,12 @@ def _show_checks(checks: "Iterable[Check]") -> None:
 
 
 def _run(request: "Request", tree: "SourceTree", cache: Path) -> "Built":
-    """Build with the last line of the log and the time shown where a terminal can show it."""
+    """Build with the last line of the log and the time shown where a terminal can show it.
+
+    A lab's job that is cancelled gets SIGTERM: it ends the compilers as Ctrl-C does.
+    """
     import os
+    import signal
 
     from rich.console import Console
     from rich.markup import escape
@@ -259,6 +263,7 @@ def _run(request: "Request", tree: "SourceTree", cache: Path) -> "Built":
     from pipeline.ort_build.doctor import android_folders
     from pipeline.ort_build.run import run_build
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Console(stderr=True).status(f"{request.target.name}: starting") as status:
 
         def progress(line: str, seconds: float) -> None:

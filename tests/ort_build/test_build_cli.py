@@ -1,7 +1,9 @@
 """`ort-mobile build` as a user meets it: exit codes, what is shown, what is written."""
 
 import json
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,11 @@ def operators(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "src"
+    return write_source(tmp_path / "src", BUILD_PY)
+
+
+def write_source(folder: Path, script: str) -> Path:
+    """A tree with a build.py that takes what plans pass; `script` is what it does then."""
     options = (
         "update build skip_tests skip_submodule_sync build_shared_lib compile_no_warning_as_error enable_lto "
         "enable_reduced_operator_type_support disable_ml_ops allow_running_as_root"
@@ -47,7 +53,7 @@ def source(tmp_path: Path) -> Path:
     for name in ("build.py", "github/android/build_aar_package.py", "github/apple/build_apple_framework.py"):
         (folder / "tools/ci_build" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "tools/ci_build" / name).write_text("")
-    script = BUILD_PY.replace("a, _ = p.parse_known_args()", f"{declared}a = p.parse_args()")
+    script = script.replace("a, _ = p.parse_known_args()", f"{declared}a = p.parse_args()")
     (folder / "tools/ci_build/build.py").write_text(script)
     (folder / "VERSION_NUMBER").write_text("1.23.2\n")
     return folder
@@ -127,15 +133,42 @@ def test_a_tree_of_another_release_is_refused(source: Path, tmp_path: Path) -> N
     assert "the target wants 1.22" in str(result.exception)
 
 
-def test_run_builds_once_and_holds_the_budget(
-    source: Path, operators: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tools = tmp_path / "tools"
-    tools.mkdir()
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs that doctor looks for, in a version that is new enough for any tree."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
     for name in ("cmake", "ninja", "c++"):
-        (tools / name).write_text("#!/bin/sh\necho 99.1\n")
-        (tools / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}:{Path(sys.executable).parent}:/usr/bin:/bin")
+        (folder / name).write_text("#!/bin/sh\necho 99.1\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{Path(sys.executable).parent}:/usr/bin:/bin")
+
+
+@pytest.mark.usefixtures("tools")
+def test_a_cancelled_job_ends_what_the_build_started(operators: Path, tmp_path: Path) -> None:
+    sleeping = (
+        BUILD_PY + "import os, time; pathlib.Path(a.build_dir, 'child').write_text(str(os.getpid())); time.sleep(600)\n"
+    )
+    source = write_source(tmp_path / "src", sleeping)
+    command = ["build", "run", "--target", "linux-x86_64", "--source", source, "--op-config", operators]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *map(str, command), "--cache", str(tmp_path / "cache")],
+        cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    pids: list[Path] = []
+    for _ in range(600):
+        pids = [path for path in tmp_path.glob("cache/trees/*/linux/child") if path.read_text()]
+        if pids or process.poll() is not None:
+            break
+        time.sleep(0.1)
+    process.terminate()
+    _, shown = process.communicate(timeout=60)
+    assert process.returncode == 130, shown
+    assert not Path(f"/proc/{pids[0].read_text()}").exists()
+
+
+@pytest.mark.usefixtures("tools")
+def test_run_builds_once_and_holds_the_budget(source: Path, operators: Path, tmp_path: Path) -> None:
     config = tmp_path / "b.toml"
     text = '[target]\nname = "t"\nplatform = "linux"\n[build]\nmax_library_bytes = {{ x86_64 = {} }}\n'
     config.write_text(text.format(100_000))
