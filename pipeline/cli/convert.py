@@ -32,8 +32,9 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 @provider_options
 @click.option("--safe", is_flag=True, help="Leave to the CPU what a provider claims and then cannot build.")
 @click.option(
-    "--reference", default="auto", metavar="auto|none|LIBRARY", show_default=True,
-    help="An Android library (AAR, .so or release) whose own NNAPI saves the files, instead of splicing them.",
+    "--reference", default="auto", metavar="auto|none|installed|LIBRARY", show_default=True,
+    help="Who saves aware files: an Android library (AAR, .so or release), the installed onnxruntime where it has the "
+    "provider (auto takes it then), or none: they are spliced.",
 )  # fmt: skip
 @click.option("--ort-release", default="", metavar="X.Y", help="ONNX Runtime release that will run the artifacts.")
 @click.option(
@@ -85,7 +86,7 @@ def convert(
         levels=levels, styles=styles, release=ort_release, platform=target_platform, dimensions=dimensions,
         output=output, cache=cache, check=check, config=config, processes=jobs,
         aware=settings_of(providers, ort_release, answers), safe=safe,
-        reference="" if reference in ("auto", "none") else reference,
+        reference="" if reference == "none" else reference,
     )  # fmt: skip
     report = convert_paths(paths, order)
     if check:

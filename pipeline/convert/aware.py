@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pipeline.convert.genuine import genuine_parts
+from pipeline.convert.installed import INSTALLED, has_installed, installed_parts
 from pipeline.convert.rules import SessionSettings, parse_release
 from pipeline.convert.steps import OrtParts, Workshop, optimize, to_parts
 from pipeline.onnx_model import LeanModel
@@ -40,7 +41,9 @@ class AwareOptimizer:
         ModelError when onnxruntime refuses the model, or the phone would when it asks a provider.
         """
         whole = self._whole(wish)
-        if wish.reference:
+        if wish.reference == INSTALLED or (wish.reference == AUTO and _serves(wish)):
+            return installed_parts(self.model, whole, settings, wish, self.shop)
+        if wish.reference not in ("", AUTO):
             return genuine_parts(self.model, whole, settings, wish, self.shop)
         same = settings.level is Level.BASIC and _same_nodes(whole.model, self.basic)
         if not wish.safe and (same or not whole.out_of_reach):
@@ -70,6 +73,16 @@ class AwareOptimizer:
             keep_shared_dq=passes.keep_shared_dq,
         )
         return optimize(part, chosen, self.shop)
+
+
+AUTO = "auto"
+"""Let the installed onnxruntime save the file where it can, and splice elsewhere."""
+
+
+def _serves(wish: Wish) -> bool:
+    """Whether the installed onnxruntime can be told all that is wished for."""
+    (one, *others) = wish.providers
+    return not others and not wish.safe and not one.nnapi_flags and has_installed(one)
 
 
 def _installed() -> tuple[int, int]:

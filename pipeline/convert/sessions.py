@@ -37,10 +37,11 @@ def save_optimized(
     *,
     ort_format: bool,
     where: str,
+    provider: tuple[str, dict[str, str]] | None = None,
 ) -> None:
     """Optimize a serialized ModelProto for the CPU provider and save it to `target`.
 
-    `extra` are further session config entries. onnxruntime's low-level class is used because the public one answers a
+    `extra` are further session config entries, `provider` one that is asked before the CPU, with its options. onnxruntime's low-level class is used because the public one answers a
     failure by trying the same thing again. ModelError with onnxruntime's reason when it refuses the model,
     MissingError when the disk is full.
     """
@@ -64,7 +65,9 @@ def save_optimized(
         options.add_session_config_entry(key, value)
     try:
         session = ort.InferenceSession(options, model, False, False)
-        session.initialize_session(["CPUExecutionProvider"], [{}], _left_out(settings))
+        asked = [*([provider] if provider else []), ("CPUExecutionProvider", {})]
+        names, options_of = [name for name, _ in asked], [options for _, options in asked]
+        session.initialize_session(names, options_of, _left_out(settings))
     except ort_errors(ort) as error:
         _check_disk(target, len(model))
         raise explain(error, where) from error

@@ -82,7 +82,7 @@ def optimize(model: LeanModel, settings: SessionSettings, shop: Workshop) -> Lea
     if changes_large_weights(model):
         extra["session.optimized_model_external_initializers_file_name"] = f"{target.stem}.weights"
         extra["session.optimized_model_external_initializers_min_size_in_bytes"] = str(LARGE_BYTES)
-    save_optimized(_loadable(model).SerializeToString(), settings, target, extra, ort_format=False, where=shop.where)
+    save_optimized(loadable(model).SerializeToString(), settings, target, extra, ort_format=False, where=shop.where)
     return _read_optimized(target, model)
 
 
@@ -119,7 +119,7 @@ def _read_optimized(path: Path, before: LeanModel) -> LeanModel:
     return LeanModel(proto=proto, folder=path.parent if all_own else folder, weights=weights)
 
 
-def _loadable(model: LeanModel) -> "onnx.ModelProto":
+def loadable(model: LeanModel) -> "onnx.ModelProto":
     """The message with weights read in that are not where their location says: a session looks in one folder only.
 
     A file may lie below the model's folder and still be named from another one: scratch folders are often there.
@@ -156,7 +156,7 @@ def to_parts(model: LeanModel, settings: SessionSettings, shop: Workshop) -> Ort
 def to_parts_whole(model: LeanModel, settings: SessionSettings, shop: Workshop) -> OrtParts:
     """Save a model in ORT format in one session, weights and all: right for every model, but it costs memory."""
     extra = {"session.model_external_initializers_file_folder_path": str(model.folder)}
-    return OrtParts(skeleton=_save_ort(_loadable(model).SerializeToString(), settings, extra, shop))
+    return OrtParts(skeleton=_save_ort(loadable(model).SerializeToString(), settings, extra, shop))
 
 
 def _save_ort(model: bytes, settings: SessionSettings, extra: Mapping[str, str], shop: Workshop) -> bytes:

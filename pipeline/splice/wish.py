@@ -11,7 +11,8 @@ AWARE = (Provider.NNAPI, Provider.COREML_NN, Provider.COREML_MLPROGRAM)
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """Providers with their settings; `safe` leaves to the CPU what a provider's model cannot be built with.
 
-    `reference` is a genuine library (a path or a release) whose own session is to save the file; empty: splice.
+    `reference` says whose own session is to save the file: a genuine library (a path or a release), `installed` for the
+    onnxruntime of this Python, `auto` for that where it can; empty: splice.
     """
 
     providers: tuple[Settings, ...]

@@ -1,0 +1,113 @@
+"""Provider-aware files that the installed onnxruntime saves itself, where it was built with the provider.
+
+A full build for Linux with NNAPI, or macOS's wheel with CoreML, has the real provider: its own session then saves the
+file, and its claims are held against our rules node by node.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from pipeline.convert.rules import SessionSettings
+from pipeline.convert.sessions import save_optimized
+from pipeline.convert.steps import OrtParts, Workshop, loadable
+from pipeline.errors import ConfigError
+from pipeline.onnx_model import LeanModel
+from pipeline.partition.answer import Provider, Settings
+from pipeline.splice.whole import Whole
+from pipeline.splice.wish import Wish
+from pipeline.variant import Level
+
+INSTALLED = "installed"
+"""What `--reference` calls the onnxruntime of this Python."""
+
+PROVIDERS: dict[Provider, tuple[str, dict[str, str]]] = {
+    Provider.NNAPI: ("NnapiExecutionProvider", {}),
+    Provider.COREML_NN: ("CoreMLExecutionProvider", {"ModelFormat": "NeuralNetwork"}),
+    Provider.COREML_MLPROGRAM: ("CoreMLExecutionProvider", {"ModelFormat": "MLProgram"}),
+}
+"""Our names to onnxruntime's, with the options that they mean."""
+
+MOST_NAMED = 5
+
+
+class InstalledProvider(NamedTuple):
+    """A provider as a session takes it."""
+
+    name: str
+    options: Mapping[str, str]
+    config: Mapping[str, str]
+
+
+def has_installed(settings: Settings) -> bool:
+    """Whether the installed onnxruntime was built with the provider."""
+    import onnxruntime
+
+    return PROVIDERS[settings.provider][0] in onnxruntime.get_available_providers()
+
+
+def installed_parts(model: LeanModel, whole: Whole, settings: SessionSettings, wish: Wish, shop: Workshop) -> OrtParts:
+    """The file that the installed onnxruntime saves at the wanted level; notes where its claims are not our rules'.
+
+    ConfigError where it does not have the provider, or cannot be told what is asked; ModelError when it refuses.
+    """
+    provider = _provider(wish)
+    saved = _save(model, settings, provider, shop)
+    plain = SessionSettings(level=Level.NONE)
+    theirs = _claimed(_save(whole.model, plain, provider, shop), provider)
+    return OrtParts(
+        skeleton=saved.skeleton, claimed={wish.providers[0].provider.value: len(theirs)},
+        notes=tuple(_differences(theirs, frozenset(whole.kept))),
+    )  # fmt: skip
+
+
+def _provider(wish: Wish) -> InstalledProvider:
+    one = wish.providers[0]
+    if len(wish.providers) > 1 or wish.safe or one.nnapi_flags:
+        raise ConfigError(
+            "the installed onnxruntime makes models aware of one provider as it is",
+            why="Python cannot hand it NNAPI flags, and it decides by itself what is claimed",
+            remedy="give one --ep without --safe and flags, or --reference none",
+        )
+    if not has_installed(one):
+        raise ConfigError(
+            f"the installed onnxruntime has no {PROVIDERS[one.provider][0]}",
+            why="stock wheels for Linux have none",
+            remedy="leave --reference out: the models are then made by splicing",
+        )
+    name, options = PROVIDERS[one.provider]
+    switches = {
+        "RequireStaticInputShapes": one.require_static_input_shapes,
+        "EnableOnSubgraphs": one.enable_on_subgraphs,
+    }
+    return InstalledProvider(
+        name=name,
+        options=options | {key: "1" for key, on in switches.items() if on},
+        config={"ep.nnapi.partitioning_stop_ops": ",".join(one.stop_ops)} if one.provider is Provider.NNAPI else {},
+    )
+
+
+def _save(model: LeanModel, settings: SessionSettings, provider: InstalledProvider, shop: Workshop) -> OrtParts:
+    target = shop.new_file(".ort")
+    extra = {"session.model_external_initializers_file_folder_path": str(model.folder), **provider.config}
+    save_optimized(
+        loadable(model).SerializeToString(), settings, target, extra,
+        ort_format=True, where=shop.where, provider=(provider.name, dict(provider.options)),
+    )  # fmt: skip
+    parts = OrtParts(skeleton=target.read_bytes())
+    target.unlink()
+    return parts
+
+
+def _claimed(parts: OrtParts, provider: InstalledProvider) -> frozenset[str]:
+    """The nodes that the session gave to the provider, by their first outputs: the file names the provider of each."""
+    nodes = parts.read().graph.nodes
+    return frozenset(node.outputs[0] for node in nodes if node.provider == provider.name and node.outputs)
+
+
+def _differences(theirs: frozenset[str], ours: frozenset[str]) -> Iterator[str]:
+    found = [f"{name} (theirs)" for name in sorted(theirs - ours)] + [
+        f"{name} (ours)" for name in sorted(ours - theirs)
+    ]
+    if found:
+        names = ", ".join(found[:MOST_NAMED])
+        yield f"{len(found)} nodes are claimed by the installed onnxruntime or by our rules alone: {names}"
