@@ -41,9 +41,9 @@ def save_optimized(
 ) -> None:
     """Optimize a serialized ModelProto for the CPU provider and save it to `target`.
 
-    `extra` are further session config entries, `provider` one that is asked before the CPU, with its options. onnxruntime's low-level class is used because the public one answers a
-    failure by trying the same thing again. ModelError with onnxruntime's reason when it refuses the model,
-    MissingError when the disk is full.
+    `extra` are further session config entries, `provider` one that is asked before the CPU, with its options.
+    onnxruntime's low-level class is used because the public one answers a failure by trying the same thing again.
+    ModelError with onnxruntime's reason when it refuses the model, MissingError when the disk is full.
     """
     from onnxruntime.capi import _pybind_state as ort
 

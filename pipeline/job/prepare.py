@@ -102,6 +102,7 @@ def prepare(
             release=oldest_release(config),
             platform=optimizer_platform(config),
             aware=aware_settings(config),
+            reference="auto",
             done=lambda _: stage.done(),
         )
     subjects = [
