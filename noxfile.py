@@ -12,6 +12,7 @@ nox.options.sessions = ["pipeline"]
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 EXAMPLE = "build_configs/mnist.toml"
+RELEASE_TESTS = ("tests/convert", "tests/partition", "tests/splice", "tests/required_ops", "-m", "not slow")
 FAST_TESTS = ("-n", "2", "-m", "not device and not slow and not android_host")
 
 
@@ -119,6 +120,14 @@ def android_host_tests(session: nox.Session, onnxruntime: str) -> None:
     """Genuine Android libraries in processes of this computer; needs npm for the packages that carry them."""
     session.install("-e", ".[android]", f"onnxruntime=={onnxruntime}", *groups("test"))
     session.run("python", "-m", "pytest", "tests/android_host", "-n", "2", "-m", "android_host", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("onnxruntime", ["1.21.0", "1.23.2", "1.28.0"])
+def releases(session: nox.Session, onnxruntime: str) -> None:
+    """Tests of conversion, claims and splicing with older wheels, a sample of the ground truth among them."""
+    session.install("-e", ".", f"onnxruntime=={onnxruntime}", *groups("test"))
+    session.run("python", "-m", "pytest", "-n", "2", *(session.posargs or RELEASE_TESTS))
 
 
 @nox.session

@@ -328,7 +328,19 @@ def config_schema() -> dict[str, Any]:
     for table in TABLES.values():
         for key, text in key_texts(table).items():
             components[table.__name__]["properties"][key].setdefault("description", text)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": components}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": null_last(components)}
+
+
+def null_last(schema: Any) -> Any:
+    """The same JSON schema with `null` as the last of alternatives: releases of msgspec order them differently."""
+    if isinstance(schema, list):
+        return [null_last(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    ordered = {key: null_last(value) for key, value in schema.items()}
+    if "anyOf" in ordered:
+        ordered["anyOf"] = sorted(ordered["anyOf"], key=lambda option: option.get("type") == "null")
+    return ordered
 
 
 def key_texts(table: type[Table]) -> dict[str, str]:

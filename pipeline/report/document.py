@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from pipeline.config import null_last
 from pipeline.errors import PipelineError
 from pipeline.report.model import DOCUMENT_VERSION, CampaignReport
 
@@ -48,6 +49,7 @@ def schema() -> dict[str, Any]:
     # Python 3.13 takes the indentation out of docstrings; the schema must be the same with every version.
     for definition in made["$defs"].values():
         definition["description"] = inspect.cleandoc(definition.get("description", ""))
+    made = null_last(made)
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "results.json of ort-mobile",

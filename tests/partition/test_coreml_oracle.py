@@ -29,6 +29,9 @@ def test_agreement(oracle: Path, archive: str, setting: str, what: str) -> None:
         pytest.skip(f"no labels of {archive} for {setting}")
     if what != "claims" and setting == "xnnpack":
         pytest.skip("XNNPACK in the labels' build is of another date: loading is not judged")
-    result = agreement(oracle, archive, setting, what, release=installed_release(), every=EVERY[archive])
+    release = installed_release()
+    if archive == "real" and release != "1.23":
+        pytest.skip("labels of real models are of 1.23 alone")
+    result = agreement(oracle, archive, setting, what, release=release, every=EVERY[archive])
     assert result.total > 0
     assert result.wrong == []

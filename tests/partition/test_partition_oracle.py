@@ -17,6 +17,8 @@ def test_nnapi_claims(oracle: Path, archive: str, setting: str) -> None:
     if setting not in usual_settings(oracle, archive):
         pytest.skip(f"no labels of {archive} for {setting}")
     release = _release()
+    if archive == "real" and release != "1.23":
+        pytest.skip("labels of real models are of 1.23 alone")
     result: Agreement = agreement(oracle, archive, setting, "claims", release=release, every=EVERY[archive])
     assert result.total > 0
     assert result.wrong == []
