@@ -16,7 +16,7 @@ from pipeline.required_ops import parse, render
 from tests.ort_build.build_requests import OPERATORS, request, requests
 
 HERE = Path(__file__).resolve().parent
-PLACES = Places(source="/src", work="/work", python="/usr/bin/python3")
+PLACES = Places(source="/src", work="/srv/plan", python="/usr/bin/python3")
 
 ACCEPTED: dict[str, dict[str, dict[str, str | list[str]]]] = json.loads((HERE / "accepted_options.json").read_text())
 """Options by release, script and name: "flag", "value", or the values that it takes. 1.21.0 is Debian's source (the
@@ -58,7 +58,7 @@ def test_a_plan_passes_the_operators_on_as_they_are(request: Request) -> None:
     if request.operators is None:
         assert given == []
     else:
-        assert given == ["--include_ops_by_config=/work/required_operators.config"]
+        assert given == ["--include_ops_by_config=/srv/plan/required_operators.config"]
         assert plan.files[0].content == render(OPERATORS)
 
 
@@ -73,17 +73,17 @@ def test_android_reduced_aar() -> None:
     asked = request(
         version="1.21.0", abis=("arm64-v8a", "x86_64"), api_level=27, providers=("nnapi", "xnnpack"), exceptions=False
     )
-    plan = plan_build(asked, Places(source="/src", work="/work", python="/py", android_sdk="/sdk", android_ndk="/ndk"))
+    plan = plan_build(asked, Places(source="/src", work="/srv/plan", python="/py", android_sdk="/sdk", android_ndk="/ndk"))
     assert [step.arguments for step in plan.steps] == [
         (
             "/py",
             "/src/tools/ci_build/github/android/build_aar_package.py",
             "--android_sdk_path=/sdk",
             "--android_ndk_path=/ndk",
-            "--build_dir=/work/android",
+            "--build_dir=/srv/plan/android",
             "--config=MinSizeRel",
-            "--include_ops_by_config=/work/required_operators.config",
-            "/work/build_settings.json",
+            "--include_ops_by_config=/srv/plan/required_operators.config",
+            "/srv/plan/build_settings.json",
         )
     ]
     assert settings_of(plan) == {
@@ -121,10 +121,10 @@ def test_ios_xcframework() -> None:
     assert plan.steps[0].arguments == (
         "/usr/bin/python3",
         "/src/tools/ci_build/github/apple/build_apple_framework.py",
-        "--build_dir=/work/apple",
+        "--build_dir=/srv/plan/apple",
         "--config=MinSizeRel",
-        "--include_ops_by_config=/work/required_operators.config",
-        "/work/build_settings.json",
+        "--include_ops_by_config=/srv/plan/required_operators.config",
+        "/srv/plan/build_settings.json",
     )
     assert settings_of(plan) == {
         "build_osx_archs": {"iphoneos": ["arm64"], "iphonesimulator": ["arm64", "x86_64"]},
@@ -159,11 +159,11 @@ def test_linux_upon_system_packages() -> None:
         Platform.LINUX, "1.21.0", kind=Kind.EXTENDED, lto=False, dependencies=Dependencies.SYSTEM, onnx_source="/onnx",
         jobs=2, ml_ops=True, defines={"Eigen3_DIR": "/eigen"},
     )  # fmt: skip
-    plan = plan_build(asked, Places(source="/src", work="/work", as_root=True))
+    plan = plan_build(asked, Places(source="/src", work="/srv/plan", as_root=True))
     assert plan.steps[0].arguments == (
         "python3",
         "/src/tools/ci_build/build.py",
-        "--build_dir=/work/linux",
+        "--build_dir=/srv/plan/linux",
         "--config=MinSizeRel",
         "--update",
         "--build",
@@ -177,14 +177,14 @@ def test_linux_upon_system_packages() -> None:
         "--skip_submodule_sync",
         "--cmake_extra_defines=onnxruntime_BUILD_UNIT_TESTS=OFF",
         "--cmake_extra_defines=Eigen3_DIR=/eigen",
-        "--cmake_extra_defines=CMAKE_PROJECT_TOP_LEVEL_INCLUDES=/work/system_dependencies.cmake",
+        "--cmake_extra_defines=CMAKE_PROJECT_TOP_LEVEL_INCLUDES=/srv/plan/system_dependencies.cmake",
         "--cmake_extra_defines=CMAKE_INCLUDE_PATH=/usr/include/safeint",
         "--cmake_extra_defines=FETCHCONTENT_FULLY_DISCONNECTED=ON",
         "--cmake_extra_defines=FETCHCONTENT_SOURCE_DIR_ONNX=/onnx",
-        "--include_ops_by_config=/work/required_operators.config",
+        "--include_ops_by_config=/srv/plan/required_operators.config",
         "--allow_running_as_root",
     )
-    assert [file.path for file in plan.files] == ["/work/required_operators.config", "/work/system_dependencies.cmake"]
+    assert [file.path for file in plan.files] == ["/srv/plan/required_operators.config", "/srv/plan/system_dependencies.cmake"]
     assert plan.products[0].pattern == "linux/MinSizeRel/libonnxruntime.so.1.21.0"
 
 
