@@ -73,7 +73,9 @@ def test_android_reduced_aar() -> None:
     asked = request(
         version="1.21.0", abis=("arm64-v8a", "x86_64"), api_level=27, providers=("nnapi", "xnnpack"), exceptions=False
     )
-    plan = plan_build(asked, Places(source="/src", work="/srv/plan", python="/py", android_sdk="/sdk", android_ndk="/ndk"))
+    plan = plan_build(
+        asked, Places(source="/src", work="/srv/plan", python="/py", android_sdk="/sdk", android_ndk="/ndk")
+    )
     assert [step.arguments for step in plan.steps] == [
         (
             "/py",
@@ -184,7 +186,10 @@ def test_linux_upon_system_packages() -> None:
         "--include_ops_by_config=/srv/plan/required_operators.config",
         "--allow_running_as_root",
     )
-    assert [file.path for file in plan.files] == ["/srv/plan/required_operators.config", "/srv/plan/system_dependencies.cmake"]
+    assert [file.path for file in plan.files] == [
+        "/srv/plan/required_operators.config",
+        "/srv/plan/system_dependencies.cmake",
+    ]
     assert plan.products[0].pattern == "linux/MinSizeRel/libonnxruntime.so.1.21.0"
 
 

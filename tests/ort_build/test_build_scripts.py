@@ -21,7 +21,7 @@ from tests.ort_build.build_requests import request
 from tests.ort_build.debian_source import RELEASE, source_tree
 from tests.ort_build.test_build_plan import ACCEPTED
 
-PLACES = Places(source="/src", work="/work")
+PLACES = Places(source="/src", work="/srv/plan")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def _build_py_arguments(plan: BuildPlan) -> list[list[str]]:
     if not settings:
         return [list(plan.steps[0].arguments[2:])]
     params = settings[0]["build_params"]
-    added = [f"--config={plan.configuration}", "--build_dir=/work/x"]
+    added = [f"--config={plan.configuration}", "--build_dir=/srv/plan/x"]
     if isinstance(params, list):
         return [[*params, "--android_api=27", *added, f"--android_abi={abi}"] for abi in settings[0]["build_abis"]]
     assert set(params) == {"base", *settings[0]["build_osx_archs"]}  # the script takes each without asking
