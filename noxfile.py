@@ -65,6 +65,12 @@ def perf(session: nox.Session) -> None:
 
 
 @nox.session
+def build_ort(session: nox.Session) -> None:
+    """Build ONNX Runtime as a config says: nox -s build_ort -- my.toml --source DIR --target linux-x86_64."""
+    command(session, "build", "run")
+
+
+@nox.session
 def report(session: nox.Session) -> None:
     """Write the report of stored results again: nox -s report -- output/mnist."""
     command(session, "report")

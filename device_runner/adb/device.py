@@ -56,6 +56,7 @@ from device_runner.result import (
 )
 from device_runner.selectors import parse_selector
 from device_runner.spec import RunSpec
+from device_runner.wheel import foreign_library
 
 REMOTE_ROOT = "/data/local/tmp/ort-mobile"
 """Where everything of ours lies on a device: the shell user may write and execute there."""
@@ -123,14 +124,15 @@ class Tools:
 
 
 def default_tools(facts: DeviceFacts) -> Tools:
-    """Probe for a device's system and first ABI; raises RunnerError when it cannot be built."""
+    """Probe for a device's system and first ABI, and on Linux the wheel's library; raises RunnerError for none."""
     if facts.platform == "android":
         abi = next((abi for abi in facts.abis if abi in ("arm64-v8a", "x86_64")), facts.abis[0])
         return Tools(build_probe(abi), None)
     own = read_header(wheel_library()).abi
     if facts.abis[0] == own:
         return Tools(build_probe(HOST), wheel_library())
-    return Tools(build_probe({"arm64-v8a": "linux-aarch64"}.get(facts.abis[0], f"linux-{facts.abis[0]}")), None)
+    target = {"arm64-v8a": "linux-aarch64"}.get(facts.abis[0], f"linux-{facts.abis[0]}")
+    return Tools(build_probe(target), foreign_library(facts.abis[0]))
 
 
 def tombstone(crash_log: str, root: str) -> tuple[str, ...]:
