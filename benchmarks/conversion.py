@@ -31,9 +31,9 @@ SMALL_BYTES = 5 << 20
 REAL_MODELS = Path(__file__).resolve().parents[2] / "shared" / "ep_oracle" / "real.zip"
 STOCK = ["-m", "onnxruntime.tools.convert_onnx_models_to_ort", "--enable_type_reduction"]
 EIGHT = "none,basic,extended,all"
-STOCK_TOOL, TWO, EIGHT_VARIANTS, CHECKED = "stock, 2 variants", "ours, 2 variants", "ours, 8 variants", "ours, checked"OUTPUTS_DIFFER = 4
+STOCK_TOOL, TWO, EIGHT_VARIANTS, CHECKED = "stock, 2 variants", "ours, 2 variants", "ours, 8 variants", "ours, checked"
+OUTPUTS_DIFFER = 4
 """Exit code of a check that says no: quantized models of random weights amplify single steps beyond any tolerance."""
-
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
