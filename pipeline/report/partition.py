@@ -11,6 +11,7 @@ from pipeline.advice.answer import Advice, AdvisedAnswer, standing_of
 from pipeline.advice.verdict import verdict
 from pipeline.partition.answer import ModelAnswer, Provider
 from pipeline.report.advice import advice_lines, verdict_line
+from pipeline.report.wording import visible
 
 MOST_DETAILED = 20
 """Up to so many models are shown with their cuts and reasons; more of them as one line each."""
@@ -26,19 +27,14 @@ def show_answers(answers: Sequence[ModelAnswer]) -> None:
     good = [answer for answer in answers if not answer.error]
     for answer in answers:
         if answer.error:
-            err.print(f"[bold red]error:[/] {escape(_clean(answer.path))}: {escape(_clean(answer.error))}")
+            err.print(f"[bold red]error:[/] {escape(visible(answer.path))}: {escape(visible(answer.error))}")
             if answer.remedy:
-                err.print(f"  [cyan]remedy:[/] {escape(_clean(answer.remedy))}")
+                err.print(f"  [cyan]remedy:[/] {escape(visible(answer.remedy))}")
     if len(good) > MOST_DETAILED:
         out.print(_overview(good))
         return
     for answer in good:
         _show(out, answer)
-
-
-def _clean(text: str) -> str:
-    """Text of a model on one line without control characters, which could steer the terminal."""
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
 
 
 def coverage(answer: ModelAnswer) -> float:
@@ -62,7 +58,7 @@ def _overview(answers: Sequence[ModelAnswer]) -> Table:
             name, justify="right" if name in ("nodes", "claimed", "partitions") else "left", overflow="fold"
         )
     for answer in answers[:MOST_LINES]:
-        row = (_clean(answer.path), str(answer.nodes), f"{coverage(answer):.0%}", str(len(answer.partitions)))
+        row = (visible(answer.path), str(answer.nodes), f"{coverage(answer):.0%}", str(len(answer.partitions)))
         loads = "[red]fails[/]" if answer.load and answer.load.error else ""
         choice = verdict(standing_of(answer), Provider(answer.ep)).choice.value
         table.add_row(*map(escape, row), loads, choice, escape(_best(_advice(answer))))
@@ -73,14 +69,14 @@ def _overview(answers: Sequence[ModelAnswer]) -> Table:
 
 def _show(out: Console, answer: ModelAnswer) -> None:
     sizes = ", ".join(str(len(group)) for group in answer.partitions) or "none"
-    out.print(f"[bold]{escape(_clean(answer.path))}[/]  {answer.ep}, ONNX Runtime {answer.ort_release}")
+    out.print(f"[bold]{escape(visible(answer.path))}[/]  {answer.ep}, ONNX Runtime {answer.ort_release}")
     out.print(f"  {answer.claimed} of {answer.nodes} nodes claimed ({coverage(answer):.0%})")
     out.print(f"  partitions: {len(answer.partitions)}, of so many nodes: {sizes}")
     for body in answer.subgraphs:
-        out.print(f"  inside {escape(_clean(body.owner))}: {len(body.partitions)} partitions")
+        out.print(f"  inside {escape(visible(body.owner))}: {len(body.partitions)} partitions")
     if answer.load and answer.load.error:
-        out.print(f"  [bold red]does not load on the phone:[/] {escape(_clean(answer.load.error))}")
-        out.print(f"    [cyan]remedy:[/] {escape(_clean(answer.load.remedy or ''))}")
+        out.print(f"  [bold red]does not load on the phone:[/] {escape(visible(answer.load.error))}")
+        out.print(f"    [cyan]remedy:[/] {escape(visible(answer.load.remedy or ''))}")
     elif answer.load:
         about = "about " if answer.load.estimate else ""
         out.print(f"  on load: {about}{answer.load.partitions} compiled nodes")
@@ -91,7 +87,7 @@ def _show(out: Console, answer: ModelAnswer) -> None:
         for line in advice_lines(advice):
             out.print(line)
     for warning in answer.warnings:
-        out.print(f"  [yellow]note:[/] {escape(_clean(warning))}")
+        out.print(f"  [yellow]note:[/] {escape(visible(warning))}")
     out.print()
 
 
@@ -101,10 +97,10 @@ def _show_cuts(out: Console, answer: ModelAnswer) -> None:
     out.print("  [bold]nodes that cut the graph[/], and what claiming each would give:")
     for cut in answer.cuts[:MOST_CUTS]:
         gain = f"partitions {len(answer.partitions)} → {cut.partitions}, nodes {answer.claimed} → {cut.claimed}"
-        out.print(f"    {escape(cut.op_type)} [dim]{escape(_clean(cut.output))}[/]  {gain}")
-        out.print(f"      {escape(_clean(cut.reason))}")
+        out.print(f"    {escape(cut.op_type)} [dim]{escape(visible(cut.output))}[/]  {gain}")
+        out.print(f"      {escape(visible(cut.reason))}")
         if cut.remedy:
-            out.print(f"      [cyan]remedy:[/] {escape(_clean(cut.remedy))}")
+            out.print(f"      [cyan]remedy:[/] {escape(visible(cut.remedy))}")
     if len(answer.cuts) > MOST_CUTS:
         out.print(f"    … {len(answer.cuts) - MOST_CUTS} more")
 
@@ -116,7 +112,7 @@ def _show_reasons(out: Console, answer: ModelAnswer) -> None:
     if counted:
         out.print("  [bold]refused nodes:[/]")
     for (op_type, reason, remedy), count in counted.most_common(MOST_REASONS):
-        tail = f" [cyan]({escape(_clean(remedy))})[/]" if remedy else ""
-        out.print(f"    {count} x {escape(op_type)}: {escape(_clean(reason))}{tail}")
+        tail = f" [cyan]({escape(visible(remedy))})[/]" if remedy else ""
+        out.print(f"    {count} x {escape(op_type)}: {escape(visible(reason))}{tail}")
     if len(counted) > MOST_REASONS:
         out.print(f"    … {len(counted) - MOST_REASONS} more reasons: --json has all")
