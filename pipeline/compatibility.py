@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from pipeline.config import REPLAY_KEY
+from pipeline.config.build import Kind
 from pipeline.convert.rules import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE, Release
 from pipeline.finding import Finding, Severity
 from pipeline.ort_build.releases import at_release
-from pipeline.ort_build.settings import Kind
 from pipeline.ort_format import DEFAULT_DOMAIN, ELEMENT_TYPES, Graph, OrtModel, SequenceType, TensorType, TypeInfo
 
 NEWEST_KNOWN = Release(1, 31)

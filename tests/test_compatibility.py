@@ -20,10 +20,10 @@ from pipeline.compatibility import (
     facts_of,
     loadable_by,
 )
+from pipeline.config.build import Kind
 from pipeline.convert.rules import Release, parse_release
 from pipeline.finding import Severity, errors
 from pipeline.ort_build.releases import at_release
-from pipeline.ort_build.settings import Kind
 from pipeline.ort_format import parse_ort
 
 HERE = parse_release(version("onnxruntime"))

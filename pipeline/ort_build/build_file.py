@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 
 from pipeline.config import Table, Target
+from pipeline.config.build import BuildConfig
 from pipeline.errors import ConfigError
-from pipeline.ort_build.settings import BuildConfig
 
 
 class BuildFile(Table, frozen=True, kw_only=True):

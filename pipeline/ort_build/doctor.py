@@ -15,13 +15,13 @@ from typing import NamedTuple
 import msgspec
 
 from pipeline.config import Platform
+from pipeline.config.build import Dependencies
 from pipeline.errors import MissingError
 from pipeline.ort_build.notes import ASSET_CACHE_FLAG
 from pipeline.ort_build.plan import AAR_SCRIPT
 from pipeline.ort_build.process import build_environment
 from pipeline.ort_build.releases import ASSET_CACHE_SINCE, version_key
 from pipeline.ort_build.request import Request
-from pipeline.ort_build.settings import Dependencies
 from pipeline.ort_build.source_tree import SourceTree
 
 GIB = 1 << 30

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from pipeline.config import Platform
+from pipeline.config.build import Dependencies
 from pipeline.ort_build.releases import (
     ASSET_CACHE_SINCE,
     PAGE_16K_JNI_SINCE,
@@ -12,7 +13,6 @@ from pipeline.ort_build.releases import (
     REDUCED_IN_BUILD_TREE_SINCE,
 )
 from pipeline.ort_build.request import Request
-from pipeline.ort_build.settings import Dependencies
 
 ASSET_CACHE_FLAG = "--use_vcpkg_ms_internal_asset_cache"
 

@@ -11,10 +11,10 @@ from pathlib import PurePosixPath
 import msgspec
 
 from pipeline.config import Platform
+from pipeline.config.build import Dependencies, Kind
 from pipeline.ort_build.notes import Note, notes_for
 from pipeline.ort_build.releases import ANDROID_TARGET_SDK, PAGE_16K_JNI_SINCE, PROVIDERS, at_release, minimum_version
 from pipeline.ort_build.request import Request
-from pipeline.ort_build.settings import Dependencies, Kind
 from pipeline.required_ops import EMPTY, render
 
 OPERATORS_FILE = "required_operators.config"

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from pipeline.config import Platform, Target
+from pipeline.config.build import BuildConfig, Kind
 from pipeline.convert.rules import Release, parse_release
 from pipeline.errors import ConfigError
 from pipeline.ort_build.releases import ABIS, CONVERTING_ONLY, DEFAULT_ABIS, FIRST_PLANNED, PROVIDERS
-from pipeline.ort_build.settings import BuildConfig, Kind
 from pipeline.required_ops import RequiredOps
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from pipeline.config import Config, Platform, Target, read_config
+from pipeline.config.build import BuildConfig, Dependencies
 from pipeline.errors import ConfigError
 from pipeline.ort_build.build_file import read_build_file
 from pipeline.ort_build.releases import ABIS
 from pipeline.ort_build.request import Request, make_request
-from pipeline.ort_build.settings import BuildConfig, Dependencies
 from pipeline.required_ops import RequiredOps
 from pipeline.required_ops import read_config as read_operators
 from pipeline.variant import Style
@@ -80,10 +80,9 @@ def _is_campaign(path: Path) -> bool:
 
 
 def _of_campaign(config: Config) -> _Found:
-    build = getattr(config, "build", None)
     return _Found(
         targets=config.targets,
-        build=build if isinstance(build, BuildConfig) else BuildConfig(),
+        build=config.build,
         providers=tuple(run.provider for run in config.runs),
         runtime_style=Style.RUNTIME in config.variants.styles,
     )

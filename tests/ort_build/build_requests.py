@@ -3,9 +3,9 @@
 from hypothesis import strategies as st
 
 from pipeline.config import Platform, Target
+from pipeline.config.build import BuildConfig, Configuration, Dependencies, Kind
 from pipeline.ort_build.releases import ABIS, PROVIDERS
 from pipeline.ort_build.request import Request, make_request
-from pipeline.ort_build.settings import BuildConfig, Configuration, Dependencies, Kind
 from pipeline.required_ops import RequiredOps, parse
 
 OPERATORS = parse(

@@ -3,10 +3,10 @@
 import pytest
 
 from pipeline.config import Platform
+from pipeline.config.build import Dependencies, Kind
 from pipeline.finding import Severity
 from pipeline.ort_build.lint import lint
 from pipeline.ort_build.request import Request
-from pipeline.ort_build.settings import Dependencies, Kind
 from pipeline.required_ops import parse
 from tests.ort_build.build_requests import OPERATORS, request
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Platform
+from pipeline.config.build import Kind
 from pipeline.errors import PipelineError
 from pipeline.ort_build.plan import Step
 from pipeline.ort_build.process import last_line, run_step
 from pipeline.ort_build.run import builds_in, read_record, run_build
-from pipeline.ort_build.settings import Kind
 from pipeline.ort_build.source_tree import SourceTree, read_tree
 from pipeline.required_ops import parse
 from tests.ort_build.build_requests import request

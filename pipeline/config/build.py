@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from pipeline.config import Count, Table
+from pipeline.config.table import Count, Table
 
 
 class Kind(StrEnum):

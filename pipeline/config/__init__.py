@@ -1,0 +1,37 @@
+"""Configs: the TOML that a user writes, read strictly, completed, and described for editors."""
+
+from pipeline.config.build import BuildConfig
+from pipeline.config.defaults import (
+    ACCELERATOR_OPTIONS,
+    ADVISED_RUNS,
+    DEFAULT_TARGET,
+    REPLAY_KEY,
+    comparing_runs,
+    resolved,
+    wanted_variants,
+    with_defaults,
+)
+from pipeline.config.read import read_config
+from pipeline.config.schema import config_schema, key_texts, null_last
+from pipeline.config.table import Count, Table
+from pipeline.config.values import (
+    TABLES,
+    Accelerator,
+    CheckConfig,
+    ConditionsConfig,
+    Config,
+    MeasureConfig,
+    ModelConfig,
+    OutputConfig,
+    Platform,
+    RunConfig,
+    Target,
+    VariantsConfig,
+)
+
+__all__ = [
+    "ACCELERATOR_OPTIONS", "ADVISED_RUNS", "DEFAULT_TARGET", "REPLAY_KEY", "TABLES", "Accelerator", "BuildConfig",
+    "CheckConfig", "ConditionsConfig", "Config", "Count", "MeasureConfig", "ModelConfig", "OutputConfig",
+    "Platform", "RunConfig", "Table", "Target", "VariantsConfig", "comparing_runs", "config_schema", "key_texts",
+    "null_last", "read_config", "resolved", "wanted_variants", "with_defaults",
+]  # fmt: skip

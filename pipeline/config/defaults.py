@@ -1,0 +1,111 @@
+"""What a config means where it is silent: targets, runs, variants, and paths seen from the current folder."""
+
+import fnmatch
+from pathlib import Path
+
+import msgspec
+
+from pipeline.config.values import (
+    Accelerator,
+    Config,
+    Platform,
+    RunConfig,
+    Target,
+    VariantsConfig,
+)
+from pipeline.errors import ConfigError
+from pipeline.variant import Level, Variant
+
+DEFAULT_TARGET = Target(name="android-arm64", platform=Platform.ANDROID, abis=("arm64-v8a",), min_api_level=27)
+
+ADVISED_RUNS = (
+    RunConfig(provider="nnapi", variants=("basic-*", "*-nnapi*")),
+    RunConfig(provider="cpu", variants=("none-*", "basic-*", "extended-*", "layout-*", "all-*")),
+)
+"""ONNX Runtime's documentation: the NNAPI provider with basic, the CPU with extended or all; `none` as baseline."""
+
+
+REPLAY_KEY = "session.enable_saved_runtime_optimizations"
+"""Session config entry from 1.30 on: replay the fusions that runtime style recorded."""
+
+ACCELERATOR_OPTIONS: dict[Accelerator, tuple[str, dict[str, str]]] = {
+    Accelerator.NNAPI: ("nnapi", {}),
+    Accelerator.COREML_NN: ("coreml", {"ModelFormat": "NeuralNetwork"}),
+    Accelerator.COREML_MLPROGRAM: ("coreml", {"ModelFormat": "MLProgram"}),
+    Accelerator.XNNPACK: ("xnnpack", {}),
+}
+"""The provider and its options that each accelerator means."""
+
+
+def with_defaults(config: Config) -> Config:
+    """Fill in the target and the runs that the documentation advises where the config names none.
+
+    `compare` becomes aware variants and runs. Raises ConfigError when there are both `compare` and `runs`.
+    """
+    if config.compare and config.runs:
+        raise ConfigError(
+            "`compare` and [[runs]] exclude each other", remedy="leave out `compare`, or write all runs as [[runs]]"
+        )
+    _check_patterns(config)
+    aware = [name.value for name in config.compare if name is not Accelerator.XNNPACK]
+    variants = msgspec.structs.replace(config.variants, aware=tuple(dict.fromkeys((*config.variants.aware, *aware))))
+    return msgspec.structs.replace(
+        config,
+        targets=config.targets or (DEFAULT_TARGET,),
+        variants=variants if config.compare else config.variants,
+        compare=(),
+        runs=config.runs or comparing_runs(config.compare) or ADVISED_RUNS,
+    )
+
+
+def _check_patterns(config: Config) -> None:
+    """Raise ConfigError for a written [[runs]] that matches no variant of the config: nobody means that."""
+    names = [variant.name for variant in wanted_variants(config.variants)]
+    for run in config.runs:
+        if not any(fnmatch.filter(names, pattern) for pattern in run.variants):
+            raise ConfigError(
+                f"no variant is called {' or '.join(map(repr, run.variants))}",
+                where=f"[[runs]] provider = {run.provider!r}",
+                remedy=f"variants of this config: {', '.join(names)}",
+            )
+
+
+def comparing_runs(accelerators: tuple[Accelerator, ...]) -> tuple[RunConfig, ...]:
+    """Each accelerator on basic and on what is aware of it, on runtime style with and without replay; and the CPU."""
+    runs = []
+    for accelerator in accelerators:
+        provider, options = ACCELERATOR_OPTIONS[accelerator]
+        plain = RunConfig(provider=provider, options=options, variants=("basic-fixed", f"*-fixed-{accelerator}*"))
+        runs.append(plain)
+        runs += [
+            RunConfig(provider=provider, options=options, variants=("*-runtime",), session_config={REPLAY_KEY: replay})
+            for replay in ("0", "1")
+        ]
+    return (*runs, RunConfig(provider="cpu", variants=("*-fixed",))) if runs else ()
+
+
+def resolved(config: Config, folder: Path) -> Config:
+    """The config with its paths made relative to the current folder instead of the config's own."""
+
+    def place(path: str | None) -> str | None:
+        return None if path is None else str(folder / path)
+
+    models = tuple(
+        msgspec.structs.replace(m, path=str(folder / m.path), test_data=place(m.test_data), labels=place(m.labels))
+        for m in config.models
+    )
+    targets = tuple(msgspec.structs.replace(t, library=place(t.library)) for t in config.targets)
+    build = msgspec.structs.replace(config.build, onnx_source=place(config.build.onnx_source))
+    return msgspec.structs.replace(config, models=models, targets=targets, build=build)
+
+
+def wanted_variants(config: VariantsConfig) -> list[Variant]:
+    """Every variant that the config asks for, in the order of its lists; provider-aware ones after the plain ones."""
+    plain = [Variant(level=level, style=style) for style in config.styles for level in config.levels]
+    aware = [
+        Variant(level=level, providers=tuple(providers.split("+")))
+        for providers in config.aware
+        for level in config.levels
+        if level is not Level.NONE
+    ]
+    return plain + aware

@@ -1,0 +1,45 @@
+"""The JSON schema of the config, and what each key means, out of the types themselves."""
+
+import itertools
+from typing import Any
+
+import msgspec
+
+from pipeline.config.table import Table
+from pipeline.config.values import TABLES, Config
+
+
+def config_schema() -> dict[str, Any]:
+    """JSON schema of the config, for editors; the docstrings under the keys become descriptions."""
+    (schema,), components = msgspec.json.schema_components([Config], ref_template="#/$defs/{name}")
+    for table in TABLES.values():
+        for key, text in key_texts(table).items():
+            components[table.__name__]["properties"][key].setdefault("description", text)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": null_last(components)}
+
+
+def null_last(schema: Any) -> Any:
+    """The same JSON schema with `null` as the last of alternatives: releases of msgspec order them differently."""
+    if isinstance(schema, list):
+        return [null_last(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    ordered = {key: null_last(value) for key, value in schema.items()}
+    if "anyOf" in ordered:
+        ordered["anyOf"] = sorted(ordered["anyOf"], key=lambda option: option.get("type") == "null")
+    return ordered
+
+
+def key_texts(table: type[Table]) -> dict[str, str]:
+    """What each key of a table means: the string under it in the source."""
+    import ast
+    import inspect
+    import textwrap
+
+    body = ast.parse(textwrap.dedent(inspect.getsource(table))).body[0]
+    lines = body.body if isinstance(body, ast.ClassDef) else []
+    texts = {}
+    for statement, following in itertools.pairwise(lines):
+        if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
+            texts[ast.unparse(statement.target)] = str(ast.literal_eval(following.value))
+    return texts
