@@ -155,8 +155,7 @@ static bool read_request(struct request *request, struct answer *answer, const c
     if (!is_whole(request)) return fail(answer, NULL, 0, "the request is cut off or garbled");
     for (size_t at = 0; at < request->count; at += 3)
         if (!apply_triple(request, answer, request->strings + at)) return false;
-    if (!request->library) return fail(answer, NULL, 0, "no library is given");
-    return request->model || !strcmp(request->mode, "inspect") || fail(answer, NULL, 0, "no model is given");
+    return true;
 }
 
 static void release_request(struct request *request) {

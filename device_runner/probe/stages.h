@@ -30,11 +30,35 @@ static const struct step RUN[] = {
 static const struct step INSPECT[] = {
     {STAGE_OPEN, open_library}, {STAGE_ENVIRONMENT, create_environment}, {STAGE_PROVIDER, inspect}, {STAGE_DONE, NULL}};
 
+/* What a request may ask for: what it must name beside, and the steps of the work. */
+enum need { NEEDS_NOTHING = 0, NEEDS_LIBRARY = 1, NEEDS_MODEL = 2 };
+
+static const struct mode {
+    const char *name;
+    unsigned needs;
+    const struct step *steps;
+} MODES[] = {
+    {"run", NEEDS_LIBRARY | NEEDS_MODEL, RUN},
+    {"inspect", NEEDS_LIBRARY, INSPECT},
+};
+
+/* The steps of the request's mode; NULL, with the reason noted, when there is no such mode or something is missing. */
+static const struct step *find_steps(const struct request *request, struct answer *answer) {
+    const struct mode *mode = NULL;
+    for (size_t i = 0; i < sizeof MODES / sizeof *MODES; i++)
+        if (!strcmp(MODES[i].name, request->mode)) mode = &MODES[i];
+    if (!mode) fail(answer, NULL, 0, "unknown mode: %s", request->mode);
+    if (mode && mode->needs & NEEDS_LIBRARY && !request->library) fail(answer, NULL, 0, "no library is given");
+    if (mode && mode->needs & NEEDS_MODEL && !request->model) fail(answer, NULL, 0, "no model is given");
+    return answer->failed ? NULL : mode->steps;
+}
+
 /* Do the request; everything that is to be said is in the answer afterwards. */
 static void execute(const struct request *request, struct answer *answer) {
     struct probe probe = {.request = request, .answer = answer, .log_lock = PTHREAD_MUTEX_INITIALIZER};
-    bool done = true;
-    for (const struct step *step = strcmp(request->mode, "inspect") ? RUN : INSPECT; done && step->work; step++) {
+    const struct step *step = find_steps(request, answer);
+    bool done = step;
+    for (; done && step->work; step++) {
         answer->stage = step->stage;
         done = step->work(&probe);
     }
