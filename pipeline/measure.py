@@ -76,7 +76,8 @@ def measure(
     Ctrl-C, and an error of the store, stop the workers after the run that each is in; what they had is stored.
     """
     stop = threading.Event()
-    workers = [_Worker(plan, device, store, work, progress, stop) for device in devices.values()]
+    stored = _Stored(store, plan.campaign)
+    workers = [_Worker(plan, device, stored, work, progress, stop) for device in devices.values()]
     with ThreadPoolExecutor(max_workers=max(1, len(workers)), thread_name_prefix="device") as pool:
         futures = [pool.submit(worker.run) for worker in workers]
         try:
@@ -85,21 +86,30 @@ def measure(
             stop.set()
 
 
+class _Stored:
+    """What is stored of a campaign when it starts or goes on: runs that are done, lanes that cannot work."""
+
+    def __init__(self, store: Store, campaign: str) -> None:
+        self.store = store
+        self.finished = store.finished(campaign)
+        self.given_up = frozenset(name.rpartition("#")[0] for name in store.failed(campaign))
+
+
 class _Worker:
     """The rounds of one device."""
 
     def __init__(
-        self, plan: Plan, device: Device, store: Store, work: Path, progress: Progress, stop: threading.Event
+        self, plan: Plan, device: Device, stored: _Stored, work: Path, progress: Progress, stop: threading.Event
     ) -> None:
         self.plan = plan
         self.device = device
-        self.store = store
+        self.store = stored.store
         self.work = work
         self.progress = progress
         self.stop = stop
         self.lanes = [lane for lane in plan.lanes if lane.device == device.name]
-        self.finished = store.finished(plan.campaign)
-        self.given_up = {name.rpartition("#")[0] for name in store.failed(plan.campaign)}
+        self.finished = stored.finished
+        self.given_up = set(stored.given_up)
         self.failures_in_a_row = 0
 
     def run(self) -> Left | None:

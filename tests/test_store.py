@@ -18,6 +18,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import event
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Failure, FailureKind, Mark, RunResult, Status
@@ -286,6 +287,36 @@ def test_threads_share_a_store(store: Store) -> None:
         answers = list(pool.map(write, ["a", "b", "c", "a"]))
     assert sum(map(sum, answers)) == 60
     assert len(store.finished("c1")) == 60
+
+
+def test_runs_of_one_moment_share_a_commit_and_one_that_is_refused_costs_no_other(store: Store) -> None:
+    """All wait until the last one is there: then one of them writes for all."""
+    good = [run_record("s", number) for number in range(20)]
+    twin, stray = run_record("s", 3, latencies_ns=(9,)), msgspec.structs.replace(run_record("s", 50), campaign="none")
+    lost = failed(FailureKind.LOST_DEVICE, spec="lost")
+    assert store.add_run(lost)
+    records = [*good, twin, stray, run_record("lost")]
+    commits: list[int] = []
+    event.listen(store._engine, "commit", lambda _: commits.append(1))
+    with ThreadPoolExecutor(max_workers=len(records)) as pool:
+        with store._writing:
+            answers = [pool.submit(store.add_run, record) for record in records]
+            while len(store._entrance._waiting) < len(records):
+                time.sleep(0.001)
+        told = [type(answer.exception()) if answer.exception() else answer.result() for answer in answers]
+    assert told.count(PipelineError) == 1
+    assert told.index(PipelineError) == records.index(stray)
+    assert sorted(one for one in told if isinstance(one, bool)) == [False, *[True] * 21]
+    assert len(store.finished("c1")) == 21
+    assert [run.result.failure for run in store.runs("c1") if run.spec.id == "lost"] == [None]
+    commits.clear()
+    with ThreadPoolExecutor(max_workers=20) as pool:
+        with store._writing:
+            more = [pool.submit(store.add_run, run_record("more", number)) for number in range(20)]
+            while len(store._entrance._waiting) < 20:
+                time.sleep(0.001)
+        assert all(answer.result() for answer in more)
+    assert len(commits) == 1
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
 """Results in a database: SQLite in a file by default, any SQLAlchemy URL for a lab.
 
-A run is one transaction, found again by (campaign, spec, round): a pipeline that was killed goes on where it stopped,
-and nothing is stored twice. Raw latencies are kept beside the result, as little-endian int64.
+A run is in whole or not at all, found again by (campaign, spec, round): a pipeline that was killed goes on where it
+stopped, and nothing is stored twice. Raw latencies are kept beside the result, as little-endian int64.
 """
 
+from pipeline.store.entering import REPEATED
 from pipeline.store.opening import open_store
-from pipeline.store.store import REPEATED, CampaignRecord, RunRecord, Store
+from pipeline.store.store import CampaignRecord, RunRecord, Store
 
 __all__ = ["REPEATED", "CampaignRecord", "RunRecord", "Store", "open_store"]

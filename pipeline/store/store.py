@@ -12,18 +12,16 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from device_runner.device import DeviceFacts
-from device_runner.result import FailureKind, RunResult
+from device_runner.result import RunResult
 from device_runner.spec import RunSpec
 from pipeline.errors import PipelineError
+from pipeline.store.entering import REPEATED, Entrance, Row, text_of
 from pipeline.store.refusals import told
 from pipeline.store.tables import artifacts, campaigns, devices, latencies, runs
 from pipeline.summary import OutputCheck
 from pipeline.variant import Artifact
 
 T = TypeVar("T")
-
-REPEATED = (FailureKind.LOST_DEVICE, FailureKind.DENIED, FailureKind.NO_SPACE)
-"""Failures that say nothing of the run itself: it counts as not done, and the next attempt takes their place."""
 
 
 class CampaignRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +56,7 @@ class Store:
         self.where = where
         self._engine = engine
         self._writing = threading.Lock()
+        self._entrance = Entrance(engine, self._writing)
 
     def start(self, campaign: CampaignRecord) -> bool:
         """Enter a campaign; False where its id is there already, which then stays as it was."""
@@ -66,21 +65,24 @@ class Store:
     def add_device(self, campaign: str, facts: DeviceFacts) -> None:
         """Enter what is known of a device, over what was known before."""
         key = {"campaign_id": campaign, "name": facts.name}
-        self._write(lambda connection: _put(connection, devices, key, {"document": _text(facts)}))
+        self._write(lambda connection: _put(connection, devices, key, {"document": text_of(facts)}))
 
     def add_artifact(self, campaign: str, artifact: Artifact) -> None:
         """Enter an artifact, over one of the same model and variant."""
         key = {"campaign_id": campaign, "model": artifact.model, "variant": artifact.variant.name}
-        values = {"sha256": artifact.sha256, "document": _text(artifact)}
+        values = {"sha256": artifact.sha256, "document": text_of(artifact)}
         self._write(lambda connection: _put(connection, artifacts, key, values))
 
     def add_run(self, run: RunRecord) -> bool:
         """Enter a run with its latencies; False, and nothing changed, where that run is there already.
 
-        A run that failed for what `REPEATED` names is replaced.
+        A run that failed for what `REPEATED` names is replaced. It is committed when this returns; runs that threads
+        bring at the same moment share a transaction.
         """
         nanoseconds = _packed(run.result.latencies_ns, self.where)
-        return self._write(lambda connection: _insert_run(connection, run, nanoseconds))
+        row = Row(columns=_run_columns(run), samples=len(run.result.latencies_ns), nanoseconds=nanoseconds)
+        with told(self.where):
+            return self._entrance.bring(row)
 
     def finished(self, campaign: str) -> frozenset[tuple[str, int]]:
         """Spec id and round of every run of a campaign that need not be done again."""
@@ -200,29 +202,11 @@ def _insert_campaign(connection: Connection, campaign: CampaignRecord) -> bool:
     if connection.execute(sa.select(campaigns.c.id).where(campaigns.c.id == campaign.id)).first() is not None:
         return False
     row = {"id": campaign.id, "name": campaign.name, "created_at": campaign.created_at}
-    connection.execute(campaigns.insert().values(**row, document=_text(campaign.document)))
+    connection.execute(campaigns.insert().values(**row, document=text_of(campaign.document)))
     return True
 
 
-def _insert_run(connection: Connection, run: RunRecord, nanoseconds: bytes) -> bool:
-    found = connection.execute(sa.select(runs.c.id, runs.c.failure_kind).where(_identity(run))).first()
-    if found is not None and found.failure_kind not in REPEATED:
-        return False
-    if found is not None:
-        connection.execute(latencies.delete().where(latencies.c.run_id == found.id))
-        connection.execute(runs.delete().where(runs.c.id == found.id))
-    connection.execute(runs.insert().values(_run_row(run)))
-    key = connection.execute(sa.select(runs.c.id).where(_identity(run))).scalar_one()
-    samples = len(run.result.latencies_ns)
-    connection.execute(latencies.insert().values(run_id=key, samples=samples, nanoseconds=nanoseconds))
-    return True
-
-
-def _identity(run: RunRecord) -> sa.ColumnElement[bool]:
-    return sa.and_(runs.c.campaign_id == run.campaign, runs.c.spec_id == run.spec.id, runs.c.round == run.round)
-
-
-def _run_row(run: RunRecord) -> dict[str, Any]:
+def _run_columns(run: RunRecord) -> dict[str, Any]:
     result = run.result
     return {
         "campaign_id": run.campaign,
@@ -235,15 +219,11 @@ def _run_row(run: RunRecord) -> dict[str, Any]:
         "status": result.status.value,
         "failure_kind": None if result.failure is None else result.failure.kind.value,
         "started_at": result.started_at,
-        "spec": _text(run.spec),
-        "result": _text(msgspec.structs.replace(result, latencies_ns=())),
-        "checks": _text(run.checks),
-        "prediction": None if run.prediction is None else _text(run.prediction),
+        "spec": text_of(run.spec),
+        "result": text_of(msgspec.structs.replace(result, latencies_ns=())),
+        "checks": text_of(run.checks),
+        "prediction": None if run.prediction is None else text_of(run.prediction),
     }
-
-
-def _text(value: object) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 def _packed(latencies_ns: tuple[int, ...], where: str) -> bytes:
