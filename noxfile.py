@@ -148,6 +148,13 @@ def oracle(session: nox.Session, onnxruntime: str) -> None:
 
 
 @nox.session
+def op_config_proofs(session: nox.Session) -> None:
+    """Operator configs proven both ways: all of ../shared/ep_oracle and 10,000 generated models (--generated N)."""
+    session.install("-e", ".", *groups("test"))
+    session.run("python", "-m", "tests.op_config_proofs", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Side-by-side measurements with what users have today: ratios, medians, and this machine's noise."""
     session.install("-e", ".", *groups("bench"))

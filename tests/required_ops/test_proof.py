@@ -2,7 +2,6 @@
 
 import contextlib
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.ort_format import OrtModel, read_ort
+from pipeline.ort_format import read_ort
 from pipeline.required_ops import (
     Need,
     Needs,
@@ -26,43 +25,10 @@ from pipeline.required_ops import (
 )
 from pipeline.required_ops.rules import TYPE_SLOTS
 from tests.ort_models import LEVELS, convert
-from tests.required_ops.required_ops_strategies import is_kept_anyway, random_model, required_ops
+from tests.required_ops.proving import Subject, prove, prove_models
+from tests.required_ops.required_ops_strategies import random_model, required_ops
 
 IN0 = ("inputs", 0)
-
-
-def without_each_operator(required: RequiredOps) -> Iterator[tuple[str, RequiredOps]]:
-    for (domain, opset), ops in required.operators.items():
-        for op in ops:
-            rest = {**required.operators, (domain, opset): ops - {op}}
-            operators = {key: names for key, names in rest.items() if names}
-            keys = {(key[0], name) for key, names in operators.items() for name in names}
-            types = {key: slots for key, slots in required.types.items() if key in keys}
-            yield f"{domain};{opset};{op}", RequiredOps(operators=operators, types=types)
-
-
-def without_each_type(required: RequiredOps) -> Iterator[tuple[str, RequiredOps]]:
-    for key, slots in required.types.items():
-        for slot, names in slots.items():
-            for name in names:
-                if not is_kept_anyway(key, slot, name):
-                    less = {**required.types, key: {**slots, slot: names - {name}}}
-                    yield f"{key} {slot} {name}", replace(required, types=less)
-
-
-def prove(model: OrtModel, *, providers: tuple[str, ...] = ()) -> int:
-    """Both directions, with types and without; -> how many lines and types were left out in turn."""
-    needs = needs_of(model, providers=providers)
-    tried = 0
-    for types in (False, True):
-        required = from_needs(needs, types=types)
-        assert covers(parse(render(required), "x"), needs) == ()
-        for left_out, less in (*without_each_operator(required), *without_each_type(required)):
-            missing = covers(less, needs)
-            assert missing, f"{left_out} is superfluous"
-            assert all(item.node and item.line for item in missing)
-            tried += 1
-    return tried
 
 
 @given(st.integers(0, 2**32))
@@ -75,10 +41,18 @@ def test_generated_models_with_providers(seed: int, provider: str) -> None:
     prove(random_model(seed), providers=(provider,))
 
 
-@pytest.mark.slow
-def test_ten_thousand_generated_models() -> None:
-    tried = sum(prove(random_model(seed)) for seed in range(10_000))
-    assert tried > 100_000
+def test_generated_graphs_of_real_operators() -> None:
+    """A few through real conversion at all levels in both styles; `nox -s op_config_proofs` takes 10,000."""
+    verdict = prove_models(Subject(seeds=tuple(range(12))))
+    assert verdict.counterexamples == ()
+    assert verdict.artifacts > 60
+    assert verdict.left_out > 1000
+
+
+def test_a_counterexample_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.required_ops.proving.covers", lambda *_: ())
+    verdict = prove_models(Subject(seeds=(0,)))
+    assert "is superfluous" in verdict.counterexamples[0]
 
 
 @pytest.mark.parametrize("group", ["real", "dags", "ops"])

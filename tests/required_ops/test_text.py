@@ -1,7 +1,6 @@
 """The file format: canonical rendering, parsing with line and column, ONNX Runtime's own parser as the judge."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from pipeline.errors import ConfigError
 from pipeline.required_ops import RequiredOps, parse, parse_merged, read_config, render
 from pipeline.required_ops.rules import CPP_TYPES, TYPE_SLOTS
+from tests.required_ops.proving import in_stock_terms, stock
 from tests.required_ops.required_ops_strategies import required_ops
 
 CANONICAL = """\
@@ -18,32 +18,6 @@ ai.onnx;11;Conv{"inputs": {"0": ["float"]}}
 ai.onnx;13;Cast{"inputs": {"0": ["float", "int32_t"]}, "outputs": {"0": ["int64_t"]}},Reshape
 com.microsoft;1;FusedConv
 """
-
-
-def stock(path: Path, *, types: bool = True) -> tuple[Any, Any]:
-    from onnxruntime.tools.reduced_build_config_parser import parse_config
-
-    operators, filtering = parse_config(str(path), types)
-    return operators, sorted(filtering.get_cpp_entries()) if filtering else []
-
-
-def in_stock_terms(required: RequiredOps) -> tuple[Any, Any]:
-    """What ONNX Runtime's parser must make of a value: operators, and the C++ lines that the build compiles."""
-    operators: dict[str, dict[int, set[str]]] = {}
-    for (domain, opset), ops in required.operators.items():
-        operators.setdefault(domain, {})[opset] = set(ops)
-    if required.global_types is not None:
-        names = ", ".join(sorted(required.global_types))
-        return operators, [f"ORT_SPECIFY_OP_KERNEL_GLOBAL_ALLOWED_TYPES({names});"]
-    constants = {"ai.onnx": "kOnnxDomain", "com.microsoft": "kMSDomain"}
-    lines = [
-        f"ORT_SPECIFY_OP_KERNEL_ARG_ALLOWED_TYPES({constants[domain]}, {op}, {kind[:-1].title()}, {index}, "
-        f"{', '.join(sorted(names))});"
-        for (domain, op), slots in required.types.items()
-        for (kind, index), names in slots.items()
-        if kind != "custom" and names
-    ]
-    return operators, sorted(lines)
 
 
 @given(required_ops())

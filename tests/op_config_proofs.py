@@ -1,0 +1,79 @@
+"""Operator configs proven both ways: of every model of the ground truth, and of generated ones.
+
+As a program: `python -m tests.op_config_proofs [--generated N] [ARCHIVE...]`. Each model is converted at every level
+in both styles. For each artifact, for plain minimal and for extended builds: the config made from it covers it, without
+any one operator or type the proof fails for a named node, and ONNX Runtime's own parser reads what was rendered. Exit
+status 1 for a counterexample.
+"""
+
+import argparse
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.workers import Task, run_tasks
+from tests.required_ops.proving import Subject, Verdict, joined, prove_models
+
+ORACLE = Path(__file__).resolve().parent.parent.parent / "shared" / "ep_oracle"
+ARCHIVES = ("ops", "dags", "real")
+GENERATED = 10_000
+BATCH = 20
+SECONDS = 1200.0
+
+
+def archive_subjects(oracle: Path, name: str) -> Iterator[Subject]:
+    """The models of an archive in batches, by name."""
+    path = oracle / f"{name}.zip"
+    with zipfile.ZipFile(path) as archive:
+        members = sorted(member for member in archive.namelist() if member.endswith(".onnx"))
+    for start in range(0, len(members), BATCH):
+        yield Subject(archive=str(path), members=tuple(members[start : start + BATCH]))
+
+
+def generated_subjects(count: int) -> Iterator[Subject]:
+    """Generated models in batches: the same seeds on every machine."""
+    for start in range(0, count, BATCH):
+        yield Subject(seeds=tuple(range(start, min(start + BATCH, count))))
+
+
+def prove_all(subjects: list[Subject], processes: int) -> Verdict:
+    """The sum of all proofs; a batch whose process died is a counterexample by itself."""
+    tasks = [Task(label=str(subject.members or subject.seeds), request=subject) for subject in subjects]
+    outcomes = run_tasks(prove_models, Verdict, tasks, processes=processes, timeout_seconds=SECONDS)
+    return joined([one.value or Verdict(counterexamples=(f"{one.error}",)) for one in outcomes])
+
+
+def _line(name: str, verdict: Verdict, seconds: float) -> str:
+    return (
+        f"{name:10s} {verdict.models:6,} models ({verdict.unconverted} gave no artifact), {verdict.artifacts:6,} "
+        f"artifacts, {len(verdict.operators)} operators, {verdict.left_out:10,} lines and types left out in turn, "
+        f"{len(verdict.counterexamples)} counterexamples ({seconds:.0f} s)"
+    )
+
+
+def main() -> int:
+    """Print a line for each archive and for the generated models, and every counterexample."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "archives", nargs="*", default=ARCHIVES, help="archives of ../shared/ep_oracle; `none` for none"
+    )
+    parser.add_argument("--generated", type=int, default=GENERATED, help="how many generated models")
+    parser.add_argument("--processes", type=int, default=0, help="0: as many as there are cores")
+    chosen = parser.parse_args()
+    found: list[Verdict] = []
+    wanted = {
+        name: list(archive_subjects(ORACLE, name)) for name in chosen.archives if (ORACLE / f"{name}.zip").is_file()
+    }
+    for name, subjects in {**wanted, "generated": list(generated_subjects(chosen.generated))}.items():
+        start = time.monotonic()
+        found.append(prove_all(subjects, chosen.processes))
+        print(_line(name, found[-1], time.monotonic() - start), flush=True)
+        for text in found[-1].counterexamples:
+            print(f"    {text}")
+    return 1 if any(one.counterexamples for one in found) or not any(one.artifacts for one in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""The proof of a model's operator config both ways, and ONNX Runtime's own parser as the judge of what is rendered."""
+
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pipeline.convert import ConvertRequest, convert_model
+from pipeline.errors import ModelError
+from pipeline.model_sources import SourceModel
+from pipeline.ort_format import OrtModel, read_ort
+from pipeline.required_ops import RequiredOps, covers, from_needs, needs_of, parse, render
+from pipeline.variant import Level, Style, Variant
+from tests.random_graphs import random_graph
+from tests.required_ops.required_ops_strategies import is_kept_anyway
+
+EIGHT = tuple(Variant(level=level, style=style) for level in Level if level is not Level.LAYOUT for style in Style)
+DOMAIN_CONSTANTS = {"ai.onnx": "kOnnxDomain", "com.microsoft": "kMSDomain"}
+
+
+def without_each_operator(required: RequiredOps) -> Iterator[tuple[str, RequiredOps]]:
+    """The config without each of its operators in turn."""
+    for (domain, opset), ops in required.operators.items():
+        for op in ops:
+            rest = {**required.operators, (domain, opset): ops - {op}}
+            operators = {key: names for key, names in rest.items() if names}
+            keys = {(key[0], name) for key, names in operators.items() for name in names}
+            types = {key: slots for key, slots in required.types.items() if key in keys}
+            yield f"{domain};{opset};{op}", RequiredOps(operators=operators, types=types)
+
+
+def without_each_type(required: RequiredOps) -> Iterator[tuple[str, RequiredOps]]:
+    """The config without each of its types in turn, but for those that a build keeps anyway."""
+    for key, slots in required.types.items():
+        for slot, names in slots.items():
+            for name in names:
+                if not is_kept_anyway(key, slot, name):
+                    less = {**required.types, key: {**slots, slot: names - {name}}}
+                    yield f"{key} {slot} {name}", replace(required, types=less)
+
+
+def prove(model: OrtModel, *, providers: tuple[str, ...] = (), extended: bool = False) -> int:
+    """Both directions, with types and without; -> how many lines and types were left out in turn."""
+    needs = needs_of(model, providers=providers, extended=extended)
+    tried = 0
+    for types in (False, True):
+        required = from_needs(needs, types=types)
+        assert covers(parse(render(required), "x"), needs) == ()
+        for left_out, less in (*without_each_operator(required), *without_each_type(required)):
+            missing = covers(less, needs)
+            assert missing, f"{left_out} is superfluous"
+            assert all(item.node and item.line for item in missing)
+            tried += 1
+    return tried
+
+
+def stock(path: Path, *, types: bool = True) -> tuple[Any, Any]:
+    """What ONNX Runtime's own parser reads in a config: operators, and the C++ lines that the build compiles."""
+    from onnxruntime.tools.reduced_build_config_parser import parse_config
+
+    operators, filtering = parse_config(str(path), types)
+    return operators, sorted(filtering.get_cpp_entries()) if filtering else []
+
+
+def in_stock_terms(required: RequiredOps) -> tuple[Any, Any]:
+    """What ONNX Runtime's parser must make of a value: operators, and the C++ lines that the build compiles."""
+    operators: dict[str, dict[int, set[str]]] = {}
+    for (domain, opset), ops in required.operators.items():
+        operators.setdefault(domain, {})[opset] = set(ops)
+    if required.global_types is not None:
+        names = ", ".join(sorted(required.global_types))
+        return operators, [f"ORT_SPECIFY_OP_KERNEL_GLOBAL_ALLOWED_TYPES({names});"]
+    lines = [
+        f"ORT_SPECIFY_OP_KERNEL_ARG_ALLOWED_TYPES({DOMAIN_CONSTANTS[domain]}, {op}, {kind[:-1].title()}, {index}, "
+        f"{', '.join(sorted(names))});"
+        for (domain, op), slots in required.types.items()
+        for (kind, index), names in slots.items()
+        if kind != "custom" and names
+    ]
+    return operators, sorted(lines)
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """Models to prove in one go: members of an archive, or generated ones by seed."""
+
+    archive: str = ""
+    members: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it: `unconverted` models gave no artifact at all (they are no models, or the CPU lacks kernels)."""
+
+    models: int = 0
+    unconverted: int = 0
+    artifacts: int = 0
+    left_out: int = 0
+    operators: tuple[str, ...] = ()
+    counterexamples: tuple[str, ...] = ()
+
+
+def prove_models(subject: Subject) -> Verdict:
+    """Convert each model at all levels in both styles, and prove the config of every artifact and kind of build."""
+    with tempfile.TemporaryDirectory(prefix="ort-mobile-proofs-") as name:
+        folder = Path(name)
+        return joined([_prove_model(label, path, folder) for label, path in _models(subject, folder)])
+
+
+def joined(verdicts: list[Verdict]) -> Verdict:
+    """The sum of verdicts."""
+    return Verdict(
+        models=sum(one.models for one in verdicts),
+        unconverted=sum(one.unconverted for one in verdicts),
+        artifacts=sum(one.artifacts for one in verdicts),
+        left_out=sum(one.left_out for one in verdicts),
+        operators=tuple(sorted({name for one in verdicts for name in one.operators})),
+        counterexamples=tuple(text for one in verdicts for text in one.counterexamples),
+    )
+
+
+def _models(subject: Subject, folder: Path) -> Iterator[tuple[str, Path]]:
+    path = folder / "model.onnx"
+    for seed in subject.seeds:
+        path.write_bytes(random_graph(seed).SerializeToString())
+        yield f"seed {seed}", path
+    if subject.members:
+        with zipfile.ZipFile(subject.archive) as archive:
+            for member in subject.members:
+                path.write_bytes(archive.read(member))
+                yield member, path
+
+
+def _prove_model(label: str, path: Path, folder: Path) -> Verdict:
+    output = folder / "out"
+    request = ConvertRequest(
+        source=SourceModel(path=str(path)), variants=EIGHT, stem="m", output_folder=str(output),
+        work_folder=str(folder / "work"),
+    )  # fmt: skip
+    try:
+        artifacts = convert_model(request).artifacts
+    except ModelError:
+        return Verdict(models=1, unconverted=1)
+    found = [_prove_artifact(f"{label} {a.variant.name}", output / a.file, folder) for a in artifacts]
+    return msgspec.structs.replace(joined(found), models=1, unconverted=0 if found else 1)
+
+
+def _prove_artifact(label: str, file: Path, folder: Path) -> Verdict:
+    model = read_ort(file)
+    tried, wrong = 0, []
+    for extended in (False, True):
+        try:
+            tried += prove(model, extended=extended)
+            _judge_by_stock_parser(model, folder / "required.config", extended=extended)
+        except AssertionError as error:
+            wrong.append(f"{label}: {error}")
+    operators = {f"{need.domain}:{need.op}" for need in needs_of(model)}
+    return Verdict(artifacts=1, left_out=tried, operators=tuple(sorted(operators)), counterexamples=tuple(wrong))
+
+
+def _judge_by_stock_parser(model: OrtModel, path: Path, *, extended: bool) -> None:
+    required = from_needs(needs_of(model, extended=extended), types=True)
+    path.write_text(render(required), encoding="utf-8")
+    assert stock(path) == in_stock_terms(required), "the stock parser reads another config"
