@@ -1,5 +1,6 @@
 """Which run options are legal: on any device, and on one with these facts. Pure functions, each no with its reason."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -10,6 +11,9 @@ from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
 
 FALLBACK_KEY = "session.disable_cpu_ep_fallback"
 AFFINITY_KEY = "session.intra_op_thread_affinities"
+BLOCK_KEY = "session.dynamic_block_base"
+
+AFFINITIES = re.compile(r"{0}(;{0})*".format(r"(\d+(,\d+)*|\d+-\d+)"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,22 @@ def _wrong_affinities(options: RunOptions) -> bool:
     return text is not None and len(text.split(";")) != options.intra_op_threads - 1
 
 
+def _unreadable_affinities(options: RunOptions) -> bool:
+    """What ONNX Runtime's own parser refuses: anything but `1,2;3-4`, numbers from 1."""
+    text = options.session_config.get(AFFINITY_KEY)
+    return text is not None and (not AFFINITIES.fullmatch(text) or 0 in _cores(text))
+
+
+def _cores(affinities: str | None) -> set[int]:
+    return {int(number) for number in re.findall(r"\d{1,9}", affinities or "")}
+
+
+def _bad_block_base(options: RunOptions) -> bool:
+    """Words make the session fail, negative numbers are taken and do nothing (1.31.1, measured)."""
+    text = options.session_config.get(BLOCK_KEY)
+    return text is not None and not re.fullmatch(r"0*[1-9]\d{0,8}", text)
+
+
 RULES = (
     Rule(
         _both,
@@ -67,9 +87,19 @@ RULES = (
         "set execution_mode to parallel, or leave inter_op_threads at 0",
     ),
     Rule(
+        _unreadable_affinities,
+        f"{AFFINITY_KEY} cannot be read",
+        "write cores from 1 on: `,` or `-` between those of a thread, `;` between threads, as in 2;3-4",
+    ),
+    Rule(
         _wrong_affinities,
         f"{AFFINITY_KEY} needs one group fewer than intra_op_threads",
         "set intra_op_threads, and give that many groups less one, with ; between",
+    ),
+    Rule(
+        _bad_block_base,
+        f"{BLOCK_KEY} takes a whole number above 0",
+        "write 4, as ONNX Runtime's documentation advises, or leave it out",
     ),
     Rule(
         lambda o: any(not key or len(key) > 1024 for key in o.session_config),
@@ -119,6 +149,13 @@ DEVICE_RULES = (
         "leave the flag out on this device",
     ),
     DeviceRule(
+        lambda o, d: (
+            bool(d.core_max_mhz) and max(_cores(o.session_config.get(AFFINITY_KEY)), default=0) > len(d.core_max_mhz)
+        ),
+        "this device has {cores} cores, and affinities name one beyond: ONNX Runtime would not say so",
+        "name cores from 1 to {cores}",
+    ),
+    DeviceRule(
         _flag_too_new(NnapiFlag.CPU_DISABLED),
         "API {api_level}: CPU_DISABLED needs 29, and is ignored below",
         "leave the flag out on this device",
@@ -141,8 +178,13 @@ def impossible_here(options: RunOptions, facts: DeviceFacts) -> Failure | None:
     """Why these options cannot run on this device (`wrong_device`) or anywhere (`bad_options`); None when they can."""
     for rule in DEVICE_RULES:
         if rule.broken(options, facts):
-            reason = rule.reason.format(platform=facts.platform, api_level=facts.api_level)
-            return Failure(kind=FailureKind.WRONG_DEVICE, message=reason, cause=facts.name, remedy=rule.remedy)
+            words = {"platform": facts.platform, "api_level": facts.api_level, "cores": len(facts.core_max_mhz)}
+            return Failure(
+                kind=FailureKind.WRONG_DEVICE,
+                message=rule.reason.format_map(words),
+                cause=facts.name,
+                remedy=rule.remedy.format_map(words),
+            )
     return illegal(options)
 
 

@@ -4,15 +4,16 @@ import fnmatch
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import msgspec
 
 from device_runner.blame import Denied
 from device_runner.device import DeviceFacts
-from device_runner.spec import NnapiFlag, RunOptions, RunSpec, TensorFile
+from device_runner.spec import RunOptions, RunSpec, TensorFile
 from pipeline.blaming import denied_here
 from pipeline.config import REPLAY_KEY, MeasureConfig, RunConfig
-from pipeline.errors import ConfigError
+from pipeline.run_options import options_name, run_options
 from pipeline.variant import Artifact, Variant
 
 
@@ -52,33 +53,6 @@ class Inputs:
     dimensions: dict[str, int]
 
 
-def options_name(options: RunOptions) -> str:
-    """The provider with what differs from the defaults, as in `nnapi+USE_FP16` or `cpu+threads=2`."""
-    parts = [options.provider, *sorted(flag.value for flag in options.flags)]
-    parts += [f"threads={options.intra_op_threads}"] if options.intra_op_threads else []
-    parts += [f"{key}={value}" for key, value in sorted((options.provider_options | options.session_config).items())]
-    return "+".join(parts)
-
-
-def run_options(run: RunConfig) -> RunOptions:
-    """The options that a [[runs]] table means; raises ConfigError for a flag that NNAPI does not have."""
-    return RunOptions(
-        provider=run.provider,
-        provider_options=dict(run.options),
-        flags=tuple(_flag(flag) for flag in run.flags),
-        intra_op_threads=run.threads,
-        session_config=dict(run.session_config),
-    )
-
-
-def _flag(text: str) -> NnapiFlag:
-    name = text.removeprefix("NNAPI_FLAG_")
-    if name in set(NnapiFlag):
-        return NnapiFlag(name)
-    known = ", ".join(NnapiFlag)
-    raise ConfigError(f"unknown NNAPI flag {text!r}", where="[[runs]] flags", remedy=f"it takes: {known}")
-
-
 def plan_lanes(
     runs: Sequence[RunConfig],
     artifacts: Sequence[Artifact],
@@ -87,7 +61,7 @@ def plan_lanes(
 ) -> tuple[list[Lane], list[SkippedLane]]:
     """Every artifact with every run that its variant matches on every device, split in legal and skipped.
 
-    Raises ConfigError for a [[runs]] table that matches no variant at all: nobody writes that on purpose.
+    Raises ConfigError for a [[runs]] table that makes no sense, as `run_options` does.
     """
     lanes: list[Lane] = []
     skipped: list[SkippedLane] = []
@@ -112,20 +86,21 @@ def _unreplayable(lane: Lane) -> str:
 def _wanted(runs: Sequence[RunConfig], artifacts: Sequence[Artifact], device: str) -> Iterator[Lane]:
     """Lanes of one device by model, then in the order of the config; equal ones once."""
     seen = set()
+    ways = [(run.variants, options) for run in runs for options in run_options(run)]
     for model in dict.fromkeys(artifact.model for artifact in artifacts):
-        for run in runs:
-            for artifact in artifacts:
-                lane = Lane(device=device, artifact=artifact, options=run_options(run))
-                if artifact.model == model and matches(run, artifact.variant) and lane.key not in seen:
-                    seen.add(lane.key)
-                    yield lane
+        for (patterns, options), artifact in product(ways, artifacts):
+            lane = Lane(device=device, artifact=artifact, options=options)
+            meant = artifact.model == model and matches(patterns, options.provider, artifact.variant)
+            if meant and lane.key not in seen:
+                seen.add(lane.key)
+                yield lane
 
 
-def matches(run: RunConfig, variant: Variant) -> bool:
-    """Whether a [[runs]] table is meant for a variant: aware ones run with a provider that they know, or the CPU."""
-    named = any(fnmatch.fnmatchcase(variant.name, pattern) for pattern in run.variants)
+def matches(patterns: Sequence[str], provider: str, variant: Variant) -> bool:
+    """Whether a way to run is meant for a variant: aware ones run with a provider that they know, or the CPU."""
+    named = any(fnmatch.fnmatchcase(variant.name, pattern) for pattern in patterns)
     family = {name.partition("-")[0] for name in variant.providers}
-    return named and (not family or run.provider in family | {"cpu"})
+    return named and (not family or provider in family | {"cpu"})
 
 
 def baseline_of(lanes: Sequence[Lane], wanted: str | None) -> Lane:

@@ -9,9 +9,8 @@ from device_runner.blame import Denied
 from device_runner.device import Device, DeviceFacts, open_device
 from device_runner.files import sha256
 from device_runner.result import FailureKind, RunResult, Status, utc_now
-from device_runner.spec import RunOptions, RunSpec
+from device_runner.spec import OptimizationLevel, RunOptions, RunSpec
 from pipeline.blaming import blame, denied_here, known_denied
-from pipeline.campaign import options_name
 from pipeline.config import MeasureConfig
 from pipeline.errors import ConfigError, ExitCode
 from pipeline.job.record import host, versions
@@ -21,6 +20,7 @@ from pipeline.report.model import CampaignReport, Skipped
 from pipeline.report.profile import Profiled
 from pipeline.report.rows import Measured as MeasuredRow
 from pipeline.report.rows import make_rows
+from pipeline.run_options import options_name
 from pipeline.store import RunRecord
 
 ALL_FILES = "files"
@@ -68,19 +68,7 @@ def measure_files(order: PerfOrder, progress: Progress) -> Measured:
             raise ConfigError("no such model file", where=str(file), remedy="check the path")
     with open_device(order.device) as device, tempfile.TemporaryDirectory() as work:
         facts = device.facts()
-        entries = known_denied()
-        judged = [(options, denied_here(options, facts, entries)) for options in order.options]
-        lanes = [
-            PerfLane(file=file, name=_name(file, order.files), options=options)
-            for file in order.files
-            for options, failure in judged
-            if not failure
-        ]
-        skipped = [
-            Skipped(reason=failure.message, device=device.name, run=options_name(options))
-            for options, failure in judged
-            if failure
-        ]
+        lanes, skipped = _lanes(order, device, facts)
         records = _rounds(order, device, lanes, progress)
         denied = tuple(_blamed(order, device, facts, records)) if order.blame else ()
         profiled = _profiles(order, device, facts, lanes, progress) if order.profiles else ()
@@ -98,6 +86,28 @@ def measure_files(order: PerfOrder, progress: Progress) -> Measured:
             failures=rows.failures,
         )
     return Measured(report=report, profiled=profiled, denied=denied)
+
+
+def _lanes(order: PerfOrder, device: Device, facts: DeviceFacts) -> tuple[list[PerfLane], list[Skipped]]:
+    """Every file with every set of options, split in those to be run and those that cannot, with the reason."""
+    entries = known_denied()
+    lanes, skipped = [], []
+    for file in order.files:
+        name = _name(file, order.files)
+        for options in order.options:
+            failure = denied_here(options, facts, entries)
+            reason = failure.message if failure else _without_effect(file, options)
+            if reason:
+                skipped.append(Skipped(reason=reason, device=device.name, variant=name, run=options_name(options)))
+            else:
+                lanes.append(PerfLane(file=file, name=name, options=options))
+    return lanes, skipped
+
+
+def _without_effect(file: Path, options: RunOptions) -> str:
+    """Why it makes no sense to run a file at this level: what is in ORT format was optimized when it was converted."""
+    changed = options.optimization_level is not OptimizationLevel.ALL and file.suffix.lower() == ".ort"
+    return "levels have no effect on an ORT format file: its level was chosen when it was converted" if changed else ""
 
 
 def _blamed(

@@ -9,12 +9,12 @@ from device_runner.device import Device, DeviceFacts
 from device_runner.errors import RunnerError
 from device_runner.profile import read_profile
 from device_runner.spec import LogLevel, RunOptions, RunSpec
-from pipeline.campaign import options_name
 from pipeline.files import safe_name
 from pipeline.job.predict import finding, settings_of, summarized
 from pipeline.model_sources import SourceModel
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.report.profile import Profiled
+from pipeline.run_options import options_name
 
 
 def profile_run(device: Device, facts: DeviceFacts, name: str, spec: RunSpec, folder: Path) -> Profiled:

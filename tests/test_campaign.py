@@ -12,14 +12,13 @@ from pipeline.campaign import (
     Lane,
     baseline_of,
     matches,
-    options_name,
     order_of_round,
     plan_lanes,
-    run_options,
     spec_of,
 )
 from pipeline.config import ADVISED_RUNS, MeasureConfig, RunConfig
 from pipeline.errors import ConfigError
+from pipeline.run_options import options_name, run_options
 from pipeline.variant import Artifact, Level, Style, Variant
 
 PHONE = DeviceFacts(name="adb:1", platform="android", api_level=30)
@@ -65,7 +64,7 @@ def test_the_documented_advice_is_nnapi_on_basic_and_cpu_on_all() -> None:
     ],
 )
 def test_illegal_runs_are_skipped_with_their_reason(options: RunOptions, facts: DeviceFacts, reason: str) -> None:
-    run = RunConfig(provider=options.provider, flags=tuple(options.flags))
+    run = RunConfig(provider=options.provider, flags=tuple(flag.value for flag in options.flags))
     lanes, skipped = plan_lanes([run], ALL, [facts])
     assert lanes == []
     assert [reason in skip.reason for skip in skipped] == [True] * 3
@@ -73,7 +72,7 @@ def test_illegal_runs_are_skipped_with_their_reason(options: RunOptions, facts: 
 
 def test_aware_artifacts_run_with_their_provider_or_the_cpu() -> None:
     aware = artifact(Level.ALL, providers=("coreml-mlprogram",)).variant
-    assert [matches(RunConfig(provider=p), aware) for p in ("coreml", "cpu", "nnapi")] == [True, True, False]
+    assert [matches(("*",), p, aware) for p in ("coreml", "cpu", "nnapi")] == [True, True, False]
 
 
 def test_unknown_flags_are_refused_with_what_there_is() -> None:
@@ -96,12 +95,12 @@ def test_the_baseline_is_the_one_named_or_the_first_on_the_cpu() -> None:
 
 
 def test_specs_carry_the_artifacts_session_options_and_the_runs_go_before_them() -> None:
-    lane = Lane(device="local", artifact=artifact(), options=RunOptions(session_config={"a": "2", "b": "3"}))
+    lane = Lane(device="local", artifact=artifact(), options=RunOptions(session_config={"a": "2", "session.b": "3"}))
     spec = spec_of(
         lane, 3, model_file="m.ort", library=None, inputs=Inputs(dimensions={"n": 1}), measure=MeasureConfig()
     )
-    assert spec.options.session_config == {"a": "2", "b": "3"}
-    assert spec.id == "local/m/basic-fixed/cpu+a=2+b=3#3"
+    assert spec.options.session_config == {"a": "2", "session.b": "3"}
+    assert spec.id == "local/m/basic-fixed/cpu+config.a=2+session.b=3#3"
     assert spec.dimensions == {"n": 1}
 
 

@@ -105,7 +105,10 @@ def test_one_line_compares_an_accelerator_in_every_sensible_way(tmp_path: Path) 
         (run.provider, run.session_config.get("session.enable_saved_runtime_optimizations"), name)
         for run in config.runs
         for name in names
-        if matches(run, {variant.name: variant for variant in wanted_variants(config.variants)}[name])
+        for provider in run.providers
+        if matches(
+            run.variants, provider, {variant.name: variant for variant in wanted_variants(config.variants)}[name]
+        )
     }
     assert {
         ("nnapi", None, "basic-fixed"),

@@ -1,27 +1,19 @@
 """`ort-mobile perf`: measures model files as they are."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from pipeline.cli.options import json_option, pairs, sizes, words, write_json
-
-FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
+from pipeline.cli.options import json_option, sizes, write_json
+from pipeline.cli.run_settings import options_of, run_settings
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MODEL...")
 @click.option("--device", default="local", show_default=True, help="local or adb:SERIAL.")
 @click.option("--library", help="libonnxruntime to run with, in place of the device's default.")
-@click.option(
-    "--provider", "providers", callback=words(), default="cpu", show_default=True, metavar="NAME,…",
-    help="Providers, each of which every file runs with: cpu, nnapi, xnnpack, coreml, …",
-)  # fmt: skip
-@click.option("--nnapi-flags", callback=words(FLAGS), metavar="FLAG,…", help=f"NNAPI flags: {', '.join(FLAGS)}.")
-@click.option("--threads", type=click.IntRange(min=0), default=0, help="Intra-op threads; 0: ONNX Runtime's choice.")
-@click.option(
-    "--session-config", callback=pairs, metavar="KEY=VALUE", multiple=True, help="A session config entry; repeatable."
-)
+@run_settings
 @click.option("--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True, help="Size of a dimension.")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Fresh processes per file.")
 @click.option("--min-runs", type=click.IntRange(min=1), default=20, show_default=True, help="Inferences per process.")
@@ -41,13 +33,10 @@ FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
 @click.pass_context
 def perf(
     ctx: click.Context,
+    /,
     files: tuple[Path, ...],
     device: str,
     library: str | None,
-    providers: tuple[str, ...],
-    nnapi_flags: tuple[str, ...],
-    threads: int,
-    session_config: dict[str, str],
     dimensions: dict[str, int],
     rounds: int,
     min_runs: int,
@@ -55,6 +44,7 @@ def perf(
     profiles: Path | None,
     blame: bool,
     json_to: str | None,
+    **answers: Any,
 ) -> None:
     """Measure .ort or .onnx files on a device with random inputs, and compare them with the first.
 
@@ -64,25 +54,16 @@ def perf(
     from rich.console import Console
 
     from pipeline.blaming import deny_list
-    from pipeline.campaign import options_name, run_options
-    from pipeline.config import MeasureConfig, RunConfig
+    from pipeline.config import MeasureConfig
     from pipeline.perf import PerfOrder, exit_code, measure_files
     from pipeline.progress import progress_for
     from pipeline.report import terminal
     from pipeline.report.profile import show_profiles
+    from pipeline.run_options import options_name
 
-    runs = [
-        RunConfig(
-            provider=provider,
-            flags=nnapi_flags if provider == "nnapi" else (),
-            threads=threads,
-            session_config=session_config,
-        )
-        for provider in providers
-    ]
     order = PerfOrder(
         files=files,
-        options=tuple(run_options(run) for run in runs),
+        options=options_of(answers),
         device=device,
         library=library,
         dimensions=dimensions,

@@ -12,6 +12,7 @@ from pipeline.config.defaults import (
     with_defaults,
 )
 from pipeline.config.read import read_config
+from pipeline.config.runs import ALL_FLAGS, OneOrMore, RunConfig
 from pipeline.config.schema import config_schema, key_texts, null_last
 from pipeline.config.table import Count, Table
 from pipeline.config.values import (
@@ -24,14 +25,13 @@ from pipeline.config.values import (
     ModelConfig,
     OutputConfig,
     Platform,
-    RunConfig,
     Target,
     VariantsConfig,
 )
 
 __all__ = [
-    "ACCELERATOR_OPTIONS", "ADVISED_RUNS", "DEFAULT_TARGET", "REPLAY_KEY", "TABLES", "Accelerator", "BuildConfig",
-    "CheckConfig", "ConditionsConfig", "Config", "Count", "MeasureConfig", "ModelConfig", "OutputConfig",
-    "Platform", "RunConfig", "Table", "Target", "VariantsConfig", "comparing_runs", "config_schema", "key_texts",
-    "null_last", "read_config", "resolved", "wanted_variants", "with_defaults",
+    "ACCELERATOR_OPTIONS", "ADVISED_RUNS", "ALL_FLAGS", "DEFAULT_TARGET", "REPLAY_KEY", "TABLES", "Accelerator",
+    "BuildConfig", "CheckConfig", "ConditionsConfig", "Config", "Count", "MeasureConfig", "ModelConfig", "OneOrMore",
+    "OutputConfig", "Platform", "RunConfig", "Table", "Target", "VariantsConfig", "comparing_runs", "config_schema",
+    "key_texts", "null_last", "read_config", "resolved", "wanted_variants", "with_defaults",
 ]  # fmt: skip

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import msgspec
 
+from pipeline.config.runs import OneOrMore, RunConfig
 from pipeline.config.values import (
     Accelerator,
     Config,
     Platform,
-    RunConfig,
     Target,
     VariantsConfig,
 )
@@ -28,7 +28,7 @@ ADVISED_RUNS = (
 REPLAY_KEY = "session.enable_saved_runtime_optimizations"
 """Session config entry from 1.30 on: replay the fusions that runtime style recorded."""
 
-ACCELERATOR_OPTIONS: dict[Accelerator, tuple[str, dict[str, str]]] = {
+ACCELERATOR_OPTIONS: dict[Accelerator, tuple[str, dict[str, OneOrMore[str]]]] = {
     Accelerator.NNAPI: ("nnapi", {}),
     Accelerator.COREML_NN: ("coreml", {"ModelFormat": "NeuralNetwork"}),
     Accelerator.COREML_MLPROGRAM: ("coreml", {"ModelFormat": "MLProgram"}),

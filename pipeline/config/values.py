@@ -10,6 +10,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from pipeline.config.build import BuildConfig
+from pipeline.config.runs import RunConfig
 from pipeline.config.table import Count, Name, Release, Seconds, Table
 from pipeline.variant import Level, Style
 
@@ -75,23 +76,6 @@ class VariantsConfig(Table, frozen=True, kw_only=True):
     """fixed and runtime."""
     aware: tuple[str, ...] = ()
     """Provider-aware variants beside the plain ones: nnapi, coreml-nn, coreml-mlprogram, or several joined by +."""
-
-
-class RunConfig(Table, frozen=True, kw_only=True):
-    """One way to run: a provider with its options, threads and session config, on the variants that match."""
-
-    provider: str = "cpu"
-    """cpu, nnapi, xnnpack, coreml, qnn, webgpu, or any name that the library knows."""
-    variants: tuple[str, ...] = ("*",)
-    """Globs over variant names, as in `basic-*`."""
-    options: dict[str, str] = {}
-    """Provider options by name."""
-    flags: tuple[str, ...] = ()
-    """NNAPI flags: USE_FP16, USE_NCHW, CPU_DISABLED, CPU_ONLY."""
-    threads: Annotated[int, Meta(ge=0)] = 0
-    """Intra-op threads; 0 leaves the choice to ONNX Runtime."""
-    session_config: dict[str, str] = {}
-    """Session config entries, key by key."""
 
 
 class MeasureConfig(Table, frozen=True, kw_only=True):

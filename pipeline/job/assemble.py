@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
-from pipeline.campaign import Lane, options_name
+from pipeline.campaign import Lane
 from pipeline.job.predict import finding
 from pipeline.job.record import JobRecord, decode_record
 from pipeline.release.choose import Choice, choose
@@ -13,6 +13,7 @@ from pipeline.release.choose import Measured as Candidate
 from pipeline.report.model import CampaignReport
 from pipeline.report.model import Choice as ChoiceRow
 from pipeline.report.rows import Measured, make_rows, run_group, worst_checks
+from pipeline.run_options import options_name
 from pipeline.store import CampaignRecord, RunRecord, Store
 from pipeline.variant import Artifact
 

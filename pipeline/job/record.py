@@ -12,12 +12,13 @@ import msgspec
 
 from device_runner.spec import RunOptions
 from pipeline import __version__
-from pipeline.campaign import Lane, SkippedLane, lane_id, options_name
+from pipeline.campaign import Lane, SkippedLane, lane_id
 from pipeline.config import Config
 from pipeline.errors import PipelineError
 from pipeline.job.prepare import Prepared
 from pipeline.report.model import FailureRow, Host, ModelFacts, Skipped
 from pipeline.store import CampaignRecord
+from pipeline.run_options import options_name
 from pipeline.summary import OutputCheck
 
 PROGRAMS = ("onnxruntime", "onnx", "numpy", "flatbuffers")

@@ -83,7 +83,7 @@ def _of_campaign(config: Config) -> _Found:
     return _Found(
         targets=config.targets,
         build=config.build,
-        providers=tuple(run.provider for run in config.runs),
+        providers=tuple(provider for run in config.runs for provider in run.providers),
         runtime_style=Style.RUNTIME in config.variants.styles,
     )
 

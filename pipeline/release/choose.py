@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from device_runner.device import DeviceFacts
 from device_runner.spec import RunOptions
-from pipeline.campaign import Lane, options_name
+from pipeline.campaign import Lane
 from pipeline.config import Target
+from pipeline.run_options import options_name
 from pipeline.summary import RunGroup, Verdict, compare, describe, ranks
 from pipeline.variant import Artifact, Level, Style
 

@@ -30,6 +30,10 @@ AFFINITIES = {"session.intra_op_thread_affinities": "1;2"}
         (RunOptions(session_config={"session.disable_cpu_ep_fallback": "1"}), "forbids the CPU"),
         (RunOptions(inter_op_threads=2), "parallel"),
         (RunOptions(intra_op_threads=2, session_config=AFFINITIES), "one group fewer"),
+        (RunOptions(intra_op_threads=3, session_config={"session.intra_op_thread_affinities": "1;x"}), "read"),
+        (RunOptions(intra_op_threads=3, session_config={"session.intra_op_thread_affinities": "0;1"}), "read"),
+        (RunOptions(session_config={"session.dynamic_block_base": "-4"}), "above 0"),
+        (RunOptions(session_config={"session.dynamic_block_base": "four"}), "above 0"),
         (RunOptions(session_config={"": "x"}), "empty"),
     ],
 )
@@ -49,6 +53,11 @@ def test_what_is_illegal_anywhere(options: RunOptions, reason: str) -> None:
         (RunOptions(provider="coreml"), phone(30), "Apple"),
         (RunOptions(provider="nnapi", flags=(NCHW,)), phone(28), "USE_NCHW needs 29"),
         (RunOptions(provider="nnapi", flags=(NO_CPU,)), phone(28), "CPU_DISABLED needs 29"),
+        (
+            RunOptions(intra_op_threads=2, session_config={"session.intra_op_thread_affinities": "2-3"}),
+            DeviceFacts(name="adb:2", platform="android", api_level=30, core_max_mhz=(1800, 1800)),
+            "2 cores",
+        ),
     ],
 )
 def test_what_a_device_cannot(options: RunOptions, facts: DeviceFacts, reason: str) -> None:
