@@ -52,7 +52,25 @@ enum {
     LIST_BYTES = 64 * 1024,
     LOG_BYTES = 512 * 1024,
     TENSORS_BYTES = 1024 * 1024,
-    RUNS_KEPT = 10000000 /* latencies that fit; pages of them come into being as they are written */
+    RUNS_KEPT = 10000000, /* latencies that fit; pages of them come into being as they are written */
+    NNAPI_DEVICES_MAX = 16,
+    QUESTIONS_MAX = 1024
+};
+
+/* A device of Android's NNAPI; `answers` has a letter for each question of inspect.h that it was asked. */
+struct nnapi_device {
+    char name[256], version[256];
+    int32_t type;
+    int64_t level;
+    char answers[QUESTIONS_MAX + 1];
+};
+
+/* What the system's NNAPI says of itself; level 0 where it does not tell. */
+struct nnapi_answer {
+    bool found;
+    int64_t level;
+    volatile uint32_t count;
+    struct nnapi_device devices[NNAPI_DEVICES_MAX];
 };
 
 /* Strings one after the other, each ended by NUL; what no longer fits is counted and left out. */
@@ -70,7 +88,7 @@ struct answer {
     char message[MESSAGE_BYTES];
     char ort_version[64];
     char providers[LIST_BYTES]; /* NUL-ended names, then an empty one */
-    char nnapi_devices[LIST_BYTES]; /* JSON objects, comma between */
+    struct nnapi_answer nnapi;
     char profile[4096];
     uint64_t open_ns, load_ns, first_run_ns;
     uint64_t memory_before_load, memory_after_load, memory_peak;

@@ -89,14 +89,23 @@ static void print_answer(const struct answer *answer, int signal) {
     print_strings(&sink, "available_providers", answer->providers, list_length(answer->providers));
     print_strings(&sink, "log", answer->log.bytes, answer->log.used);
     print_numbers(&sink, answer);
-    put_text(&sink, ",\"nnapi_devices\":[");
-    put_text(&sink, answer->nnapi_devices);
-    put_text(&sink, "],\"outputs\":[");
+    put_key(&sink, "nnapi", false);
+    print_nnapi(&sink, &answer->nnapi);
+    put_text(&sink, ",\"outputs\":[");
     put_text(&sink, answer->outputs);
     put_text(&sink, "]");
     put_count(&sink, "crc32", sink.sum);
     put_text(&sink, "}\n");
     fflush(stdout);
+}
+
+static void mend_nnapi(struct nnapi_answer *answer) {
+    if (answer->count > NNAPI_DEVICES_MAX) answer->count = NNAPI_DEVICES_MAX;
+    for (size_t i = 0; i < NNAPI_DEVICES_MAX; i++) {
+        struct nnapi_device *device = &answer->devices[i];
+        device->name[sizeof device->name - 1] = device->version[sizeof device->version - 1] = 0;
+        device->answers[QUESTIONS_MAX] = 0;
+    }
 }
 
 /* A dying child may have written anywhere: make the answer safe to read. */
@@ -105,9 +114,10 @@ static void mend(struct answer *answer) {
     answer->message[sizeof answer->message - 1] = 0;
     answer->ort_version[sizeof answer->ort_version - 1] = 0;
     answer->profile[sizeof answer->profile - 1] = 0;
-    answer->nnapi_devices[LIST_BYTES - 1] = answer->outputs[TENSORS_BYTES - 1] = 0;
+    answer->outputs[TENSORS_BYTES - 1] = 0;
     answer->providers[LIST_BYTES - 1] = answer->providers[LIST_BYTES - 2] = 0;
     answer->log.bytes[LOG_BYTES - 1] = 0;
+    mend_nnapi(&answer->nnapi);
     if (answer->log.used > LOG_BYTES) answer->log.used = LOG_BYTES;
     if (answer->stage > STAGE_DONE) answer->stage = STAGE_DONE;
     if (answer->stop > STOP_MAX_RUNS) answer->stop = STOP_NONE;

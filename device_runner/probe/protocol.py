@@ -1,7 +1,8 @@
 """How the probe is told what to do, and what its answer means: a RunSpec to bytes, one JSON document to a RunResult."""
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -57,9 +58,12 @@ def encode_request(spec: RunSpec, places: Places, *, watch_stdin: bool = False) 
     return _join([*_settings(spec, places, watch_stdin), *_entries(spec.options), *_shapes(spec, places)])
 
 
-def encode_inspection(library: str) -> bytes:
-    """The request that asks a library for its version and providers, and the system for its NNAPI devices."""
-    return _join([("set", "mode", "inspect"), ("set", "library", library), ("set", "timeout_ms", "20000")])
+def encode_inspection(
+    questions: Iterable[tuple[str, str, str]] = (), *, limit_seconds: float, watch_stdin: bool = False
+) -> bytes:
+    """The request that asks a system's NNAPI for its devices, and which of them supports what (probe/inspect.h)."""
+    settings = {"mode": "inspect", "timeout_ms": str(round(limit_seconds * 1e3)), "watch_stdin": str(int(watch_stdin))}
+    return _join([*(("set", name, value) for name, value in settings.items()), *questions])
 
 
 def _join(triples: Sequence[tuple[str, str, str]]) -> bytes:
@@ -124,12 +128,25 @@ class Output(msgspec.Struct, frozen=True):
     crc32: int
 
 
-class NnapiDevice(msgspec.Struct, frozen=True):
-    """A device of NNAPI's own list; types: 0 unknown, 1 other, 2 CPU, 3 GPU, 4 accelerator."""
+class ToldDevice(msgspec.Struct, frozen=True):
+    """A device of NNAPI's own list; types: 0 unknown, 1 other, 2 CPU, 3 GPU, 4 accelerator.
 
-    name: str
-    version: str
+    `answers` has one letter for each question: y supported, n refused, x no such model can be made, e an error.
+    """
+
+    name: Annotated[str, msgspec.Meta(max_length=300)]
+    version: Annotated[str, msgspec.Meta(max_length=300)]
     type: int
+    level: Annotated[int, msgspec.Meta(ge=0, le=2_000_000_000)]
+    answers: Annotated[str, msgspec.Meta(pattern="^[ynxe]{0,1024}$")]
+
+
+class ToldNnapi(msgspec.Struct, frozen=True):
+    """What a system's NNAPI says of itself: whether it is there, its runtime's level (0: not told), its devices."""
+
+    found: bool
+    level: Annotated[int, msgspec.Meta(ge=0, le=2_000_000_000)]
+    devices: Annotated[tuple[ToldDevice, ...], msgspec.Meta(max_length=16)]
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -155,7 +172,7 @@ class Answer(msgspec.Struct, frozen=True):
     memory_peak_bytes: int
     log_dropped: int
     latencies_ns: list[int]
-    nnapi_devices: list[NnapiDevice]
+    nnapi: ToldNnapi
     outputs: list[Output]
     crc32: int
 

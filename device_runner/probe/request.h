@@ -6,6 +6,13 @@
  *   dimension NAME SIZE    the size of a symbolic dimension
  *   input NAME FILE        an input in a raw file, followed by
  *   shape TYPE SIZES       its ONNX element type and its sizes with commas between
+ *   question NAME ""       a model of one operation to ask NNAPI about, followed by its operands in the order of the
+ *                          operation's arguments, and the operation:
+ *   scale BITS ZERO        how the next operand is quantized: the bits of a float, and the zero point as 32 bits
+ *   operand TYPE SIZES     NNAPI's number of the type
+ *   value "" HEX           the last operand is a constant of these bytes
+ *   channels PLACE BITS    the last operand has these scales along the dimension at that place
+ *   operation CODE COUNT   NNAPI's number of the operation, whose results are the last COUNT operands
  *   check crc32 NUMBER     last of all: the checksum of every byte before it
  */
 #ifndef REQUEST_H
@@ -41,13 +48,14 @@ static const struct {
 #define TEXT_SETTING(name) {#name, false, offsetof(struct request, name)},
 #define NUMBER_SETTING(name) {#name, true, offsetof(struct request, name)},
     TEXT_SETTING(mode) TEXT_SETTING(library) TEXT_SETTING(model) TEXT_SETTING(provider) TEXT_SETTING(outputs)
-    TEXT_SETTING(labelled) TEXT_SETTING(profile) NUMBER_SETTING(flags) NUMBER_SETTING(intra_threads) NUMBER_SETTING(inter_threads)
-    NUMBER_SETTING(parallel) NUMBER_SETTING(level) NUMBER_SETTING(arena) NUMBER_SETTING(pattern)
+    TEXT_SETTING(labelled) TEXT_SETTING(profile) NUMBER_SETTING(flags) NUMBER_SETTING(intra_threads)
+    NUMBER_SETTING(inter_threads) NUMBER_SETTING(parallel) NUMBER_SETTING(level) NUMBER_SETTING(arena) NUMBER_SETTING(pattern)
     NUMBER_SETTING(log_level) NUMBER_SETTING(seed) NUMBER_SETTING(warmup) NUMBER_SETTING(min_runs)
     NUMBER_SETTING(min_ns) NUMBER_SETTING(max_ns) NUMBER_SETTING(timeout_ms) NUMBER_SETTING(watch_stdin)
 };
 
-static const char *const VERBS[] = {"set", "option", "config", "dimension", "input", "shape", "check"};
+static const char *const VERBS[] = {"set",   "option",  "config", "dimension", "input",    "shape",     "check",
+                                    "scale", "operand", "value",  "question",  "channels", "operation"};
 
 /* A whole number not below 0, nothing else around it. */
 static bool parse_number(const char *text, int64_t *number) {

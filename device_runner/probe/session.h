@@ -2,14 +2,13 @@
 #ifndef SESSION_H
 #define SESSION_H
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
 #include "answer.h"
-#include "json.h"
+#include "nnapi.h"
 #include "ort_table.h"
 #include "platform.h"
 #include "request.h"
@@ -61,14 +60,6 @@ static void *allocate(struct probe *probe, size_t count, size_t size) {
     void *memory = calloc(count ? count : 1, size);
     if (!memory) fail(probe->answer, "out_of_memory", 0, "no memory for %zu times %zu bytes", count, size);
     return memory;
-}
-
-/* ISO C has no conversion between object and function pointers; POSIX says that the bytes are the same. */
-static ort_function symbol(void *library, const char *name) {
-    void *address = dlsym(library, name);
-    ort_function function = NULL;
-    memcpy(&function, &address, sizeof function);
-    return function;
 }
 
 static bool open_library(struct probe *probe) {
@@ -181,40 +172,14 @@ static bool append_coreml(struct probe *probe) {
     return append_generic(probe);
 }
 
-/* Android's own NNAPI: what its device list says. The functions came with API level 29. */
-static void list_nnapi_devices(struct probe *probe, void *nnapi) {
-    int (*get_count)(uint32_t *) = (int (*)(uint32_t *))symbol(nnapi, "ANeuralNetworks_getDeviceCount");
-    int (*get_device)(uint32_t, void **) = (int (*)(uint32_t, void **))symbol(nnapi, "ANeuralNetworks_getDevice");
-    int (*get_name)(const void *, const char **) =
-        (int (*)(const void *, const char **))symbol(nnapi, "ANeuralNetworksDevice_getName");
-    int (*get_type)(const void *, int32_t *) =
-        (int (*)(const void *, int32_t *))symbol(nnapi, "ANeuralNetworksDevice_getType");
-    int (*get_version)(const void *, const char **) =
-        (int (*)(const void *, const char **))symbol(nnapi, "ANeuralNetworksDevice_getVersion");
-    uint32_t count = 0;
-    if (!get_count || !get_device || !get_name || !get_type || !get_version || get_count(&count)) return;
-    struct sink sink = {.bytes = probe->answer->nnapi_devices, .capacity = LIST_BYTES};
-    for (uint32_t i = 0; i < count; i++) {
-        void *device = NULL;
-        const char *name = "", *version = "";
-        int32_t type = 0;
-        if (get_device(i, &device) || get_name(device, &name) || get_type(device, &type)) continue;
-        if (get_version(device, &version)) version = "";
-        put_text(&sink, sink.used ? ",{\"name\":" : "{\"name\":");
-        put_string(&sink, name);
-        put_field(&sink, "version", version);
-        put_count(&sink, "type", (uint64_t)type);
-        put_text(&sink, "}");
-    }
-}
-
 /* Some builds of ONNX Runtime call a null pointer where the phone has no libneuralnetworks.so, so look first. */
 static bool append_nnapi(struct probe *probe) {
     append_by_flags append = (append_by_flags)symbol(probe->library, "OrtSessionOptionsAppendExecutionProvider_Nnapi");
     if (!append) return fail(probe->answer, "provider_missing", 0, "no NNAPI in this libonnxruntime");
-    void *nnapi = dlopen("libneuralnetworks.so", RTLD_NOW | RTLD_LOCAL);
-    if (!nnapi) return fail(probe->answer, "provider_missing", 0, "this system has no NNAPI: %s", dlerror());
-    list_nnapi_devices(probe, nnapi);
+    struct nnapi nnapi = {0};
+    const char *why = "";
+    if (!open_nnapi(&nnapi, &probe->answer->nnapi, &why))
+        return fail(probe->answer, "provider_missing", 0, "this system has no NNAPI: %s", why);
     return ok(probe, append(probe->options, (uint32_t)probe->request->flags));
 }
 

@@ -2,16 +2,19 @@
 #ifndef STAGES_H
 #define STAGES_H
 
+#include "inspect.h"
 #include "labelled.h"
 
 static bool finish(struct probe *probe) {
     return write_outputs(probe) && run_labelled(probe) && end_profile(probe);
 }
 
-/* For `inspect`: what the library is, and what the system's NNAPI has. */
+/* What the system's NNAPI has; that it has none is an answer too. */
 static bool inspect(struct probe *probe) {
-    void *nnapi = dlopen("libneuralnetworks.so", RTLD_NOW | RTLD_LOCAL);
-    if (nnapi) list_nnapi_devices(probe, nnapi);
+    struct nnapi nnapi = {0};
+    const char *why = "";
+    if (open_nnapi(&nnapi, &probe->answer->nnapi, &why))
+        ask_questions(&nnapi, probe->request, &probe->answer->nnapi);
     return true;
 }
 
@@ -27,8 +30,7 @@ static const struct step RUN[] = {
     {STAGE_DONE, NULL},
 };
 
-static const struct step INSPECT[] = {
-    {STAGE_OPEN, open_library}, {STAGE_ENVIRONMENT, create_environment}, {STAGE_PROVIDER, inspect}, {STAGE_DONE, NULL}};
+static const struct step INSPECT[] = {{STAGE_PROVIDER, inspect}, {STAGE_DONE, NULL}};
 
 /* What a request may ask for: what it must name beside, and the steps of the work. */
 enum need { NEEDS_NOTHING = 0, NEEDS_LIBRARY = 1, NEEDS_MODEL = 2 };
@@ -39,7 +41,7 @@ static const struct mode {
     const struct step *steps;
 } MODES[] = {
     {"run", NEEDS_LIBRARY | NEEDS_MODEL, RUN},
-    {"inspect", NEEDS_LIBRARY, INSPECT},
+    {"inspect", NEEDS_NOTHING, INSPECT},
 };
 
 /* The steps of the request's mode; NULL, with the reason noted, when there is no such mode or something is missing. */

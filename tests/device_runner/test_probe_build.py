@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,12 @@ def execute(command: list[str], request: bytes, folder: Path) -> tuple[Answer, s
     return answer, done.stderr.decode("utf-8", "replace")
 
 
+def request_of(triples: list[tuple[str, str, str]]) -> bytes:
+    """A request as the probe reads it, of any triples."""
+    body = b"".join(text.encode() + b"\0" for triple in triples for text in triple)
+    return body + b"check\0crc32\0%d\0" % zlib.crc32(body)
+
+
 def requests(models: Path, folder: Path) -> dict[str, bytes]:
     """One request for each way through the probe."""
 
@@ -61,9 +68,11 @@ def requests(models: Path, folder: Path) -> dict[str, bytes]:
         "broken": of("noise.ort"),
         "texts": of("texts.onnx"),
         "hang": of("endless.onnx", timeout_seconds=2.0),
-        "inspect": encode_inspection(str(wheel_library())),
+        "inspect": encode_inspection(limit_seconds=20.0),
         "cut": of("null.onnx")[:-1],
         "empty": b"",
+        "no such mode": request_of([("set", "mode", "guess")]),
+        "nothing to run": request_of([("set", "mode", "run")]),
         "verb": b"do\0a\0b\0",
         "number": b"set\0warmup\0-1\0",
     }
@@ -258,7 +267,9 @@ def test_the_source_compiles_for_macos(tmp_path: Path, target: str) -> None:
 
 def test_the_stripped_host_build_is_small_and_runs(probe: Path, tmp_path: Path) -> None:
     assert probe.stat().st_size < 200_000
-    answer, _ = execute([str(probe)], encode_inspection(str(wheel_library())), tmp_path)
+    places = Places(library=str(wheel_library()), model=str(tmp_path / "none.onnx"))
+    answer, _ = execute([str(probe)], encode_request(RunSpec(id="x", model=places.model), places), tmp_path)
+    assert answer.stage == "load"
     assert answer.ort_version in wheel_library().name
     assert "CPUExecutionProvider" in answer.available_providers
 
@@ -350,9 +361,24 @@ def test_what_libraries_print_does_not_reach_the_document(tmp_path: Path, probe:
     subprocess.run(
         [compiler, "-shared", "-fPIC", "-o", str(tmp_path / "noisy.so"), str(tmp_path / "noisy.c")], check=True
     )
-    answer, stderr = execute([str(probe)], encode_inspection(str(tmp_path / "noisy.so")), tmp_path)
+    spec = RunSpec(id="x", model=str(tmp_path / "none.onnx"))
+    request = encode_request(spec, Places(library=str(tmp_path / "noisy.so"), model=spec.model))
+    answer, stderr = execute([str(probe)], request, tmp_path)
     assert (answer.kind, answer.signal, answer.stage) == ("crash", "SIGABRT", "open")
     assert "about to die" in stderr
+
+
+@pytest.mark.parametrize(
+    ("triples", "said"),
+    [
+        ([("set", "mode", "guess")], "unknown mode: guess"),
+        ([("set", "mode", "run")], "no library is given"),
+        ([("set", "mode", "run"), ("set", "library", "x.so")], "no model is given"),
+    ],
+)
+def test_what_a_mode_needs_is_told(triples: list[tuple[str, str, str]], said: str, probe: Path, tmp_path: Path) -> None:
+    answer, _ = execute([str(probe)], request_of(triples), tmp_path)
+    assert (answer.kind, answer.stage, answer.message) == ("bad_options", "request", said)
 
 
 def test_the_usage_is_told(probe: Path) -> None:
