@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("pipeline.cli.report:report", "Write the report of stored results again."),
     "release": ("pipeline.cli.release:release", "Make the bundle of stored results again, within its budgets."),
     "build": ("pipeline.cli.build:build", "Plan and run custom builds of ONNX Runtime, and check for what they need."),
+    "prove": ("pipeline.cli.prove:prove", "Run a bundle in the Android library that ships, without a phone."),
     "verify": ("pipeline.cli.verify:verify", "Check every byte of a bundle, offline."),
     "schema": ("pipeline.cli.schema:schema", "Print the JSON schema of configs, for editors."),
 }

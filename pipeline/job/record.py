@@ -16,9 +16,10 @@ from pipeline.campaign import Lane, SkippedLane, lane_id
 from pipeline.config import Config
 from pipeline.errors import PipelineError
 from pipeline.job.prepare import Prepared
+from pipeline.reference import Reference
 from pipeline.report.model import FailureRow, Host, ModelFacts, Skipped
-from pipeline.store import CampaignRecord
 from pipeline.run_options import options_name
+from pipeline.store import CampaignRecord
 from pipeline.summary import OutputCheck
 
 PROGRAMS = ("onnxruntime", "onnx", "numpy", "flatbuffers")
@@ -37,7 +38,10 @@ class PlannedLane(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan of a campaign. `checks` are those of the artifacts on this computer, by model and variant name."""
+    """The plan of a campaign. `checks` are those of the artifacts on this computer, by model and variant name.
+
+    `references` are by model; their files lie in OUTPUT/reference/MODEL.
+    """
 
     config: Config
     host: Host
@@ -48,6 +52,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[FailureRow, ...]
     warnings: tuple[str, ...]
     checks: dict[str, dict[str, tuple[OutputCheck, ...]]]
+    references: dict[str, Reference] = {}
 
 
 def encode_record(record: JobRecord) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from pipeline.job.devices import Opened, opened
 from pipeline.job.judge import OutputJudge, inputs_of
 from pipeline.job.predict import Prediction, predict
 from pipeline.job.prepare import ARTIFACTS, Prepared, find, oldest_release, prepare
+from pipeline.job.profiles import PROFILES
 from pipeline.job.record import (
     JobRecord,
     PlannedLane,
@@ -34,7 +35,7 @@ from pipeline.job.record import (
     skipped_row,
     versions,
 )
-from pipeline.job.ship import ship
+from pipeline.job.ship import proven, ship
 from pipeline.measure import Left, Plan, measure
 from pipeline.progress import Progress
 from pipeline.release.manifest import Content
@@ -65,11 +66,11 @@ class JobResult:
 
     @property
     def exit_code(self) -> ExitCode:
-        """4 when an output check failed, 1 when anything else did, 0 when all is done."""
+        """4 when an output check or the library that ships says no, 1 when anything else failed, 0 when all is done."""
         record, report = self.assembled.record, self.assembled.report
         checks = [c for variants in record.checks.values() for found in variants.values() for c in found]
         checks += [check for row in report.rows for check in row.checks]
-        if not all(check.passed for check in checks):
+        if not all(check.passed for check in checks) or any(proof.failed for proof in report.proofs):
             return ExitCode.CHECK_FAILED
         return ExitCode.SOME_FAILED if report.failures or self.left or not self.content else ExitCode.DONE
 
@@ -95,7 +96,8 @@ def run_job(config: Config, options: JobOptions, progress: Progress) -> JobResul
             job = _Job(config, options, prepared, folder, store)
             campaign, left = job.enter_unmeasured() if options.convert_only else job.measure(work, progress)
             assembled = assemble(store, campaign)
-        content = ship(assembled, folder)
+        content = ship(assembled, folder, library=options.library, progress=progress)
+        assembled = proven(assembled, folder)
         write_reports(assembled, folder)
     return JobResult(assembled=assembled, folder=folder, content=content, left=tuple(left))
 
@@ -156,10 +158,10 @@ class _Job:
             campaign = self._enter(field.facts, lanes, [*map(skipped_row, skipped), *field.unusable])
             predictions = predict(lanes, field.facts, oldest_release(self.config), self.folder, progress)
             plan = self._plan(campaign.id, lanes, field, predictions)
-            with progress.stage("measure", len(lanes) * self.config.measure.rounds) as stage:
+            with progress.stage("measure", len(lanes) * plan.rounds) as stage:
 
                 def tell(_: str, lane: Lane, number: int) -> None:
-                    stage.at(f"round {number + 1}: {lane.key}")
+                    stage.at(f"{plan.round_name(number)}: {lane.key}")
                     stage.done()
 
                 left = measure(plan, field.devices, self.store, work, tell)
@@ -180,6 +182,7 @@ class _Job:
             libraries=dict.fromkeys(field.devices, self.options.library),
             judge=OutputJudge(references, self.config.check),
             predictions=predictions,
+            profiles=self.folder / PROFILES,
         )
 
     def _enter(
@@ -232,6 +235,7 @@ class _Job:
             failures=tuple(preparation_failures(prepared)),
             warnings=tuple(notes(prepared)),
             checks={one.model.name: one.checks for one in prepared},
+            references={one.model.name: one.reference for one in prepared if one.reference},
         )
 
 

@@ -1,25 +1,56 @@
-"""From a campaign's choices to its bundle."""
+"""From a campaign's choices to its bundle, proven in the Android library that ships where this computer can."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from device_runner.device import DeviceFacts
+from device_runner.errors import RunnerError
+from device_runner.library_source import release_of
+from device_runner.options import AFFINITY_KEY, BLOCK_KEY
+from device_runner.spec import RunOptions, TensorFile
+from pipeline.campaign import plan_lanes
+from pipeline.check import tolerance_for
+from pipeline.config import CheckConfig, Config, Platform
 from pipeline.conversion import config_texts
 from pipeline.errors import PipelineError
 from pipeline.files import sha256_of
 from pipeline.job.assemble import Assembled
 from pipeline.job.prepare import ARTIFACTS
+from pipeline.library_proof import LibraryProof, ProvenLibrary
+from pipeline.progress import Progress, Silent
+from pipeline.prove import ProofOrder, prove_bundle
+from pipeline.reference import Reference
 from pipeline.release.bundle import make_bundle
 from pipeline.release.choose import Choice
-from pipeline.release.manifest import Content, Shipped
+from pipeline.release.manifest import Content, KeptReference, KeptTensor, Shipped
+from pipeline.release.verify import read_manifest
+from pipeline.run_options import PREPACKING_KEY, SPINNING_KEYS
 
 MAKERS = ("ort-mobile", "onnxruntime", "onnx")
 """Programs whose versions decide the artifacts' bytes; the manifest's content names them."""
 
+REFERENCES = "reference"
+"""The folder in which a job leaves raw tensors of the original models, one folder for each model."""
+MOST_KEPT_BYTES = 8 << 20
+"""A model's inputs, or its outputs, that are larger than this do not go into the bundle."""
+SPEED_KEYS = frozenset({*SPINNING_KEYS, PREPACKING_KEY, AFFINITY_KEY, BLOCK_KEY})
+"""Session config entries that change times and nothing that is computed."""
+PROOFS = "library_proofs"
+"""The key of the evidence under which what came of the libraries that ship stands."""
 
-def ship(assembled: Assembled, folder: Path) -> Content | None:
-    """Make OUTPUT/bundle from the choices; None where nothing may ship. Raises PipelineError for changed artifacts."""
+
+def ship(
+    assembled: Assembled, folder: Path, *, library: str | None = None, progress: Progress | None = None
+) -> Content | None:
+    """Make OUTPUT/bundle from the choices; None where nothing may ship. Raises PipelineError for changed artifacts.
+
+    Android targets are proven in the library that their config names, or in `library`; what came of it, or why it could
+    not be done here, is in the evidence.
+    """
     choices = assembled.choices
     if not choices:
         return None
@@ -30,13 +61,100 @@ def ship(assembled: Assembled, folder: Path) -> Content | None:
     sources: dict[str, Path | bytes] = {**files}
     sources |= {f"operators/{name}": text.encode() for name, text in operators.items()}
     report = assembled.report
-    return make_bundle(
+    references, tensors = kept_references(assembled, folder)
+    manifest = make_bundle(
         folder / "bundle",
         name=report.name,
         sources=sources,
         ships=tuple(_shipped(assembled, choice) for choice in choices),
         made_with={name: report.versions[name] for name in MAKERS if name in report.versions},
         evidence=_evidence(assembled, choices),
+        references=references,
+        tensors=tensors,
+        attest=partial(_attested, libraries_of(choices, library), progress or Silent()),
+    )
+    return manifest.content
+
+
+def libraries_of(choices: Sequence[Choice], given: str | None) -> dict[str, tuple[str, ...]]:
+    """The Android libraries to prove, each with the targets that ship it.
+
+    A library of the command line may be any computer's: it counts where it is an AAR or a release.
+    """
+    android = given if given and (given.endswith(".aar") or release_of(given)) else None
+    found: dict[str, tuple[str, ...]] = {}
+    for target in dict.fromkeys(choice.target for choice in choices):
+        library = target.library or android
+        if target.platform is Platform.ANDROID and library:
+            found[library] = (*found.get(library, ()), target.name)
+    return found
+
+
+def _attested(libraries: Mapping[str, tuple[str, ...]], progress: Progress, bundle: Path) -> dict[str, object]:
+    proofs = [_proof(bundle, library, targets, progress) for library, targets in libraries.items()]
+    return {PROOFS: msgspec.to_builtins(proofs)} if proofs else {}
+
+
+def _proof(bundle: Path, library: str, targets: tuple[str, ...], progress: Progress) -> LibraryProof:
+    """The proof, or why this computer cannot do it: the job goes on without."""
+    try:
+        return prove_bundle(bundle, ProofOrder(library=library, targets=targets), progress)
+    except RunnerError as error:
+        why = "; ".join(part for part in (error.what, error.why, error.remedy) if part)
+        return LibraryProof(bundle="", library=ProvenLibrary(file=Path(library).name), not_run=why)
+
+
+def proven(assembled: Assembled, folder: Path) -> Assembled:
+    """The same with what came of the libraries that ship, where OUTPUT/bundle is of this campaign."""
+    try:
+        evidence = read_manifest(folder / "bundle").evidence
+        proofs = msgspec.convert(evidence.get(PROOFS, ()), tuple[LibraryProof, ...])
+    except (PipelineError, msgspec.ValidationError):
+        return assembled
+    if evidence.get("campaign") != assembled.report.campaign:
+        return assembled
+    return replace(assembled, report=msgspec.structs.replace(assembled.report, proofs=proofs))
+
+
+def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptReference, ...], dict[str, Path]]:
+    """What the bundle keeps of the originals of its models, and the raw tensors by their paths in the bundle.
+
+    A model is left out of which the campaign was stored before references were, or whose tensors are no longer there.
+    """
+    kept: list[KeptReference] = []
+    files: dict[str, Path] = {}
+    for model in dict.fromkeys(choice.artifact.model for choice in assembled.choices):
+        reference = assembled.record.references.get(model)
+        if reference:
+            here = folder / REFERENCES / model
+            one = _kept(model, reference, here, assembled.record.config.check)
+            kept.append(one)
+            files |= {tensor.path: here / Path(tensor.path).name for tensor in (*one.inputs, *one.outputs)}
+    return tuple(kept), files
+
+
+def _kept(model: str, reference: Reference, folder: Path, check: CheckConfig) -> KeptReference:
+    inputs = _tensors(model, reference.inputs, folder)
+    outputs = _tensors(model, reference.outputs, folder) if inputs or not reference.inputs else ()
+    error = tolerance_for(reference, check).max_relative_error
+    return KeptReference(model=model, inputs=inputs, outputs=outputs, max_relative_error=error)
+
+
+def _tensors(model: str, tensors: Sequence[TensorFile], folder: Path) -> tuple[KeptTensor, ...]:
+    """Tensors with what their files are; none where one is not there any more, or all together are large."""
+    files = [folder / Path(tensor.file).name for tensor in tensors]
+    if not all(file.is_file() for file in files) or sum(file.stat().st_size for file in files) > MOST_KEPT_BYTES:
+        return ()
+    return tuple(
+        KeptTensor(
+            path=f"evidence/{REFERENCES}/{model}/{file.name}",
+            size_bytes=file.stat().st_size,
+            sha256=sha256_of(file),
+            name=tensor.name,
+            dtype=tensor.dtype,
+            shape=tensor.shape,
+        )
+        for tensor, file in zip(tensors, files, strict=True)
     )
 
 
@@ -67,11 +185,35 @@ def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
         provider_options=choice.options.provider_options,
         flags=tuple(choice.options.flags),
         session_config=artifact.session_options | choice.options.session_config,
+        runs=runs_of(assembled.record.config, choice),
         ort_release=target.ort_release or installed,
         min_api_level=target.min_api_level,
         min_os_version=target.min_os_version,
         basis="measured" if choice.measured else "advised",
     )
+
+
+def runs_of(config: Config, choice: Choice) -> tuple[RunOptions, ...]:
+    """The chosen way to run an artifact, then every other that the config has for it and that is legal there.
+
+    Ways that differ in speed alone count once. Whatever depends on the phone's API level is left in: the proof says
+    where it has no effect.
+    """
+    target, artifact = choice.target, choice.artifact
+    place = DeviceFacts(name=target.name, platform=target.platform.value, abis=target.abis)
+    lanes, _ = plan_lanes(config.runs, [artifact], [place])
+    ways: dict[bytes, RunOptions] = {}
+    for options in (choice.options, *(lane.options for lane in lanes)):
+        session_config = artifact.session_options | options.session_config
+        whole = msgspec.structs.replace(options, session_config=session_config)
+        ways.setdefault(_meaning(whole), whole)
+    return tuple(ways.values())
+
+
+def _meaning(options: RunOptions) -> bytes:
+    """What decides on outputs: the provider, its options and flags, and the session config but for speed."""
+    config = {key: value for key, value in options.session_config.items() if key not in SPEED_KEYS}
+    return msgspec.json.encode((options.provider, options.provider_options, options.flags, config), order="sorted")
 
 
 def _evidence(assembled: Assembled, choices: Sequence[Choice]) -> dict[str, object]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pipeline.errors import ConfigError
 from pipeline.job.assemble import Assembled, assemble
+from pipeline.job.ship import proven
 from pipeline.store import CampaignRecord, open_store
 
 
@@ -24,7 +25,7 @@ def stored(folder: Path, database: str | None, campaign: str | None) -> Assemble
                 why=f"stored are: {', '.join(known) or 'none'}",
                 remedy="run `ort-mobile run` first, or name another folder",
             )
-        return assemble(store, known[campaign or list(known)[-1]])
+        return proven(assemble(store, known[campaign or list(known)[-1]]), folder)
 
 
 def _url(folder: Path, database: str | None) -> str:

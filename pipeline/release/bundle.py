@@ -2,9 +2,11 @@
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from pipeline.errors import PipelineError
 from pipeline.files import copy_file, make_folder, sha256_of, storage_errors, umask, write_bytes, write_text
@@ -13,7 +15,10 @@ from pipeline.release.manifest import (
     SEAL_FILE,
     BundledFile,
     Content,
+    KeptReference,
+    Manifest,
     Shipped,
+    content_digest,
     encode_manifest,
 )
 from pipeline.release.verify import verify_bundle
@@ -27,10 +32,15 @@ def make_bundle(
     ships: tuple[Shipped, ...],
     made_with: Mapping[str, str],
     evidence: Mapping[str, Any],
-) -> Content:
+    references: tuple[KeptReference, ...] = (),
+    tensors: Mapping[str, Path] | None = None,
+    attest: Callable[[Path], Mapping[str, Any]] = lambda _: {},
+) -> Manifest:
     """Write a bundle to `folder` from `sources` (path inside the bundle to a file or its bytes).
 
-    An older bundle there is replaced at once by renaming; a folder that holds anything else is left alone and refused.
+    `tensors` are the files of `references`, by path. `attest` is given the finished bundle, whole and verified but not
+    yet in its place; what it returns is added to the evidence. An older bundle there is replaced at once by renaming; a
+    folder that holds anything else is left alone and refused.
     """
     make_folder(folder.parent)
     refuse_foreign(folder)
@@ -38,15 +48,28 @@ def make_bundle(
         building = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
     try:
         files = tuple(_put(building, path, sources[path]) for path in sorted(sources))
+        for path, source in (tensors or {}).items():
+            _put(building, path, source)
         content = Content(name=name, made_with=dict(made_with), files=files, ships=ships)
-        manifest = building / MANIFEST_FILE
-        write_bytes(manifest, encode_manifest(content, dict(evidence)))
-        write_text(building / SEAL_FILE, f"{sha256_of(manifest)}  {MANIFEST_FILE}\n")
-        verify_bundle(building)
+        manifest = Manifest(
+            content=content, content_sha256=content_digest(content), references=references, evidence=dict(evidence)
+        )
+        _seal(building, manifest)
+        if added := attest(building):
+            manifest = msgspec.structs.replace(manifest, evidence={**evidence, **added})
+            _seal(building, manifest)
         _take_place(building, folder)
     finally:
         shutil.rmtree(building, ignore_errors=True)
-    return content
+    return manifest
+
+
+def _seal(building: Path, manifest: Manifest) -> None:
+    """Write manifest and seal, and prove that the bundle is then whole."""
+    path = building / MANIFEST_FILE
+    write_bytes(path, encode_manifest(manifest))
+    write_text(building / SEAL_FILE, f"{sha256_of(path)}  {MANIFEST_FILE}\n")
+    verify_bundle(building)
 
 
 def refuse_foreign(folder: Path) -> None:

@@ -1,7 +1,10 @@
 """The manifest of a bundle: what is in it, how it was made, what it was chosen for, what was measured.
 
-Two parts with a digest each. `content` is a function of the inputs alone: the same inputs give the same bytes, in
-another folder and at another time. `evidence` is what was measured and when, and differs from run to run.
+`content` has a digest of its own and is a function of the inputs alone: the same inputs give the same bytes, in another
+folder and at another time. `references` (what the original models computed on the computer that made the bundle) and
+`evidence` (what was measured and when) are not: they differ from machine to machine and from run to run.
+
+Version 1 had neither `references` nor `runs`; it is read as one that has none.
 """
 
 import hashlib
@@ -10,9 +13,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from device_runner.spec import ElementType, RunOptions
 from pipeline.variant import Variant
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
+READABLE_VERSIONS = (1, 2)
 MANIFEST_FILE = "manifest.json"
 SEAL_FILE = "manifest.sha256"
 
@@ -44,11 +49,33 @@ class Shipped(Struct, frozen=True, kw_only=True):
     provider_options: dict[str, str] = {}
     flags: tuple[str, ...] = ()
     session_config: dict[str, str] = {}
+    runs: tuple[RunOptions, ...] = ()
+    """Every way in which the config lets this artifact run there, the chosen one first; () in version 1."""
     ort_release: str
     min_api_level: int | None = None
     min_os_version: str | None = None
     basis: Literal["measured", "advised"]
     """Whether it was the best measured on such a device, or is what is advised; the evidence has the reason in full."""
+
+
+class KeptTensor(BundledFile, frozen=True, kw_only=True):
+    """A tensor in a file of the bundle: raw little-endian elements in C order."""
+
+    name: str
+    dtype: ElementType
+    shape: tuple[Annotated[int, Meta(ge=0)], ...]
+
+
+class KeptReference(Struct, frozen=True, kw_only=True):
+    """What the original of a model made of some inputs, and how far artifacts may be from that.
+
+    Tensors that are large are not kept: `inputs` or `outputs` are then empty.
+    """
+
+    model: str
+    inputs: tuple[KeptTensor, ...] = ()
+    outputs: tuple[KeptTensor, ...] = ()
+    max_relative_error: float
 
 
 class Content(Struct, frozen=True, kw_only=True):
@@ -66,15 +93,24 @@ class Manifest(Struct, frozen=True, kw_only=True):
     version: int = MANIFEST_VERSION
     content: Content
     content_sha256: str
+    references: tuple[KeptReference, ...] = ()
     evidence: dict[str, Any] = {}
 
+    @property
+    def files(self) -> tuple[BundledFile, ...]:
+        """Every file of the bundle beside the manifest and its seal."""
+        kept = [tensor for reference in self.references for tensor in (*reference.inputs, *reference.outputs)]
+        return (*self.content.files, *kept)
 
-def content_digest(content: Content) -> str:
-    """sha256 of the canonical JSON of `content`: sorted keys, no spaces. This is the digest of the bundle."""
+
+def content_digest(content: Content | dict[str, Any]) -> str:
+    """sha256 of the canonical JSON of `content`: sorted keys, no spaces. This is the digest of the bundle.
+
+    What was read is given as it was written: an older manifest lacks keys that `Content` has today.
+    """
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
 
 
-def encode_manifest(content: Content, evidence: dict[str, Any]) -> bytes:
+def encode_manifest(manifest: Manifest) -> bytes:
     """The bytes of manifest.json."""
-    manifest = Manifest(content=content, content_sha256=content_digest(content), evidence=evidence)
     return msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=2) + b"\n"

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -9,32 +10,34 @@ from pipeline.errors import CheckFailed, ConfigError
 from pipeline.files import sha256_of
 from pipeline.release.manifest import (
     MANIFEST_FILE,
-    MANIFEST_VERSION,
+    READABLE_VERSIONS,
     SEAL_FILE,
     BundledFile,
-    Content,
     Manifest,
     content_digest,
 )
 
 
-def verify_bundle(folder: Path) -> Content:
-    """The content of a bundle of which every byte is as it was made.
+def verify_bundle(folder: Path) -> Manifest:
+    """The manifest of a bundle of which every byte is as it was made.
 
     Raises CheckFailed that names each file that was changed, is missing or was added (symbolic links count as
     added: a bundle has none), and ConfigError where there is no bundle at all.
     """
-    manifest = _read_sealed(folder)
-    findings = [finding for file in manifest.content.files for finding in _compare(folder, file)]
-    listed = {file.path for file in manifest.content.files} | {MANIFEST_FILE, SEAL_FILE}
+    manifest = read_manifest(folder)
+    findings = [finding for file in manifest.files for finding in _compare(folder, file)]
+    listed = {file.path for file in manifest.files} | {MANIFEST_FILE, SEAL_FILE}
     findings += [f"added: {path}" for path in sorted(_present(folder) - listed)]
     if findings:
         raise _refusal(folder, findings)
-    return manifest.content
+    return manifest
 
 
-def _read_sealed(folder: Path) -> Manifest:
-    """The manifest, after its own seal was checked; the manifest then proves everything else."""
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a bundle, after its own seal was checked; the files that it lists are not looked at.
+
+    Raises as `verify_bundle`.
+    """
     path = folder / MANIFEST_FILE
     if not path.is_file():
         raise ConfigError(
@@ -53,19 +56,24 @@ def _read_sealed(folder: Path) -> Manifest:
 
 def _decode(folder: Path, text: bytes) -> Manifest:
     try:
-        manifest = msgspec.json.decode(text, type=Manifest)
+        document = msgspec.json.decode(text, type=dict[str, Any])
+        _check_version(folder, document.get("version"))
+        manifest = msgspec.convert(document, Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _refusal(folder, [f"unreadable: {MANIFEST_FILE} ({error})"]) from error
-    if manifest.version != MANIFEST_VERSION:
-        raise ConfigError(
-            f"this bundle has version {manifest.version}",
-            where=str(folder / MANIFEST_FILE),
-            why=f"this release reads version {MANIFEST_VERSION}",
-            remedy="use the release of ort-mobile that made it, or make the bundle again",
-        )
-    if manifest.content_sha256 != content_digest(manifest.content):
+    if manifest.content_sha256 != content_digest(document["content"]):
         raise _refusal(folder, [f"changed: the content part of {MANIFEST_FILE}"])
     return manifest
+
+
+def _check_version(folder: Path, version: object) -> None:
+    if version not in READABLE_VERSIONS:
+        raise ConfigError(
+            f"this bundle has version {version}",
+            where=str(folder / MANIFEST_FILE),
+            why=f"this release reads versions {' and '.join(map(str, READABLE_VERSIONS))}",
+            remedy="use the release of ort-mobile that made it, or make the bundle again",
+        )
 
 
 def _compare(folder: Path, file: BundledFile) -> list[str]:

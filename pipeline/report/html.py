@@ -6,8 +6,9 @@ import jinja2
 
 from device_runner.result import Status
 from pipeline.report import drawing, wording
-from pipeline.report.layout import COLUMNS, choices, inventory, results, sections
+from pipeline.report.layout import COLUMNS, choices, inventory, proof_listing, results, sections
 from pipeline.report.model import CampaignReport, Row
+from pipeline.report.profile_listings import operators, summary
 from pipeline.report.wording import visible
 from pipeline.summary import Verdict
 
@@ -29,7 +30,9 @@ def render(report: CampaignReport) -> str:
         report=report,
         choices=choices(report),
         results=results(report),
+        proofs=tuple(listing for listing in map(proof_listing, report.proofs) if listing.rows),
         sections=sections(report),
+        profiles=(summary(report.profiles), *map(operators, report.profiles)),
         inventory=inventory(report),
         legend=wording.legend(report),
     )

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from device_runner.device import DeviceFacts
+from pipeline.library_proof import LibraryProof
+from pipeline.report import proof as proof_texts
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, Row
 
@@ -72,6 +74,11 @@ def choices(report: CampaignReport) -> Listing:
     return Listing(title="What ships", head=("Target", "Model", "Variant", "Run", "Why"), rows=tuple(rows))
 
 
+def proof_listing(proof: LibraryProof) -> Listing:
+    """What came of each way to run in a library that ships; without rows where nothing was run."""
+    return Listing(title=proof_texts.title(proof), head=proof_texts.HEAD, rows=tuple(proof_texts.rows(proof)))
+
+
 def inventory(report: CampaignReport) -> tuple[Listing, ...]:
     """Devices, models and artifacts, for whoever has to know later what was measured; empty ones left out."""
     listings = (
@@ -133,6 +140,7 @@ def sections(report: CampaignReport) -> tuple[Section, ...]:
             Note(title=model.name, text=model.error, remedy=model.remedy) for model in report.models if model.error
         ],
         "Failures": gathered(_failures(report)),
+        "In the library that ships": [note for proof in report.proofs for note in proof_notes(proof)],
         "Outputs that differ": gathered(_differences(report)),
         "Skipped": gathered(_skipped(report)),
         "Doubts": gathered(_doubts(report)),
@@ -149,6 +157,16 @@ def gathered(notes: Iterable[Note]) -> list[Note]:
         Note(title=title, text=text, remedy=remedy, places=tuple(dict.fromkeys(found)))
         for (title, text, remedy), found in places.items()
     ]
+
+
+def proof_notes(proof: LibraryProof) -> list[Note]:
+    """What to know of a library that ships: how much holds, or why nothing was run; then every finding once."""
+    summary = Note(title="", text=proof_texts.summary(proof))
+    found = gathered(
+        Note(title=title, text=text, remedy=remedy, places=(place,))
+        for title, text, remedy, place in proof_texts.findings(proof)
+    )
+    return [summary, *found, *(Note(title="", text=text) for text in proof_texts.remarks(proof))]
 
 
 def place(*parts: str) -> str:

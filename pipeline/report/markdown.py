@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from pipeline.report import wording
-from pipeline.report.layout import COLUMNS, Listing, Note, choices, inventory, results, sections
+from pipeline.report.layout import COLUMNS, Listing, Note, choices, inventory, proof_listing, results, sections
 from pipeline.report.model import CampaignReport
+from pipeline.report.profile_listings import operators, summary
 from pipeline.report.wording import visible
 
 FILE_NAME = "report.md"
@@ -31,7 +32,10 @@ def item(text: str) -> str:
 def render(report: CampaignReport) -> str:
     """The whole page."""
     parts = [f"# {escaped(report.name)}", _head(report), *_listing(choices(report)), *_results(report)]
+    parts += (part for proof in report.proofs for part in _listing(proof_listing(proof)))
     parts += _sections(report)
+    for listing in (summary(report.profiles), *map(operators, report.profiles)):
+        parts += _listing(listing)
     parts += (part for listing in inventory(report) for part in _listing(listing))
     return "\n\n".join(parts) + "\n"
 
@@ -49,7 +53,7 @@ def _head(report: CampaignReport) -> str:
 
 def _listing(listing: Listing) -> Iterator[str]:
     if listing.rows:
-        yield f"## {listing.title}"
+        yield f"## {escaped(listing.title)}"
         yield table(listing.head, listing.rows)
 
 

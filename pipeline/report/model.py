@@ -6,6 +6,8 @@ import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
+from pipeline.library_proof import LibraryProof
+from pipeline.report.profiled import Profiled
 from pipeline.summary import Caution, Comparison, OutputCheck, Statistics
 from pipeline.variant import Artifact
 
@@ -113,7 +115,8 @@ class CampaignReport(Struct, frozen=True, kw_only=True):
     """A whole campaign.
 
     `created_at` is UTC in ISO 8601; `margin` the share within which two are called the same; `versions` names every
-    program that had a part (ort-mobile, onnxruntime, onnx, …). `warnings` are sentences about the campaign as a whole.
+    program that had a part (ort-mobile, onnxruntime, onnx, …). `proofs` say whether the bundle runs in the libraries
+    that ship. `warnings` are sentences about the campaign as a whole.
     """
 
     version: Literal[1] = DOCUMENT_VERSION
@@ -130,4 +133,6 @@ class CampaignReport(Struct, frozen=True, kw_only=True):
     skipped: tuple[Skipped, ...] = ()
     failures: tuple[FailureRow, ...] = ()
     choices: tuple[Choice, ...] = ()
+    profiles: tuple[Profiled, ...] = ()
+    proofs: tuple[LibraryProof, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -9,9 +9,22 @@ from rich.table import Table
 from rich.text import Text
 
 from device_runner.result import Status
+from pipeline.library_proof import LibraryProof
 from pipeline.report import wording
-from pipeline.report.layout import COLUMNS, Listing, Note, Results, Section, choices, results, sections
+from pipeline.report.layout import (
+    COLUMNS,
+    Listing,
+    Note,
+    Results,
+    Section,
+    choices,
+    proof_listing,
+    proof_notes,
+    results,
+    sections,
+)
 from pipeline.report.model import CampaignReport, Row
+from pipeline.report.profile_listings import summary
 from pipeline.report.wording import visible
 from pipeline.summary import Verdict
 
@@ -30,8 +43,12 @@ def render(report: CampaignReport, width: int) -> Iterator[RenderableType]:
         yield results_table(found, width)
     if report.rows:
         yield Padding(Text(wording.legend(report), style="dim"), (0, 0, 1, 0))
+    for proof in report.proofs:
+        yield from _proof_table(proof)
     for section in sections(report):
         yield _section(section)
+    if report.profiles:
+        yield _listing(summary(report.profiles))
     if report.choices:
         yield _listing(choices(report))
 
@@ -67,18 +84,29 @@ def _style(row: Row) -> str:
     return STYLES[row.comparison.verdict] if row.comparison else ""
 
 
-def _section(section: Section) -> RenderableType:
-    lines = [line for note in section.notes for line in _note(note)]
+def show_proof(proof: LibraryProof, console: Console) -> None:
+    """Print what came of a bundle in the library that ships, then every finding with cause and remedy."""
+    notes = Section(title="What came of it", notes=tuple(proof_notes(proof)))
+    console.print(Group(*_proof_table(proof), _section(notes, rest="--json")))
+
+
+def _proof_table(proof: LibraryProof) -> Iterator[Table]:
+    if proof.rows:
+        yield _listing(proof_listing(proof))
+
+
+def _section(section: Section, rest: str = "report.md") -> RenderableType:
+    lines = [line for note in section.notes for line in _note(note, rest)]
     return Padding(Group(Text(section.title, style="bold"), *lines), (0, 0, 1, 0))
 
 
-def _note(note: Note) -> Iterator[RenderableType]:
+def _note(note: Note, rest: str) -> Iterator[RenderableType]:
     head = ": ".join(visible(part) for part in (note.title, note.text) if part)
     yield Padding(Text(f"- {head}"), (0, 0, 0, 0))
     for place in note.places[:PLACES_SHOWN]:
         yield Padding(Text(visible(place), style="dim"), (0, 0, 0, 4))
     if len(note.places) > PLACES_SHOWN:
-        more = f"and {len(note.places) - PLACES_SHOWN} more (report.md has them all)"
+        more = f"and {len(note.places) - PLACES_SHOWN} more ({rest} has them all)"
         yield Padding(Text(more, style="dim"), (0, 0, 0, 4))
     if note.remedy:
         yield Padding(Text(f"remedy: {visible(note.remedy)}"), (0, 0, 0, 2))

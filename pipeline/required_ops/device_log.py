@@ -10,19 +10,24 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from pipeline.required_ops.need import Need
-from pipeline.required_ops.needs import Needs
+from pipeline.required_ops.needs import Needs, from_needs
 from pipeline.required_ops.proof import covers, line_for
 from pipeline.required_ops.rules import DEFAULT_DOMAIN, INPUTS, OUTPUTS, TYPE_SLOTS, Slot
+from pipeline.required_ops.text import operator_lines
 from pipeline.required_ops.value import RequiredOps
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of a log: what it means, the config line that is missing (empty: none is), and what to do."""
+    """One message of a log: what it means, the config line that is missing (empty: none is), and what to do.
+
+    `kernel_line` brings the kernel of which the message speaks into an empty config, whether `line` is missing or not.
+    """
 
     message: str
     cause: str
     line: str
     advice: str
+    kernel_line: str = ""
 
 
 _OP = r"(?P<op>[\w.]+?)\((?P<version>\d{1,9})\)"
@@ -147,9 +152,11 @@ def _need_of(needs: Needs, domain: str, op: str, node: str, version: int | None)
 def _judged(need: Need, node: str, message: str, required: RequiredOps) -> Finding:
     """A missing line, or that the config has it: then the library was not built with this config."""
     missing = covers(required, {need: (node,)})
+    alone = next(operator_lines(from_needs([need], types=bool(need.types))))
     kernel = f"{need.domain}:{need.op} since {need.since_version}"
     if missing:
         return Finding(message=message, cause=f"{kernel}: {missing[0].why}", line=line_for(required, need),
-                       advice="add the line with `ort-mobile op-config merge` and build again")  # fmt: skip
-    return Finding(message=message, cause=f"{kernel} is in this config", line="",
+                       advice="add the line with `ort-mobile op-config merge` and build again",
+                       kernel_line=alone)  # fmt: skip
+    return Finding(message=message, cause=f"{kernel} is in this config", line="", kernel_line=alone,
                    advice="the device's library was built with another config: build it with this one")  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.errors import CheckFailed, ConfigError, PipelineError
 from pipeline.release.bundle import make_bundle
-from pipeline.release.manifest import MANIFEST_FILE, SEAL_FILE, Shipped, content_digest
+from pipeline.release.manifest import MANIFEST_FILE, SEAL_FILE, Shipped
 from pipeline.release.verify import verify_bundle
 from pipeline.variant import Level, Variant
 
@@ -30,7 +30,7 @@ SHIPS = (
 def bundle_in(folder: Path, seconds: float = 1.0) -> str:
     (folder / "m.ort").parent.mkdir(parents=True, exist_ok=True)
     (folder / "m.ort").write_bytes(bytes(range(256)) * 40)
-    content = make_bundle(
+    manifest = make_bundle(
         folder / "bundle",
         name="demo",
         sources={"models/m.ort": folder / "m.ort", "operators/required_operators.config": b"ai.onnx;13;Relu\n"},
@@ -38,7 +38,7 @@ def bundle_in(folder: Path, seconds: float = 1.0) -> str:
         made_with={"onnxruntime": "1.31.1"},
         evidence={"seconds": seconds},
     )
-    return content_digest(content)
+    return manifest.content_sha256
 
 
 def test_the_digest_depends_on_the_inputs_alone(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_the_digest_depends_on_the_inputs_alone(tmp_path: Path) -> None:
     finally:
         os.umask(old)
     assert first == second
-    assert content_digest(verify_bundle(tmp_path / "other place" / "bundle")) == first
+    assert verify_bundle(tmp_path / "other place" / "bundle").content_sha256 == first
 
 
 def test_a_new_bundle_takes_the_old_ones_place_and_leaves_no_rest(tmp_path: Path) -> None:

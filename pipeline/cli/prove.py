@@ -1,0 +1,74 @@
+"""`ort-mobile prove`: what a bundle ships, loaded and run in the Android library that ships."""
+
+from pathlib import Path
+
+import click
+
+from pipeline.cli.options import json_option, write_json
+
+
+def levels(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
+    """API levels from a list with commas; those that the device android-host has, each once."""
+    from device_runner.android_host.device import API_LEVELS
+
+    found = []
+    for word in (word.strip() for word in (value or "").split(",") if word.strip()):
+        if not (word.isascii() and word.isdigit() and int(word) in API_LEVELS):
+            limits = f"{API_LEVELS.start} to {API_LEVELS.stop - 1}"
+            raise click.BadParameter(f"{word!r} is no API level from {limits}, as in 27,29,31", ctx, param)
+        found.append(int(word))
+    return tuple(dict.fromkeys(found))
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--library", required=True, metavar="AAR|SO|android:RELEASE", help="The library that ships.")
+@click.option("--target", "targets", multiple=True, help="Targets that ship it; all of Android's by default.")
+@click.option(
+    "--api-level", "api_levels", callback=levels, metavar="N,N",
+    help="API levels to play; each target's lowest and 31, from where NNAPI stays as it is, by default.",
+)  # fmt: skip
+@click.option("--driver", type=click.Path(path_type=Path), help="Driver profile: what NNAPI is on the phone played.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, max=86_400, min_open=True), default=120.0, show_default=True,
+    help="Seconds after which a run counts as hung.",
+)  # fmt: skip
+@json_option
+@click.pass_context
+def prove(
+    ctx: click.Context,
+    /,
+    bundle: Path,
+    library: str,
+    targets: tuple[str, ...],
+    api_levels: tuple[int, ...],
+    driver: Path | None,
+    timeout: float,
+    json_to: str | None,
+) -> None:
+    """Load and run all that BUNDLE ships in the Android library that ships, here, in processes of x86-64 Linux.
+
+    Every artifact runs with every provider and flag combination that the bundle's config has, and its outputs are
+    compared with the original model's. Exit code 4 when anything fails; each finding has its cause and remedy.
+    """
+    from rich.console import Console
+
+    from device_runner.android_host.profile import read_profile
+    from pipeline.errors import ExitCode
+    from pipeline.progress import progress_for
+    from pipeline.prove import ProofOrder, prove_bundle
+    from pipeline.report import terminal
+
+    order = ProofOrder(
+        library=library,
+        targets=targets,
+        api_levels=api_levels,
+        driver=read_profile(driver) if driver else None,
+        timeout_seconds=timeout,
+    )
+    proof = prove_bundle(bundle, order, progress_for())
+    if json_to:
+        write_json(proof, json_to)
+    if json_to != "-":
+        terminal.show_proof(proof, Console(highlight=False))
+    ctx.exit(ExitCode.CHECK_FAILED if proof.failed else ExitCode.DONE)

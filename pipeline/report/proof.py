@@ -1,0 +1,77 @@
+"""How a proof in the library that ships is worded: a line for each way to run, then every finding once."""
+
+from collections.abc import Iterator
+
+from pipeline.finding import Severity
+from pipeline.library_proof import LibraryProof, ProofFinding, ProofRow
+from pipeline.report import wording
+
+HEAD = ("Model", "Variant", "Run", "API level", "Result", "Outputs", "NNAPI operations in partitions")
+NO_PHONE = "It ran in a process of this computer, not on a phone: no times are told."
+
+
+def title(proof: LibraryProof) -> str:
+    """The library by its file, release and commit."""
+    library = proof.library
+    commit = f", commit {library.commit[:10]}" if library.commit else ""
+    release = f" (ONNX Runtime {library.release}{commit})" if library.release else ""
+    return f"In the library that ships: {library.file}{release}"
+
+
+def summary(proof: LibraryProof) -> str:
+    """How many rows hold, or why nothing was run."""
+    if proof.not_run:
+        return f"not proven in {proof.library.file}: {proof.not_run}"
+    holding = sum(not row.failed for row in proof.rows)
+    levels = ", ".join(map(str, sorted({row.api_level for row in proof.rows})))
+    return f"{holding} of {len(proof.rows)} runs hold (API level {levels}). {NO_PHONE}"
+
+
+def rows(proof: LibraryProof) -> Iterator[tuple[str, ...]]:
+    """Cells under `HEAD`; rows that differ in their API level alone are one."""
+    levels: dict[tuple[str, ...], list[str]] = {}
+    for row in proof.rows:
+        levels.setdefault(_cells(row), []).append(str(row.api_level))
+    for (model, variant, run, *results), found in levels.items():
+        yield model, variant, run, ", ".join(found), *results
+
+
+def _cells(row: ProofRow) -> tuple[str, ...]:
+    worst = max((check.max_rel_error or 0.0 for check in row.checks), default=None)
+    run = f"{row.run} (chosen)" if row.chosen else row.run
+    return row.model, row.variant, run, _result(row), wording.error_size(worst), _claims(row)
+
+
+def _result(row: ProofRow) -> str:
+    kinds = dict.fromkeys(finding.kind.replace("_", " ") for finding in row.findings)
+    word = "FAILS" if row.failed else "holds"
+    return f"{word}: {', '.join(kinds)}" if kinds else word
+
+
+def _claims(row: ProofRow) -> str:
+    if row.options.provider != "nnapi" or (row.failed and not row.partitions):
+        return wording.DASH
+    sizes = row.partitions or ()
+    return f"{sum(sizes)} in {len(sizes)}" if sizes else "none"
+
+
+def findings(proof: LibraryProof) -> Iterator[tuple[str, str, str, str]]:
+    """Title, text, remedy and place of each finding, those that fail first."""
+    found = [(finding, row) for row in proof.rows for finding in row.findings]
+    for severity in Severity:
+        for finding, row in found:
+            if finding.severity is severity:
+                place = f"{row.model} / {row.variant} / {row.run} / API level {row.api_level}"
+                yield finding.what, _text(finding), finding.remedy, place
+
+
+def _text(finding: ProofFinding) -> str:
+    line = f"operator config line: {finding.config_line}" if finding.config_line else ""
+    return "; ".join(part for part in (finding.why, line) if part)
+
+
+def remarks(proof: LibraryProof) -> Iterator[str]:
+    """What to know beside the rows."""
+    if proof.left_out:
+        yield f"not Android, so not in this library: {', '.join(proof.left_out)}"
+    yield from proof.notes
