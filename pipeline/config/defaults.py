@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.library_source import release_of
 from pipeline.config.runs import OneOrMore, RunConfig
 from pipeline.config.values import (
     Accelerator,
@@ -94,7 +95,10 @@ def resolved(config: Config, folder: Path) -> Config:
         msgspec.structs.replace(m, path=str(folder / m.path), test_data=place(m.test_data), labels=place(m.labels))
         for m in config.models
     )
-    targets = tuple(msgspec.structs.replace(t, library=place(t.library)) for t in config.targets)
+    targets = tuple(
+        t if t.library and release_of(t.library) else msgspec.structs.replace(t, library=place(t.library))
+        for t in config.targets
+    )
     build = msgspec.structs.replace(config.build, onnx_source=place(config.build.onnx_source))
     return msgspec.structs.replace(config, models=models, targets=targets, build=build)
 
