@@ -13,7 +13,7 @@ nox.options.sessions = ["pipeline"]
 PROJECT = nox.project.load_toml("pyproject.toml")
 EXAMPLE = "build_configs/mnist.toml"
 RELEASE_TESTS = ("tests/convert", "tests/partition", "tests/splice", "tests/required_ops", "-m", "not slow")
-FAST_TESTS = ("-n", "2", "-m", "not device and not slow and not android_host")
+FAST_TESTS = ("-n", "2", "-m", "not device and not slow and not android_host and not network")
 
 
 def groups(*names: str) -> list[str]:
@@ -118,6 +118,13 @@ def device_tests(session: nox.Session) -> None:
     """Tests with a real adb server and adbd of their own; never touches your devices."""
     session.install("-e", ".[android]", *groups("test"))
     session.run("python", "-m", "pytest", "-m", "device", *session.posargs)
+
+
+@nox.session
+def library_tests(session: nox.Session) -> None:
+    """Real libraries out of Maven Central, PyPI and npm: described, and run by the probe; skip without network."""
+    session.install("-e", ".[android]", *groups("test"))
+    session.run("python", "-m", "pytest", "tests/libraries", "-m", "network", "-rs", *session.posargs)
 
 
 @nox.session

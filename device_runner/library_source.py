@@ -1,7 +1,7 @@
-"""Android's libonnxruntime: an AAR, a .so or a release's name to one library file, checked and unpacked once.
+"""libonnxruntime by path or by name: an AAR, a JAR, a .so or a release to one library file, checked, unpacked once.
 
 Everything lies by content under the cache folder: `libraries/files/DIGEST/NAME` as it was fetched,
-`libraries/unpacked/DIGEST/ABI/libonnxruntime.so`, and `libraries/index/android-RELEASE.json`.
+`libraries/unpacked/DIGEST/ABI/libonnxruntime.so`, and `libraries/index/SCHEME-RELEASE.json`.
 """
 
 import contextlib
@@ -13,37 +13,48 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from device_runner.errors import MissingError, RunnerError, SpecError
 from device_runner.files import sha256
+from device_runner.library_facts import LIBRARY, LibraryFacts, android_facts, of_abi, read_facts
 from device_runner.probe.build import cache_folder
-from device_runner.probe.elf import PT_LOAD, Elf, NotElf, parse_elf
 
-LIBRARY = "libonnxruntime.so"
-PREFIX = "android:"
-RELEASE = re.compile(r"(?:android:)?(\d+\.\d+\.\d+)")
-ARTIFACT = ("com.microsoft.onnxruntime", "onnxruntime-android")
-"""Maven's group and artifact of the Android package."""
+GROUP = "com.microsoft.onnxruntime"
+"""Maven's group of all packages of ONNX Runtime."""
+
+
+class Package(NamedTuple):
+    """A Maven package that carries the library: its artifact, and what the file ends in."""
+
+    artifact: str
+    ending: str
+
+
+PACKAGES: dict[str, Package] = {"android": Package("onnxruntime-android", "aar"), "jvm": Package("onnxruntime", "jar")}
+"""By the first part of a name: `android:1.29.0` is the AAR for phones, `jvm:1.28.0` the JAR for desktops."""
+
+NAME = re.compile(r"(?:(android|jvm|wheel):)?(\d+\.\d+\.\d+)")
+JVM_ABIS = {"linux-x64": "x86_64", "linux-aarch64": "arm64-v8a"}
+"""Folders of the JAR by Android's names of the ABIs. Its libraries for macOS and Windows are not for devices here."""
+
+MEMBER = re.compile(rf"(?:jni|lib)/(?P<abi>[\w-]+)/{LIBRARY}|ai/onnxruntime/native/(?P<folder>[\w-]+)/{LIBRARY}")
 MAX_BYTES = 1 << 30
 """No libonnxruntime.so is larger than this; an archive that says so is not unpacked."""
 
-GET = "ort-mobile library get android:{release}"
+GET = "ort-mobile library get {name}"
 
 
-class LibraryFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a library file is, from its bytes alone. `release` and `commit` are "" where it does not tell."""
+class Name(NamedTuple):
+    """A library by name: where it comes from (android, jvm, wheel) and its release."""
 
-    path: str
-    sha256: str
-    size_bytes: int
-    abi: str
+    scheme: str
     release: str
-    commit: str
-    page_bytes: int
-    needed: tuple[str, ...]
-    imports: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.scheme}:{self.release}"
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +65,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     source: str
     licence: str = ""
+    scheme: str = "android"
 
 
 def library_folder() -> Path:
@@ -61,29 +73,35 @@ def library_folder() -> Path:
     return cache_folder() / "libraries"
 
 
+def name_of(text: str) -> Name | None:
+    """What `android:1.29.0`, `jvm:1.28.0`, `wheel:1.31.1` or a bare release (Android's) names, None for all else."""
+    found = NAME.fullmatch(text)
+    return Name(found.group(1) or "android", found.group(2)) if found else None
+
+
 def release_of(text: str) -> str | None:
-    """The release that `1.29.0` or `android:1.29.0` names, None for anything else."""
-    found = RELEASE.fullmatch(text)
-    return found.group(1) if found else None
+    """The release of an Android library that `1.29.0` or `android:1.29.0` names, None for anything else."""
+    name = name_of(text)
+    return name.release if name and name.scheme == "android" else None
 
 
 def find_library(text: str, abi: str = "x86_64") -> LibraryFacts:
-    """The checked library of an AAR, a .so or a release's name; see `find_archive` and `open_archive` for errors."""
+    """The checked Android library of an AAR, a .so or a release's name; errors as `find_archive`, `open_archive`."""
     return open_archive(find_archive(text), abi)
 
 
 def find_archive(text: str) -> Path:
     """The file that a path or a release's name stands for; raises SpecError, MissingError with what to do."""
-    release = release_of(text)
-    if release is None or Path(text).exists():
+    name = name_of(text)
+    if name is None or Path(text).exists():
         return _existing(text)
-    if found := next(iter(_candidates(release)), None):
+    if found := next(iter(_candidates(name)), None):
         return found
     raise MissingError(
-        f"no Android library of release {release} on this computer",
+        f"no library {name} on this computer",
         where=str(library_folder()),
         why="it is in no Gradle or Maven cache, and was not fetched yet",
-        remedy=f"`{GET.format(release=release)}`, or give the path of an AAR or of {LIBRARY}",
+        remedy=f"`{GET.format(name=name)}`, or give the path of an AAR, a JAR or of {LIBRARY}",
     )
 
 
@@ -98,62 +116,98 @@ def _existing(text: str) -> Path:
     return path
 
 
-def _candidates(release: str) -> Iterator[Path]:
-    entry = read_entry(release)
+def _candidates(name: Name) -> Iterator[Path]:
+    entry = read_entry(name)
     if entry and Path(entry.file).is_file():
         yield Path(entry.file)
-    yield from build_tool_caches(release)
+    yield from (checked(path) for path in build_tool_caches(name))
 
 
-def build_tool_caches(release: str) -> Iterator[Path]:
-    """AARs of a release (`*`: of all) in the caches of Gradle (GRADLE_USER_HOME) and Maven."""
-    group, artifact = ARTIFACT
+def build_tool_caches(name: Name) -> Iterator[Path]:
+    """Files of a release (`*`: of all) in the caches of Gradle (GRADLE_USER_HOME) and Maven."""
+    if name.scheme not in PACKAGES:
+        return
+    artifact, ending = PACKAGES[name.scheme]
     gradle = Path(os.environ.get("GRADLE_USER_HOME") or Path.home() / ".gradle")
-    yield from sorted(gradle.glob(f"caches/modules-2/files-2.1/{group}/{artifact}/{release}/*/*.aar"))
-    maven = Path.home() / ".m2" / "repository" / group.replace(".", "/") / artifact
-    yield from sorted(maven.glob(f"{release}/*.aar"))
+    kept = gradle / "caches" / "modules-2" / "files-2.1" / GROUP / artifact
+    yield from sorted(kept.glob(f"{name.release}/*/{artifact}-{name.release}.{ending}"))
+    maven = Path.home() / ".m2" / "repository" / GROUP.replace(".", "/") / artifact
+    yield from sorted(maven.glob(f"{name.release}/{artifact}-{name.release}.{ending}"))
 
 
-def read_entry(release: str) -> Entry | None:
-    """What was fetched for a release, None when nothing was or its note cannot be read."""
+def checked(path: Path) -> Path:
+    """A cached file, held against what its build tool noted: Gradle its folder's name, Maven the file beside it.
+
+    Raises MissingError when it is another file. Both are SHA-1, Gradle's without leading zeros.
+    """
+    beside = path.with_name(f"{path.name}.sha1")
+    noted = beside.read_text(encoding="ascii", errors="replace").split()[:1] if beside.is_file() else []
+    wanted = noted[0] if noted else path.parent.name
+    if re.fullmatch(r"[0-9a-f]{30,40}", wanted):
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha1").hexdigest()
+        if int(found, 16) != int(wanted, 16):
+            raise MissingError(
+                "this file is not what its repository says",
+                where=str(path),
+                why=f"its SHA-1 is {found}, the repository's is {wanted}",
+                remedy="delete it, and let the build tool fetch it again",
+            )
+    return path
+
+
+def read_entry(name: Name) -> Entry | None:
+    """What was fetched for a name, None when nothing was or its note cannot be read."""
     try:
-        return msgspec.json.decode(_entry_path(release).read_bytes(), type=Entry)
-    except (OSError, msgspec.DecodeError):
+        return msgspec.json.decode(_entry_path(name).read_bytes(), type=Entry)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
 def entries() -> list[Entry]:
-    """All fetched releases, by name."""
-    names = sorted(path.stem.removeprefix("android-") for path in (library_folder() / "index").glob("android-*.json"))
-    return [entry for name in names if (entry := read_entry(name))]
+    """All that was fetched, by name."""
+    names = sorted(path.stem for path in (library_folder() / "index").glob("*.json"))
+    found = (read_entry(Name(*stem.split("-", 1))) for stem in names if "-" in stem)
+    return [entry for entry in found if entry]
 
 
-def _entry_path(release: str) -> Path:
-    return library_folder() / "index" / f"android-{release}.json"
+def _entry_path(name: Name) -> Path:
+    return library_folder() / "index" / f"{name.scheme}-{name.release}.json"
 
 
-def keep(content: bytes, *, name: str, release: str, source: str, licence: str) -> Entry:
-    """Put a fetched file into the cache, whole or not at all, and note it as the library of a release."""
+def keep(content: bytes, *, file: str, name: Name, source: str, licence: str) -> Entry:
+    """Put a fetched file into the cache, whole or not at all, and note it as the library of that name."""
     digest = hashlib.sha256(content).hexdigest()
-    path = library_folder() / "files" / digest / name
+    path = library_folder() / "files" / digest / file
     if not path.is_file():
         _write(path, content)
-    entry = Entry(release=release, file=str(path), sha256=digest, source=source, licence=licence)
-    _write(_entry_path(release), msgspec.json.encode(entry))
+    entry = Entry(
+        scheme=name.scheme, release=name.release, file=str(path), sha256=digest, source=source, licence=licence
+    )
+    _write(_entry_path(name), msgspec.json.encode(entry))
     return entry
 
 
 def open_archive(path: Path, abi: str = "x86_64") -> LibraryFacts:
-    """The checked library for an ABI, unpacked where it lies in an AAR.
+    """The checked Android library for an ABI, unpacked where it lies in an AAR.
 
     Raises MissingError for a file that is no whole library of that ABI, naming what it is.
     """
+    return android_facts(_unpacked(path, abi), abi)
+
+
+def open_library(path: Path, abi: str) -> LibraryFacts:
+    """As `open_archive`, of Android's library or of Linux's (from a JAR, or a .so)."""
+    return of_abi(read_facts(_unpacked(path, abi)), abi)
+
+
+def _unpacked(path: Path, abi: str) -> Path:
     if not is_archive(path):
-        return _checked(path, abi)
+        return path
     target = library_folder() / "unpacked" / sha256(path) / abi / LIBRARY
     if not target.is_file():
         _write(target, _member(path, abi))
-    return _checked(target, abi)
+    return target
 
 
 def is_archive(path: Path) -> bool:
@@ -165,11 +219,18 @@ def is_archive(path: Path) -> bool:
 def archive_abis(path: Path) -> list[str]:
     """ABIs that an archive has the library for, sorted; raises MissingError for one that cannot be read."""
     with _opened(path) as archive:
-        return _abis(archive.namelist())
+        return sorted(_members(archive.namelist()))
 
 
-def _abis(names: Iterable[str]) -> list[str]:
-    return sorted({name.split("/")[1] for name in names if re.fullmatch(rf"(jni|lib)/[^/]+/{LIBRARY}", name)})
+def _members(names: Iterable[str]) -> dict[str, str]:
+    """The library's members by ABI: jni/ABI of an AAR, lib/ABI of an APK, the folders of the JVM's JAR."""
+    found: dict[str, str] = {}
+    for name in names:
+        match = MEMBER.fullmatch(name)
+        abi = match and (match["abi"] or JVM_ABIS.get(match["folder"]))
+        if abi:
+            found.setdefault(abi, name)
+    return found
 
 
 @contextlib.contextmanager
@@ -184,95 +245,23 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def _member(path: Path, abi: str) -> bytes:
-    """The library of an ABI in an AAR (jni/ABI) or APK (lib/ABI): read by its exact name, so no path can lead out."""
+    """The library of an ABI in an archive: read by its exact name, so no path can lead out."""
     with _opened(path) as archive:
-        names = set(archive.namelist())
-        wanted = next((name for name in (f"jni/{abi}/{LIBRARY}", f"lib/{abi}/{LIBRARY}") if name in names), None)
-        if wanted is None:
-            raise _no_member(path, abi, names)
-        if archive.getinfo(wanted).file_size > MAX_BYTES:
-            raise MissingError("the library in this archive is too large to be one", where=f"{path}: {wanted}")
-        return archive.read(wanted)
+        members = _members(archive.namelist())
+        if abi not in members:
+            raise _no_member(path, abi, sorted(members))
+        if archive.getinfo(members[abi]).file_size > MAX_BYTES:
+            raise MissingError("the library in this archive is too large to be one", where=f"{path}: {members[abi]}")
+        return archive.read(members[abi])
 
 
-def _no_member(path: Path, abi: str, names: set[str]) -> MissingError:
-    found = _abis(names)
+def _no_member(path: Path, abi: str, found: list[str]) -> MissingError:
     return MissingError(
         f"this archive has no {LIBRARY} for {abi}",
         where=str(path),
-        why=f"it has {', '.join(found)}" if found else "it is not an AAR of ONNX Runtime",
-        remedy=f"build the AAR with {abi} too (settings: build_abis), or use a phone (adb:SERIAL)",
+        why=f"it has {', '.join(found)}" if found else "it is no package of ONNX Runtime",
+        remedy=f"build the package with {abi} too (settings: build_abis), or use a phone (adb:SERIAL)",
     )
-
-
-_FACTS: dict[str, LibraryFacts] = {}
-
-
-def _checked(path: Path, abi: str) -> LibraryFacts:
-    facts = read_facts(path)
-    if facts.abi != abi:
-        raise MissingError(
-            f"this library is for {facts.abi}, not for {abi}",
-            where=str(path),
-            why=f"a process here runs {abi} only",
-            remedy=f"give an AAR that has {abi}, or use a phone (adb:SERIAL)",
-        )
-    return facts
-
-
-def read_facts(path: Path) -> LibraryFacts:
-    """What a .so is; raises MissingError for a file that is none, is cut off, or is not ONNX Runtime for Android."""
-    digest = sha256(path)
-    if digest not in _FACTS:
-        _FACTS[digest] = _read_facts(path, digest)
-    return msgspec.structs.replace(_FACTS[digest], path=str(path))
-
-
-def _read_facts(path: Path, digest: str) -> LibraryFacts:
-    content = path.read_bytes()
-    try:
-        elf = _parse_whole(content)
-    except NotElf as error:
-        raise MissingError(
-            f"this is no Android {LIBRARY}",
-            where=str(path),
-            why=str(error),
-            remedy=f"give an AAR, or a whole {LIBRARY} from one",
-        ) from error
-    return LibraryFacts(
-        path=str(path),
-        sha256=digest,
-        size_bytes=len(content),
-        abi=elf.abi,
-        release=_text(rb"VERS_(\d+\.\d+\.\d+)\0", content),
-        commit=_text(rb"git-commit-id=([0-9a-f]{7,40})", content),
-        page_bytes=elf.page_bytes,
-        needed=elf.needed,
-        imports=tuple(sorted(elf.undefined)),
-    )
-
-
-def _parse_whole(content: bytes) -> Elf:
-    elf = parse_elf(content)
-    if why := _objection(elf, len(content)):
-        raise NotElf(why)
-    return elf
-
-
-def _objection(elf: Elf, size: int) -> str:
-    end = max((segment.offset + segment.file_size for segment in elf.segments if segment.type == PT_LOAD), default=0)
-    if end > size:
-        return f"the file is cut off: {size} of at least {end} bytes are there"
-    if elf.bits == 64 and not any(symbol.name == "OrtGetApiBase" and symbol.section for symbol in elf.symbols):
-        return "it does not export OrtGetApiBase"
-    if elf.bits == 64 and "libc.so" not in elf.needed:
-        return "it was not built for Android: it does not need Android's libc.so"
-    return ""
-
-
-def _text(pattern: bytes, content: bytes) -> str:
-    found = re.search(pattern, content)
-    return found.group(1).decode("ascii") if found else ""
 
 
 def _write(path: Path, content: bytes) -> None:

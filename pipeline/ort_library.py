@@ -1,49 +1,51 @@
-"""Where an Android libonnxruntime comes from, and what is in it: build tools' caches, Maven, registry packages.
+"""Where a libonnxruntime comes from, and what is in it: build tools' caches, Maven Central, PyPI, registry packages.
 
-Everything is fetched by the registries' own clients (mvn, npm), which know where the user's mirrors are. What was
-fetched lies in the cache by content (device_runner.library_source); nothing of it is part of this project.
+Everything is fetched by the registries' own clients (mvn, npm, pip), which know where the user's mirrors are; only
+Maven Central has a plain HTTPS way beside. What was fetched lies in the cache by content
+(device_runner.library_source); nothing of it is part of this project.
 """
 
 import hashlib
 import io
 import re
 import shutil
-import subprocess
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from device_runner.library_facts import LIBRARY, LibraryFacts, read_facts
 from device_runner.library_source import (
-    ARTIFACT,
-    LIBRARY,
+    GROUP,
     Entry,
-    LibraryFacts,
+    Name,
     archive_abis,
     build_tool_caches,
+    checked,
     entries,
     find_archive,
     is_archive,
     keep,
-    open_archive,
+    name_of,
+    open_library,
     read_entry,
-    read_facts,
-    release_of,
 )
+from device_runner.library_source import PACKAGES as MAVEN_PACKAGES
+from device_runner.wheel import MACHINES, foreign_library
 from pipeline.errors import ConfigError, MissingError
+from pipeline.maven import Coordinates, by_client, by_https, run
 
 MIT = "MIT"
-FETCH_SECONDS = 600
-REASON = re.compile(r"(Could not [^(\n]*|\S+ was not found[^(\n]*|npm (?:error|ERR!) .*)")
-"""Where Maven or npm says why it has none."""
+REASON = re.compile(r"(npm (?:error|ERR!) .*)")
+"""Where npm says why it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Package:
+class RegistryPackage:
     """A registry package that carries the Android library of a release.
 
     `sha256` is the package's own file's; `aar` the member that is an AAR, or `libraries` the members by ABI.
@@ -68,7 +70,7 @@ def _by_abi(folder: str, *abis: str) -> tuple[tuple[str, str], ...]:
 
 
 PACKAGES = (
-    Package(
+    RegistryPackage(
         release="1.29.0",
         name="com.github.asus4.onnxruntime",
         version="0.4.9",
@@ -76,7 +78,7 @@ PACKAGES = (
         licence=MIT,
         aar="package/Plugins/Android/onnxruntime.aar",
     ),
-    Package(
+    RegistryPackage(
         release="1.28.0",
         name="@runanywhere/onnx",
         version="0.20.27",
@@ -84,7 +86,7 @@ PACKAGES = (
         licence="RunAnywhere License (limits who may use the package; the library in it is MIT)",
         libraries=_by_abi("package/android/src/main/jniLibs", "arm64-v8a", "armeabi-v7a", "x86_64"),
     ),
-    Package(
+    RegistryPackage(
         release="1.17.1",
         name="react-native-sherpa-onnx-offline-tts",
         version="0.2.6",
@@ -97,8 +99,9 @@ PACKAGES = (
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list: a release, whether it is at hand, where, and the licence of what carries it."""
+    """One line of the list: a library's name, whether it is at hand, where, and the licence of what carries it."""
 
+    name: str
     release: str
     at_hand: bool
     place: str
@@ -114,106 +117,100 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def known_libraries() -> list[Known]:
-    """Releases at hand (fetched, in Gradle's or Maven's cache), then those that a registry package carries."""
-    fetched = [Known(release=e.release, at_hand=True, place=e.file, licence=e.licence) for e in entries()]
-    cached = [Known(release=path.parts[_release_part(path)], at_hand=True, place=str(path)) for path in _all_cached()]
-    there = {known.release for known in [*fetched, *cached]}
-    packages = [
-        Known(release=package.release, at_hand=False, place=f"npm: {package.title}", licence=package.licence)
-        for package in PACKAGES
-        if package.release not in there
+    """Libraries at hand (fetched, in Gradle's or Maven's cache), then those that a registry package carries."""
+    found = {f"{e.scheme}:{e.release}": (True, e.file, e.licence) for e in entries()}
+    for name, path in _all_cached():
+        found.setdefault(str(name), (True, str(path), MIT))
+    for package in PACKAGES:
+        found.setdefault(f"android:{package.release}", (False, f"npm: {package.title}", package.licence))
+    return [
+        Known(name=name, release=name.partition(":")[2], at_hand=at_hand, place=place, licence=licence)
+        for name, (at_hand, place, licence) in found.items()
     ]
-    return [*fetched, *cached, *packages]
 
 
-def _all_cached() -> list[Path]:
-    return list(build_tool_caches("*"))
+def _all_cached() -> Iterator[tuple[Name, Path]]:
+    for scheme, package in MAVEN_PACKAGES.items():
+        for path in build_tool_caches(Name(scheme, "*")):
+            yield Name(scheme, path.stem.removeprefix(f"{package.artifact}-")), path
 
 
-def _release_part(path: Path) -> int:
-    """Where the release stands in a cached path: behind the artifact's name, in Gradle's as in Maven's layout."""
-    return path.parts.index(ARTIFACT[1]) + 1
+def get_library(text: str, *, accept_licence: bool = False, abi: str = "") -> Entry:
+    """Have a library (`android:1.29.0`, `jvm:1.28.0`, `wheel:1.28.0`) at hand; fetch it where it is not.
 
-
-def get_library(name: str, *, accept_licence: bool = False) -> Entry:
-    """Have the Android library of a release (`android:1.29.0`) at hand; fetch it where it is not.
-
-    Raises ConfigError for a name that is none, MissingError that lists what was tried, or names a licence that must
-    be accepted first.
+    `abi` is for wheels, which have one each: x86_64 by default. Raises ConfigError for a name that is none,
+    MissingError that lists what was tried, or names a licence that must be accepted first.
     """
-    release = release_of(name)
-    if release is None:
-        raise ConfigError(f"{name!r} is no release", remedy="write `android:` and a release, as in android:1.29.0")
-    entry = read_entry(release)
+    name = name_of(text)
+    if name is None:
+        raise ConfigError(
+            f"{text!r} is no library",
+            remedy="write android:, jvm: or wheel: and a release, as in android:1.29.0",
+        )
+    if name.scheme == "wheel":
+        return _from_wheel(name, abi or "x86_64")
+    entry = read_entry(name)
     if entry and Path(entry.file).is_file():
         return entry
-    ways = (_from_caches, lambda wanted: _from_npm(wanted, accept_licence), _from_maven)
-    return _first(release, ways)
+    ways: list[Callable[[Name], Entry]] = [_from_caches, _from_maven, _from_https]
+    if name.scheme == "android":
+        ways.append(lambda wanted: _from_npm(wanted, accept_licence))
+    return _first(name, ways)
 
 
-def _first(release: str, ways: tuple[Callable[[str], Entry], ...]) -> Entry:
+def _first(name: Name, ways: list[Callable[[Name], Entry]]) -> Entry:
     reasons: list[str] = []
-    remedies = [f"build one (nox -s android), or fetch {':'.join(ARTIFACT)}:{release} into Maven's cache"]
+    remedies: list[str] = []
     for way in ways:
         try:
-            return way(release)
+            return way(name)
         except MissingError as error:
             reasons.append(f"{error.what} ({error.why})" if error.why else error.what)
             remedies = [error.remedy, *remedies] if error.remedy else remedies
-    raise MissingError(
-        f"no Android library of release {release} could be had",
-        why="; ".join(reasons),
-        remedy=remedies[0],
-    )
+    artifact = MAVEN_PACKAGES[name.scheme].artifact
+    remedies.append(f"fetch {GROUP}:{artifact}:{name.release} into Maven's cache, or build one (`ort-mobile build`)")
+    raise MissingError(f"no library {name} could be had", why="; ".join(reasons), remedy=remedies[0])
 
 
-def _from_caches(release: str) -> Entry:
-    path = next(iter(build_tool_caches(release)), None)
+def _from_caches(name: Name) -> Entry:
+    path = next(iter(build_tool_caches(name)), None)
     if path is None:
         raise MissingError("it is in no Gradle or Maven cache")
-    return keep(path.read_bytes(), name=path.name, release=release, source=str(path), licence=MIT)
+    content = checked(path).read_bytes()
+    return keep(content, file=path.name, name=name, source=str(path), licence=MIT)
 
 
-def _client(name: str) -> str:
-    if found := shutil.which(name):
-        return found
-    raise MissingError(f"{name} is not on PATH")
+def _coordinates(name: Name) -> Coordinates:
+    return Coordinates(GROUP, MAVEN_PACKAGES[name.scheme].artifact, name.release, MAVEN_PACKAGES[name.scheme].ending)
 
 
-def _call(command: list[str], folder: str, what: str) -> None:
-    """Run a registry's client; when it fails, the first line that says why is the reason."""
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=FETCH_SECONDS,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise MissingError(f"{what} did not answer within {FETCH_SECONDS} seconds") from error
-    if done.returncode:
-        said = REASON.search(done.stdout + done.stderr)
-        raise MissingError(f"{what} gave none", why=said.group(1)[:300] if said else f"exit code {done.returncode}")
+def _from_maven(name: Name) -> Entry:
+    wanted = _coordinates(name)
+    return _kept(by_client(wanted), wanted, name)
 
 
-def _from_maven(release: str) -> Entry:
-    group, artifact = ARTIFACT
-    with tempfile.TemporaryDirectory(prefix="ort-mobile-maven-") as folder:
-        plugin = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
-        options = [f"-Dartifact={group}:{artifact}:{release}:aar", f"-DoutputDirectory={folder}"]
-        _call([_client("mvn"), "-q", "-B", plugin, *options], folder, "Maven")
-        path = next(iter(Path(folder).glob("*.aar")), None)
-        if path is None:
-            raise MissingError("Maven gave no file")
-        return keep(path.read_bytes(), name=path.name, release=release, source=f"Maven {group}:{artifact}", licence=MIT)
+def _from_https(name: Name) -> Entry:
+    wanted = _coordinates(name)
+    return _kept(by_https(wanted), wanted, name)
 
 
-def _from_npm(release: str, accept_licence: bool) -> Entry:
-    package = next((package for package in PACKAGES if package.release == release), None)
+def _kept(content: bytes, wanted: Coordinates, name: Name) -> Entry:
+    return keep(content, file=wanted.file, name=name, source=f"Maven {GROUP}:{wanted.artifact}", licence=MIT)
+
+
+def _from_wheel(name: Name, abi: str) -> Entry:
+    """The library out of the wheel for a Linux architecture; pip holds it against the index's digests."""
+    if abi not in MACHINES:
+        raise ConfigError(f"there are no wheels for {abi}", where="--abi", remedy=f"it takes: {', '.join(MACHINES)}")
+    facts = read_facts(foreign_library(abi, name.release))
+    return Entry(
+        scheme=name.scheme, release=name.release, file=facts.path, sha256=facts.sha256,
+        source=f"PyPI onnxruntime {name.release} for {MACHINES[abi]}", licence=MIT,
+    )  # fmt: skip
+
+
+def _from_npm(name: Name, accept_licence: bool) -> Entry:
+    package = next((package for package in PACKAGES if package.release == name.release), None)
     if package is None:
         known = ", ".join(package.release for package in PACKAGES)
         raise MissingError(f"no registry package is known to carry it (known: {known})")
@@ -223,14 +220,20 @@ def _from_npm(release: str, accept_licence: bool) -> Entry:
             why=package.licence,
             remedy="read that licence, then `ort-mobile library get --accept-licence`",
         )
+    client = shutil.which("npm")
+    if client is None:
+        raise MissingError("npm is not on PATH")
     with tempfile.TemporaryDirectory(prefix="ort-mobile-npm-") as folder:
-        _call([_client("npm"), "pack", package.title, "--ignore-scripts", "--silent"], folder, "npm")
-        content = _take(package, next(iter(Path(folder).glob("*.tgz"))))
-    name = f"onnxruntime-android-{release}.aar"
-    return keep(content, name=name, release=release, source=f"npm {package.title}", licence=package.licence)
+        run([client, "pack", package.title, "--ignore-scripts", "--silent"], folder, "npm", REASON)
+        path = next(iter(Path(folder).glob("*.tgz")), None)
+        if path is None:
+            raise MissingError("npm gave no file")
+        content = _take(package, path)
+    file = f"onnxruntime-android-{name.release}.aar"
+    return keep(content, file=file, name=name, source=f"npm {package.title}", licence=package.licence)
 
 
-def _take(package: Package, path: Path) -> bytes:
+def _take(package: RegistryPackage, path: Path) -> bytes:
     """The AAR of a package, made of its libraries where it has none; raises MissingError for another digest."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -265,16 +268,22 @@ def _make_aar(members: dict[str, bytes]) -> bytes:
 
 
 def show_library(text: str) -> Contents:
-    """What is in an AAR, a .so or a release's library; raises device_runner's errors for what is none."""
+    """What is in an AAR, a JAR, a .so or a release's library; raises device_runner's errors for what is none."""
     from device_runner.android_host.symbols import unknown_imports
 
     path = find_archive(text)
-    libraries = tuple(open_archive(path, abi) for abi in _abis_of(path))
-    unknown = [name for facts in libraries if facts.abi == "x86_64" for name in unknown_imports(facts.imports)]
+    libraries = facts_in(path)
+    unknown = [
+        name
+        for facts in libraries
+        if (facts.abi, facts.system) == ("x86_64", "android")
+        for name in unknown_imports(facts.imports)
+    ]
     return Contents(archive=str(path), libraries=libraries, unknown_imports=tuple(unknown))
 
 
-def _abis_of(path: Path) -> list[str]:
+def facts_in(path: Path) -> tuple[LibraryFacts, ...]:
+    """Facts of the library for each ABI of an archive, or of a .so; raises MissingError for what is neither."""
     if not is_archive(path):
-        return [read_facts(path).abi]
-    return archive_abis(path) or ["x86_64"]
+        return (read_facts(path),)
+    return tuple(open_library(path, abi) for abi in archive_abis(path) or ["x86_64"])

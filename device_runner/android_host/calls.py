@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from device_runner.android_host.device import AndroidHost, Phone
-from device_runner.library_source import LIBRARY, LibraryFacts
+from device_runner.library_facts import LIBRARY, LibraryFacts
 from device_runner.result import RunResult, Status
 from device_runner.spec import NnapiFlag, RunOptions, RunSpec
 

@@ -1,4 +1,4 @@
-"""`ort-mobile library`: Android libraries of ONNX Runtime by name: what is at hand, fetch one, look into one."""
+"""`ort-mobile library`: libraries of ONNX Runtime by name: what is at hand, fetch one, look into one."""
 
 import click
 
@@ -7,7 +7,10 @@ from pipeline.cli.options import json_option, write_json
 
 @click.group()
 def library() -> None:
-    """Find, fetch and look into Android libraries of ONNX Runtime (AAR, libonnxruntime.so)."""
+    """Find, fetch and look into libraries of ONNX Runtime (AAR, JAR, libonnxruntime.so).
+
+    Names are android:RELEASE (the AAR for phones), jvm:RELEASE (the JAR for desktops) and wheel:RELEASE (Linux).
+    """
 
 
 @library.command("list")
@@ -23,18 +26,22 @@ def list_libraries(json_to: str | None) -> None:
     for item in known:
         state = "at hand" if item.at_hand else "to get "
         licence = f"  [{item.licence}]" if item.licence else ""
-        click.echo(f"android:{item.release:<9} {state}  {item.place}{licence}")
+        click.echo(f"{item.name:<16} {state}  {item.place}{licence}")
 
 
 @library.command("get")
 @click.argument("name")
+@click.option("--abi", help="Unpack the library of this ABI (arm64-v8a, x86_64, ...) and print its path.")
 @click.option("--accept-licence", is_flag=True, help="Accept the licence of a package that is not MIT.")
-def get(name: str, accept_licence: bool) -> None:
-    """Have the library of a release at hand, as in `android:1.29.0`: from caches, Maven or a registry package."""
+def get(name: str, abi: str | None, accept_licence: bool) -> None:
+    """Have a library at hand, as in `android:1.29.0`: from caches, Maven Central, PyPI or a registry package."""
+    from pathlib import Path
+
+    from device_runner.library_source import open_library
     from pipeline.ort_library import get_library
 
-    entry = get_library(name, accept_licence=accept_licence)
-    click.echo(entry.file)
+    entry = get_library(name, accept_licence=accept_licence, abi=abi or "")
+    click.echo(open_library(Path(entry.file), abi).path if abi else entry.file)
     click.echo(f"release {entry.release}, sha256 {entry.sha256}, from {entry.source}", err=True)
 
 
@@ -42,7 +49,7 @@ def get(name: str, accept_licence: bool) -> None:
 @click.argument("name")
 @json_option
 def show(name: str, json_to: str | None) -> None:
-    """Say what NAME (a release, an AAR, a .so) is: release, commit, ABIs, page size, imports that are not known."""
+    """Say what NAME (a release, an AAR, a JAR, a .so) is: release, ABIs, kind of build, providers, page size."""
     from pipeline.ort_library import show_library
 
     contents = show_library(name)
@@ -51,10 +58,12 @@ def show(name: str, json_to: str | None) -> None:
         return
     click.echo(contents.archive)
     for facts in contents.libraries:
-        pages = "16 KB pages" if facts.page_bytes >= 16384 else f"{facts.page_bytes}-byte pages only"
-        click.echo(
-            f"  {facts.abi:<12} {facts.release} (commit {facts.commit or 'unknown'}), {facts.size_bytes} bytes, {pages}"
-        )
+        pages = ", 16 KB pages" if facts.page_bytes >= 16384 else f", {facts.page_bytes}-byte pages only"
+        pages = pages if facts.system == "android" else ""
+        release = f"{facts.system} {facts.release or 'of unknown release'}"
+        commit = f" (commit {facts.commit})" if facts.commit else ""
+        click.echo(f"  {facts.abi:<12} {release}{commit}, {facts.kind} build, {facts.size_bytes:,} bytes{pages}")
+        click.echo(f"  {'':<12} providers {', '.join(facts.providers)}")
         click.echo(f"  {'':<12} sha256 {facts.sha256}")
     if contents.unknown_imports:
         click.echo(f"  android-host cannot run it: it imports {', '.join(contents.unknown_imports)}")

@@ -8,7 +8,8 @@ import pytest
 
 from device_runner.android_host.build import check_host
 from device_runner.errors import MissingError
-from device_runner.library_source import LibraryFacts, find_library
+from device_runner.library_facts import LibraryFacts
+from device_runner.library_source import find_library
 from pipeline.errors import PipelineError
 from pipeline.ort_library import PACKAGES, get_library
 

@@ -15,7 +15,7 @@ from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.android_host.profile import Driver, DriverProfile, Fault, FaultKind, ResultCode, Stage
 from device_runner.android_host.symbols import unknown_imports
 from device_runner.device import open_device
-from device_runner.library_source import LibraryFacts
+from device_runner.library_facts import LibraryFacts
 from device_runner.local import wheel_library
 from device_runner.result import FailureKind, Mark, Status
 from device_runner.spec import OptimizationLevel

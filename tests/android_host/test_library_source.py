@@ -8,7 +8,7 @@ import pytest
 
 from device_runner.android_host.device import open_android_host
 from device_runner.errors import MissingError, SpecError
-from device_runner.library_source import archive_abis, entries, find_archive, find_library, keep, release_of
+from device_runner.library_source import Name, archive_abis, entries, find_archive, find_library, keep, release_of
 from device_runner.local import wheel_library
 from pipeline.errors import ConfigError
 from pipeline.errors import MissingError as PipelineMissing
@@ -22,6 +22,7 @@ def own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GRADLE_USER_HOME", str(tmp_path / "gradle"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("ORT_MOBILE_MAVEN", "http://127.0.0.1:9")  # where nobody listens
     return tmp_path
 
 
@@ -69,8 +70,8 @@ def test_caches_of_build_tools_are_searched(own_caches: Path, place: str) -> Non
 
 
 def test_what_was_kept_is_found_by_name_and_by_content() -> None:
-    first = keep(b"content", name="a.aar", release="1.2.3", source="here", licence="MIT")
-    second = keep(b"content", name="a.aar", release="1.2.4", source="here", licence="MIT")
+    first = keep(b"content", file="a.aar", name=Name("android", "1.2.3"), source="here", licence="MIT")
+    second = keep(b"content", file="a.aar", name=Name("android", "1.2.4"), source="here", licence="MIT")
     assert first.file == second.file
     assert find_archive("1.2.3").read_bytes() == b"content"
     assert not list(Path(first.file).parent.glob(".part-*"))
@@ -97,7 +98,7 @@ def test_another_licence_must_be_accepted_first() -> None:
 
 
 def test_what_is_no_release_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no release"):
+    with pytest.raises(ConfigError, match="no library"):
         get_library("newest")
 
 
@@ -129,7 +130,7 @@ def _file(folder: Path, kind: str) -> Path:
 
 KINDS = {
     "empty": "not a little-endian ELF", "text": "not a little-endian ELF", "cut-off archive": "not a zip",
-    "archive of nothing": "not an AAR", "library of arm": "OrtGetApiBase", "32-bit library": "x86_64 only",
+    "archive of nothing": "no package of ONNX", "library of arm": "OrtGetApiBase", "32-bit library": "OrtGetApiBase",
     "header only": "OrtGetApiBase", "damaged archive": "CRC",
 }  # fmt: skip
 

@@ -1,0 +1,153 @@
+"""What is said of a library from its bytes: layouts of real packages, damaged and foreign files."""
+
+import contextlib
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_runner.errors import MissingError
+from device_runner.library_facts import MINIMAL_TEXT, android_facts, read_facts
+from device_runner.library_source import archive_abis, library_folder, open_archive, open_library
+from device_runner.local import wheel_library
+from pipeline.ort_library import facts_in
+from tests.libraries.library_files import library, official_aar, official_jar, texts
+
+pytestmark = pytest.mark.usefixtures("own_caches")
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def test_an_official_aar_is_read_like_those_of_the_registries(tmp_path: Path) -> None:
+    found = facts_in(official_aar(tmp_path / "onnxruntime-android-1.28.0.aar"))
+    assert [(facts.abi, facts.system, facts.release, facts.kind, facts.page_bytes) for facts in found] == [
+        ("arm64-v8a", "android", "1.28.0", "full", 16384),
+        ("x86_64", "android", "1.28.0", "full", 16384),
+    ]
+    assert {facts.providers for facts in found} == {("cpu", "nnapi", "xnnpack")}
+
+
+def test_the_jar_has_a_library_for_each_linux_architecture(tmp_path: Path) -> None:
+    found = facts_in(official_jar(tmp_path / "onnxruntime-1.28.0.jar"))
+    assert [(facts.abi, facts.system, facts.providers) for facts in found] == [
+        ("arm64-v8a", "linux", ("cpu",)),
+        ("x86_64", "linux", ("cpu",)),
+    ]
+
+
+def test_an_archive_is_unpacked_once(tmp_path: Path) -> None:
+    path = official_aar(tmp_path / "a.aar")
+    first = open_archive(path)
+    before = Path(first.path).stat().st_mtime_ns
+    assert open_archive(path) == first
+    assert Path(first.path).stat().st_mtime_ns == before
+    assert Path(first.path).is_relative_to(library_folder())
+
+
+@pytest.mark.parametrize(
+    ("extra", "kind"),
+    [
+        (b"", "full"),
+        (MINIMAL_TEXT, "minimal"),
+        (MINIMAL_TEXT + b"\0/src/core/optimizer/selectors_actions/actions.cc", "extended"),
+        (b"/src/core/optimizer/selectors_actions/actions.cc", "full"),
+    ],
+)
+def test_the_kind_of_build_is_told_by_what_is_compiled_in(tmp_path: Path, extra: bytes, kind: str) -> None:
+    assert read_facts(write(tmp_path / "l.so", library("x86_64", extra=extra))).kind == kind
+
+
+def test_the_installed_wheel_is_a_full_build_for_linux() -> None:
+    facts = read_facts(wheel_library())
+    assert (facts.system, facts.kind, facts.providers) == ("linux", "full", ("cpu",))
+    assert facts.release in wheel_library().name
+
+
+@pytest.mark.parametrize("cut", [0, 3, 40, 63, 64, 200, 400])
+def test_a_cut_off_library_is_refused(tmp_path: Path, cut: int) -> None:
+    path = write(tmp_path / "l.so", library("x86_64", extra=texts("1.28.0"))[:cut])
+    with pytest.raises(MissingError, match="no libonnxruntime"):
+        read_facts(path)
+
+
+@given(data=st.data())
+def test_any_cut_or_flip_of_a_library_is_facts_or_a_missing_error(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    whole = bytearray(library("arm64-v8a", extra=texts("1.28.0", "nnapi")))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    path = write(tmp_path_factory.mktemp("flip") / "l.so", bytes(whole[: data.draw(st.integers(0, len(whole)))]))
+    with contextlib.suppress(MissingError):
+        read_facts(path)
+
+
+def test_a_library_of_linux_is_none_for_phones(tmp_path: Path) -> None:
+    path = write(tmp_path / "l.so", library("x86_64", needed="libc.so.6"))
+    assert read_facts(path).system == "linux"
+    with pytest.raises(MissingError, match="no Android libonnxruntime"):
+        android_facts(path, "x86_64")
+
+
+def test_an_aar_for_another_abi_names_those_it_has(tmp_path: Path) -> None:
+    path = official_aar(tmp_path / "a.aar", abis=("arm64-v8a",))
+    with pytest.raises(MissingError) as caught:
+        open_archive(path, "x86_64")
+    assert caught.value.why == "it has arm64-v8a"
+
+
+def test_a_member_under_a_wrong_abi_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.aar"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("jni/arm64-v8a/libonnxruntime.so", library("x86_64"))
+    with pytest.raises(MissingError, match="for x86_64, not for arm64-v8a"):
+        open_archive(path, "arm64-v8a")
+
+
+@pytest.mark.parametrize("cut", [30, 300, -200, -10])
+def test_a_truncated_aar_leaves_nothing_behind(tmp_path: Path, cut: int) -> None:
+    path = official_aar(tmp_path / "a.aar")
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(MissingError) as caught:
+        open_archive(path)
+    assert "cannot be unpacked" in caught.value.what
+    assert not [file for file in library_folder().rglob("*") if file.is_file()]
+
+
+def test_a_damaged_member_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = official_aar(tmp_path / "a.aar")
+    with zipfile.ZipFile(path) as archive:
+        place = archive.getinfo("jni/x86_64/libonnxruntime.so").header_offset + 80
+    content = bytearray(path.read_bytes())
+    content[place] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(MissingError, match="cannot be unpacked"):
+        open_archive(path)
+    assert not [file for file in library_folder().rglob("*") if file.is_file()]
+
+
+@pytest.mark.parametrize(
+    "name", ["../../jni/x86_64/libonnxruntime.so", "/jni/x86_64/libonnxruntime.so", "jni/../libonnxruntime.so",
+             "jni/x86_64/../../../libonnxruntime.so"]
+)  # fmt: skip
+def test_entries_that_escape_are_not_taken(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "folder" / "a.aar"
+    path.parent.mkdir()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(name, library("x86_64"))
+    with pytest.raises(MissingError, match=r"no libonnxruntime.so for x86_64"):
+        open_library(path, "x86_64")
+    files = {file.name for file in tmp_path.rglob("*") if file.is_file()}
+    assert files == {"a.aar"}
+
+
+def test_an_abi_that_is_a_path_is_no_abi(tmp_path: Path) -> None:
+    path = tmp_path / "a.aar"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("jni/../libonnxruntime.so", library("x86_64"))
+    assert archive_abis(path) == []
