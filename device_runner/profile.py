@@ -4,40 +4,20 @@ The file itself is an array of Chrome trace events and opens in Perfetto (ui.per
 3 to 13 µs a node: shares are to be trusted, not totals. Nodes of a control-flow body count in their parent too.
 """
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from device_runner.errors import RunnerError
-from device_runner.result import Struct
+from device_runner.result import Failure, FailureKind, OperatorTime, Profile, RunResult, status_of
+from device_runner.spec import LogLevel, RunSpec
 
 KERNEL = "_kernel_time"
 """End of the name of a node's own event; releases before 1.21 also had `_fence_before` and `_fence_after`."""
 
 CPU = "CPUExecutionProvider"
-
-
-class OperatorTime(Struct, frozen=True, kw_only=True):
-    """All nodes of one operator on one provider; `nanoseconds` is their time in one inference, on average."""
-
-    operator: str
-    provider: str
-    nodes: int
-    nanoseconds: float
-    share: float
-
-
-class Profile(Struct, frozen=True, kw_only=True):
-    """What a profile says. `inferences` are those counted: all but the first, which fills caches and memory.
-
-    `partitions` is by provider without the CPU's: what a provider took appears as one node for each partition.
-    Providers with kernels of their own (XNNPACK) appear node by node.
-    """
-
-    inferences: int
-    operators: tuple[OperatorTime, ...]
-    partitions: dict[str, int]
 
 
 class _Args(msgspec.Struct, frozen=True):
@@ -54,6 +34,39 @@ class _Event(msgspec.Struct, frozen=True):
     ts: float = 0.0
     dur: float = 0.0
     args: _Args = _Args()
+
+
+def with_profiler(spec: RunSpec, folder: str) -> RunSpec:
+    """The same run with ONNX Runtime's profiler on, its file in `folder`, and what providers claim in its log."""
+    return msgspec.structs.replace(spec, profile=True, outputs_folder=folder, log_level=LogLevel.INFO)
+
+
+def with_profile(result: RunResult, file: Path) -> RunResult:
+    """The result of a profile run with its trace at `file` and what that says.
+
+    One that left none, or one that cannot be read, is a failed run. Raises OSError when the file cannot be written.
+    """
+    if result.failure:
+        return result
+    if result.profile_file is None:
+        return _unreadable(result, "the run left no profile")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(result.profile_file, file)
+    kept = msgspec.structs.replace(result, profile_file=str(file))
+    try:
+        return msgspec.structs.replace(kept, profile=read_profile(file))
+    except RunnerError as error:
+        return _unreadable(kept, str(error))
+
+
+def _unreadable(result: RunResult, message: str) -> RunResult:
+    failure = Failure(
+        kind=FailureKind.GARBAGE,
+        message=message,
+        cause="ONNX Runtime's profiler wrote nothing that can be read",
+        remedy="run it once more; some builds have no profiler",
+    )
+    return msgspec.structs.replace(result, status=status_of(failure), failure=failure)
 
 
 def read_profile(path: Path) -> Profile:

@@ -88,12 +88,35 @@ class Conditions(Struct, frozen=True, kw_only=True):
     cpu_mhz: tuple[int, ...] = ()
 
 
+class OperatorTime(Struct, frozen=True, kw_only=True):
+    """All nodes of one operator on one provider; `nanoseconds` is their time in one inference, on average."""
+
+    operator: str
+    provider: str
+    nodes: int
+    nanoseconds: float
+    share: float
+
+
+class Profile(Struct, frozen=True, kw_only=True):
+    """What a profile says. `inferences` are those counted: all but the first, which fills caches and memory.
+
+    `partitions` is by provider without the CPU's: what a provider took appears as one node for each partition.
+    Providers with kernels of their own (XNNPACK) appear node by node.
+    """
+
+    inferences: int
+    operators: tuple[OperatorTime, ...]
+    partitions: dict[str, int]
+
+
 class RunResult(Struct, frozen=True, kw_only=True):
     """What one run gave. Times are nanoseconds of CLOCK_MONOTONIC; `latencies_ns` has every timed inference.
 
     `load_ns` is the creation of the session, `first_run_ns` the first inference. Memory is the resident set of the
     probe's process after loading, and its peak (the runtime and everything in it, not the model alone).
     `labelled_outputs` is the first output for each sample of the spec's labelled set, stacked along a first axis.
+    `profile` is what `profile_file` says, where that was read.
     """
 
     spec_id: str
@@ -111,6 +134,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     outputs: tuple[TensorFile, ...] = ()
     labelled_outputs: TensorFile | None = None
     profile_file: str | None = None
+    profile: Profile | None = None
     log: tuple[str, ...] = ()
     started_at: str = ""
     before: Conditions = Conditions()

@@ -15,11 +15,13 @@ from typing import Any
 import msgspec
 
 from device_runner.device import Conditioned, Device
+from device_runner.profile import with_profile, with_profiler
 from device_runner.result import FailureKind, RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign import Inputs, Lane, lane_id, order_of_round, spec_id, spec_of
 from pipeline.conditions import arrange, wait_until_fit
 from pipeline.config import ConditionsConfig, MeasureConfig
+from pipeline.files import safe_name
 from pipeline.store import REPEATED, RunRecord, Store
 from pipeline.summary import OutputCheck
 
@@ -54,6 +56,21 @@ class Plan:
     """Lane id to what is expected of it."""
     conditions: ConditionsConfig = field(default_factory=ConditionsConfig)
     pauses_seconds: Sequence[float] = PAUSES_SECONDS
+    profiles: Path = Path("profiles")
+    """The folder for traces of profile runs."""
+
+    @property
+    def rounds(self) -> int:
+        """Timed rounds, and one more where runs are profiled: its times are compared with nothing."""
+        return self.measure.rounds + self.measure.profile
+
+    def is_profiled(self, number: int) -> bool:
+        """Whether this round is the one with the profiler on."""
+        return number >= self.measure.rounds
+
+    def round_name(self, number: int) -> str:
+        """How people call a round."""
+        return "profile" if self.is_profiled(number) else f"round {number + 1}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +139,7 @@ class _Worker:
     def _rounds(self) -> Left | None:
         if isinstance(self.device, Conditioned):
             arrange(self.device, self.plan.conditions)
-        for number in range(self.plan.measure.rounds):
+        for number in range(self.plan.rounds):
             for lane in order_of_round(self.lanes, number):
                 if lane_id(lane) in self.given_up or (spec_id(lane, number), number) in self.finished:
                     continue
@@ -144,6 +161,8 @@ class _Worker:
             spec = self._spec(lane, number, folder)
             result = self._tried(spec)
             checks = self.plan.judge(lane, result) if result.status is Status.OK else ()
+            if spec.profile:
+                result = with_profile(result, self.plan.profiles / f"{safe_name(lane.key)}.json")
         self.store.add_run(self._record(lane, number, spec, result, checks))
         return self._learn(lane, result)
 
@@ -166,6 +185,8 @@ class _Worker:
             inputs=self.plan.inputs[lane.artifact.model],
             measure=self.plan.measure,
         )
+        if self.plan.is_profiled(number):
+            return with_profiler(spec, folder)
         return msgspec.structs.replace(spec, outputs_folder=folder)
 
     def _record(

@@ -17,7 +17,7 @@ from pipeline.job.record import host, versions
 from pipeline.profiling import profile_run
 from pipeline.progress import Progress
 from pipeline.report.model import CampaignReport, Skipped
-from pipeline.report.profile import Profiled
+from pipeline.report.profiled import Profiled
 from pipeline.report.rows import Measured as MeasuredRow
 from pipeline.report.rows import make_rows
 from pipeline.run_options import options_name

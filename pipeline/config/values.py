@@ -64,7 +64,7 @@ class Target(Table, frozen=True, kw_only=True):
     ort_release: Release | None = None
     """ONNX Runtime release in the app; that of the installed wheel by default."""
     library: str | None = None
-    """libonnxruntime that ships: a .so, .dylib, or an AAR; this computer's wheel serves where that can run."""
+    """libonnxruntime that ships: .so, .dylib, AAR or `android:RELEASE`; Android's prove the bundle on x86-64 Linux."""
 
 
 class VariantsConfig(Table, frozen=True, kw_only=True):
@@ -95,6 +95,8 @@ class MeasureConfig(Table, frozen=True, kw_only=True):
     """Seconds after which a process counts as hung and is killed."""
     margin_percent: Annotated[float, Meta(gt=0, lt=100)] = 5.0
     """Two variants within this margin are the same."""
+    profile: bool = False
+    """After the rounds, run everything once more with ONNX Runtime's profiler: times by operator, and a trace each."""
     baseline: str | None = None
     """The run that others are compared with, as `VARIANT` or `VARIANT/PROVIDER`; the first by default."""
 

@@ -7,11 +7,13 @@ from device_runner.device import DeviceFacts
 from device_runner.result import Status
 from pipeline.campaign import Lane
 from pipeline.job.predict import finding
+from pipeline.job.profiles import profiles_of
 from pipeline.job.record import JobRecord, decode_record
 from pipeline.release.choose import Choice, choose
 from pipeline.release.choose import Measured as Candidate
 from pipeline.report.model import CampaignReport
 from pipeline.report.model import Choice as ChoiceRow
+from pipeline.report.profiled import Profiled
 from pipeline.report.rows import Measured, make_rows, run_group, worst_checks
 from pipeline.run_options import options_name
 from pipeline.store import CampaignRecord, RunRecord, Store
@@ -35,7 +37,9 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     record = decode_record(campaign)
     artifacts = {(a.model, a.variant.name): a for a in store.artifacts(campaign.id)}
     devices = {facts.name: facts for facts in store.devices(campaign.id)}
-    measured = _measured(record, artifacts, store.runs(campaign.id))
+    runs = _by_lane(store.runs(campaign.id))
+    measured = _measured(record, artifacts, runs)
+    profiles = tuple(profiles_of(record.lanes, runs))
     margin = record.config.measure.margin_percent / 100
     rows = make_rows(list(measured.values()), margin)
     choices = _choices(record, artifacts, measured, devices)
@@ -53,34 +57,40 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         skipped=(*record.skipped, *rows.skipped),
         failures=(*record.failures, *rows.failures),
         choices=tuple(_choice_row(choice) for choice in choices),
-        warnings=(*record.warnings, *_findings(measured.values())),
+        profiles=profiles,
+        warnings=(*record.warnings, *_findings(measured.values(), profiles)),
     )
     return Assembled(report=report, record=record, choices=choices)
 
 
-def _findings(measured: Iterable[Measured]) -> Iterator[str]:
-    """Runs that were not as predicted."""
+def _findings(measured: Iterable[Measured], profiles: Iterable[Profiled]) -> Iterator[str]:
+    """Runs that were not as predicted; profile runs log most, and tell what others leave out."""
     for one in measured:
         prediction = next((run.prediction for run in one.runs if run.prediction is not None), None)
         told = finding(prediction, [run.result for run in one.runs])
         if told:
             yield f"{one.device} / {one.model} / {one.variant} / {one.run}: {told}"
+    yield from (f"{one.device} / {one.name} / {one.run}: {one.finding}" for one in profiles if one.finding)
+
+
+def _by_lane(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    found: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        found.setdefault(run.spec.id.rpartition("#")[0], []).append(run)
+    return found
 
 
 def _measured(
-    record: JobRecord, artifacts: Mapping[ArtifactKey, Artifact], runs: Sequence[RunRecord]
+    record: JobRecord, artifacts: Mapping[ArtifactKey, Artifact], runs: Mapping[str, Sequence[RunRecord]]
 ) -> dict[str, Measured]:
-    """Every planned lane by its id, with its runs, in the order of the plan."""
-    by_lane: dict[str, list[RunRecord]] = {}
-    for run in runs:
-        by_lane.setdefault(run.spec.id.rpartition("#")[0], []).append(run)
+    """Every planned lane by its id, with its timed runs, in the order of the plan."""
     return {
         lane.id: Measured(
             device=lane.device,
             model=lane.model,
             variant=lane.variant,
             run=lane.run,
-            runs=by_lane.get(lane.id, []),
+            runs=[run for run in runs.get(lane.id, ()) if not run.spec.profile],
             size_bytes=artifacts[lane.model, lane.variant].size_bytes,
             baseline=lane.baseline,
         )

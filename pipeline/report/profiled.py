@@ -1,0 +1,27 @@
+"""What a profile run says, beside what was predicted: plain data, a part of results.json."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from device_runner.coverage import Coverage
+from device_runner.result import Profile
+
+
+class Profiled(msgspec.Struct, frozen=True, kw_only=True):
+    """One artifact or file with one set of run options, run once more with ONNX Runtime's profiler on.
+
+    `name` is the file, or MODEL / VARIANT of a campaign. `file` is the trace for Perfetto, `failure` why there is
+    none. `coverage` is the provider's own word on what it took; `finding` says where that is not what was predicted.
+    """
+
+    name: str
+    run: str
+    device: str = ""
+    file: str = ""
+    profile: Profile | None = None
+    coverage: Coverage | None = None
+    prediction: Mapping[str, Any] | None = None
+    finding: str = ""
+    failure: str = ""

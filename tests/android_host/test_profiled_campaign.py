@@ -1,0 +1,47 @@
+"""What the genuine NNAPI provider took in a profile run of a campaign is what was predicted of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from device_runner.library_facts import LibraryFacts
+from tests.job.test_job import ort_mobile
+
+pytestmark = pytest.mark.android_host
+
+CONFIG = """
+name = "claims"
+devices = ["android-host:{library}"]
+[[models]]
+path = "{model}"
+[variants]
+levels = ["none", "basic"]
+styles = ["fixed"]
+[[runs]]
+provider = "nnapi"
+variants = ["*"]
+flags = [[], ["CPU_ONLY"], ["CPU_ONLY", "CPU_DISABLED"]]
+[measure]
+rounds = 1
+min_runs = 3
+min_seconds = 0.001
+profile = true
+"""
+
+
+def test_measured_is_predicted(library: LibraryFacts, mnist: Path, tmp_path: Path) -> None:
+    config = tmp_path / "claims.toml"
+    config.write_text(CONFIG.format(library=library.path, model=mnist))
+    ended = ort_mobile("run", config, "--output", tmp_path / "out")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    report = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [skip["reason"][:20] for skip in report["skipped"]] == ["CPU_DISABLED and CPU"] * 2
+    assert len(report["profiles"]) == 4
+    for one in report["profiles"]:
+        assert one["finding"] == ""
+        measured, predicted = one["coverage"], one["prediction"]
+        assert measured["partitions"] == predicted["partitions"] > 0
+        assert measured["claimed_nodes"] == predicted["claimed"] > 0
+        assert sum(one["profile"]["partitions"].values()) == measured["partitions"]
+    assert not [warning for warning in report["warnings"] if "predicted" in warning]
