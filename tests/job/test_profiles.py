@@ -1,0 +1,80 @@
+"""Profile runs of a campaign: after the timed rounds, in no statistics, read, reported and never done twice."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.store import RunRecord, open_store
+from tests.job.test_job import EXAMPLE, ort_mobile
+
+CONFIG = f"""
+name = "profiled"
+[[models]]
+path = "{EXAMPLE / "mnist.onnx"}"
+test_data = "{EXAMPLE}"
+[variants]
+levels = ["basic"]
+styles = ["fixed"]
+[[runs]]
+variants = ["*"]
+threads = [1, 2]
+[measure]
+rounds = 1
+min_runs = 3
+min_seconds = 0.001
+profile = true
+"""
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("profiled")
+    (folder / "p.toml").write_text(CONFIG)
+    ended = ort_mobile("run", folder / "p.toml", "--output", folder / "out")
+    assert ended.returncode == 0, ended.stderr
+    assert "Profiles" in ended.stdout
+    return folder
+
+
+def stored(folder: Path) -> list[RunRecord]:
+    with open_store(f"sqlite:///{folder / 'out' / 'results.sqlite'}") as store:
+        (campaign,) = store.campaigns()
+        return list(store.runs(campaign.id))
+
+
+def test_profiles_are_in_the_report_and_not_in_the_times(done: Path) -> None:
+    report = json.loads((done / "out" / "results.json").read_text())
+    assert [(row["rounds"], row["failed_rounds"]) for row in report["rows"]] == [(1, 0)] * 2
+    timed = [run for run in stored(done) if not run.spec.profile]
+    assert [row["statistics"]["samples"] for row in report["rows"]] == [len(run.result.latencies_ns) for run in timed]
+    profiles = report["profiles"]
+    assert [(one["name"], one["run"]) for one in profiles] == [
+        ("mnist / basic-fixed", "cpu+threads=1"),
+        ("mnist / basic-fixed", "cpu+threads=2"),
+    ]
+    for one in profiles:
+        operators = {row["operator"]: row["nodes"] for row in one["profile"]["operators"]}
+        assert operators == {"Conv": 2, "MaxPool": 2, "Relu": 2, "Gemm": 1, "Reshape": 1}
+        assert Path(one["file"]).parent == done / "out" / "profiles"
+        trace = json.loads(Path(one["file"]).read_text())
+        assert {"cat", "name", "ph", "ts", "dur", "pid", "tid"} <= set(trace[-1])  # what Perfetto reads
+    for name in ("report.md", "report.html"):
+        text = (done / "out" / name).read_text()
+        assert "Operators of mnist / basic-fixed, cpu" in text.replace("&#43;", "+")
+        assert "MaxPool" in text
+
+
+def test_they_run_last_and_only_once(done: Path) -> None:
+    before = stored(done)
+    assert [run.spec.profile for run in before] == [False, False, True, True]
+    assert [run.round for run in before] == [0, 0, 1, 1]
+    ended = ort_mobile("run", done / "p.toml", "--output", done / "out", "--resume")
+    assert ended.returncode == 0, ended.stderr
+    assert [run.result.started_at for run in stored(done)] == [run.result.started_at for run in before]
+
+
+def test_the_report_is_written_again_with_them(done: Path) -> None:
+    (done / "out" / "report.md").unlink()
+    assert ort_mobile("report", done / "out").returncode == 0
+    assert "## Profiles" in (done / "out" / "report.md").read_text()
