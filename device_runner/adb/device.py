@@ -4,7 +4,7 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from device_runner.adb.link import (
     NoServer,
     Output,
     list_serials,
+    on_network,
     reconnect,
     server_at,
 )
@@ -51,6 +52,7 @@ from device_runner.result import (
     FailureKind,
     Mark,
     RunResult,
+    status_of,
     utc_now,
     without_measurement,
 )
@@ -86,6 +88,9 @@ def open_adb(text: str) -> "AdbDevice":
     serial, _, address = text.rpartition("@") if "@" in text else (text, "", "")
     server = server_at(address)
     states = dict(list_serials(server))
+    if on_network(serial) and states.get(serial) != "device":
+        reconnect(server, serial)
+        states = dict(list_serials(server))
     if serial not in states:
         known = ", ".join(states) or "none at all"
         raise MissingError(
@@ -208,6 +213,7 @@ class AdbDevice:
             return self._run(spec)
         except (LinkError, RunnerError, OSError) as error:
             self._lost = self._lost or isinstance(error, LinkLost | LinkTimeout | NoServer)
+            self._store.forget()
             return without_measurement(spec, self.name, failure_of(error, LINK_KINDS))
 
     def close(self) -> None:
@@ -237,7 +243,7 @@ class AdbDevice:
         probe = self._store.put(tools.probe)
         started, before = utc_now(), self._current_conditions()
         output = self._execute(spec, encode_request(spec, places, watch_stdin=True), probe)
-        result = self._result(spec, output)
+        result = self._doubted(self._result(spec, output), _pushed(probe, places))
         marks = (*result.marks, *_marks(facts, before))
         return msgspec.structs.replace(
             result, started_at=started, before=before, after=self._current_conditions(), marks=marks
@@ -277,6 +283,18 @@ class AdbDevice:
             return msgspec.structs.replace(result, log=(*result.log, *self._tombstone()))
         return keep_files(spec, result, fetch)
 
+    def _doubted(self, result: RunResult, pushed: Sequence[str]) -> RunResult:
+        """The result; another failure where the device has lost files that were pushed, which is no fault of the run.
+
+        Cleaners of phones and their users empty /data/local/tmp.
+        """
+        if result.failure is None or result.failure.kind not in OF_MISSING_FILES:
+            return result
+        self._store.forget()
+        if self.link.shell(script(ALL_THERE, *pushed)).code == 0:
+            return result
+        return msgspec.structs.replace(result, status=status_of(_EMPTIED), failure=_EMPTIED)
+
     def _tombstone(self) -> tuple[str, ...]:
         """What Android's crash log says of the last crash of ours; nothing where there is no such log."""
         with contextlib.suppress(LinkError):
@@ -292,7 +310,7 @@ class AdbDevice:
 
     def _found_again(self) -> DeviceFacts:
         """After a loss: join it again, make sure that it is the same one, and believe nothing of what was pushed."""
-        if ":" in self.link.serial:
+        if on_network(self.link.serial):
             reconnect(self.link.server, self.link.serial)
         facts, before = read_facts(self.link, self.name, self._root), self._facts
         if before and (facts.fingerprint, facts.model, facts.abis) != (before.fingerprint, before.model, before.abis):
@@ -311,6 +329,33 @@ class AdbDevice:
             self._conditions_at = time.monotonic()
         return self._conditions
 
+
+def _pushed(probe: str, places: Places) -> list[str]:
+    """The files that a run finds in the store."""
+    files = (probe, places.library, places.model, *places.inputs, places.labelled)
+    return [file for file in files if file]
+
+
+OF_MISSING_FILES = frozenset(
+    {
+        FailureKind.MODEL_LOAD,
+        FailureKind.MISSING_LIBRARY,
+        FailureKind.WRONG_LIBRARY,
+        FailureKind.BAD_INPUT,
+        FailureKind.GARBAGE,
+        FailureKind.DEVICE_ERROR,
+    }
+)
+"""What a probe or a shell says when files are gone."""
+
+ALL_THERE = 'for file in "$@"; do [ -s "$file" ] || exit 1; done'
+
+_EMPTIED = Failure(
+    kind=FailureKind.DEVICE_ERROR,
+    message="files that were pushed are no longer on the device",
+    cause="something emptied its folder for temporary files during the campaign",
+    remedy="it is pushed again with the next run; turn off cleaners on the device",
+)
 
 _NO_LIBRARY = Failure(
     kind=FailureKind.MISSING_LIBRARY,

@@ -272,6 +272,11 @@ def list_serials(server: Server, seconds: float = 10.0) -> list[tuple[str, str]]
     return [(serial, state) for serial, _, state in (line.partition("\t") for line in lines) if state]
 
 
+def on_network(serial: str) -> bool:
+    """Whether a serial is an address that a server can be told to connect: HOST:PORT, or mDNS's name of a service."""
+    return bool(re.search(r":\d{1,5}$|\._adb(-tls-connect)?\._tcp", serial))
+
+
 def reconnect(server: Server, serial: str, seconds: float = 10.0) -> None:
     """Join a device on TCP (HOST:PORT) again: the server keeps a lost one as offline until it is disconnected."""
     for service in (f"host:disconnect:{serial}", f"host:connect:{serial}"):

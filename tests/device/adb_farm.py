@@ -88,8 +88,16 @@ class Phone:
         self.folder = folder
         self.port = free_port()
         self.serial = f"127.0.0.1:{self.port}"
+        """Where the adb server joins it: another port where a proxy stands before it."""
         self.root = f"{folder}/tmp/ort-mobile"
         self.process: subprocess.Popen[bytes] | None = None
+        self.system = {
+            "LD_LIBRARY_PATH": f"{folder}/system/lib64",
+            "ORT_MOBILE_ANDROID_SDK": properties.get("ro.build.version.sdk", ""),
+            "ORT_MOBILE_NNAPI_PROFILE": f"{folder}/system/driver",
+            "ORT_MOBILE_NNAPI_RECORD": f"{folder}/system/calls.jsonl",
+        }
+        """Where its system libraries are, and what those of Android that stand in for a phone's read."""
         for name, text in SCRIPTS.items():
             self.write(f"bin/{name}", f"#!/bin/sh\n{text}").chmod(0o755)
         for key, value in properties.items():
@@ -110,6 +118,8 @@ class Phone:
         self.write("bin/df", f"#!/bin/sh\necho '{head}'\necho '/dev/x 1 1 {kilobytes} 9% /data'\n").chmod(0o755)
 
     def start(self) -> None:
+        if self.process and self.process.poll() is None:
+            return
         tree = unpacked("adbd")
         libraries = tree / "usr/lib/x86_64-linux-gnu"
         command = [
@@ -122,6 +132,7 @@ class Phone:
             "HOME": str(self.folder),
             "PHONE": str(self.folder),
             "LC_ALL": "C",
+            **self.system,
         }
         with (self.folder / "adbd.log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -144,7 +155,7 @@ class Farm:
         self.port = free_port()
         self.phones: list[Phone] = []
         self._adb = adbutils.adb_path()
-        self._environment = {
+        self.environment = {
             "HOME": str(folder), "PATH": "/usr/bin:/bin", "ANDROID_ADB_SERVER_PORT": str(self.port),
             "ADB_USB": "0", "ADB_EMU": "0", "ADB_MDNS": "0",
         }  # fmt: skip
@@ -153,33 +164,61 @@ class Farm:
     def start_server(self) -> None:
         with (self.folder / "server.log").open("ab") as log:
             self.server = subprocess.Popen(
-                [self._adb, "-P", str(self.port), "nodaemon", "server"], env=self._environment,
+                [self._adb, "-P", str(self.port), "nodaemon", "server"], env=self.environment,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         wait_for_port(self.port, self.server)
 
+    def stop_server(self) -> None:
+        """Kill the server; one that the code under test started meanwhile is told to end."""
+        if self.server.poll() is None:
+            stop(self.server)
+        else:
+            self.adb("kill-server")
+
     def adb(self, *arguments: str) -> str:
         done = subprocess.run(
-            [self._adb, "-P", str(self.port), *arguments], env=self._environment, capture_output=True, text=True,
+            [self._adb, "-P", str(self.port), *arguments], env=self.environment, capture_output=True, text=True,
             timeout=30, check=False,
         )  # fmt: skip
         return done.stdout + done.stderr
 
-    def phone(self, properties: dict[str, str] | None = None) -> Phone:
-        """One more adbd, connected; without properties it is a plain Linux device."""
+    def phone(self, properties: dict[str, str] | None = None, before: Callable[[Phone], str] | None = None) -> Phone:
+        """One more adbd, connected; without properties it is a plain Linux device.
+
+        `before` puts something between the server and the adbd, and gives the serial under which it is reached.
+        """
         phone = Phone(self.folder / f"phone-{len(self.phones)}", properties or {})
         self.phones.append(phone)
         phone.start()
-        assert "connected" in self.adb("connect", phone.serial)
-        end = time.monotonic() + 10
-        while self.adb("-s", phone.serial, "get-state").strip() != "device":
-            assert time.monotonic() < end, self.adb("devices")
+        if before:
+            phone.serial = before(phone)
+        self.join(phone)
         return phone
+
+    def join(self, phone: Phone) -> None:
+        """Connect the server to a phone, from anew where it was lost."""
+        end = time.monotonic() + 20
+        self.adb("connect", phone.serial)
+        while not self._ready_within(phone, 2.0):
+            assert time.monotonic() < end, self.adb("devices")
+            self.adb("disconnect", phone.serial)
+            self.adb("connect", phone.serial)
+
+    def _ready_within(self, phone: Phone, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while (ready := self.adb("-s", phone.serial, "get-state").strip() == "device") is False:
+            if time.monotonic() > end:
+                break
+            time.sleep(0.02)
+        return ready
 
     def close(self) -> None:
         for phone in self.phones:
             phone.stop()
         stop(self.server)
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0):
+            self.adb("kill-server")  # one that the code under test started while ours was gone
 
 
 Open = Callable[[Phone], AdbDevice]
