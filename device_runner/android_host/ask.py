@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +18,17 @@ from device_runner.android_host.build import ASK, build_host
 from device_runner.android_host.device import Phone
 from device_runner.android_host.symbols import check_imports
 from device_runner.errors import RunnerError
-from device_runner.library_source import LibraryFacts
+from device_runner.library_facts import LibraryFacts
 from device_runner.probe.protocol import FLAG_BITS, LEVEL_NUMBERS
 from device_runner.spec import NnapiFlag, OptimizationLevel
 
 RECORD_CLAIMS = "session.record_ep_graph_assignment_info"
 STOP_OPS = "ep.nnapi.partitioning_stop_ops"
+LIMIT_SECONDS = 120.0
+"""A library that says nothing for so long hangs on its model."""
+LOOK_SECONDS = 1.0
+HANG = "hang"
+"""Stands for the signal of a process that was ended because it hung."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +95,12 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ask(
-    library: LibraryFacts, questions: Sequence[Question], session: Session, *, limit_seconds: float = 600.0
+    library: LibraryFacts, questions: Sequence[Question], session: Session, *, limit_seconds: float = LIMIT_SECONDS
 ) -> Iterator[Answer]:
     """One answer for each question, in their order; a crash or a hang is an answer too.
 
-    `limit_seconds` is for one process, so for all questions unless one crashes. Raises MissingError for a library that
-    needs what the shims do not give, RunnerError when the program itself cannot work.
+    `limit_seconds` is for one model. Raises MissingError for a library that needs what the shims do not give,
+    RunnerError when the program itself cannot work.
     """
     check_imports(library.imports, library.needed, where=library.path)
     rest = list(questions)
@@ -121,10 +127,7 @@ def _ask_once(
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment)
         try:
-            code = process.wait(limit_seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
+            code = _wait(process, folder / "out", limit_seconds)
         except BaseException:
             process.kill()
             process.wait()
@@ -132,11 +135,31 @@ def _ask_once(
     answers, begun = _read_answers((folder / "out").read_bytes())
     if begun:
         said = (folder / "err").read_bytes()[-2000:].decode("utf-8", "replace").strip()
-        return [*answers, Answer(id=begun, message=said, signal=_signal_name(code))]
+        ended = HANG if code is None else _signal_name(code)
+        return [*answers, Answer(id=begun, message=said, signal=ended)]
     if len(answers) < len(questions):
         said = (folder / "err").read_bytes()[-2000:].decode("utf-8", "replace").strip()
-        raise RunnerError("the library could not be asked", where=library.path, why=said or f"exit code {code}")
+        raise RunnerError("the library could not be asked", where=library.path, why=said or _end(code))
     return answers
+
+
+def _wait(process: "subprocess.Popen[bytes]", out: Path, limit_seconds: float) -> int | None:
+    """The exit code; None when the process was ended because `out` did not grow for `limit_seconds`."""
+    size, deadline = 0, time.monotonic() + limit_seconds
+    while time.monotonic() < deadline:
+        try:
+            return process.wait(min(LOOK_SECONDS, limit_seconds))
+        except subprocess.TimeoutExpired:
+            grown = out.stat().st_size
+            if grown != size:
+                size, deadline = grown, time.monotonic() + limit_seconds
+    process.kill()
+    process.wait()
+    return None
+
+
+def _end(code: int | None) -> str:
+    return "it did not begin in time" if code is None else f"exit code {code}"
 
 
 def _signal_name(code: int) -> str:

@@ -10,7 +10,8 @@ from pipeline.cli.options import json_option, sizes, write_json
 from pipeline.cli.provider_options import provider_options, settings_of
 
 if TYPE_CHECKING:
-    from pipeline.partition.answer import ModelAnswer, Optimize, Settings
+    from device_runner.library_facts import LibraryFacts
+    from pipeline.partition.answer import ModelAnswer, Optimize, PartitionDocument, Settings
 
 PROVIDERS = ("nnapi", "coreml-nn", "coreml-mlprogram", "xnnpack")
 
@@ -72,6 +73,39 @@ def _unfinished(answers: "tuple[ModelAnswer, ...]", fix: Path | None) -> bool:
     return bool(fix) and not any(written)
 
 
+def _open(reference: str, provider: str, release: str, advice: dict[str, Any]) -> "tuple[LibraryFacts, str]":
+    """The library to ask, and the release whose rules stand beside it."""
+    from pipeline.errors import ConfigError
+    from pipeline.reference_claims import open_reference, rules_known, rules_release
+
+    facts = open_reference(reference, provider, release)
+    if (advice["advise"] or advice["fix"]) and not rules_known(facts):
+        raise ConfigError(
+            "there is no advice for this release",
+            why=f"there are no rules for {facts.release}, whose claims are the library's own",
+            remedy="leave --advise and --fix out, or ask a library of a release with rules",
+        )
+    return facts, rules_release(facts, release)
+
+
+def _show(document: "PartitionDocument") -> None:
+    from pipeline.reference_claims import ReferencedDocument
+    from pipeline.report.beside import show_reference
+    from pipeline.report.partition import show_answers
+
+    show_answers(document.told if isinstance(document, ReferencedDocument) else document.models)
+    if isinstance(document, ReferencedDocument):
+        show_reference(document.reference)
+
+
+def _exit_code(document: "PartitionDocument", fix: Path | None) -> int:
+    from pipeline.errors import ExitCode
+    from pipeline.reference_claims import ReferencedDocument
+
+    failed = ExitCode.SOME_FAILED if _unfinished(document.models, fix) else ExitCode.DONE
+    return max(failed, document.exit_code) if isinstance(document, ReferencedDocument) else failed
+
+
 ADVICE_OPTIONS = (
     click.option("--advise", is_flag=True, help="Try fixes, and say what each gains; default answers are unchanged."),
     click.option("--fix", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
@@ -95,6 +129,10 @@ def _advice_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Judge the file as it stands, or what optimization level basic makes of it.",
 )  # fmt: skip
 @click.option("--ort-release", default="", metavar="X.Y", help="ONNX Runtime on the phone; default: the installed one.")
+@click.option(
+    "--reference", default="", metavar="LIBRARY",
+    help="Hold the claims against an Android library's own: an AAR, a .so, or a release that is at hand.",
+)  # fmt: skip
 @provider_options
 @_advice_options
 @click.option("--svg", type=click.Path(path_type=Path), help="Draw the graph with its partitions, for one model.")
@@ -108,6 +146,7 @@ def partition(
     provider: str,
     optimize: str,
     ort_release: str,
+    reference: str,
     svg: Path | None,
     jobs: int,
     json_to: str | None,
@@ -116,19 +155,23 @@ def partition(
     """Say which nodes of .onnx and .ort models an execution provider will take, and why not the others.
 
     PATHs are files, folders or zip archives. A model that cannot be judged is reported and does not cost the others;
-    the exit code is then 1.
+    the exit code is then 1. With --reference it is 4 when a library claims otherwise; of a release that has no rules
+    here, the library's claims are the answer.
     """
-    from pipeline.errors import ExitCode
     from pipeline.partition.answer import Optimize, PartitionDocument
-    from pipeline.report.partition import show_answers
+    from pipeline.reference_claims import compare_answers
 
     advice = {name: answers.pop(name) for name in ("advise", "fix", "dimension")}
-    (settings,) = settings_of((provider,), ort_release, answers)
+    facts, release = _open(reference, provider, ort_release, advice) if reference else (None, ort_release)
+    (settings,) = settings_of((provider,), release, answers)
     found = _answers(paths, settings, Optimize(optimize), jobs, advice)
+    document = PartitionDocument(models=found)
+    if facts:
+        document = compare_answers(paths, found, facts, settings, Optimize(optimize), processes=jobs)
     if json_to:
-        write_json(PartitionDocument(models=found), json_to)
+        write_json(document, json_to)
     if json_to != "-":
-        show_answers(found)
+        _show(document)
     if svg:
-        _draw(found, svg)
-    ctx.exit(ExitCode.SOME_FAILED if _unfinished(found, advice["fix"]) else ExitCode.DONE)
+        _draw(document.models, svg)
+    ctx.exit(_exit_code(document, advice["fix"]))

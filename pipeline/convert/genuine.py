@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from pipeline.convert.rules import SessionSettings
 from pipeline.convert.steps import OrtParts, Workshop
 from pipeline.errors import ConfigError
-from pipeline.onnx_model import LeanModel, read_in
+from pipeline.onnx_model import LeanModel
 from pipeline.partition.answer import Provider, Settings
+from pipeline.partition.shown import with_weights
 from pipeline.splice.whole import Whole
 from pipeline.splice.wish import Wish
 
@@ -53,15 +54,8 @@ def _only_nnapi(wish: Wish) -> Settings:
 
 def _on_disk(model: LeanModel, shop: Workshop) -> Path:
     """The model as one file with its weights in it: the library and what asks it read nothing beside."""
-    import onnx
-
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    for tensor in proto.graph.initializer:
-        if tensor.name in model.weights:
-            read_in(tensor, model.weights[tensor.name])
     path = shop.new_file(".onnx")
-    path.write_bytes(proto.SerializeToString())
+    path.write_bytes(with_weights(model).SerializeToString())
     return path
 
 
@@ -73,14 +67,15 @@ def _differences(path: Path, whole: Whole, library: str, asked: "Asked") -> Iter
     import msgspec
 
     from device_runner.spec import OptimizationLevel
-    from pipeline.library_claims import differences, reference_claims
+    from pipeline.claims_beside import differing
+    from pipeline.library_claims import reference_claims
 
     question = msgspec.structs.replace(asked, level=OptimizationLevel.NONE)
     theirs = reference_claims(path, library, question)
     if theirs.error is not None:
         yield f"the library's claims cannot be compared: {theirs.error}"
         return
-    found = differences(theirs, [tuple(sorted(whole.kept))], {})
+    found = differing(theirs, whole.kept)
     if found:
-        names = ", ".join(f"{one.output} ({'ours' if one.ours else 'theirs'})" for one in found[:MOST_NAMED])
+        names = ", ".join(f"{name} ({'ours' if ours else 'theirs'})" for name, ours in list(found.items())[:MOST_NAMED])
         yield f"{len(found)} nodes are claimed by the library or by our rules alone: {names}"

@@ -27,7 +27,14 @@ NNAPI_FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
 """Flags of NNAPI; only USE_NCHW changes claims (ep_rules D.1)."""
 
 OLDEST_RELEASE = (1, 19)
+NEWEST_RELEASE = (1, 29)
+"""Rules were held against real builds and libraries up to here; later releases are judged by the same ones."""
 DEFAULT_RELEASE = (1, 23)
+
+
+def has_rules(release: tuple[int, int]) -> bool:
+    """Whether the rules are known to be those of a release, (major, minor)."""
+    return OLDEST_RELEASE <= release <= NEWEST_RELEASE
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,17 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.library_source import LibraryFacts
+from device_runner.library_facts import LibraryFacts
 from device_runner.spec import NnapiFlag, OptimizationLevel
+from pipeline.claims_beside import same_claims
 from pipeline.errors import ModelError
-from pipeline.library_claims import (
-    Asked,
-    claims_of_many,
-    differences,
-    reference_aware,
-    reference_claims,
-    same_claims,
-)
+from pipeline.library_claims import Asked, claims_of_many, reference_aware, reference_claims
 from pipeline.ort_format import operator_histogram
 from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
 from pipeline.partition.run import judge_paths
@@ -93,17 +87,6 @@ def test_the_library_says_why_it_refuses(library: LibraryFacts, real_models: lis
     claims = reference_claims(model, library.path, Asked(api_level=30, reasons=True))
     assert claims.partitions == ()
     assert any("dynamic" in reason.lower() for reason in claims.reasons.values())
-
-
-def test_differences_are_named_with_both_reasons(library: LibraryFacts, mnist: Path) -> None:
-    theirs = reference_claims(mnist, library.path, Asked(api_level=27, reasons=True))
-    assert theirs.partitions is not None
-    assert not differences(theirs, theirs.partitions, {})
-    claimed = [*theirs.partitions[0], "conv1"]
-    found = {one.output: one for one in differences(theirs, [claimed], {"logits": "we think not"})}
-    assert found.keys() == {name for group in theirs.partitions[1:] for name in group} | {"conv1"}
-    assert (found["logits"].ours, found["logits"].theirs, found["logits"].our_reason) == (False, True, "we think not")
-    assert "only supported on API" in found["conv1"].their_reason
 
 
 def test_stop_ops_reach_the_library(library: LibraryFacts, mnist: Path) -> None:

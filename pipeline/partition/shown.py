@@ -1,0 +1,121 @@
+"""The graph that a provider is shown, as a model file: for whoever is to be asked about the same graph as our rules."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pipeline.errors import ModelError
+from pipeline.files import storage_errors
+from pipeline.model_sources import SourceModel
+from pipeline.onnx_model import LeanModel, LoadedModel, keep_only, read_in, subgraphs
+from pipeline.partition.answer import Optimize, Settings
+from pipeline.partition.basic import save_basic, undone_for_provider
+from pipeline.partition.inlining import before_partitioning
+from pipeline.partition.subject import body_types, open_subject, tensor_reader
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from pipeline.partition.graph import Graph
+
+
+class ShowRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A model, and where its graph goes as it stands or after level basic. The file's folder is for scratch too."""
+
+    source: SourceModel
+    settings: Settings
+    optimize: Optimize
+    target: str
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the file was written; `error` says why not."""
+
+    error: str = ""
+
+
+def show(request: ShowRequest) -> Shown:
+    """Write the model with its weights inside and each node of the main graph named after its first output."""
+    try:
+        _show(request)
+    except ModelError as error:
+        return Shown(error="; ".join(part for part in (error.what, error.why) if part))
+    return Shown()
+
+
+def _show(request: ShowRequest) -> None:
+    target = Path(request.target)
+    with tempfile.TemporaryDirectory(dir=target.parent) as name:
+        loaded = open_subject(request.source, Path(name)).loaded
+        if loaded is None:
+            raise ModelError(
+                "an ORT format file cannot be shown to a library",
+                where=request.source.name,
+                why="it tells its claims of ONNX models only",
+                remedy="give the ONNX model that the file was made from",
+            )
+        if request.optimize is Optimize.BASIC:
+            loaded = _after_basic(loaded, request.settings, Path(name))
+        proto = with_weights(loaded)
+        name_nodes(proto)
+        _write(proto, target, request.source.name)
+
+
+def _after_basic(loaded: LoadedModel, settings: Settings, folder: Path) -> LoadedModel:
+    """As `judge` shows it to the rules."""
+    from pipeline.partition.onnx_view import view
+
+    read = tensor_reader(loaded)
+
+    def look(model: "ModelProto") -> "Graph":
+        return view(model, read=read, saved=lambda: body_types(model, folder), outside=loaded.outside)
+
+    before = before_partitioning(loaded.proto, look, settings)
+    saved = save_basic(loaded, folder)
+    proto = undone_for_provider(saved.proto, before) or saved.proto
+    _forget_unused_domains(proto)
+    return replace(saved, proto=proto)
+
+
+def _forget_unused_domains(proto: "ModelProto") -> None:
+    """A saved model imports every domain that the installed onnxruntime knows, at versions that older ones refuse."""
+    used = {node.domain for graph in subgraphs(proto.graph) for node in graph.node}
+    used |= {node.domain for function in proto.functions for node in function.node}
+    keep_only(proto.opset_import, lambda one: one.domain in used or one.domain in {"", "ai.onnx"})
+
+
+def with_weights(model: LeanModel) -> "ModelProto":
+    """A copy of the message with all weights in it: whoever reads the file reads nothing beside."""
+    import onnx
+
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for tensor in proto.graph.initializer:
+        if tensor.name in model.weights:
+            read_in(tensor, model.weights[tensor.name])
+    return proto
+
+
+def name_nodes(proto: "ModelProto") -> None:
+    """Name every node of the main graph after its first output that has a name: libraries tell names only."""
+    for node in proto.graph.node:
+        node.name = next((output for output in node.output if output), node.name)
+
+
+def _write(proto: "ModelProto", target: Path, where: str) -> None:
+    from google.protobuf.message import EncodeError
+
+    try:
+        content = proto.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise ModelError(
+            "the model is too large to be shown to a library",
+            where=where,
+            why=f"with its weights inside it is no single message: {error}",
+            remedy="leave --reference out",
+        ) from error
+    with storage_errors(target):
+        target.write_bytes(content)

@@ -1,0 +1,199 @@
+"""Claims of a genuine library beside our own (`ort-mobile partition --reference`).
+
+Our rules say why, for every platform; the library that ships is what they are held against. Where there are no rules
+for its release, its claims are the answer.
+"""
+
+import itertools
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from device_runner.android_host.build import check_host
+from device_runner.library_facts import LibraryFacts
+from device_runner.library_source import find_library
+from pipeline.claims_beside import Beside, as_answer, beside
+from pipeline.errors import ConfigError, ExitCode
+from pipeline.library_claims import APPENDED, LibraryClaims, asked_of, claims_of_named, tells_claims
+from pipeline.model_sources import find_models
+from pipeline.partition.answer import (
+    NEWEST_RELEASE,
+    OLDEST_RELEASE,
+    ModelAnswer,
+    Optimize,
+    PartitionDocument,
+    Provider,
+    Settings,
+    has_rules,
+)
+from pipeline.partition.options import parse_release
+from pipeline.partition.run import SUFFIXES
+from pipeline.partition.shown import Shown, ShowRequest, show
+from pipeline.workers import Outcome, Task, run_tasks
+
+AT_ONCE = 64
+"""So many models lie in the scratch folder at once and are asked about in one process."""
+
+TIMEOUT_SECONDS = 120.0
+
+
+class LibraryReference(msgspec.Struct, frozen=True, kw_only=True):
+    """The library that was asked, and its answers. With `rules` False there are none of ours for its release."""
+
+    library: str
+    release: str
+    sha256: str
+    rules: bool
+    different: int
+    models: tuple[Beside, ...]
+
+
+class ReferencedDocument(PartitionDocument, frozen=True, kw_only=True):
+    """The JSON document of `ort-mobile partition --reference`."""
+
+    reference: LibraryReference
+
+    @property
+    def told(self) -> tuple[ModelAnswer, ...]:
+        """Answers that are whole: a library before 1.24 does not tell how nodes are grouped."""
+        pairs = zip(self.models, self.reference.models, strict=True)
+        return tuple(m for m, one in pairs if m.error or self.reference.rules or _is_whole(m, one))
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """4 when claims differ, 1 when the library gave no answer for a model."""
+        if self.reference.different:
+            return ExitCode.CHECK_FAILED
+        failed = any(one.error for one in self.reference.models)
+        return ExitCode.SOME_FAILED if failed else ExitCode.DONE
+
+
+def _is_whole(answer: ModelAnswer, one: Beside) -> bool:
+    return len(answer.partitions) == one.library_partitions
+
+
+def open_reference(text: str, provider: str, release: str) -> LibraryFacts:
+    """The library that can be asked about a provider; `release` is the one that the user named, "" for none.
+
+    Raises ConfigError for what no Android library can tell, MissingError where it is not at hand or cannot run here.
+    """
+    if provider not in APPENDED:
+        raise ConfigError(
+            f"no Android library can be asked about {provider}",
+            why="CoreML is in Apple's libraries only, which run on Apple's systems only",
+            remedy="leave --reference out, or ask about nnapi or xnnpack",
+        )
+    check_host()
+    facts = find_library(text)
+    if provider == Provider.XNNPACK and not tells_claims(facts):
+        raise ConfigError(
+            f"a library of {facts.release} does not tell what XNNPACK claims",
+            why="that came with release 1.24; before, only NNAPI logs its claims",
+            remedy="ask about nnapi, or a library of 1.24 or later",
+        )
+    if release and facts.release and not (facts.release + ".").startswith(release.rstrip(".") + "."):
+        raise ConfigError(
+            f"the library is of release {facts.release}, not {release}",
+            where=text,
+            why="claims of one release are held against the rules of the same",
+            remedy="leave --ort-release out: it is the library's then",
+        )
+    return facts
+
+
+def rules_known(facts: LibraryFacts) -> bool:
+    """Whether there are rules for a library's release; of one that does not tell it, that is for the user to know."""
+    return not facts.release or has_rules(parse_release(facts.release))
+
+
+def rules_release(facts: LibraryFacts, named: str) -> str:
+    """The release whose rules stand beside a library: its own, or the nearest that has some; "" for the installed one.
+
+    `named` is what the user said, which counts where the file does not tell.
+    """
+    wanted = facts.release or named
+    if not wanted:
+        return ""
+    major, minor = min(max(parse_release(wanted), OLDEST_RELEASE), NEWEST_RELEASE)
+    return f"{major}.{minor}"
+
+
+def compare_answers(
+    paths: Sequence[str | Path],
+    answers: Sequence[ModelAnswer],
+    facts: LibraryFacts,
+    settings: Settings,
+    optimize: Optimize,
+    *,
+    processes: int = 1,
+) -> ReferencedDocument:
+    """The answers for the models under `paths`, in their order, beside the library's.
+
+    Models are read in worker processes and shown to the library in another one, so a crash costs one model. A model
+    that has no answer of ours is not shown: what is wrong with it is known already.
+    """
+    known = rules_known(facts)
+    pairs = list(_pairs(paths, answers, facts, settings, optimize, known=known, processes=processes))
+    reference = LibraryReference(
+        library=facts.path,
+        release=facts.release,
+        sha256=facts.sha256,
+        rules=known,
+        different=sum(one.same is False for one, _ in pairs),
+        models=tuple(one for one, _ in pairs),
+    )
+    return ReferencedDocument(models=tuple(answer for _, answer in pairs), reference=reference)
+
+
+def _pairs(
+    paths: Sequence[str | Path],
+    answers: Sequence[ModelAnswer],
+    facts: LibraryFacts,
+    settings: Settings,
+    optimize: Optimize,
+    *,
+    known: bool,
+    processes: int,
+) -> Iterator[tuple[Beside, ModelAnswer]]:
+    """Each model's comparison with the answer that holds: ours, or the library's where its release has no rules."""
+    pairs = zip(find_models(paths, SUFFIXES), answers, strict=True)
+    with tempfile.TemporaryDirectory(prefix="ort-mobile-beside-") as name:
+        while chunk := list(itertools.islice(pairs, AT_ONCE)):
+            requests = [
+                ShowRequest(source=source, settings=settings, optimize=optimize, target=f"{name}/{number}.onnx")
+                for number, (source, answer) in enumerate(chunk)
+                if not answer.error
+            ]
+            claims = dict(_claims(_shown(requests, processes), facts, settings))
+            for _, answer in chunk:
+                if answer.error:
+                    yield Beside(path=answer.path, asked=False), answer
+                else:
+                    one = beside(answer, claims[answer.path], settings, known=known)
+                    yield one, (answer if known else as_answer(answer, one, facts.release))
+
+
+def _shown(requests: Sequence[ShowRequest], processes: int) -> list[Outcome[ShowRequest, Shown]]:
+    tasks = [Task(label=request.source.name, request=request) for request in requests]
+    return list(run_tasks(show, Shown, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS))
+
+
+def _claims(
+    shown: Iterable[Outcome[ShowRequest, Shown]], facts: LibraryFacts, settings: Settings
+) -> Iterator[tuple[str, LibraryClaims]]:
+    """The library's claims by model; files are removed once they were asked about."""
+    good = []
+    for outcome in shown:
+        why = outcome.error or (outcome.value and outcome.value.error)
+        if why:
+            yield outcome.task.label, LibraryClaims(id="", release=facts.release, error=f"it was not asked: {why}")
+        else:
+            good.append(outcome.task.request)
+    files = [Path(request.target) for request in good]
+    for request, claims in zip(good, claims_of_named(files, facts, asked_of(settings)), strict=True):
+        error = claims.error and claims.error.replace(request.target, request.source.name)
+        yield request.source.name, msgspec.structs.replace(claims, error=error)
+    for file in files:
+        file.unlink()

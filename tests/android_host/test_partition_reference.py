@@ -1,0 +1,153 @@
+"""`ort-mobile partition --reference` as a user calls it, with genuine libraries."""
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+from onnx import TensorProto, helper
+
+from device_runner.android_host.ask import HANG, Question, Session, ask
+from device_runner.android_host.device import Phone
+from device_runner.android_host.profile import Driver, DriverProfile, Fault, FaultKind, Stage
+from device_runner.library_facts import LibraryFacts
+from pipeline.cli.partition import partition
+from pipeline.errors import ConfigError
+from tests.android_host.conftest import NEWEST, OLDEST, fetch
+
+pytestmark = pytest.mark.android_host
+
+
+def call(tmp_path: Path, *arguments: str) -> tuple[Result, dict[str, Any]]:
+    result = CliRunner().invoke(
+        partition, [*arguments, "--json", str(tmp_path / "answer.json")], catch_exceptions=False
+    )
+    return result, json.loads((tmp_path / "answer.json").read_bytes())
+
+
+def f16(path: Path) -> Path:
+    """One fp16 MaxPool, which XNNPACK takes on ARM only."""
+    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2])
+    ends = [helper.make_tensor_value_info("x", TensorProto.FLOAT16, [1, 3, 8, 8]),
+            helper.make_tensor_value_info("y", TensorProto.FLOAT16, [1, 3, 7, 7])]  # fmt: skip
+    graph = helper.make_graph([node], "f16", ends[:1], ends[1:])
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 13)]), path)
+    return path
+
+
+@pytest.mark.parametrize("optimize", ["none", "basic"])
+@pytest.mark.parametrize("release", [NEWEST, "1.28.0"])
+def test_claims_beside_the_librarys_do_not_differ(mnist: Path, tmp_path: Path, release: str, optimize: str) -> None:
+    library = fetch(release)
+    for level in ("27", "31"):
+        result, document = call(
+            tmp_path, str(mnist), "--ep", "nnapi", "--reference", release, "--api-level", level, "--optimize", optimize
+        )
+        assert result.exit_code == 0, result.output
+        assert f"(sha256 {library.sha256[:12]}): 0 different" in result.output
+        assert (document["reference"]["rules"], document["reference"]["different"]) == (True, 0)
+        (one,) = document["reference"]["models"]
+        assert one["same"]
+        assert {node["output"] for node in one["nodes"]} == {
+            decision["outputs"][0] for decision in document["models"][0]["decisions"]
+        }
+        refused = [node for node in one["nodes"] if not node["ours"]["claimed"]]
+        assert level == "31" or any(node["ours"]["reason"] and node["library"]["reason"] for node in refused)
+
+
+def test_real_models_after_level_basic_do_not_differ(
+    library: LibraryFacts, real_models: list[Path], tmp_path: Path
+) -> None:
+    """The graph that ships by the documentation's first recipe, which the library is shown as it is."""
+    result, document = call(
+        tmp_path, str(real_models[0].parent), "--ep", "nnapi", "--reference", library.release, "--optimize", "basic"
+    )
+    reference = document["reference"]
+    assert (reference["different"], len(reference["models"])) == (0, len(real_models))
+    assert [one["path"] for one in reference["models"] if one["error"] or not one["same"]] == []
+    assert result.exit_code == 0
+
+
+def test_xnnpack_differs_in_fp16_with_the_reason(tmp_path: Path) -> None:
+    fetch(NEWEST)
+    model = f16(tmp_path / "f16.onnx")
+    result, document = call(tmp_path, str(model), "--ep", "xnnpack", "--reference", NEWEST)
+    assert result.exit_code == 4
+    assert "1 node differs" in result.output
+    (one,) = document["reference"]["models"]
+    (node,) = one["nodes"]
+    assert (node["different"], node["ours"]["claimed"], node["library"]["claimed"]) == (True, True, False)
+    assert any("arm64" in note for note in one["notes"])
+    assert "1 different" in result.output
+
+
+def test_a_crash_costs_one_model(op_models: Path, mnist: Path, tmp_path: Path) -> None:
+    fetch(NEWEST)
+    folder = tmp_path / "models"
+    folder.mkdir()
+    shutil.copy(mnist, folder / "a.onnx")
+    shutil.copy(op_models / "qlinearadd" / "no_y_zp.onnx", folder / "b.onnx")
+    shutil.copy(mnist, folder / "c.onnx")
+    result, document = call(tmp_path, str(folder), "--ep", "nnapi", "--reference", NEWEST)
+    assert result.exit_code == 1
+    found = document["reference"]["models"]
+    assert [one["same"] for one in found] == [True, None, True]
+    assert (found[1]["crashed"], found[1]["error"]) == (True, "the library ended by SIGSEGV")
+    assert document["models"][1]["error"] is None, "our answer stands"
+    assert "2 models held against" in result.output
+
+
+def test_hostile_models_get_an_answer_or_an_error(oracle: Path, tmp_path: Path) -> None:
+    fetch(NEWEST)
+    result, document = call(tmp_path, str(oracle / "hostile.zip"), "--ep", "nnapi", "--reference", NEWEST)
+    with zipfile.ZipFile(oracle / "hostile.zip") as archive:
+        names = [name for name in archive.namelist() if name.endswith((".onnx", ".ort"))]
+    reference = document["reference"]
+    assert len(reference["models"]) == len(names)
+    assert (reference["different"], result.exit_code) == (0, 1)
+    for answer, one in zip(document["models"], reference["models"], strict=True):
+        assert one["asked"] == (answer["error"] is None), answer["path"]
+        assert not one["asked"] or one["same"] or one["error"], answer["path"]
+
+
+def test_a_release_before_our_rules_is_answered_by_its_library(mnist: Path, tmp_path: Path) -> None:
+    fetch(OLDEST)
+    result, document = call(tmp_path, str(mnist), "--ep", "nnapi", "--reference", OLDEST, "--api-level", "27")
+    assert result.exit_code == 0
+    assert "no rules for this release, the claims are those of libonnxruntime 1.17.1" in result.output
+    assert "the library claims 6 of 12 nodes, 3 partitions" in result.output
+    (answer,) = document["models"]
+    assert (answer["ort_release"], answer["claimed"]) == (OLDEST, 6)
+    assert answer["warnings"] == [f"no rules for {OLDEST}: these are the claims of its own library"]
+    conv = next(decision for decision in answer["decisions"] if decision["op_type"] == "Conv")
+    assert "only supported on API >28" in conv["reason"]
+    basic, _ = call(tmp_path, str(mnist), "--ep", "nnapi", "--reference", OLDEST, "--optimize", "basic")
+    assert "the library claims 8 of 8 nodes, 1 partition" in basic.output
+
+
+def test_what_cannot_be_asked_is_said_first(mnist: Path, tmp_path: Path) -> None:
+    fetch(OLDEST)
+    wrong = (
+        ("coreml-nn", OLDEST, (), "CoreML is in Apple's libraries only"),
+        ("xnnpack", OLDEST, (), "that came with release 1.24"),
+        ("nnapi", OLDEST, ("--ort-release", "1.2"), "rules of the same"),
+        ("nnapi", OLDEST, ("--advise",), "no rules for 1.17.1"),
+    )
+    for provider, library, more, why in wrong:
+        with pytest.raises(ConfigError) as caught:
+            call(tmp_path, str(mnist), "--ep", provider, "--reference", library, *more)
+        assert why in caught.value.why
+        assert caught.value.remedy
+
+
+def test_a_hang_ends_at_the_time_limit(library: LibraryFacts, mnist: Path) -> None:
+    """A driver that never comes back from compiling; the next model is asked about all the same."""
+    fault = Fault(stage=Stage.COMPILE, kind=FaultKind.HANG)
+    driver = DriverProfile(devices=(Driver(name="npu", feature_level=30),), faults=(fault,))
+    questions = [Question(id=str(number), model=mnist) for number in range(2)]
+    answers = list(ask(library, questions, Session(phone=Phone(driver=driver)), limit_seconds=4))
+    assert [(answer.id, answer.signal) for answer in answers] == [("0", HANG), ("1", HANG)]
