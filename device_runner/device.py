@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
 from device_runner.errors import SpecError
+from device_runner.nnapi import NnapiDevice
 from device_runner.result import Conditions, RunResult, Struct
 from device_runner.spec import RunSpec
 
@@ -24,7 +25,8 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     """What a device is. 0, "" and empty tuples where it does not tell.
 
     `platform` is android, linux, macos; `abis` are Android's names (arm64-v8a, x86_64, ...), best first;
-    `core_max_mhz` has one entry per core. `advice` says what to do when it is not ready.
+    `core_max_mhz` has one entry per core. `advice` says what to do when it is not ready. `nnapi` is None where no probe
+    has looked yet; `nnapi_devices` are named from API level 29 on.
     """
 
     name: str
@@ -46,7 +48,7 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     charging: bool | None = None
     thermal_status: int | None = None
     nnapi: bool | None = None
-    nnapi_devices: tuple[str, ...] = ()
+    nnapi_devices: tuple[NnapiDevice, ...] = ()
 
 
 class Device(Protocol):

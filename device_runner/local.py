@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,7 +22,7 @@ from device_runner.errors import MissingError, RunnerError, SpecError
 from device_runner.failures import explain, failure_of
 from device_runner.files import keep_files, missing_input
 from device_runner.probe.build import build_probe
-from device_runner.probe.protocol import Answer, Places, decode_answer, encode_request, to_result
+from device_runner.probe.protocol import Answer, Places, decode_answer, encode_inspection, encode_request, to_result
 from device_runner.result import (
     Conditions,
     Failure,
@@ -101,6 +101,14 @@ class LocalDevice:
             spec, to_result(spec, self.name, answer), lambda name, path, _: shutil.move(folder / name, path)
         )
         return msgspec.structs.replace(result, started_at=started, before=before, after=host_conditions())
+
+    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> Answer | Failure:
+        """What NNAPI of the process's environment says to these questions (probe/inspect.h)."""
+        with tempfile.TemporaryDirectory(prefix="ort-mobile-run-") as name:
+            request = Path(name) / "request"
+            request.write_bytes(encode_inspection(asked, limit_seconds=limit_seconds))
+            command = [str(self._probe), str(request)]
+            return run_process(command, Path(name), limit_seconds + GRACE_SECONDS, self._environment)
 
     def close(self) -> None:
         """Nothing to give back: every run's folder goes with it."""

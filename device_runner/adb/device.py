@@ -4,7 +4,7 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from device_runner.adb.link import (
     reconnect,
     server_at,
 )
+from device_runner.adb.nnapi import SUFFIX as PROBE_SUFFIX
 from device_runner.adb.quote import script
 from device_runner.adb.settings import (
     FIRST_FIXED_PERFORMANCE_API,
@@ -45,7 +46,7 @@ from device_runner.local import GRACE_SECONDS, wheel_library
 from device_runner.options import impossible_here
 from device_runner.probe.build import HOST, build_probe
 from device_runner.probe.elf import NotElf, read_header
-from device_runner.probe.protocol import Places, decode_answer, encode_request, to_result
+from device_runner.probe.protocol import Answer, Places, decode_answer, encode_inspection, encode_request, to_result
 from device_runner.result import (
     Conditions,
     Failure,
@@ -73,9 +74,9 @@ RUN = """
 rm -rf "$1" && mkdir -p "$1" && cd "$1" || exit 90
 head -c "$2" > request || exit 91
 echo $$ > pid
-LD_LIBRARY_PATH="$4" ORT_DISABLE_TELEMETRY=1 exec "$3" request
+LD_LIBRARY_PATH="$4${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" ORT_DISABLE_TELEMETRY=1 exec "$3" request
 """
-"""Run folder, bytes of the request on standard input, probe, folder of libraries."""
+"""Run folder, bytes of the request on standard input, probe, folder of libraries before those of the device itself."""
 
 KILL = 'kill -9 "$(cat "$1/pid")"; rm -rf "$1"'
 
@@ -216,6 +217,17 @@ class AdbDevice:
             self._store.forget()
             return without_measurement(spec, self.name, failure_of(error, LINK_KINDS))
 
+    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> Answer | Failure:
+        """What the device's NNAPI says to these questions (probe/inspect.h)."""
+        request = encode_inspection(asked, limit_seconds=limit_seconds, watch_stdin=True)
+        try:
+            tools = self._tools = self._tools or default_tools(self._known_facts())
+            output = self._execute(request, self._store.put(tools.probe, PROBE_SUFFIX), limit_seconds)
+        except (LinkError, RunnerError, OSError) as error:
+            return failure_of(error, LINK_KINDS)
+        answer = decode_answer(output.stdout)
+        return _ended(output, answer) if isinstance(answer, Failure) else answer
+
     def close(self) -> None:
         """Restore its settings, remove the run folder and give the device back."""
         if self._held:
@@ -240,9 +252,9 @@ class AdbDevice:
         if failure or library is None:
             return without_measurement(spec, self.name, failure or _NO_LIBRARY)
         places = self._places(spec, library)
-        probe = self._store.put(tools.probe)
+        probe = self._store.put(tools.probe, PROBE_SUFFIX)
         started, before = utc_now(), self._current_conditions()
-        output = self._execute(spec, encode_request(spec, places, watch_stdin=True), probe)
+        output = self._execute(encode_request(spec, places, watch_stdin=True), probe, spec.timeout_seconds)
         result = self._doubted(self._result(spec, output), _pushed(probe, places))
         marks = (*result.marks, *_marks(facts, before))
         return msgspec.structs.replace(
@@ -260,10 +272,10 @@ class AdbDevice:
             profile=f"{self._folder}/profile" if spec.profile else None,
         )
 
-    def _execute(self, spec: RunSpec, request: bytes, probe: str) -> Output:
+    def _execute(self, request: bytes, probe: str, limit_seconds: float) -> Output:
         arguments = script(RUN, self._folder, str(len(request)), probe, f"{self._root}/store")
         try:
-            return self.link.shell(arguments, stdin=request, seconds=spec.timeout_seconds + GRACE_SECONDS)
+            return self.link.shell(arguments, stdin=request, seconds=limit_seconds + GRACE_SECONDS)
         except LinkTimeout:
             with contextlib.suppress(LinkError):
                 self.link.shell(script(KILL, self._folder), seconds=5.0)
@@ -305,8 +317,17 @@ class AdbDevice:
     def _known_facts(self) -> DeviceFacts:
         if self._facts is None:
             restore(self.link, self._root)
-            self._facts = read_facts(self.link, self.name, self._root)
+            self._facts = self._looked_at(read_facts(self.link, self.name, self._root))
         return self._facts
+
+    def _looked_at(self, facts: DeviceFacts) -> DeviceFacts:
+        """Facts of a device whose NNAPI is not known yet, read again with the probe on it."""
+        if facts.nnapi is None:
+            with contextlib.suppress(RunnerError, LinkError, OSError):
+                tools = self._tools = self._tools or default_tools(facts)
+                self._store.put(tools.probe, PROBE_SUFFIX)
+                return read_facts(self.link, self.name, self._root)
+        return facts
 
     def _found_again(self) -> DeviceFacts:
         """After a loss: join it again, make sure that it is the same one, and believe nothing of what was pushed."""

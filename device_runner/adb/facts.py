@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from device_runner.adb import nnapi
 from device_runner.adb.link import Link, LinkError, LinkLost, LinkTimeout
 from device_runner.adb.quote import script
 from device_runner.device import DeviceFacts, Readiness
@@ -26,8 +27,7 @@ SECTIONS = {
     "kernel": "uname -r",
     "battery": "dumpsys battery",
     "thermal": "dumpsys thermalservice",
-    "nnapi": "ls /system/lib64/libneuralnetworks.so /apex/com.android.neuralnetworks/lib64/libneuralnetworks.so"
-    " /system/lib/libneuralnetworks.so",
+    **nnapi.SECTIONS,
 }
 """Name to command; what a device does not have or allow gives nothing."""
 
@@ -54,10 +54,11 @@ def ask(link: Link, sections: dict[str, str], properties: Sequence[str] = (), ro
 
 def read_facts(link: Link, name: str, root: str) -> DeviceFacts:
     """What the device is. Raises LinkError when it cannot be asked."""
-    facts = parse_facts(name, ask(link, SECTIONS, PROPERTIES, root))
+    said = ask(link, SECTIONS, PROPERTIES, root)
+    facts = parse_facts(name, said)
     if not any(facts.abis):
         raise LinkError("the device does not say which processor it has")
-    return facts
+    return nnapi.add_nnapi(link, facts, said, root)
 
 
 def read_conditions(link: Link) -> Conditions:
@@ -88,7 +89,6 @@ def parse_facts(name: str, said: dict[str, str]) -> DeviceFacts:
         battery_percent=conditions.battery_percent,
         charging=conditions.charging,
         thermal_status=conditions.thermal_status,
-        nnapi=bool(said.get("nnapi")) if api_level else False,
     )
 
 

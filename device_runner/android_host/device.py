@@ -6,6 +6,7 @@ Its times say nothing about a phone; every result is marked so.
 
 import shutil
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,13 +16,16 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from device_runner.android_host.build import build_host, check_host
-from device_runner.android_host.profile import DriverProfile, default_profile, encode_profile, read_profile
+from device_runner.android_host.profile import Driver, DriverProfile, default_profile, encode_profile, read_profile
 from device_runner.android_host.symbols import check_imports
 from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError, SpecError
-from device_runner.library_source import LibraryFacts, find_library
+from device_runner.library_facts import LibraryFacts
+from device_runner.library_source import find_library
 from device_runner.local import LocalDevice, host_facts
+from device_runner.nnapi import DEVICES_API_LEVEL, NNAPI_API_LEVEL, NnapiDevice
 from device_runner.probe.build import build_probe
+from device_runner.probe.protocol import Answer
 from device_runner.result import Failure, FailureKind, Mark, RunResult, without_measurement
 from device_runner.spec import RunSpec
 
@@ -29,7 +33,6 @@ SCHEME = "android-host"
 DEFAULT_API_LEVEL = 31
 API_LEVELS = range(21, 100)
 OPTIONS = ("api_level", "driver", "calls")
-NNAPI_API_LEVEL = 27
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ def open_android_host(rest: str) -> "AndroidHost":
     """The device that `android-host:REST` names; raises SpecError for a bad option, MissingError for no library."""
     check_host()
     text, _, query = rest.partition("?")
-    phone = _parse_phone(query, f"{SCHEME}:{rest}")
+    phone = parse_phone(query, f"{SCHEME}:{rest}")
     if not text:
         raise SpecError(
             f"{SCHEME} needs a library",
@@ -71,7 +74,8 @@ def open_android_host(rest: str) -> "AndroidHost":
     return AndroidHost(f"{SCHEME}:{rest}", library, phone)
 
 
-def _parse_phone(query: str, where: str) -> Phone:
+def parse_phone(query: str, where: str) -> Phone:
+    """The phone that options such as `api_level=29&driver=x.json` describe; raises SpecError that names `where`."""
     pairs = parse_qsl(query, keep_blank_values=True)
     options = dict(pairs)
     unknown = sorted(set(options) - set(OPTIONS))
@@ -80,11 +84,17 @@ def _parse_phone(query: str, where: str) -> Phone:
         raise SpecError(
             what, where=where, remedy=f"options are {', '.join(OPTIONS)}, as in ?api_level=29&driver=x.json"
         )
+    driver = read_profile(Path(options["driver"])) if "driver" in options else None
+    default = (driver and driver.api_level) or DEFAULT_API_LEVEL
     return Phone(
-        api_level=_parse_level(options.get("api_level", str(DEFAULT_API_LEVEL)), where),
-        driver=read_profile(Path(options["driver"])) if "driver" in options else None,
+        api_level=_parse_level(options.get("api_level", str(default)), where),
+        driver=driver,
         calls=Path(options["calls"]) if options.get("calls") else None,
     )
+
+
+def _shown(driver: Driver) -> NnapiDevice:
+    return NnapiDevice(name=driver.name, type=driver.type, feature_level=driver.feature_level, version=driver.version)
 
 
 def _parse_level(text: str, where: str) -> int:
@@ -129,7 +139,7 @@ class AndroidHost:
             abis=("x86_64",),
             api_level=self._phone.api_level,
             nnapi=nnapi,
-            nnapi_devices=tuple(driver.name for driver in profile.devices) if nnapi else (),
+            nnapi_devices=tuple(map(_shown, profile.devices)) if self._phone.api_level >= DEVICES_API_LEVEL else (),
         )
 
     def run(self, spec: RunSpec) -> RunResult:
@@ -142,6 +152,10 @@ class AndroidHost:
             return without_measurement(spec, self.name, failure)
         result = self._local.run(msgspec.structs.replace(spec, library=library.path))
         return msgspec.structs.replace(result, device=self.name, marks=(*result.marks, Mark.NOT_A_PHONE))
+
+    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> Answer | Failure:
+        """What the fake NNAPI says to these questions, with the phone's driver profile."""
+        return self._local.inspect(asked, limit_seconds)
 
     def _library_of(self, spec: RunSpec) -> LibraryFacts:
         if spec.library is None:

@@ -4,12 +4,13 @@ import re
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from device_runner.errors import SpecError
+from device_runner.nnapi import TYPE_CODES, DriverType
 
 SOURCES = Path(__file__).parent / "nnapi"
 PROFILE_VERSION = 1
@@ -20,18 +21,6 @@ Word = Annotated[str, Meta(pattern=r"^[!#-\[\]-~]{1,63}$")]
 """Printable ASCII without blanks, quotes and backslashes: it goes into lines and JSON as it is."""
 Level = Annotated[int, Meta(ge=27, le=2_000_000_000)]
 Nanoseconds = Annotated[int, Meta(ge=0, le=600_000_000_000)]
-
-
-class DriverType(StrEnum):
-    """Kinds of NNAPI devices; the numbers are in `TYPE_CODES`."""
-
-    OTHER = "other"
-    CPU = "cpu"
-    GPU = "gpu"
-    ACCELERATOR = "accelerator"
-
-
-TYPE_CODES = {kind: code for code, kind in enumerate(DriverType, start=1)}
 
 
 class Stage(StrEnum):
@@ -78,8 +67,18 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A strict, unchanging value."""
 
 
+class Refusal(Struct, frozen=True, kw_only=True):
+    """An operation that is refused when the types of its operands (scalars too) are exactly these."""
+
+    operation: str
+    operand_types: tuple[str, ...]
+
+
 class Driver(Struct, frozen=True, kw_only=True):
-    """One NNAPI device. `operations` and `operand_types` None accept all that its feature level has."""
+    """One NNAPI device. `operations` and `operand_types` None accept all that its feature level has.
+
+    `refuses` has what it does not take although both lists have it.
+    """
 
     name: Word
     type: DriverType = DriverType.ACCELERATOR
@@ -87,6 +86,7 @@ class Driver(Struct, frozen=True, kw_only=True):
     version: Word = "1"
     operations: tuple[str, ...] | None = None
     operand_types: tuple[str, ...] | None = None
+    refuses: Annotated[tuple[Refusal, ...], Meta(max_length=256)] = ()
 
 
 class Fault(Struct, frozen=True, kw_only=True):
@@ -100,13 +100,18 @@ class Fault(Struct, frozen=True, kw_only=True):
 
 
 class DriverProfile(Struct, frozen=True, kw_only=True):
-    """A phone's NNAPI. `feature_level` is the runtime's and counts from API level 31 on (31, or 1000006 and more)."""
+    """A phone's NNAPI. `feature_level` is the runtime's and counts from API level 31 on (31, or 1000006 and more).
+
+    `api_level` is the phone's, for a device that is given none; `phone` says for people which one was asked.
+    """
 
     devices: Annotated[tuple[Driver, ...], Meta(max_length=16)]
     feature_level: Level = 31
     delays_ns: dict[Stage, Nanoseconds] = {}
     faults: Annotated[tuple[Fault, ...], Meta(max_length=32)] = ()
     version: int = PROFILE_VERSION
+    api_level: Annotated[int, Meta(ge=21, le=99)] | None = None
+    phone: str = ""
 
 
 def default_profile(api_level: int) -> DriverProfile:
@@ -139,6 +144,7 @@ def encode_profile(profile: DriverProfile, api_level: int) -> str:
         lines.append(f"device {driver.name} {TYPE_CODES[driver.type]} {driver.feature_level} {driver.version}")
         lines += _codes("operation", driver.operations, operation_codes())
         lines += _codes("type", driver.operand_types, operand_type_codes())
+        lines += [_refusal(refusal) for refusal in driver.refuses]
     lines += [f"delay {stage} {delay}" for stage, delay in profile.delays_ns.items()]
     lines += [
         f"fault {fault.stage} {fault.kind} {RESULT_CODES[fault.result]} {fault.first} {fault.count}"
@@ -152,26 +158,45 @@ NO_CODE = 255
 
 
 def _codes(word: str, names: tuple[str, ...] | None, codes: dict[str, int]) -> list[str]:
-    unknown = sorted(set(names or ()) - set(codes))
-    if unknown:
-        raise ValueError(f"no {word} is called {', '.join(unknown)}; there are {', '.join(sorted(codes))}")
     if names is None:
         return []
-    return [f"{word} {codes[name]}" for name in names] or [f"{word} {NO_CODE}"]
+    return [f"{word} {code}" for code in _known(word, names, codes)] or [f"{word} {NO_CODE}"]
 
 
-@lru_cache(maxsize=1)
+def _refusal(refusal: Refusal) -> str:
+    operation = _known("operation", (refusal.operation,), operation_codes())
+    types = _known("type", refusal.operand_types, operand_type_codes())
+    return " ".join(map(str, ("refuse", *operation, *types)))
+
+
+def _known(word: str, names: tuple[str, ...], codes: dict[str, int]) -> list[int]:
+    unknown = sorted(set(names) - set(codes))
+    if unknown:
+        raise ValueError(f"no {word} is called {', '.join(unknown)}; there are {', '.join(sorted(codes))}")
+    return [codes[name] for name in names]
+
+
+class Definition(NamedTuple):
+    """NNAPI's number of an operation or an operand type, and the feature level that it came with."""
+
+    code: int
+    level: int
+
+
+@lru_cache(maxsize=2)
+def definitions(file: str) -> dict[str, Definition]:
+    """What a table of the fake driver (operations.def, types.def) defines, by name and in its order."""
+    rows = re.findall(
+        r"^[A-Z]+\((\d+), (\w+),(?: \w+,)*? (\d\d)[,)]", (SOURCES / file).read_text("utf-8"), re.MULTILINE
+    )
+    return {name: Definition(int(code), int(level)) for code, name, level in rows}
+
+
 def operation_codes() -> dict[str, int]:
     """Names of the operations that the fake computes, and their NNAPI codes."""
-    return _definitions("operations.def", "OPERATION")
+    return {name: definition.code for name, definition in definitions("operations.def").items()}
 
 
-@lru_cache(maxsize=1)
 def operand_type_codes() -> dict[str, int]:
     """Names of operand types, and their NNAPI codes."""
-    return _definitions("types.def", "TYPE")
-
-
-def _definitions(name: str, macro: str) -> dict[str, int]:
-    text = (SOURCES / name).read_text("utf-8")
-    return {name: int(code) for code, name in re.findall(rf"^{macro}\((\d+), (\w+),", text, re.MULTILINE)}
+    return {name: definition.code for name, definition in definitions("types.def").items()}

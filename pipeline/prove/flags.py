@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from device_runner.android_host.calls import Summary
-from device_runner.android_host.device import NNAPI_API_LEVEL
+from device_runner.nnapi import NNAPI_API_LEVEL
 from device_runner.options import NNAPI_DEVICES_API_LEVEL
 from device_runner.spec import NnapiFlag
 from pipeline.finding import Severity

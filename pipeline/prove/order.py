@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from device_runner.android_host.device import DEFAULT_API_LEVEL, NNAPI_API_LEVEL
+from device_runner.android_host.device import DEFAULT_API_LEVEL
 from device_runner.android_host.profile import DriverProfile
+from device_runner.nnapi import NNAPI_API_LEVEL
 from device_runner.spec import RunOptions
 from pipeline.errors import ConfigError
 from pipeline.release.manifest import Content, Shipped
@@ -59,9 +60,10 @@ def wanted_targets(content: Content, order: ProofOrder) -> tuple[list[Shipped], 
     asked = [shipped for shipped in content.ships if not order.targets or shipped.target in order.targets]
     wanted = [shipped for shipped in asked if shipped.platform == ANDROID]
     if not wanted:
+        named = ", ".join(f"{shipped.target} ({shipped.platform})" for shipped in asked)
         raise ConfigError(
-            "the bundle ships nothing to Android",
-            why=f"its targets are {', '.join(known) or 'none'}",
+            "there is nothing for Android to prove",
+            why=f"of the bundle's targets these were asked for: {named or 'none'}",
             remedy="prove it on a device of that platform (`ort-mobile run --device ...`)",
         )
     return wanted, list(dict.fromkeys(shipped.target for shipped in asked if shipped.platform != ANDROID))

@@ -28,6 +28,13 @@ def _battery(facts: DeviceFacts) -> str:
     return "" if facts.battery_percent is None else f"{facts.battery_percent} %{charging}"
 
 
+def _nnapi(facts: DeviceFacts) -> str:
+    """NNAPI's devices with kind and feature level; nothing where no probe has looked, and on other systems."""
+    named = [f"{device.name} ({device.type}, level {device.feature_level})" for device in facts.nnapi_devices]
+    known = {True: "yes", False: "none", None: ""}[facts.nnapi] if facts.platform == "android" else ""
+    return ", ".join(named) or known
+
+
 def _state(facts: DeviceFacts) -> str:
     if facts.readiness is not Readiness.READY:
         return facts.advice or facts.readiness.value
@@ -49,6 +56,7 @@ COLUMNS: tuple[tuple[str, Callable[[DeviceFacts], str]], ...] = (
     ("system", _system),
     ("memory", _memory),
     ("battery", _battery),
+    ("NNAPI", _nnapi),
     ("state", _state),
 )
 

@@ -83,25 +83,28 @@ class FakeModel:
     def constant(self, array: NDArray[Any], scale: float = 0.0, zero_point: int = 0) -> int:
         array = np.ascontiguousarray(array)
         index = self.operand(KINDS[array.dtype.type], array.shape, scale, zero_point)
-        self._value(index, array)
+        self.set_value(index, array)
         return index
 
     def per_channel(self, array: NDArray[Any], scales: NDArray[Any], dimension: int) -> int:
         index = self.constant(array)
+        self.set_channels(index, scales, dimension)
+        return index
+
+    def set_channels(self, index: int, scales: NDArray[Any], dimension: int) -> None:
         held = scales.astype(np.float32)
         pointer = held.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
         params = ChannelScales(dimension, len(held), pointer)
         name = "Model_setOperandSymmPerChannelQuantParams"
         self.codes.append(self.call(name, self.handle, index, ctypes.byref(params)))
-        return index
 
     def scalar(self, value: float | bool, kind: str = "INT32") -> int:
         index = self.operand(kind)
         dtype = {"INT32": np.int32, "FLOAT32": np.float32, "BOOL": np.bool_}[kind]
-        self._value(index, np.array(value, dtype))
+        self.set_value(index, np.array(value, dtype))
         return index
 
-    def _value(self, index: int, array: NDArray[Any]) -> None:
+    def set_value(self, index: int, array: NDArray[Any]) -> None:
         self.kept.append(array)
         pointer = ctypes.c_void_p(array.ctypes.data)
         code = self.call("Model_setOperandValue", self.handle, index, pointer, ctypes.c_size_t(array.nbytes))

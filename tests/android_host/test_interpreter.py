@@ -280,5 +280,5 @@ def test_wrong_models_are_refused() -> None:
         assert model.call("Model_addOperation", model.handle, 5000, 0, None, 0, None) == BAD
         model.scalar(3)
         short = np.zeros(1, np.float32)
-        model._value(x, short)
+        model.set_value(x, short)
         assert model.codes[-1] == BAD

@@ -8,7 +8,6 @@ import pytest
 from device_runner.android_host.profile import (
     Driver,
     DriverProfile,
-    DriverType,
     Fault,
     FaultKind,
     Stage,
@@ -19,6 +18,7 @@ from device_runner.android_host.profile import (
     read_profile,
 )
 from device_runner.errors import SpecError
+from device_runner.nnapi import DriverType
 
 
 def test_lines_say_what_the_values_say() -> None:

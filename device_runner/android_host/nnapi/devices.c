@@ -52,10 +52,14 @@ static bool type_accepted(const struct device *device, const struct operand *ope
 bool device_accepts(const struct device *device, const struct model *model, const struct operation *operation) {
     if (operation->kind->level > device->level) return false;
     if (device->operations_limited && !device->operations[operation->kind->code]) return false;
-    for (uint32_t i = 0; i < operation->input_count; i++)
-        if (!type_accepted(device, model->operands[operation->inputs[i]])) return false;
-    for (uint32_t i = 0; i < operation->output_count; i++)
-        if (!type_accepted(device, model->operands[operation->outputs[i]])) return false;
+    uint32_t types = 0;
+    for (uint32_t i = 0; i < operation->input_count + operation->output_count; i++) {
+        const struct operand *operand = model->operands[operation->inputs[i]]; /* outputs lie behind */
+        if (!type_accepted(device, operand)) return false;
+        types |= UINT32_C(1) << operand->kind->code;
+    }
+    for (size_t i = 0; i < device->refusal_count; i++)
+        if (device->refusals[i].operation == operation->kind->code && device->refusals[i].types == types) return false;
     return true;
 }
 

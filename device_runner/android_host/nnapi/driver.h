@@ -9,7 +9,7 @@
 
 #define API __attribute__((visibility("default")))
 
-enum limits { DEVICES_MAX = 16, CODES_MAX = 256, FAULTS_MAX = 32, RANK_MAX = 8, COPIED_BYTES = 128 };
+enum limits { DEVICES_MAX = 16, CODES_MAX = 256, FAULTS_MAX = 32, REFUSALS_MAX = 256, RANK_MAX = 8, COPIED_BYTES = 128 };
 
 /* What an operation code means. */
 struct call;
@@ -30,6 +30,12 @@ struct type_kind {
 };
 const struct type_kind *find_type(int32_t code); /* NULL for a type that no one emits */
 
+/* An operation with operands of exactly these types, a bit for each code. */
+struct refusal {
+    int32_t operation;
+    uint32_t types;
+};
+
 /* A device of the profile. An empty set of codes accepts all. */
 struct device {
     char name[64], version[64];
@@ -37,6 +43,8 @@ struct device {
     int64_t level;
     bool operations_limited, types_limited;
     bool operations[CODES_MAX], types[CODES_MAX];
+    size_t refusal_count;
+    struct refusal refusals[REFUSALS_MAX];
 };
 
 enum stage { STAGE_MODEL, STAGE_COMPILE, STAGE_RUN, STAGE_WAIT, STAGE_COUNT };

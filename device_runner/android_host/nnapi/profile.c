@@ -4,6 +4,7 @@
  *   level LEVEL
  *   device NAME TYPE LEVEL VERSION         then for that device:
  *   operation CODE                         type CODE
+ *   refuse OPERATION TYPE ...              that operation, where its operands have exactly these types
  *   delay STAGE NANOSECONDS                fault STAGE KIND CODE FIRST COUNT
  */
 #define _GNU_SOURCE
@@ -49,6 +50,20 @@ static bool add_code(struct profile *to, const char *word, unsigned code) {
     return true;
 }
 
+static bool add_refusal(struct profile *to, const char *line) {
+    struct device *device = to->device_count ? &to->devices[to->device_count - 1] : NULL;
+    if (!device || device->refusal_count == REFUSALS_MAX) return false;
+    struct refusal *refusal = &device->refusals[device->refusal_count++];
+    char *at = NULL;
+    refusal->operation = (int32_t)strtol(line + strlen("refuse"), &at, 10);
+    for (char *end = at; *at; at = end) {
+        unsigned long code = strtoul(at, &end, 10);
+        if (end == at) break;
+        if (code < 32) refusal->types |= UINT32_C(1) << code;
+    }
+    return true;
+}
+
 static bool add_fault(struct profile *to, const char *line) {
     char stage[16], kind[16];
     struct fault *fault = &to->faults[to->fault_count];
@@ -78,6 +93,7 @@ static bool add_line(struct profile *to, const char *line) {
     if (!strcmp(word, "device")) return add_device(to, line);
     if (!strcmp(word, "fault")) return add_fault(to, line);
     if (!strcmp(word, "delay")) return add_delay(to, line);
+    if (!strcmp(word, "refuse")) return add_refusal(to, line);
     if (!strcmp(word, "level")) return sscanf(line, "level %ld", &to->level) == 1;
     if (strcmp(word, "operation") && strcmp(word, "type")) return false;
     return sscanf(line, "%*s %u", &code) == 1 && add_code(to, word, code);

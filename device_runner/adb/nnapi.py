@@ -1,0 +1,84 @@
+"""NNAPI of a device as the probe on it tells, asked once a boot: the answer stays beside what was pushed."""
+
+import contextlib
+
+import msgspec
+
+from device_runner.adb.link import Link, LinkError
+from device_runner.adb.quote import script
+from device_runner.device import DeviceFacts
+from device_runner.nnapi import NNAPI_API_LEVEL, TYPES, DriverType, NnapiDevice
+from device_runner.probe.protocol import Answer, ToldNnapi, decode_answer, encode_inspection
+from device_runner.result import Status
+
+SECTIONS = {
+    "nnapi": 'cat "$root/nnapi-$(cat /proc/sys/kernel/random/boot_id)"',
+    "probe": 'ls -t "$root"/store/*.probe',
+}
+"""What to ask a device together with its other facts: the answer of this boot, and probes that lie there."""
+
+SUFFIX = ".probe"
+"""Of the probe's name on the device, by which it is found again."""
+
+ASK_SECONDS = 10.0
+"""A driver that takes longer to name its devices is ended, and its devices stay unknown."""
+
+ASK = """
+request=$1/.inspect-$$
+head -c "$2" > "$request" || exit 91
+"$3" "$request"
+rm -f "$request"
+"""
+"""Root, bytes of the request on standard input, probe."""
+
+NOTE = """
+boot=$(cat /proc/sys/kernel/random/boot_id) && rm -f "$1"/nnapi-* || exit 1
+printf %s "$2" > "$1/.nnapi-$$" && mv -f "$1/.nnapi-$$" "$1/nnapi-$boot"
+"""
+"""Root and answer. An answer of an earlier boot is of other drivers, perhaps."""
+
+
+def add_nnapi(link: Link, facts: DeviceFacts, said: dict[str, str], root: str) -> DeviceFacts:
+    """Facts with NNAPI in them: as noted since the device started, else as a probe on it says; unknown without one."""
+    if facts.platform != "android" or facts.api_level < NNAPI_API_LEVEL:
+        return msgspec.structs.replace(facts, nnapi=False)
+    told = _noted(said.get("nnapi", ""))
+    probe = next(iter(said.get("probe", "").splitlines()), "")
+    if told is None and probe.startswith(f"{root}/store/"):
+        told = _ask(link, root, probe)
+    return msgspec.structs.replace(facts, nnapi=told.found, nnapi_devices=named(told)) if told else facts
+
+
+def named(told: ToldNnapi) -> tuple[NnapiDevice, ...]:
+    """The devices as facts; kinds that are not known count as other."""
+    return tuple(
+        NnapiDevice(
+            name=_line(device.name),
+            type=TYPES.get(device.type, DriverType.OTHER),
+            feature_level=device.level,
+            version=_line(device.version),
+        )
+        for device in told.devices
+    )
+
+
+def _line(text: str) -> str:
+    return "".join(char for char in text if char.isprintable())[:200]
+
+
+def _noted(text: str) -> ToldNnapi | None:
+    with contextlib.suppress(msgspec.DecodeError):
+        return msgspec.json.decode(text.encode("utf-8", "replace"), type=ToldNnapi)
+    return None
+
+
+def _ask(link: Link, root: str, probe: str) -> ToldNnapi | None:
+    """The probe's answer, noted on the device; None when it gives none. A driver's crash ends a child of the probe."""
+    request = encode_inspection(limit_seconds=ASK_SECONDS, watch_stdin=True)
+    with contextlib.suppress(LinkError):
+        output = link.shell(script(ASK, root, str(len(request)), probe), stdin=request, seconds=ASK_SECONDS + 5.0)
+        answer = decode_answer(output.stdout)
+        if isinstance(answer, Answer) and answer.status is Status.OK:
+            link.shell(script(NOTE, root, msgspec.json.encode(answer.nnapi).decode()))
+            return answer.nnapi
+    return None
