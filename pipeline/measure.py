@@ -36,6 +36,9 @@ TRIED_AGAIN = (FailureKind.LOST_DEVICE, FailureKind.GARBAGE, FailureKind.DEVICE_
 OF_THE_DEVICE = (*TRIED_AGAIN, FailureKind.NO_SPACE)
 """Failures for which a device is left alone when it has nothing else for several runs."""
 
+QUARANTINE_SECONDS = (10.0, 30.0, 60.0)
+"""How long a device that fails is left in peace, time after time, until it is left for good: phones start in 60 s."""
+
 GIVE_UP_AFTER = 3
 """Runs in a row, each tried again where that helps, that fail for the device's sake until it is left alone."""
 
@@ -56,6 +59,7 @@ class Plan:
     """Lane id to what is expected of it."""
     conditions: ConditionsConfig = field(default_factory=ConditionsConfig)
     pauses_seconds: Sequence[float] = PAUSES_SECONDS
+    quarantine_seconds: Sequence[float] = QUARANTINE_SECONDS
     profiles: Path = Path("profiles")
     """The folder for traces of profile runs."""
 
@@ -63,6 +67,17 @@ class Plan:
     def rounds(self) -> int:
         """Timed rounds, and one more where runs are profiled: its times are compared with nothing."""
         return self.measure.rounds + self.measure.profile
+
+    def spec(self, lane: Lane, number: int) -> RunSpec:
+        """What a lane runs in a round; its outputs are not kept."""
+        return spec_of(
+            lane,
+            number,
+            model_file=str(self.artifacts / lane.artifact.file),
+            library=self.libraries.get(lane.device),
+            inputs=self.inputs[lane.artifact.model],
+            measure=self.measure,
+        )
 
     def is_profiled(self, number: int) -> bool:
         """Whether this round is the one with the profiler on."""
@@ -103,6 +118,10 @@ def measure(
             stop.set()
 
 
+def _with_outputs(spec: RunSpec, folder: str) -> RunSpec:
+    return msgspec.structs.replace(spec, outputs_folder=folder)
+
+
 class _Stored:
     """What is stored of a campaign when it starts or goes on: runs that are done, lanes that cannot work."""
 
@@ -125,20 +144,36 @@ class _Worker:
         self.progress = progress
         self.stop = stop
         self.lanes = [lane for lane in plan.lanes if lane.device == device.name]
-        self.finished = stored.finished
+        self.finished = set(stored.finished)
         self.given_up = set(stored.given_up)
         self.failures_in_a_row = 0
+        self.may_come_back = False
+        self.quarantines = iter(plan.quarantine_seconds)
 
     def run(self) -> Left | None:
         try:
-            return self._rounds()
+            if isinstance(self.device, Conditioned):
+                arrange(self.device, self.plan.conditions)
+            return self._until_left()
         except BaseException:
             self.stop.set()
             raise
 
+    def _until_left(self) -> Left | None:
+        while (left := self._rounds()) and self._quarantined(left.reason):
+            pass
+        return left
+
+    def _quarantined(self, reason: str) -> bool:
+        """Leave the device in peace for a while; whether it is to be tried again then."""
+        seconds = next(self.quarantines, None) if self.may_come_back else None
+        if seconds is None or self.stop.is_set():
+            return False
+        log.warning("%s: in quarantine for %g s: %s", self.device.name, seconds, reason)
+        self.failures_in_a_row, self.may_come_back = 0, False
+        return not self.stop.wait(seconds)
+
     def _rounds(self) -> Left | None:
-        if isinstance(self.device, Conditioned):
-            arrange(self.device, self.plan.conditions)
         for number in range(self.plan.rounds):
             for lane in order_of_round(self.lanes, number):
                 if lane_id(lane) in self.given_up or (spec_id(lane, number), number) in self.finished:
@@ -158,13 +193,14 @@ class _Worker:
         """Run one spec and store what it gave; the reason when the device must be left alone, else ""."""
         self.progress(self.device.name, lane, number)
         with tempfile.TemporaryDirectory(dir=self.work, prefix="run.") as folder:
-            spec = self._spec(lane, number, folder)
+            spec = self.plan.spec(lane, number)
+            spec = with_profiler(spec, folder) if self.plan.is_profiled(number) else _with_outputs(spec, folder)
             result = self._tried(spec)
             checks = self.plan.judge(lane, result) if result.status is Status.OK else ()
             if spec.profile:
                 result = with_profile(result, self.plan.profiles / f"{safe_name(lane.key)}.json")
         self.store.add_run(self._record(lane, number, spec, result, checks))
-        return self._learn(lane, result)
+        return self._learn(lane, number, result)
 
     def _tried(self, spec: RunSpec) -> RunResult:
         """The result of the first try that the way to the device did not spoil, else of the last."""
@@ -175,19 +211,6 @@ class _Worker:
             log.info("%s: again after %s: %s", self.device.name, result.failure.kind.value, result.failure.message)
             result = self.device.run(spec)
         return result
-
-    def _spec(self, lane: Lane, number: int, folder: str) -> RunSpec:
-        spec = spec_of(
-            lane,
-            number,
-            model_file=str(self.plan.artifacts / lane.artifact.file),
-            library=self.plan.libraries.get(lane.device),
-            inputs=self.plan.inputs[lane.artifact.model],
-            measure=self.plan.measure,
-        )
-        if self.plan.is_profiled(number):
-            return with_profiler(spec, folder)
-        return msgspec.structs.replace(spec, outputs_folder=folder)
 
     def _record(
         self, lane: Lane, number: int, spec: RunSpec, result: RunResult, checks: tuple[OutputCheck, ...]
@@ -203,16 +226,20 @@ class _Worker:
             prediction=self.plan.predictions.get(lane_id(lane)),
         )
 
-    def _learn(self, lane: Lane, result: RunResult) -> str:
+    def _learn(self, lane: Lane, number: int, result: RunResult) -> str:
         """A lane that cannot work is not tried in later rounds; a device that fails again and again is left alone."""
         failure = result.failure
+        if failure is None or failure.kind not in REPEATED:
+            self.finished.add((spec_id(lane, number), number))
         if failure and failure.kind not in REPEATED:
             self.given_up.add(lane_id(lane))
         if failure is None or failure.kind not in OF_THE_DEVICE:
             self.failures_in_a_row = 0
+            self.quarantines = iter(self.plan.quarantine_seconds)
             return ""
         self.failures_in_a_row += 1
         log.warning("%s: %s: %s", self.device.name, failure.kind.value, failure.message)
         if failure.kind is FailureKind.LOST_DEVICE or self.failures_in_a_row >= GIVE_UP_AFTER:
+            self.may_come_back = failure.kind in TRIED_AGAIN
             return failure.message or failure.kind.value
         return ""

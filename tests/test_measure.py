@@ -1,6 +1,7 @@
 """Campaigns on devices that fail, and in processes that are killed: nothing lost, doubled or mixed up, and an end."""
 
 import contextlib
+import dataclasses
 import multiprocessing
 import random
 import time
@@ -68,6 +69,29 @@ def test_a_device_that_keeps_failing_is_left_alone(tmp_path: Path) -> None:
         (left,) = measure(plan, {"full": device}, store, tmp_path)
     assert left.reason == "as told"
     assert len((tmp_path / "journal").read_text().splitlines()) == GIVE_UP_AFTER
+
+
+def test_a_lost_device_that_comes_back_from_quarantine_finishes(tmp_path: Path) -> None:
+    """Each time it answers again, it has the whole patience once more."""
+    plan = dataclasses.replace(plan_of(lanes_of(NAMES, 2), ROUNDS), quarantine_seconds=(0.0, 0.0))
+    tries = 1 + len(plan.pauses_seconds)
+    away = iter([None, *[FailureKind.LOST_DEVICE] * (2 * tries + 1), None, *[FailureKind.LOST_DEVICE] * 2 * tries])
+    devices = {name: ToldDevice(name) for name in NAMES}
+    devices["two"] = ToldDevice("two", lambda _: next(away, None))
+    with opened(tmp_path) as store:
+        assert measure(plan, devices, store, tmp_path) == []
+        assert store.finished(CAMPAIGN.id) == wanted(plan)
+        assert not [run for run in store.runs(CAMPAIGN.id) if run.result.failure]
+
+
+def test_a_device_that_stays_away_is_left_after_its_quarantines(tmp_path: Path) -> None:
+    plan = dataclasses.replace(plan_of(lanes_of(["one"], 2), ROUNDS), quarantine_seconds=(0.0, 0.0))
+    device = ToldDevice("one", lambda _: FailureKind.LOST_DEVICE, journal=tmp_path / "journal")
+    with opened(tmp_path) as store:
+        (left,) = measure(plan, {"one": device}, store, tmp_path)
+        assert len(store.runs(CAMPAIGN.id)) == 1
+    assert left.reason == "as told"
+    assert len((tmp_path / "journal").read_text().splitlines()) == 3 * (1 + len(plan.pauses_seconds))
 
 
 def test_lanes_that_crash_cost_no_other_lane(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def plan_of(lanes: list[Lane], rounds: int, conditions: ConditionsConfig = DEFAU
         libraries={},
         judge=lambda *_: (),
         pauses_seconds=(0.0, 0.0),
+        quarantine_seconds=(),
     )
 
 

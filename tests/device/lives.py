@@ -136,6 +136,7 @@ def plan_of(ground: Ground, lanes: Sequence[Lane]) -> Plan:
         libraries={},
         judge=Judge(ground),
         pauses_seconds=ground.wait_seconds,
+        quarantine_seconds=(0.5,),
     )
 
 
