@@ -1,5 +1,6 @@
 """Which part of some run options is to blame for a failure, and a list of what is known to fail on which devices."""
 
+import fcntl
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -71,22 +72,29 @@ def class_of(facts: DeviceFacts) -> DeviceClass:
 
 
 class Denied(Struct, frozen=True, kw_only=True):
-    """Options that fail on a class of devices with a release, and what was seen."""
+    """Options that fail on a class of devices with a release, and what was seen.
+
+    `model_sha256` is of the only model that is meant; None means every one.
+    """
 
     devices: DeviceClass
     options: RunOptions
+    model_sha256: str | None = None
     ort_version: str
     kind: FailureKind
     message: str
     seen_at: str
 
 
-def denial(facts: DeviceFacts, options: RunOptions, entries: Iterable[Denied]) -> Failure | None:
+def denial(
+    facts: DeviceFacts, options: RunOptions, entries: Iterable[Denied], model_sha256: str = ""
+) -> Failure | None:
     """Why these options are not to be tried on that device: an entry all of whose parts they have. None to go on."""
     own = set(_values(options))
     for entry in entries:
         same = entry.devices == class_of(facts) and entry.options.provider == options.provider
-        if same and set(_values(entry.options)) <= own:
+        meant = entry.model_sha256 in (None, model_sha256)
+        if same and meant and set(_values(entry.options)) <= own:
             return Failure(
                 kind=FailureKind.DENIED,
                 message=f"{entry.kind.value} on {entry.devices.chip}, API level {entry.devices.api_level},"
@@ -119,11 +127,19 @@ def read_denied(path: Path) -> list[Denied]:
 
 
 def add_denied(path: Path, entry: Denied) -> list[Denied]:
-    """The list with one more entry (an equal one replaced), written in one step; raises RunnerError, OSError."""
-    kept = [one for one in read_denied(path) if (one.devices, one.options) != (entry.devices, entry.options)]
-    entries = [*kept, entry]
-    part = path.with_name(path.name + ".part")
+    """The list with one more entry (an equal one replaced), written in one step; raises RunnerError, OSError.
+
+    Two processes that add at once take turns.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(entries), indent=1) + b"\n")
-    part.replace(path)
+    with path.with_name(path.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        entries = [one for one in read_denied(path) if _subject(one) != _subject(entry)] + [entry]
+        part = path.with_name(path.name + ".part")
+        part.write_bytes(msgspec.json.format(msgspec.json.encode(entries), indent=1) + b"\n")
+        part.replace(path)
     return entries
+
+
+def _subject(entry: Denied) -> tuple[DeviceClass, RunOptions, str | None]:
+    return entry.devices, entry.options, entry.model_sha256

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.blame import Denied, add_denied, class_of, denial, read_denied, smallest_failing
+from device_runner.blame import Denied, add_denied, class_of, denial, parts, read_denied, smallest_failing
 from device_runner.device import Device, DeviceFacts
 from device_runner.options import impossible_here
 from device_runner.probe.build import cache_folder
@@ -21,9 +21,11 @@ def deny_list() -> Path:
     return cache_folder() / "denied.json"
 
 
-def denied_here(options: RunOptions, facts: DeviceFacts, entries: Sequence[Denied]) -> Failure | None:
-    """Why options are not to be run on a device: impossible there, or known to crash it. None to go on."""
-    return impossible_here(options, facts) or denial(facts, options, entries)
+def denied_here(
+    options: RunOptions, facts: DeviceFacts, entries: Sequence[Denied], model_sha256: str
+) -> Failure | None:
+    """Why a model is not to be run so on a device: impossible there, or known to crash it. None to go on."""
+    return impossible_here(options, facts) or denial(facts, options, entries, model_sha256)
 
 
 def known_denied() -> list[Denied]:
@@ -34,7 +36,8 @@ def known_denied() -> list[Denied]:
 def blame(device: Device, facts: DeviceFacts, spec: RunSpec, crashed: RunResult) -> Denied | None:
     """The smallest part of a crashed run's options that crashes, entered in the deny list.
 
-    None where the crash does not come again, or comes without any option: then none of them is to blame.
+    Where the provider crashes with no option at all, it is denied for this model alone. None where the crash does not
+    come again, or comes on the CPU without any option: then it is the model's or the library's.
     """
     last = crashed
 
@@ -55,6 +58,7 @@ def blame(device: Device, facts: DeviceFacts, spec: RunSpec, crashed: RunResult)
         log.warning("%s: it crashes with no options at all: nothing is entered in the deny list", device.name)
         return None
     entry = Denied(
+        model_sha256=None if parts(smallest) else spec.model_sha256,
         devices=class_of(facts),
         options=smallest,
         ort_version=last.ort_version,

@@ -26,6 +26,12 @@ class Lane:
     options: RunOptions
 
     @property
+    def run_options(self) -> RunOptions:
+        """What is really run with: the artifact's own session options, and those asked for before them."""
+        session_config = self.artifact.session_options | self.options.session_config
+        return msgspec.structs.replace(self.options, session_config=session_config)
+
+    @property
     def run_name(self) -> str:
         """`VARIANT/PROVIDER…`, as baselines in configs and tables name it."""
         return f"{self.artifact.variant.name}/{options_name(self.options)}"
@@ -67,7 +73,7 @@ def plan_lanes(
     skipped: list[SkippedLane] = []
     for facts in devices:
         for lane in _wanted(runs, artifacts, facts.name):
-            failure = denied_here(lane.options, facts, denied)
+            failure = denied_here(lane.run_options, facts, denied, lane.artifact.sha256)
             reason = failure.message if failure else _unreplayable(lane)
             if reason:
                 skipped.append(SkippedLane(lane=lane, reason=reason))
@@ -132,15 +138,12 @@ def spec_of(
     lane: Lane, number: int, *, model_file: str, library: str | None, inputs: Inputs, measure: MeasureConfig
 ) -> RunSpec:
     """The RunSpec of one lane in one round; the artifact's own session options come with it."""
-    options = msgspec.structs.replace(
-        lane.options, session_config=lane.artifact.session_options | lane.options.session_config
-    )
     return RunSpec(
         id=spec_id(lane, number),
         model=model_file,
         model_sha256=lane.artifact.sha256,
         library=library,
-        options=options,
+        options=lane.run_options,
         inputs=inputs.tensors,
         labelled=inputs.labelled,
         dimensions=inputs.dimensions,

@@ -95,7 +95,7 @@ def _lanes(order: PerfOrder, device: Device, facts: DeviceFacts) -> tuple[list[P
     for file in order.files:
         name = _name(file, order.files)
         for options in order.options:
-            failure = denied_here(options, facts, entries)
+            failure = denied_here(options, facts, entries, sha256(file))
             reason = failure.message if failure else _without_effect(file, options)
             if reason:
                 skipped.append(Skipped(reason=reason, device=device.name, variant=name, run=options_name(options)))

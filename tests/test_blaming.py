@@ -96,3 +96,62 @@ def test_a_crash_that_does_not_come_again_denies_nothing(tmp_path: Path, monkeyp
     perf("--blame")
     assert not (tmp_path / "denied.json").exists()
     assert known_denied() == list[Denied]()
+
+
+CONFIG = f"""
+name = "blamed"
+devices = ["told:x"]
+[[models]]
+path = "{EXAMPLE}"
+[variants]
+levels = ["basic"]
+styles = ["fixed"]
+[[runs]]
+variants = ["*"]
+threads = [0, 2]
+session_config = {{ "session.a" = "1", "session.b" = ["0", "1"] }}
+[measure]
+rounds = 2
+"""
+
+
+def campaign(folder: Path, *more: str) -> tuple[int, str]:
+    from pipeline.cli.run import run as command
+
+    (folder / "blamed.toml").write_text(CONFIG)
+    arguments = [str(folder / "blamed.toml"), "--output", str(folder / "out"), *more]
+    ended = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    return ended.exit_code, ended.output
+
+
+def crash_on_b(spec: RunSpec) -> FailureKind | None:
+    return FailureKind.CRASH if spec.options.session_config.get("session.b") == "1" else None
+
+
+def test_a_campaign_blames_on_request_also_after_the_fact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_tell", crash_on_b)
+    assert "denied" not in campaign(tmp_path)[1]
+    assert known_denied() == list[Denied]()
+
+    said = campaign(tmp_path, "--resume", "--blame")[1]
+    assert said.count("denied from now on: cpu+session.b=1 on Chip 9 (") == 1
+    (entry,) = known_denied()
+    assert (entry.options.session_config, entry.model_sha256) == ({"session.b": "1"}, None)
+
+    said = " ".join(campaign(tmp_path, "--blame")[1].split())
+    assert "told:x / mnist / basic-fixed / cpu+session.a=1+session.b=1" in said
+    assert "told:x / mnist / basic-fixed / cpu+threads=2+session.a=1+session.b=1" in said
+    assert "crash on Chip 9, API level 30" in said
+    assert len(known_denied()) == 1
+
+
+def test_a_provider_that_crashes_alone_is_denied_for_that_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_tell", lambda _: FailureKind.CRASH)
+    perf("--provider", "nnapi", "--blame")
+    (entry,) = known_denied()
+    assert entry.options == RunOptions(provider="nnapi")
+    artifact = lanes_of(["told:x"], 1)[0].artifact
+    same = msgspec.structs.replace(artifact, model="n", sha256=entry.model_sha256)
+    lanes, skipped = plan_lanes([RunConfig(provider="nnapi")], [artifact, same], [FACTS], known_denied())
+    assert [lane.artifact for lane in lanes] == [artifact]
+    assert [skip.lane.artifact for skip in skipped] == [same]

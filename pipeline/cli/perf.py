@@ -53,13 +53,12 @@ def perf(
     """
     from rich.console import Console
 
-    from pipeline.blaming import deny_list
+    from pipeline.cli.show import show_denied
     from pipeline.config import MeasureConfig
     from pipeline.perf import PerfOrder, exit_code, measure_files
     from pipeline.progress import progress_for
     from pipeline.report import terminal
     from pipeline.report.profile import show_profiles
-    from pipeline.run_options import options_name
 
     order = PerfOrder(
         files=files,
@@ -80,8 +79,5 @@ def perf(
         console = Console(highlight=False)
         terminal.show(measured.report, console)
         show_profiles(measured.profiled, console)
-    for entry in measured.denied:
-        click.echo(
-            f"denied from now on: {options_name(entry.options)} on {entry.devices.chip} ({deny_list()})", err=True
-        )
+    show_denied(measured.denied)
     ctx.exit(exit_code(measured.report))

@@ -13,6 +13,10 @@ import click
 @click.option("--library", help="libonnxruntime to run with, in place of the device's default.")
 @click.option("--convert-only", is_flag=True, help="Convert, check and bundle what is advised; measure nothing.")
 @click.option("--resume", is_flag=True, help="Go on with the last campaign of this config where it stopped.")
+@click.option(
+    "--blame", is_flag=True,
+    help="Where runs crash, find the smallest part of their options that does, and keep it in the deny list.",
+)  # fmt: skip
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -23,6 +27,7 @@ def run(
     library: str | None,
     convert_only: bool,
     resume: bool,
+    blame: bool,
 ) -> None:
     """Convert, check, measure, choose, bundle and report, as CONFIG says or for one --model.
 
@@ -37,7 +42,9 @@ def run(
     from pipeline.progress import progress_for
 
     settings = config_for_model(model) if model else read_config(Path(str(config)))
-    options = JobOptions(output=output, devices=devices, library=library, convert_only=convert_only, resume=resume)
+    options = JobOptions(
+        output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame
+    )
     result = run_job(settings, options, progress_for())
     from pipeline.cli.show import show_job
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from device_runner.blame import Denied
 from device_runner.device import DeviceFacts
 from device_runner.result import utc_now
 from pipeline.batch import scratch
@@ -17,6 +18,7 @@ from pipeline.conversion import config_texts
 from pipeline.errors import ConfigError, ExitCode
 from pipeline.files import make_folder, write_bytes, write_text
 from pipeline.job.assemble import Assembled, assemble
+from pipeline.job.blame import blame_crashes
 from pipeline.job.devices import Opened, opened
 from pipeline.job.judge import OutputJudge, inputs_of
 from pipeline.job.predict import Prediction, predict
@@ -53,6 +55,8 @@ class JobOptions:
     library: str | None = None
     convert_only: bool = False
     resume: bool = False
+    blame: bool = False
+    """Find the options that crash and keep them in the deny list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,7 @@ class JobResult:
     folder: Path
     content: Content | None
     left: tuple[Left, ...] = ()
+    denied: tuple[Denied, ...] = ()
 
     @property
     def exit_code(self) -> ExitCode:
@@ -94,12 +99,12 @@ def run_job(config: Config, options: JobOptions, progress: Progress) -> JobResul
         write_operator_configs(folder, [artifact for one in prepared for artifact in one.artifacts])
         with open_store(database_url(config, folder)) as store:
             job = _Job(config, options, prepared, folder, store)
-            campaign, left = job.enter_unmeasured() if options.convert_only else job.measure(work, progress)
-            assembled = assemble(store, campaign)
+            ended = job.enter_unmeasured() if options.convert_only else job.measure(work, progress)
+            assembled = assemble(store, ended.campaign)
         content = ship(assembled, folder, library=options.library, progress=progress)
         assembled = proven(assembled, folder)
         write_reports(assembled, folder)
-    return JobResult(assembled=assembled, folder=folder, content=content, left=tuple(left))
+    return JobResult(assembled=assembled, folder=folder, content=content, left=ended.left, denied=ended.denied)
 
 
 @contextlib.contextmanager
@@ -136,6 +141,15 @@ def write_reports(assembled: Assembled, folder: Path) -> None:
     write_text(folder / html.FILE_NAME, html.render(assembled.report))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """A campaign after its runs: devices that could not finish, and options newly denied."""
+
+    campaign: CampaignRecord
+    left: tuple[Left, ...] = ()
+    denied: tuple[Denied, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
     """A campaign of prepared models: enters it in the store and measures it."""
@@ -146,12 +160,12 @@ class _Job:
     folder: Path
     store: Store
 
-    def enter_unmeasured(self) -> tuple[CampaignRecord, list[Left]]:
+    def enter_unmeasured(self) -> _Ended:
         """Enter a campaign of which nothing is measured."""
-        return self._enter({}, [], []), []
+        return _Ended(campaign=self._enter({}, [], []))
 
-    def measure(self, work: Path, progress: Progress) -> tuple[CampaignRecord, list[Left]]:
-        """Open the devices, enter the plan, run what is not stored yet."""
+    def measure(self, work: Path, progress: Progress) -> _Ended:
+        """Open the devices, enter the plan, run what is not stored yet, and find what crashes where that is asked."""
         with opened(self.options.devices or self.config.devices) as field:
             measurable = [artifact for one in self.prepared if one.reference for artifact in one.artifacts]
             lanes, skipped = plan_lanes(self.config.runs, measurable, list(field.facts.values()), known_denied())
@@ -165,7 +179,9 @@ class _Job:
                     stage.done()
 
                 left = measure(plan, field.devices, self.store, work, tell)
-                return campaign, [*left, *_away(campaign, field)]
+            wanted = self.options.blame
+            denied = blame_crashes(plan, field.devices, field.facts, self.store, progress) if wanted else ()
+            return _Ended(campaign=campaign, left=(*left, *_away(campaign, field)), denied=denied)
 
     def _plan(self, campaign: str, lanes: Sequence[Lane], field: Opened, predictions: Mapping[str, Prediction]) -> Plan:
         references = {one.model.name: one.reference for one in self.prepared if one.reference}
