@@ -42,6 +42,7 @@ from device_runner.device import DeviceFacts, Readiness
 from device_runner.errors import MissingError, RunnerError
 from device_runner.failures import ERROR_KINDS, explain, failure_of
 from device_runner.files import keep_files, missing_input
+from device_runner.library_source import find_archive, is_archive, name_of, open_library
 from device_runner.local import GRACE_SECONDS, wheel_library
 from device_runner.options import impossible_here
 from device_runner.probe.build import HOST, build_probe
@@ -132,13 +133,17 @@ class Tools:
 def default_tools(facts: DeviceFacts) -> Tools:
     """Probe for a device's system and first ABI, and on Linux the wheel's library; raises RunnerError for none."""
     if facts.platform == "android":
-        abi = next((abi for abi in facts.abis if abi in ("arm64-v8a", "x86_64")), facts.abis[0])
-        return Tools(build_probe(abi), None)
+        return Tools(build_probe(_abi_of_tools(facts)), None)
     own = read_header(wheel_library()).abi
     if facts.abis[0] == own:
         return Tools(build_probe(HOST), wheel_library())
     target = {"arm64-v8a": "linux-aarch64"}.get(facts.abis[0], f"linux-{facts.abis[0]}")
     return Tools(build_probe(target), foreign_library(facts.abis[0]))
+
+
+def _abi_of_tools(facts: DeviceFacts) -> str:
+    """The ABI of probe and library: the device's best one of 64 bits, else its best."""
+    return next((abi for abi in facts.abis if abi in ("arm64-v8a", "x86_64")), facts.abis[0])
 
 
 def tombstone(crash_log: str, root: str) -> tuple[str, ...]:
@@ -247,7 +252,7 @@ class AdbDevice:
     def _run(self, spec: RunSpec) -> RunResult:
         facts = self._found_again() if self._lost else self._known_facts()
         tools = self._tools = self._tools or default_tools(facts)
-        library = Path(spec.library) if spec.library else tools.library
+        library = _given_library(spec.library, facts) if spec.library else tools.library
         failure = impossible_here(spec.options, facts) or missing_input(spec) or _wrong_library(library, facts)
         if failure or library is None:
             return without_measurement(spec, self.name, failure or _NO_LIBRARY)
@@ -384,6 +389,14 @@ _NO_LIBRARY = Failure(
     cause="Android has no libonnxruntime of its own",
     remedy="give the libonnxruntime.so of the device's ABI from the app's AAR",
 )
+
+
+def _given_library(text: str, facts: DeviceFacts) -> Path:
+    """The file of a library, which may be given by name or in an archive too; raises MissingError for none."""
+    path = Path(text)
+    if name_of(text) or (path.is_file() and is_archive(path)):
+        return Path(open_library(find_archive(text), _abi_of_tools(facts)).path)
+    return path
 
 
 def _wrong_library(library: Path | None, facts: DeviceFacts) -> Failure | None:

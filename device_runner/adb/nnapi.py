@@ -12,7 +12,7 @@ from device_runner.probe.protocol import Answer, ToldNnapi, decode_answer, encod
 from device_runner.result import Status
 
 SECTIONS = {
-    "nnapi": 'cat "$root/nnapi-$(cat /proc/sys/kernel/random/boot_id)"',
+    "nnapi": 'head -c 65536 "$root/nnapi-$(cat /proc/sys/kernel/random/boot_id)" | tr -d "\\000"',
     "probe": 'ls -t "$root"/store/*.probe',
 }
 """What to ask a device together with its other facts: the answer of this boot, and probes that lie there."""
@@ -46,10 +46,10 @@ def add_nnapi(link: Link, facts: DeviceFacts, said: dict[str, str], root: str) -
     probe = next(iter(said.get("probe", "").splitlines()), "")
     if told is None and probe.startswith(f"{root}/store/"):
         told = _ask(link, root, probe)
-    return msgspec.structs.replace(facts, nnapi=told.found, nnapi_devices=named(told)) if told else facts
+    return msgspec.structs.replace(facts, nnapi=told.found, nnapi_devices=_shown(told)) if told else facts
 
 
-def named(told: ToldNnapi) -> tuple[NnapiDevice, ...]:
+def _shown(told: ToldNnapi) -> tuple[NnapiDevice, ...]:
     """The devices as facts; kinds that are not known count as other."""
     return tuple(
         NnapiDevice(
@@ -73,12 +73,18 @@ def _noted(text: str) -> ToldNnapi | None:
 
 
 def _ask(link: Link, root: str, probe: str) -> ToldNnapi | None:
-    """The probe's answer, noted on the device; None when it gives none. A driver's crash ends a child of the probe."""
+    """The probe's answer, noted on the device; None when there is none.
+
+    A driver's crash or hang ends a child of the probe. That counts as an answer without devices: who asked again would
+    meet the same.
+    """
     request = encode_inspection(limit_seconds=ASK_SECONDS, watch_stdin=True)
     with contextlib.suppress(LinkError):
         output = link.shell(script(ASK, root, str(len(request)), probe), stdin=request, seconds=ASK_SECONDS + 5.0)
         answer = decode_answer(output.stdout)
-        if isinstance(answer, Answer) and answer.status is Status.OK:
-            link.shell(script(NOTE, root, msgspec.json.encode(answer.nnapi).decode()))
-            return answer.nnapi
+        if isinstance(answer, Answer):
+            named = answer.nnapi.devices if answer.status is Status.OK else ()
+            told = msgspec.structs.replace(answer.nnapi, devices=named)
+            link.shell(script(NOTE, root, msgspec.json.encode(told).decode()))
+            return told
     return None

@@ -1,13 +1,17 @@
 """`ort-mobile` with phones of a farm: first a JSON of serials and their folders, then ort-mobile's own arguments.
 
-The phones share this computer's file system, so that each needs a folder of its own where a real one has its usual.
+The phones share this computer's file system, so that each needs a folder of its own where a real one has its usual; and
+they are this computer, so that its probe runs on them whatever they say that they are.
 """
 
 import json
 import sys
 
 from device_runner.adb import device
+from device_runner.adb.device import Tools
 from device_runner.adb.link import Link
+from device_runner.local import wheel_library
+from device_runner.probe.build import build_probe
 from pipeline.cli.main import main
 
 
@@ -16,7 +20,7 @@ def use_folders(roots: dict[str, str]) -> None:
 
     class FarmDevice(device.AdbDevice):
         def __init__(self, link: Link, *, name: str) -> None:
-            super().__init__(link, name=name, root=roots[link.serial])
+            super().__init__(link, name=name, root=roots[link.serial], tools=Tools(build_probe(), wheel_library()))
 
     device.AdbDevice = FarmDevice  # type: ignore[misc, assignment]  # for this process only
 

@@ -1,0 +1,171 @@
+"""NNAPI of a phone behind a real adbd: what its facts say, and a driver profile from it. The driver is the fake one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from device_runner.adb import nnapi
+from device_runner.adb.facts import facts_or_reason
+from device_runner.adb.link import Link, server_at
+from device_runner.android_host.build import build_host, check_host
+from device_runner.android_host.inspection import inspect_phone
+from device_runner.android_host.profile import Driver, DriverProfile, encode_profile, read_profile
+from device_runner.device import DeviceFacts
+from device_runner.errors import MissingError
+from device_runner.nnapi import DriverType, NnapiDevice
+from device_runner.spec import RunSpec
+from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
+
+ROOT = Path(__file__).resolve().parents[2]
+TYPES = ("INT32", "TENSOR_FLOAT32", "BOOL")
+PROFILE = DriverProfile(
+    devices=(
+        Driver(name="npu", feature_level=30, version="1.4", operations=("ADD", "CONV_2D"), operand_types=TYPES),
+        Driver(name="nnapi-reference", type=DriverType.CPU, feature_level=29),
+    ),
+    api_level=30,
+    phone="Example, Phone One, QTI SM8450, 11, example/one/one:11/ABC/1:user/release-keys",
+)
+NAMED = (
+    NnapiDevice(name="npu", type=DriverType.ACCELERATOR, feature_level=30, version="1.4"),
+    NnapiDevice(name="nnapi-reference", type=DriverType.CPU, feature_level=29, version="1"),
+)
+
+
+@pytest.fixture(scope="module")
+def shims() -> Path:
+    try:
+        check_host()
+        return build_host()
+    except MissingError as error:
+        pytest.skip(f"android-host: {error}")
+
+
+def link_to(farm: Farm, phone: Phone) -> Link:
+    return Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
+
+
+def push(farm: Farm, phone: Phone, source: Path, name: str) -> None:
+    said = farm.adb("-s", phone.serial, "push", str(source), f"{phone.folder}/system/{name}")
+    assert "1 file pushed" in said, said
+
+
+def phone_with(farm: Farm, libraries: Path, profile: DriverProfile, folder: Path, api_level: int = 30) -> Phone:
+    """A phone with NNAPI: system libraries and a driver profile are pushed where its system looks for them."""
+    phone = farm.phone({**PHONE_PROPERTIES, "ro.build.version.sdk": str(api_level)})
+    for library in sorted(libraries.glob("lib*.so")):
+        push(farm, phone, library, f"lib64/{library.name}")
+    (folder / "driver").write_text(encode_profile(profile, api_level))
+    push(farm, phone, folder / "driver", "driver")
+    return phone
+
+
+def calls(phone: Phone) -> int:
+    """How often anyone asked for the list of devices."""
+    return (phone.folder / "system/calls.jsonl").read_text().count("_getDeviceCount")
+
+
+def listed(farm: Farm, phone: Phone) -> DeviceFacts:
+    """What a listing of devices says of the phone."""
+    return facts_or_reason(link_to(farm, phone), "adb:x", "device", phone.root)
+
+
+def notes(phone: Phone) -> list[Path]:
+    return list(Path(phone.root).glob("nnapi-*"))
+
+
+def test_devices_are_named_once_a_boot(opened: Open, farm: Farm, shims: Path, tmp_path: Path) -> None:
+    phone = phone_with(farm, shims, PROFILE, tmp_path)
+    assert (listed(farm, phone).nnapi, listed(farm, phone).nnapi_devices) == (None, ())
+    device = opened(phone)
+    assert (device.facts().nnapi, device.facts().nnapi_devices) == (True, NAMED)
+    device.close()
+    assert opened(phone).facts().nnapi_devices == listed(farm, phone).nnapi_devices == NAMED
+    assert calls(phone) == 1
+
+    (note,) = notes(phone)
+    note.rename(note.with_name("nnapi-of-another-boot"))
+    assert listed(farm, phone).nnapi_devices == NAMED
+    assert calls(phone) == 2
+    assert notes(phone) == [note]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"found": 1}', '{"found": true, "level": -1, "devices": []}', "\0\xff"])
+def test_a_note_that_makes_no_sense_is_asked_again(
+    opened: Open, farm: Farm, shims: Path, tmp_path: Path, text: str
+) -> None:
+    phone = phone_with(farm, shims, PROFILE, tmp_path)
+    opened(phone).facts()
+    notes(phone)[0].write_text(text)
+    assert listed(farm, phone).nnapi_devices == NAMED
+
+
+def test_below_level_29_it_is_there_without_names(opened: Open, farm: Farm, shims: Path, tmp_path: Path) -> None:
+    """The fake has the calls at any level; a phone of that level has not, which is the same to who may not use them."""
+    phone = phone_with(farm, shims, msgspec.structs.replace(PROFILE, devices=()), tmp_path, api_level=28)
+    device = opened(phone)
+    assert (device.facts().nnapi, device.facts().nnapi_devices) == (True, ())
+    assert inspect_phone(device).devices == ()
+
+
+def test_a_phone_without_the_library_has_none(opened: Open, farm: Farm) -> None:
+    device = opened(farm.phone(PHONE_PROPERTIES))
+    assert device.facts().nnapi is False
+    with pytest.raises(MissingError, match="has no NNAPI"):
+        inspect_phone(device)
+
+
+BAD_DRIVERS = {
+    "crashes": "int ANeuralNetworks_getDeviceCount(unsigned *n) { *n = 1; __builtin_trap(); }",
+    "hangs": "int ANeuralNetworks_getDeviceCount(unsigned *n) { *n = 1; for (;;) pause(); }",
+}
+
+
+@pytest.mark.parametrize("what", BAD_DRIVERS)
+def test_a_driver_that_fails_while_it_is_listed_costs_nothing(
+    opened: Open, farm: Farm, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(nnapi, "ASK_SECONDS", 0.5)
+    others = ("_getDevice", "Device_getName", "Device_getVersion", "Device_getType", "Device_getFeatureLevel")
+    source = "\n".join(["#include <unistd.h>", BAD_DRIVERS[what], *(f"int ANeuralNetworks{name};" for name in others)])
+    (tmp_path / "bad.c").write_text(source)
+    library = tmp_path / "lib" / "libneuralnetworks.so"
+    library.parent.mkdir()
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "bad.c")], check=True)
+    phone = phone_with(farm, library.parent, PROFILE, tmp_path)
+    device = opened(phone)
+    assert (device.facts().nnapi, device.facts().nnapi_devices) == (True, ())
+    assert len(notes(phone)) == 1
+    assert device.run(RunSpec(id="x", model=str(models / "null.onnx"), min_runs=1, min_seconds=0.0)).failure is None
+
+
+def command(farm: Farm, phones: list[Phone], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable, str(Path(__file__).with_name("farm_cli.py")),
+            json.dumps({phone.serial: phone.root for phone in phones}), "devices", *arguments,
+        ],
+        capture_output=True, text=True, check=False, timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "ANDROID_ADB_SERVER_PORT": str(farm.port), "COLUMNS": "160"},
+    )  # fmt: skip
+
+
+def test_a_profile_comes_back_as_it_is_played(farm: Farm, shims: Path, tmp_path: Path) -> None:
+    phone = phone_with(farm, shims, PROFILE, tmp_path)
+    done = command(farm, [phone], phone.serial, "--profile", str(tmp_path / "npu.json"))
+    assert done.returncode == 0, done.stderr
+    assert "npu, nnapi-reference" in done.stderr
+    assert read_profile(tmp_path / "npu.json") == PROFILE
+
+
+def test_a_profile_is_of_one_phone_that_has_nnapi(farm: Farm, phone: Phone, tmp_path: Path) -> None:
+    none = command(farm, [phone], "nobody", "--profile", str(tmp_path / "x.json"))
+    assert (none.returncode, "none is ready" in none.stderr) == (2, True), none.stderr
+    linux = command(farm, [phone], phone.serial, "--profile", str(tmp_path / "x.json"))
+    assert (linux.returncode, "has no NNAPI" in linux.stderr) == (3, True), linux.stderr
+    assert not (tmp_path / "x.json").exists()
