@@ -33,6 +33,17 @@ class Accelerator(StrEnum):
     XNNPACK = "xnnpack"
 
 
+class AwareReference(StrEnum):
+    """Whose own session saves provider-aware variants.
+
+    `auto` asks the target's Android library, or one of its release at hand; `installed` the onnxruntime of this Python.
+    """
+
+    AUTO = "auto"
+    NONE = "none"
+    INSTALLED = "installed"
+
+
 class ModelConfig(Table, frozen=True, kw_only=True):
     """One model: an ONNX file, a folder or a zip archive of them."""
 
@@ -76,6 +87,8 @@ class VariantsConfig(Table, frozen=True, kw_only=True):
     """fixed and runtime."""
     aware: tuple[str, ...] = ()
     """Provider-aware variants beside the plain ones: nnapi, coreml-nn, coreml-mlprogram, or several joined by +."""
+    reference: AwareReference = AwareReference.AUTO
+    """Who saves these: auto (the target's Android library, or one of its release at hand), installed, or none."""
 
 
 class MeasureConfig(Table, frozen=True, kw_only=True):
