@@ -223,6 +223,13 @@ TEXTS = (
         FailureKind.BAD_OPTIONS,
     ),
     Text(
+        r"Schema was not found for fused node\. Domain:com\.ms\.internal\.nhwc|find op_id: com\.ms\.internal\.nhwc",
+        "XNNPACK changes the layout of nodes, and has no schema for what comes of that in an ORT format file "
+        "(1.28 and 1.29: of Conv with an activation behind it; 1.17: of any)",
+        "ship a level at which the activation is fused before (extended, fixed style), or leave xnnpack out",
+        FailureKind.PROVIDER_REFUSED,
+    ),
+    Text(
         r"The model cannot run using (the )?current set of target devices|ANEURALNETWORKS_|while running Nnapi_",
         "the phone's NNAPI driver refused the model",
         "try other flags, or leave nnapi out on this device",

@@ -51,7 +51,8 @@ class Compiler:
 
 def check_host() -> None:
     """Raise MissingError where an Android x86_64 library cannot run: it needs x86-64 Linux with glibc."""
-    here = f"{platform.system()} {platform.machine()} {platform.libc_ver()[0]}".strip()
+    libc = platform.libc_ver()[0] or ("without glibc" if platform.system() == "Linux" else "")
+    here = f"{platform.system()} {platform.machine()} {libc}".strip()
     if (platform.system(), platform.machine(), platform.libc_ver()[0]) != ("Linux", "x86_64", "glibc"):
         raise MissingError(
             "android-host does not run on this computer",
@@ -85,7 +86,9 @@ def build_host() -> Path:
     check_host()
     compiler = find_compiler()
     folder = cache_folder() / "android-host" / "shims" / _digest(compiler)
-    if not folder.is_dir():
+    if not all((folder / name).is_file() for name in (*shim_libraries(), NNAPI, ASK)):
+        # Somebody removed a part: without the fake NNAPI a library would call null pointers.
+        shutil.rmtree(folder, ignore_errors=True)
         _make(compiler, folder)
     return folder
 

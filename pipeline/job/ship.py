@@ -127,13 +127,14 @@ def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptRefer
         reference = assembled.record.references.get(model)
         if reference:
             here = folder / REFERENCES / model
-            one = _kept(model, reference, here, assembled.record.config.check)
+            one = keep_reference(model, reference, here, assembled.record.config.check)
             kept.append(one)
             files |= {tensor.path: here / Path(tensor.path).name for tensor in (*one.inputs, *one.outputs)}
     return tuple(kept), files
 
 
-def _kept(model: str, reference: Reference, folder: Path, check: CheckConfig) -> KeptReference:
+def keep_reference(model: str, reference: Reference, folder: Path, check: CheckConfig) -> KeptReference:
+    """What a bundle keeps of a reference whose raw tensors lie in `folder`: outputs only beside their inputs."""
     inputs = _tensors(model, reference.inputs, folder)
     outputs = _tensors(model, reference.outputs, folder) if inputs or not reference.inputs else ()
     error = tolerance_for(reference, check).max_relative_error
@@ -181,6 +182,7 @@ def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
         variant=artifact.variant,
         file=f"models/{artifact.file}",
         semantic_digest=artifact.semantic_digest,
+        aware_by=artifact.aware_by,
         provider=choice.options.provider,
         provider_options=choice.options.provider_options,
         flags=tuple(choice.options.flags),

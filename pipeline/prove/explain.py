@@ -43,6 +43,16 @@ WHATS: dict[Kind, str] = {
     Kind.FAILED: "the library could not load or run it",
 }
 
+REMEDIES: dict[Kind, str] = {
+    Kind.CRASH: "leave {provider} out of [[runs]] for this artifact, or change the model: `ort-mobile partition` knows "
+    "the usual causes; the CPU's row says whether the artifact itself is sound",
+    Kind.HANG: "give it more time (--timeout), or leave {provider} out of [[runs]] for this artifact",
+    Kind.UNKNOWN_OPERATOR: "set the target's `ort_release` to what ships and run again, export the model with an older "
+    "opset, or ship a later release",
+    Kind.PROVIDER_MISSING: "build the library with {provider} ([build] providers), or leave it out of [[runs]]",
+}
+"""What to do where the way to run, or the bundle itself, is what has to change."""
+
 
 def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool) -> ProofFinding:
     """The finding of a failed run. `stock`: the library is ONNX Runtime's own package, so no config can mend it."""
@@ -60,7 +70,7 @@ def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool)
         kind=kind,
         what=what + signal,
         why=f"{cause}: {said}" if cause else said,
-        remedy=(told.advice if told else failure.remedy) or "see the library's words above",
+        remedy=REMEDIES.get(kind, told.advice if told else failure.remedy).format(provider=provider),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.android_host.build import check_host
 from device_runner.android_host.calls import Summary, read_calls, summarize
 from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.android_host.symbols import check_imports
@@ -47,6 +48,7 @@ def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> Library
     """
     manifest = verify_bundle(bundle)
     wanted, left_out = wanted_targets(manifest.content, order)
+    check_host()
     archive = find_archive(order.library)
     library = open_archive(archive)
     check_imports(library.imports, library.needed, where=library.path)

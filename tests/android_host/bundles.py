@@ -1,0 +1,86 @@
+"""Bundles of one small model, made by the real parts, to be proven in genuine libraries."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+
+from device_runner.spec import NnapiFlag, RunOptions
+from pipeline.config import CheckConfig
+from pipeline.conversion import config_texts
+from pipeline.files import sha256_of
+from pipeline.job.ship import keep_reference
+from pipeline.model_sources import SourceModel
+from pipeline.reference import ReferenceRequest, make_reference
+from pipeline.release.bundle import make_bundle
+from pipeline.release.manifest import KeptReference, Shipped
+from pipeline.variant import Level, Variant
+from tests.ort_models import convert
+
+MODEL = "model"
+CPU = RunOptions()
+
+
+def parsed(text: str, opset: int) -> onnx.ModelProto:
+    """A model from ONNX's text form, of an opset."""
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n{text}')
+
+
+def nnapi(*flags: NnapiFlag) -> RunOptions:
+    return RunOptions(provider="nnapi", flags=flags)
+
+
+def bundle_of(
+    folder: Path,
+    model: onnx.ModelProto | Path,
+    runs: Sequence[RunOptions] = (CPU,),
+    *,
+    level: Level = Level.BASIC,
+    reference: bool = True,
+    target: str = "phone",
+    platform: str = "android",
+    min_api_level: int | None = 30,
+) -> Path:
+    """A bundle in folder/bundle; without `reference` it keeps nothing of the original."""
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / "model.onnx"
+    onnx.save(onnx.load(model) if isinstance(model, Path) else model, source)
+    artifact = convert(source, folder / "model.ort", level=level.value)
+    references, tensors = _reference(folder, source) if reference else ((), {})
+    sources: dict[str, Path | bytes] = {"models/model.ort": artifact}
+    sources |= {f"operators/{name}": text.encode() for name, text in config_texts([artifact]).items()}
+    shipped = Shipped(
+        target=target,
+        platform=platform,
+        model=MODEL,
+        model_sha256=sha256_of(source),
+        variant=Variant(level=level),
+        file="models/model.ort",
+        semantic_digest="0" * 64,
+        provider=runs[0].provider,
+        flags=tuple(runs[0].flags),
+        runs=tuple(runs),
+        ort_release="1.29",
+        min_api_level=min_api_level,
+        basis="advised",
+    )
+    make_bundle(
+        folder / "bundle",
+        name="demo",
+        sources=sources,
+        ships=(shipped,),
+        made_with={},
+        evidence={},
+        references=references,
+        tensors=tensors,
+    )
+    return folder / "bundle"
+
+
+def _reference(folder: Path, source: Path) -> tuple[tuple[KeptReference, ...], dict[str, Path]]:
+    here = folder / "reference"
+    made = make_reference(
+        ReferenceRequest(source=SourceModel(path=str(source)), folder=str(here), work_folder=str(folder))
+    )
+    kept = keep_reference(MODEL, made, here, CheckConfig())
+    return (kept,), {tensor.path: here / Path(tensor.path).name for tensor in (*kept.inputs, *kept.outputs)}
