@@ -1,9 +1,10 @@
 """Measures model files as they are, without converting, storing or choosing: a quick look, by the same method."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from device_runner.blame import Denied
 from device_runner.device import Device, DeviceFacts, open_device
@@ -13,7 +14,10 @@ from device_runner.spec import OptimizationLevel, RunOptions, RunSpec
 from pipeline.blaming import blame, denied_here, known_denied
 from pipeline.config import MeasureConfig
 from pipeline.errors import ConfigError, ExitCode
+from pipeline.finding import Finding
 from pipeline.job.record import host, versions
+from pipeline.job.shipping import use_of
+from pipeline.preflight import first_error, judged, local_runtime, read_artifacts, text_of
 from pipeline.profiling import profile_run
 from pipeline.progress import Progress
 from pipeline.report.model import CampaignReport, Skipped
@@ -25,6 +29,10 @@ from pipeline.store import RunRecord
 
 ALL_FILES = "files"
 """What stands for the model in rows: every file is compared with the first."""
+
+
+Judge: TypeAlias = Callable[[str, RunOptions], tuple[Finding, ...]]
+"""What speaks against running a file, by its name, with options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +76,8 @@ def measure_files(order: PerfOrder, progress: Progress) -> Measured:
             raise ConfigError("no such model file", where=str(file), remedy="check the path")
     with open_device(order.device) as device, tempfile.TemporaryDirectory() as work:
         facts = device.facts()
-        lanes, skipped = _lanes(order, device, facts)
+        judge = _preflight(order)
+        lanes, skipped = _lanes(order, device, facts, judge)
         records = _rounds(order, device, lanes, progress)
         denied = tuple(_blamed(order, device, facts, records)) if order.blame else ()
         profiled = _profiles(order, device, facts, lanes, progress) if order.profiles else ()
@@ -84,11 +93,18 @@ def measure_files(order: PerfOrder, progress: Progress) -> Measured:
             rows=rows.rows,
             skipped=(*skipped, *rows.skipped),
             failures=rows.failures,
+            warnings=tuple(_warnings(lanes, judge)),
         )
     return Measured(report=report, profiled=profiled, denied=denied)
 
 
-def _lanes(order: PerfOrder, device: Device, facts: DeviceFacts) -> tuple[list[PerfLane], list[Skipped]]:
+def _warnings(lanes: Sequence[PerfLane], judge: Judge) -> Iterator[str]:
+    """What of the files and options has no effect in that library, once for each file."""
+    told = {f"{lane.name}: {text_of(finding)}": None for lane in lanes for finding in judge(lane.name, lane.options)}
+    yield from told
+
+
+def _lanes(order: PerfOrder, device: Device, facts: DeviceFacts, judge: Judge) -> tuple[list[PerfLane], list[Skipped]]:
     """Every file with every set of options, split in those to be run and those that cannot, with the reason."""
     entries = known_denied()
     lanes, skipped = [], []
@@ -96,12 +112,23 @@ def _lanes(order: PerfOrder, device: Device, facts: DeviceFacts) -> tuple[list[P
         name = _name(file, order.files)
         for options in order.options:
             failure = denied_here(options, facts, entries, sha256(file))
-            reason = failure.message if failure else _without_effect(file, options)
+            reason = failure.message if failure else _without_effect(file, options) or first_error(judge(name, options))
             if reason:
                 skipped.append(Skipped(reason=reason, device=device.name, variant=name, run=options_name(options)))
             else:
                 lanes.append(PerfLane(file=file, name=name, options=options))
     return lanes, skipped
+
+
+def _preflight(order: PerfOrder) -> Judge:
+    """What speaks against running a file (by its name) with options in the library that the device will load."""
+    runtime = local_runtime(order.device, order.library)
+    read = read_artifacts({_name(file, order.files): file for file in order.files})
+
+    def judge(name: str, options: RunOptions) -> tuple[Finding, ...]:
+        return judged(read, name, runtime, use_of(options, {})) if runtime else ()
+
+    return judge
 
 
 def _without_effect(file: Path, options: RunOptions) -> str:

@@ -39,10 +39,23 @@ def generated_subjects(count: int) -> Iterator[Subject]:
 
 
 def prove_all(subjects: list[Subject], processes: int) -> Verdict:
-    """The sum of all proofs; a batch whose process died is a counterexample by itself."""
+    """The sum of all proofs. Where a process died, its models are tried one by one to name the one that ended it."""
+    found, lost = _outcomes(subjects, processes)
+    again, crashed = _outcomes([single for subject in lost for single in _singles(subject)], processes)
+    dead = [Verdict(models=1, unconverted=1, crashes=(str(one.members or one.seeds),)) for one in crashed]
+    return joined([*found, *again, *dead])
+
+
+def _outcomes(subjects: list[Subject], processes: int) -> tuple[list[Verdict], list[Subject]]:
+    """The verdicts, and the subjects whose process ended."""
     tasks = [Task(label=str(subject.members or subject.seeds), request=subject) for subject in subjects]
-    outcomes = run_tasks(prove_models, Verdict, tasks, processes=processes, timeout_seconds=SECONDS)
-    return joined([one.value or Verdict(counterexamples=(f"{one.error}",)) for one in outcomes])
+    outcomes = list(run_tasks(prove_models, Verdict, tasks, processes=processes, timeout_seconds=SECONDS))
+    return [one.value for one in outcomes if one.value], [one.task.request for one in outcomes if one.error]
+
+
+def _singles(subject: Subject) -> Iterator[Subject]:
+    yield from (Subject(archive=subject.archive, members=(member,)) for member in subject.members)
+    yield from (Subject(seeds=(seed,)) for seed in subject.seeds)
 
 
 def _line(name: str, verdict: Verdict, seconds: float) -> str:
@@ -72,6 +85,8 @@ def main() -> int:
         print(_line(name, found[-1], time.monotonic() - start), flush=True)
         for text in found[-1].counterexamples:
             print(f"    {text}")
+        for text in found[-1].crashes:
+            print(f"    ONNX Runtime ended the process that converted {text}: no artifact, so nothing to prove")
     return 1 if any(one.counterexamples for one in found) or not any(one.artifacts for one in found) else 0
 
 

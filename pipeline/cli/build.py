@@ -47,6 +47,7 @@ def build() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
 def plan(output: Path | None, as_json: bool, **chosen: Any) -> None:
     """Show the exact commands and settings files of a build; exit code 4 when something speaks against it."""
+    from pipeline.cli.findings import show_findings
     from pipeline.finding import errors
     from pipeline.ort_build.lint import lint
 
@@ -62,7 +63,7 @@ def plan(output: Path | None, as_json: bool, **chosen: Any) -> None:
     else:
         for each in plans:
             _show_plan(each)
-    _show_findings(findings)
+    show_findings(findings)
     _refuse(errors(findings), tree, plans)
 
 
@@ -106,12 +107,24 @@ def run(output: Path | None, cache: Path | None, dry_run: bool, **chosen: Any) -
 
 
 @build.command()
+@click.argument("before", type=FILE, required=False)
+@click.argument("after", type=FILE, required=False)
 @click.option("--cache", type=FILE, help="Where builds are kept; ~/.cache/ort-mobile/builds by default.")
-def size(cache: Path | None) -> None:
-    """List builds with their sizes, and rank operators by what they added between builds."""
+def size(before: Path | None, after: Path | None, cache: Path | None) -> None:
+    """List builds with their sizes, and rank operators by what they added between builds.
+
+    With BEFORE and AFTER (each a library, an AAR, a JAR, or a build's folder or the first letters of its name): how
+    much the library of each ABI grew or shrank, and between builds what was added and removed for it.
+    """
     from pipeline.ort_build.run import builds_in, default_cache
 
-    builds = builds_in(cache or default_cache())
+    place = cache or default_cache()
+    if before and after:
+        _show_comparison(before, after, place)
+        return
+    if before:
+        raise click.UsageError("give both BEFORE and AFTER, or neither")
+    builds = builds_in(place)
     if not builds:
         click.echo("no builds yet: `ort-mobile build run` makes one")
     for folder, record in builds:
@@ -119,6 +132,21 @@ def size(cache: Path | None) -> None:
         for file in record.files:
             click.echo(f"  {file.size_bytes:>12,}  {file.file}")
     _show_ranking([record for _, record in builds])
+
+
+def _show_comparison(before: Path, after: Path, cache: Path) -> None:
+    from pipeline.ort_build.measured import measured_at
+    from pipeline.ort_build.size import added_names, size_changes
+
+    old, new = measured_at(before, cache), measured_at(after, cache)
+    for change in size_changes(old.sizes, new.sizes):
+        cells = [f"{size:,}" if size is not None else "none" for size in (change.before_bytes, change.after_bytes)]
+        grown = f"{change.change_bytes:+,}" if change.change_bytes is not None else ""
+        click.echo(f"{change.abi:<12} {cells[0]:>14} -> {cells[1]:>14} {grown:>12}")
+    if old.operators and new.operators:
+        for verb, less, more in (("adds", old.operators, new.operators), ("removes", new.operators, old.operators)):
+            for name in added_names(less, more):
+                click.echo(f"{verb} {name}")
 
 
 def _requests(
@@ -196,17 +224,6 @@ def _show_plan(plan: "BuildPlan") -> None:
         click.echo(f"  note  {note.text} ({note.source})")
 
 
-def _show_findings(findings: "Iterable[Finding]") -> None:
-    from pipeline.finding import Severity
-
-    for finding in findings:
-        color = "red" if finding.severity is Severity.ERROR else "yellow"
-        click.echo(f"{click.style(finding.severity.value, fg=color)}: {finding.where}: {finding.what}", err=True)
-        for label, text in (("why", finding.why), ("remedy", finding.remedy)):
-            if text:
-                click.echo(f"  {label}: {text}", err=True)
-
-
 def _refuse(found: "tuple[Finding, ...]", tree: "SourceTree | None", plans: "list[BuildPlan]") -> None:
     """Raise CheckFailed when a plan cannot work: by the settings, or because the tree's scripts refuse it."""
     from pipeline.errors import CheckFailed
@@ -228,12 +245,13 @@ def _refuse(found: "tuple[Finding, ...]", tree: "SourceTree | None", plans: "lis
 
 def _preflight(request: "Request", tree: "SourceTree | None", cache: Path) -> None:
     """Everything that can be known before the first compiler runs."""
+    from pipeline.cli.findings import show_findings
     from pipeline.finding import errors
     from pipeline.ort_build.doctor import examine, require
     from pipeline.ort_build.lint import lint
 
     findings = lint(request)
-    _show_findings(findings)
+    show_findings(findings)
     _refuse(errors(findings), tree, [_plan(request, tree, None)])
     checks = examine(request, tree, cache)
     if any(not check.good for check in checks):
@@ -287,29 +305,21 @@ def _show_built(built: "Built", request: "Request", output: Path | None) -> None
 
 
 def _check_sizes(built: "Built", request: "Request") -> None:
+    from pipeline.cli.findings import show_findings
     from pipeline.errors import CheckFailed
     from pipeline.finding import errors
+    from pipeline.ort_build.history import sizes_of_record
     from pipeline.ort_build.size import check_budget
 
-    sizes = {file.abi: file.size_bytes for file in built.record.files if file.abi}
-    findings = check_budget(sizes, request.settings.max_library_bytes)
-    _show_findings(findings)
+    findings = check_budget(sizes_of_record(built.record), request.settings.max_library_bytes)
+    show_findings(findings)
     if over := errors(findings):
         raise CheckFailed("; ".join(finding.what for finding in over), remedy=over[0].remedy)
 
 
 def _show_ranking(records: "Iterable[BuildRecord]") -> None:
     """Rank what operators add among builds that differ in their operators only."""
-    from pipeline.ort_build.size import SizedBuild, rank_additions
-    from pipeline.required_ops import parse
+    from pipeline.ort_build.history import ranking
 
-    groups: dict[tuple[object, ...], list[SizedBuild]] = {}
-    for record in records:
-        for file in record.files:
-            if file.abi and record.operators is not None:
-                key = (record.version, record.kind, record.providers, record.source_digest, file.abi)
-                sized = SizedBuild(operators=parse(record.operators, record.digest), size_bytes=file.size_bytes)
-                groups.setdefault(key, []).append(sized)
-    for group, builds in groups.items():
-        for addition in rank_additions(builds):
-            click.echo(f"  {addition.size_bytes:>+12,}  {group[-1]}: {', '.join(addition.added)}")
+    for abi, addition in ranking(records):
+        click.echo(f"  {addition.size_bytes:>+12,}  {abi}: {', '.join(addition.added)}")

@@ -1,8 +1,12 @@
 """`ort-mobile release`: the bundle of stored results, made again."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from pipeline.job.assemble import Assembled
 
 
 @click.command()
@@ -10,13 +14,18 @@ import click
 @click.option("--database", help="SQLAlchemy URL, where results are not in FOLDER/results.sqlite.")
 @click.option("--campaign", help="Id of a campaign; the newest by default.")
 def release(folder: Path, database: str | None, campaign: str | None) -> None:
-    """Choose anew from the results that a run stored in FOLDER, and make FOLDER/bundle of what ships."""
+    """Choose anew from the results that a run stored in FOLDER, and make FOLDER/bundle of what ships.
+
+    Exit code 4, and no bundle, when an artifact that ships cannot be loaded by its target's library, or that library is
+    over its budget.
+    """
     from pipeline.errors import CheckFailed
     from pipeline.job.ship import ship
     from pipeline.job.stored import stored
     from pipeline.release.manifest import content_digest
 
     assembled = stored(folder, database, campaign)
+    _gate(assembled, folder)
     content = ship(assembled, folder)
     if content is None:
         raise CheckFailed(
@@ -28,3 +37,32 @@ def release(folder: Path, database: str | None, campaign: str | None) -> None:
     for shipped in content.ships:
         click.echo(f"{shipped.target}: {shipped.model} {shipped.variant.name} on {shipped.provider} ({shipped.basis})")
     click.echo(f"bundle   {folder / 'bundle'} (digest {content_digest(content)[:16]})")
+
+
+def _gate(assembled: "Assembled", folder: Path) -> None:
+    """Show what speaks against shipping, and raise CheckFailed for what must not."""
+    from pipeline.cli.findings import show_findings
+    from pipeline.errors import CheckFailed
+    from pipeline.finding import errors
+    from pipeline.job.shipping import check_shipping
+
+    findings = check_shipping(assembled, folder)
+    show_findings(findings)
+    if any(finding.where.startswith("[build]") for finding in errors(findings)):
+        _show_ranking()
+    if refused := errors(findings):
+        raise CheckFailed(
+            "this release must not ship, and no bundle was made",
+            where=str(folder),
+            why=f"{len(refused)} {'error speaks' if len(refused) == 1 else 'errors speak'} against it, named above",
+            remedy="mend them, or change the target or the budget in the config and run it again",
+        )
+
+
+def _show_ranking() -> None:
+    """What operators and types cost in the builds of this computer, the dearest first, where they allow it."""
+    from pipeline.ort_build.history import ranking
+    from pipeline.ort_build.run import builds_in, default_cache
+
+    for abi, addition in ranking(record for _, record in builds_in(default_cache())):
+        click.echo(f"  {addition.size_bytes:>+12,}  {abi}: {', '.join(addition.added)}", err=True)

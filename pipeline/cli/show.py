@@ -7,6 +7,8 @@ from rich.console import Console
 
 from device_runner.blame import Denied
 from pipeline.blaming import deny_list
+from pipeline.cli.findings import show_findings
+from pipeline.finding import errors
 from pipeline.job import JobResult
 from pipeline.release.manifest import content_digest
 from pipeline.report import terminal
@@ -29,9 +31,11 @@ def show_job(result: JobResult) -> None:
     for left in result.left:
         click.echo(f"{left.device} was left before the end: {left.reason}", err=True)
     show_denied(result.denied)
+    show_findings(result.findings)
     folder = result.folder
     click.echo(f"report   {folder / 'report.html'}, {folder / 'report.md'}, {folder / 'results.json'}")
     if result.content:
         click.echo(f"bundle   {folder / 'bundle'} (digest {content_digest(result.content)[:16]})")
     else:
-        click.echo("bundle   none: no artifact may ship", err=True)
+        reason = "see the errors above" if errors(result.findings) else "no artifact may ship"
+        click.echo(f"bundle   none: {reason}", err=True)

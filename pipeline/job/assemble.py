@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
 from pipeline.campaign import Lane
+from pipeline.config import Target
 from pipeline.job.predict import finding
 from pipeline.job.profiles import profiles_of
 from pipeline.job.record import JobRecord, decode_record
@@ -111,11 +112,17 @@ def _choices(
     found = []
     for target in record.config.targets:
         for model in dict.fromkeys(model for model, _ in sound):
-            own = [artifact for artifact in sound.values() if artifact.model == model]
-            ran = [candidate for candidate in candidates if candidate.lane.artifact.model == model]
+            whole = [artifact for artifact in sound.values() if artifact.model == model]
+            own = _loadable(record, target, whole) or whole  # the gate before the bundle says why none of them loads
+            ran = [candidate for candidate in candidates if candidate.lane.artifact in own]
             choice = choose(target, own, ran, devices, margin)
             found += [choice] if choice else []
     return tuple(found)
+
+
+def _loadable(record: JobRecord, target: Target, artifacts: Sequence[Artifact]) -> list[Artifact]:
+    refused = record.unloadable.get(target.name, ())
+    return [artifact for artifact in artifacts if f"{artifact.model}/{artifact.variant.name}" not in refused]
 
 
 def is_sound(record: JobRecord, key: ArtifactKey) -> bool:

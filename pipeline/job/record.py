@@ -40,7 +40,8 @@ class PlannedLane(msgspec.Struct, frozen=True, kw_only=True):
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a campaign. `checks` are those of the artifacts on this computer, by model and variant name.
 
-    `references` are by model; their files lie in OUTPUT/reference/MODEL.
+    `references` are by model; their files lie in OUTPUT/reference/MODEL. `unloadable` names artifacts as
+    MODEL/VARIANT that a target's library cannot load, by the name of the target.
     """
 
     config: Config
@@ -54,6 +55,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     checks: dict[str, dict[str, tuple[OutputCheck, ...]]]
     references: dict[str, Reference] = {}
 
+    unloadable: dict[str, tuple[str, ...]] = {}
 
 def encode_record(record: JobRecord) -> dict[str, Any]:
     """The record as the document of a stored campaign: JSON's own types, so that it equals what is read back."""

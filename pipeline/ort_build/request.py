@@ -51,9 +51,7 @@ def make_request(
             why=f"before {first.major}.{first.minor} its scripts for {target.platform} have other names and settings",
             remedy="choose a newer ort_release, or follow that release's own build instructions",
         )  # fmt: skip
-    providers = settings.providers
-    if providers is None:
-        providers = tuple(name for name in dict.fromkeys(run_providers) if _offered(name, target.platform, settings))
+    providers = providers_of(settings, target.platform, run_providers)
     for name in providers:
         _check_known(name)
     return Request(
@@ -61,12 +59,19 @@ def make_request(
         version=version,
         release=release,
         settings=settings,
-        kind=_kind(settings, providers, runtime_style),
+        kind=kind_of(settings, providers, runtime_style=runtime_style),
         providers=tuple(name for name in providers if name != "cpu"),
         abis=_abis(target),
         operators=None if settings.wheel else operators,
         runtime_style=runtime_style,
     )
+
+
+def providers_of(settings: BuildConfig, platform: Platform, run_providers: tuple[str, ...]) -> tuple[str, ...]:
+    """The providers of a build: those of the settings, else those of the runs that the platform has."""
+    if settings.providers is not None:
+        return settings.providers
+    return tuple(name for name in dict.fromkeys(run_providers) if _offered(name, platform, settings))
 
 
 def _offered(name: str, platform: Platform, settings: BuildConfig) -> bool:
@@ -83,7 +88,8 @@ def _check_known(name: str) -> None:
         )  # fmt: skip
 
 
-def _kind(settings: BuildConfig, providers: tuple[str, ...], runtime_style: bool) -> Kind:
+def kind_of(settings: BuildConfig, providers: tuple[str, ...], *, runtime_style: bool) -> Kind:
+    """The kind of build: as the settings say, else the smallest that providers and styles allow."""
     if settings.kind is not Kind.AUTO:
         return settings.kind
     if settings.wheel:

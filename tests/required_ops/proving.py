@@ -101,6 +101,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int = 0
     operators: tuple[str, ...] = ()
     counterexamples: tuple[str, ...] = ()
+    crashes: tuple[str, ...] = ()
 
 
 def prove_models(subject: Subject) -> Verdict:
@@ -119,6 +120,7 @@ def joined(verdicts: list[Verdict]) -> Verdict:
         left_out=sum(one.left_out for one in verdicts),
         operators=tuple(sorted({name for one in verdicts for name in one.operators})),
         counterexamples=tuple(text for one in verdicts for text in one.counterexamples),
+        crashes=tuple(text for one in verdicts for text in one.crashes),
     )
 
 

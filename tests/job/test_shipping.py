@@ -1,0 +1,114 @@
+"""The gate before a bundle, as a user meets it: libraries that cannot load what ships, budgets, reduced builds."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import onnx
+from onnx import TensorProto, helper
+
+from pipeline.ort_build.run import BuildRecord, BuiltFile
+from tests.job.test_job import EXAMPLE, ort_mobile
+from tests.libraries.library_files import official_aar
+
+CONFIG = """
+name = "demo"
+[[models]]
+path = "{model}"
+[[models]]
+path = "{young}"
+[[targets]]
+name = "phone"
+platform = "android"
+abis = ["arm64-v8a"]
+{library}
+[variants]
+levels = ["basic"]
+styles = ["fixed"]
+[build]
+max_library_bytes = {{ arm64-v8a = {budget} }}
+"""
+
+
+def young_model(path: Path) -> Path:
+    """A model of opset 20 with an operator that 1.16 does not have."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Gelu", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    onnx.save(helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 20)]), path)
+    return path
+
+
+def job(folder: Path, *, release: str = "1.28.0", budget: int = 10_000, named: bool = True) -> Path:
+    aar = official_aar(folder / "app.aar", release)
+    text = CONFIG.format(
+        model=EXAMPLE / "mnist.onnx", young=young_model(folder / "young.onnx"), budget=budget,
+        library=f'library = "{aar}"' if named else "",
+    )  # fmt: skip
+    path = folder / "demo.toml"
+    path.write_text(text)
+    return path
+
+
+def test_what_the_library_cannot_load_does_not_ship(tmp_path: Path) -> None:
+    config, out = job(tmp_path, release="1.16.3"), tmp_path / "out"
+    ended = ort_mobile("run", config, "--convert-only", "--output", out, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
+    assert ended.returncode == 4
+    assert "target phone: young basic-fixed: ONNX Runtime 1.16 has no Gelu of opset 20" in ended.stderr
+    assert "ship ONNX Runtime 1.17 or later" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (out / "bundle").exists()
+    report = json.loads((out / "results.json").read_text())
+    assert any(text.startswith("no bundle: target phone: young") for text in report["warnings"])
+    assert {choice["model"] for choice in report["choices"]} == {"mnist", "young"}, "the other model lost nothing"
+    again = ort_mobile("release", out, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
+    assert again.returncode == 4
+    assert "no Gelu of opset 20" in again.stderr
+
+
+def test_a_library_over_its_budget_fails_the_release(tmp_path: Path) -> None:
+    config, out = job(tmp_path, budget=100), tmp_path / "out"
+    ended = ort_mobile("run", config, "--convert-only", "--output", out, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
+    assert ended.returncode == 4
+    assert "bytes over budget" in ended.stderr
+    assert not (out / "bundle").exists()
+
+
+def built(cache: Path, name: str, operators: str, size: int) -> None:
+    """A build of the target on this computer, as `build run` leaves it."""
+    folder = cache / "builds" / name
+    (folder / "arm64-v8a").mkdir(parents=True)
+    (folder / "arm64-v8a" / "libonnxruntime.so").write_bytes(bytes(size))
+    record = BuildRecord(
+        digest=name, source_digest="s", target="phone", version="1.31.1", kind="minimal", providers=(),
+        operators=operators, seconds=1.0,
+        files=(BuiltFile(file="arm64-v8a/libonnxruntime.so", abi="arm64-v8a", size_bytes=size, sha256=name),),
+    )  # fmt: skip
+    (folder / "build.json").write_bytes(msgspec.json.encode(record))
+
+
+WITHOUT_GEMM = "ai.onnx;11;Conv\nai.onnx;12;MaxPool\nai.onnx;14;Relu,Reshape\nai.onnx;20;Gelu\n"
+
+
+def test_a_build_of_this_computer_is_held_to_operators_and_budget(tmp_path: Path) -> None:
+    cache, out = tmp_path / "cache", tmp_path / "out"
+    config = job(tmp_path, named=False, budget=3_000)
+    config.write_text(config.read_text().replace('platform = "android"', 'platform = "android"\nort_release = "1.31"'))
+    built(cache, "a", "ai.onnx;11;Conv\n", 2_000)
+    built(cache, "b", WITHOUT_GEMM, 5_000)
+    ended = ort_mobile("run", config, "--convert-only", "--output", out, ORT_MOBILE_CACHE=str(cache))
+    assert ended.returncode == 4
+    assert "built without ai.onnx:Gemm" in ended.stderr
+    again = ort_mobile("release", out, ORT_MOBILE_CACHE=str(cache))
+    assert again.returncode == 4
+    assert "2,000 bytes over budget" in again.stderr
+    assert "+3,000  arm64-v8a: ai.onnx:Gelu, ai.onnx:MaxPool" in again.stderr, (
+        "what the larger build added, with its price"
+    )
+    assert "Traceback" not in again.stderr
+
+
+def test_what_loads_ships(tmp_path: Path) -> None:
+    config, out = job(tmp_path), tmp_path / "out"
+    ended = ort_mobile("run", config, "--convert-only", "--output", out, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
+    assert (out / "bundle" / "manifest.json").is_file(), ended.stderr
+    assert "over budget" not in ended.stderr

@@ -1,0 +1,165 @@
+"""What a target's library is, from itself or from the config, and what is said of artifacts that cannot be read."""
+
+from pathlib import Path
+
+import pytest
+
+from device_runner.local import wheel_library
+from pipeline.compatibility import Runtime, Use
+from pipeline.config import Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
+from pipeline.config.build import BuildConfig, Kind
+from pipeline.convert.rules import Release
+from pipeline.finding import Severity, errors
+from pipeline.job.prepare import oldest_release
+from pipeline.preflight import (
+    budget_findings,
+    first_error,
+    judged,
+    library_release,
+    local_runtime,
+    planned_runtime,
+    read_artifacts,
+    shipped_library,
+)
+from pipeline.variant import Style
+from tests.libraries.library_files import library, official_aar, texts
+from tests.onnx_samples import linear
+from tests.ort_models import convert
+
+INSTALLED = "1.31.1"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("GRADLE_USER_HOME", str(tmp_path / "gradle"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def config(*targets: Target, build: BuildConfig | None = None, runs: tuple[RunConfig, ...] = ()) -> Config:
+    fixed = VariantsConfig(styles=(Style.FIXED,))
+    models = (ModelConfig(path="m.onnx"),)
+    return Config(
+        name="c", models=models, targets=targets, runs=runs, variants=fixed, build=build or BuildConfig()
+    )  # fmt: skip
+
+
+def phone(given: Path | str | None = None, *abis: str, release: str | None = None) -> Target:
+    named = str(given) if given else None
+    return Target(name="phone", platform=Platform.ANDROID, abis=abis, library=named, ort_release=release)
+
+
+def test_a_library_tells_release_kind_and_providers(tmp_path: Path) -> None:
+    target = phone(official_aar(tmp_path / "a.aar", "1.23.2"), "arm64-v8a")
+    found = shipped_library(target, config(target), INSTALLED)
+    assert found.runtime == Runtime(release=Release(1, 23), providers=frozenset({"cpu", "nnapi", "xnnpack"}))
+    assert found.findings == ()
+    assert set(found.sizes) == {"arm64-v8a"}
+    assert library_release(target) == "1.23"
+    assert oldest_release(config(target, phone(release="1.28"))) == "1.23"
+
+
+def test_without_a_build_table_a_target_has_the_full_package() -> None:
+    found = planned_runtime(phone(release="1.22"), config(build=BuildConfig(max_library_bytes={"x86": 1})), INSTALLED)
+    assert found == Runtime(release=Release(1, 22))
+    assert planned_runtime(phone(), config(), INSTALLED).release == Release(1, 31)
+
+
+@pytest.mark.parametrize(
+    ("build", "runs", "kind", "providers"),
+    [
+        (BuildConfig(lto=False), (), Kind.MINIMAL, {"cpu"}),
+        (BuildConfig(lto=False), (RunConfig(provider=("nnapi", "cpu")),), Kind.EXTENDED, {"cpu", "nnapi"}),
+        (BuildConfig(kind=Kind.FULL), (RunConfig(provider="coreml"),), Kind.FULL, {"cpu"}),
+        (BuildConfig(providers=("xnnpack",)), (RunConfig(provider="nnapi"),), Kind.EXTENDED, {"cpu", "xnnpack"}),
+    ],
+)
+def test_a_build_table_decides_kind_and_providers(
+    build: BuildConfig, runs: tuple[RunConfig, ...], kind: Kind, providers: set[str]
+) -> None:
+    found = planned_runtime(phone(), config(build=build, runs=runs), INSTALLED)
+    assert found.kind is kind
+    assert found.providers == providers
+
+
+def findings_of(target: Target) -> list[tuple[str, str]]:
+    found = shipped_library(target, config(target), INSTALLED)
+    return [(finding.severity.value, finding.what) for finding in found.findings]
+
+
+def test_libraries_that_cannot_ship_are_errors(tmp_path: Path) -> None:
+    arm = official_aar(tmp_path / "arm.aar", abis=("arm64-v8a",))
+    assert findings_of(phone(arm, "arm64-v8a", "x86_64")) == [
+        ("error", "the library that ships has nothing for x86_64")
+    ]
+    assert findings_of(phone(arm, release="1.27")) == [
+        ("error", "the library that ships is ONNX Runtime 1.28.0, not 1.27")
+    ]
+    assert findings_of(phone(arm, release="1.28")) == []
+    assert findings_of(phone(wheel_library())) == [("error", "the library that ships was built for linux")]
+
+
+def test_damaged_libraries_are_errors_and_absent_ones_warnings(tmp_path: Path) -> None:
+    cut = official_aar(tmp_path / "cut.aar")
+    cut.write_bytes(cut.read_bytes()[:300])
+    assert [severity for severity, _ in findings_of(phone(cut))] == ["error"]
+    assert [severity for severity, _ in findings_of(phone(tmp_path / "none.aar"))] == ["warning"]
+    assert [severity for severity, _ in findings_of(phone("android:9.8.7"))] == ["warning"]
+
+
+def test_small_pages_are_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "l.so"
+    path.write_bytes(library("arm64-v8a", extra=texts("1.28.0"), alignment=4096))
+    assert findings_of(phone(path, "arm64-v8a")) == [
+        ("warning", "the library for arm64-v8a does not load on phones with 16 KB pages")
+    ]
+
+
+def test_the_budget_holds_the_largest_library_of_an_abi(tmp_path: Path) -> None:
+    target = phone(official_aar(tmp_path / "a.aar"), "arm64-v8a")
+    small = config(target, build=BuildConfig(max_library_bytes={"arm64-v8a": 10}))
+    found = shipped_library(target, small, INSTALLED)
+    (finding,) = budget_findings([found], small)
+    assert "over budget" in finding.what
+    enough = config(target, build=BuildConfig(max_library_bytes={"arm64-v8a": 10_000}))
+    assert budget_findings([found], enough) == ()
+
+
+def test_a_budget_without_a_library_is_told() -> None:
+    target = phone()
+    limited = config(target, build=BuildConfig(max_library_bytes={"arm64-v8a": 10}))
+    (finding,) = shipped_library(target, limited, INSTALLED).findings
+    assert finding.severity is Severity.WARNING
+    assert "ort-mobile build run" in finding.remedy
+
+
+def test_one_bad_artifact_costs_no_other(tmp_path: Path) -> None:
+    good = convert(linear(8), tmp_path / "good.ort")
+    bad = tmp_path / "bad.ort"
+    bad.write_bytes(good.read_bytes()[:100])
+    same = tmp_path / "same.ort"
+    same.hardlink_to(good)
+    paths = {"good": good, "bad": bad, "gone": tmp_path / "gone.ort", "same": same, "other": tmp_path / "m.onnx"}
+    read = read_artifacts(paths)
+    assert set(read.facts) == {"good", "same"}
+    assert read.facts["same"].name == "same"
+    newest = Runtime(release=Release(1, 31))
+    for name in ("bad", "gone"):
+        (finding,) = judged(read, name, newest, Use())
+        assert finding.severity is Severity.ERROR
+        assert finding.where == name
+    assert judged(read, "good", newest, Use()) == ()
+    assert judged(read, "other", newest, Use()) == ()
+    (finding,) = errors(judged(read, "good", Runtime(release=Release(1, 15)), Use()))
+    assert first_error([finding]).startswith("ONNX Runtime 1.15 (full) does not load ORT format version 6")
+
+
+def test_what_this_computer_loads_is_known_and_what_is_no_library_left_to_the_device(tmp_path: Path) -> None:
+    found = local_runtime("local", None)
+    assert found is not None
+    assert found.kind is Kind.FULL
+    assert found.providers == {"cpu"}
+    garbage = tmp_path / "libonnxruntime.so"
+    garbage.write_bytes(b"none")
+    for device, named in (("local", str(garbage)), ("local", "nowhere"), ("adb:x", None), ("android-host:none", None)):
+        assert local_runtime(device, named) is None
