@@ -7,7 +7,7 @@ import msgspec
 from device_runner.adb.link import Link, LinkError
 from device_runner.adb.quote import script
 from device_runner.device import DeviceFacts
-from device_runner.nnapi import NNAPI_API_LEVEL, TYPES, DriverType, NnapiDevice
+from device_runner.nnapi import DEVICES_API_LEVEL, NNAPI_API_LEVEL, TYPES, DriverType, NnapiDevice
 from device_runner.probe.protocol import Answer, ToldNnapi, decode_answer, encode_inspection
 from device_runner.result import Status
 
@@ -46,7 +46,10 @@ def add_nnapi(link: Link, facts: DeviceFacts, said: dict[str, str], root: str) -
     probe = next(iter(said.get("probe", "").splitlines()), "")
     if told is None and probe.startswith(f"{root}/store/"):
         told = _ask(link, root, probe)
-    return msgspec.structs.replace(facts, nnapi=told.found, nnapi_devices=_shown(told)) if told else facts
+    if told is None:
+        return facts
+    devices = _shown(told) if facts.api_level >= DEVICES_API_LEVEL else ()
+    return msgspec.structs.replace(facts, nnapi=told.found, nnapi_devices=devices)
 
 
 def _shown(told: ToldNnapi) -> tuple[NnapiDevice, ...]:

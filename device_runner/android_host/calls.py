@@ -34,12 +34,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = 0
 
 
-def read_calls(path: Path) -> list[Call]:
-    """The provider's calls in their order, without those of the probe; raises msgspec.DecodeError, OSError."""
+def read_calls(path: Path, caller: str = LIBRARY) -> list[Call]:
+    """The provider's calls in their order, without those of the probe; raises msgspec.DecodeError, OSError.
+
+    `caller` is the file name of the library that the provider is in.
+    """
     calls = [msgspec.json.decode(line, type=Call) for line in path.read_bytes().splitlines()]
     for call in calls:
         call["call"] = call["call"].removeprefix(PREFIX)
-    return [call for call in calls if call.get("caller", LIBRARY) == LIBRARY]
+    return [call for call in calls if call.get("caller", caller) == caller]
 
 
 def summarize(calls: Sequence[Call]) -> Summary:

@@ -12,14 +12,14 @@ import pytest
 from device_runner.adb import nnapi
 from device_runner.adb.facts import facts_or_reason
 from device_runner.adb.link import Link, server_at
-from device_runner.android_host.build import build_host, check_host
 from device_runner.android_host.inspection import inspect_phone
-from device_runner.android_host.profile import Driver, DriverProfile, encode_profile, read_profile
+from device_runner.android_host.profile import Driver, DriverProfile, read_profile
 from device_runner.device import DeviceFacts
 from device_runner.errors import MissingError
 from device_runner.nnapi import DriverType, NnapiDevice
 from device_runner.spec import RunSpec
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
+from tests.device.nnapi_phones import calls_of, phone_with, shims
 
 ROOT = Path(__file__).resolve().parents[2]
 TYPES = ("INT32", "TENSOR_FLOAT32", "BOOL")
@@ -37,37 +37,18 @@ NAMED = (
 )
 
 
-@pytest.fixture(scope="module")
-def shims() -> Path:
-    try:
-        check_host()
-        return build_host()
-    except MissingError as error:
-        pytest.skip(f"android-host: {error}")
+@pytest.fixture(scope="module", name="shims")
+def built_shims() -> Path:
+    return shims()
 
 
 def link_to(farm: Farm, phone: Phone) -> Link:
     return Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
 
 
-def push(farm: Farm, phone: Phone, source: Path, name: str) -> None:
-    said = farm.adb("-s", phone.serial, "push", str(source), f"{phone.folder}/system/{name}")
-    assert "1 file pushed" in said, said
-
-
-def phone_with(farm: Farm, libraries: Path, profile: DriverProfile, folder: Path, api_level: int = 30) -> Phone:
-    """A phone with NNAPI: system libraries and a driver profile are pushed where its system looks for them."""
-    phone = farm.phone({**PHONE_PROPERTIES, "ro.build.version.sdk": str(api_level)})
-    for library in sorted(libraries.glob("lib*.so")):
-        push(farm, phone, library, f"lib64/{library.name}")
-    (folder / "driver").write_text(encode_profile(profile, api_level))
-    push(farm, phone, folder / "driver", "driver")
-    return phone
-
-
 def calls(phone: Phone) -> int:
     """How often anyone asked for the list of devices."""
-    return (phone.folder / "system/calls.jsonl").read_text().count("_getDeviceCount")
+    return calls_of(phone).read_text().count("_getDeviceCount")
 
 
 def listed(farm: Farm, phone: Phone) -> DeviceFacts:
