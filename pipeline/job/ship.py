@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -71,7 +72,7 @@ def ship(
         evidence=_evidence(assembled, choices),
         references=references,
         tensors=tensors,
-        attest=partial(_attested, libraries_of(choices, library), progress or Silent()),
+        attest=partial(attested, libraries_of(choices, library), progress or Silent()),
     )
     return manifest.content
 
@@ -90,7 +91,8 @@ def libraries_of(choices: Sequence[Choice], given: str | None) -> dict[str, tupl
     return found
 
 
-def _attested(libraries: Mapping[str, tuple[str, ...]], progress: Progress, bundle: Path) -> dict[str, object]:
+def attested(libraries: Mapping[str, tuple[str, ...]], progress: Progress, bundle: Path) -> dict[str, Any]:
+    """The evidence on a finished bundle: a proof for each library, with the targets that ship it."""
     proofs = [_proof(bundle, library, targets, progress) for library, targets in libraries.items()]
     return {PROOFS: msgspec.to_builtins(proofs)} if proofs else {}
 

@@ -1,13 +1,17 @@
 """Bundles: the same inputs give the same digest, and no byte can change unseen."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from device_runner.spec import ElementType
 from pipeline.errors import CheckFailed, ConfigError, PipelineError
+from pipeline.files import sha256_of
 from pipeline.release.bundle import make_bundle
-from pipeline.release.manifest import MANIFEST_FILE, SEAL_FILE, Shipped
+from pipeline.release.manifest import MANIFEST_FILE, SEAL_FILE, KeptReference, KeptTensor, Shipped, content_digest
 from pipeline.release.verify import verify_bundle
 from pipeline.variant import Level, Variant
 
@@ -27,7 +31,7 @@ SHIPS = (
 )
 
 
-def bundle_in(folder: Path, seconds: float = 1.0) -> str:
+def bundle_in(folder: Path, seconds: float = 1.0, **more: Any) -> str:
     (folder / "m.ort").parent.mkdir(parents=True, exist_ok=True)
     (folder / "m.ort").write_bytes(bytes(range(256)) * 40)
     manifest = make_bundle(
@@ -37,6 +41,7 @@ def bundle_in(folder: Path, seconds: float = 1.0) -> str:
         ships=SHIPS,
         made_with={"onnxruntime": "1.31.1"},
         evidence={"seconds": seconds},
+        **more,
     )
     return manifest.content_sha256
 
@@ -102,8 +107,6 @@ def test_a_truncated_file_is_named_with_its_sizes(tmp_path: Path) -> None:
 
 
 def test_a_manifest_sealed_anew_is_still_held_to_its_content_digest(tmp_path: Path) -> None:
-    from pipeline.files import sha256_of
-
     bundle_in(tmp_path)
     manifest = tmp_path / "bundle" / MANIFEST_FILE
     manifest.write_text(manifest.read_text().replace('"advised"', '"measured"'))
@@ -128,8 +131,6 @@ def test_a_folder_with_other_things_is_never_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["../m.ort", "/etc/hostname", "models/../../m.ort"])
 def test_a_manifest_that_points_outside_is_refused_unread(tmp_path: Path, path: str) -> None:
-    from pipeline.files import sha256_of
-
     bundle_in(tmp_path)
     manifest = tmp_path / "bundle" / MANIFEST_FILE
     manifest.write_text(manifest.read_text().replace('"path": "models/m.ort"', f'"path": "{path}"'))
@@ -137,3 +138,87 @@ def test_a_manifest_that_points_outside_is_refused_unread(tmp_path: Path, path: 
     with pytest.raises(CheckFailed) as caught:
         verify_bundle(manifest.parent)
     assert "unreadable" in caught.value.why
+
+
+def older(bundle: Path) -> None:
+    """Make a bundle one of version 1, sealed as it was then."""
+    document = json.loads((bundle / MANIFEST_FILE).read_text())
+    for ships in document["content"]["ships"]:
+        del ships["runs"]
+    del document["references"]
+    digest = content_digest(document["content"])
+    seal(bundle, document | {"version": 1, "content_sha256": digest})
+
+
+def seal(bundle: Path, document: dict[str, Any]) -> None:
+    (bundle / MANIFEST_FILE).write_text(json.dumps(document))
+    (bundle / SEAL_FILE).write_text(f"{sha256_of(bundle / MANIFEST_FILE)}  {MANIFEST_FILE}\n")
+
+
+def test_a_bundle_of_version_1_is_still_proven_by_its_own_digest(tmp_path: Path) -> None:
+    newer = bundle_in(tmp_path)
+    older(tmp_path / "bundle")
+    manifest = verify_bundle(tmp_path / "bundle")
+    assert (manifest.version, manifest.references, manifest.content.ships[0].runs) == (1, (), ())
+    assert manifest.content_sha256 != newer
+
+
+@pytest.mark.parametrize("version", [0, 3, None, "2"])
+def test_a_bundle_of_another_version_is_refused_by_name(tmp_path: Path, version: object) -> None:
+    bundle_in(tmp_path)
+    document = json.loads((tmp_path / "bundle" / MANIFEST_FILE).read_text())
+    seal(tmp_path / "bundle", {"version": version, "of": "another time"} if version else document | {"version": 0})
+    with pytest.raises(ConfigError, match="this bundle has version") as caught:
+        verify_bundle(tmp_path / "bundle")
+    assert "versions 1 and 2" in caught.value.why
+
+
+def kept(folder: Path) -> tuple[KeptReference, dict[str, Path]]:
+    """A reference of one input, whose file lies outside of the bundle."""
+    (folder / "input_0.bin").write_bytes(bytes(8))
+    tensor = KeptTensor(
+        path="evidence/reference/m/input_0.bin",
+        size_bytes=8,
+        sha256=sha256_of(folder / "input_0.bin"),
+        name="x",
+        dtype=ElementType.FLOAT32,
+        shape=(2,),
+    )
+    reference = KeptReference(model="m", inputs=(tensor,), max_relative_error=1e-3)
+    return reference, {tensor.path: folder / "input_0.bin"}
+
+
+def test_references_are_proven_and_do_not_change_the_digest(tmp_path: Path) -> None:
+    plain = bundle_in(tmp_path / "plain")
+    reference, files = kept(tmp_path)
+    assert bundle_in(tmp_path / "kept", references=(reference,), tensors=files) == plain
+    bundle = tmp_path / "kept" / "bundle"
+    assert verify_bundle(bundle).references == (reference,)
+    (bundle / reference.inputs[0].path).write_bytes(bytes(7) + b"\1")
+    with pytest.raises(CheckFailed) as caught:
+        verify_bundle(bundle)
+    assert caught.value.why == "changed: evidence/reference/m/input_0.bin"
+
+
+def test_what_attests_a_bundle_sees_it_whole_and_stands_in_its_evidence(tmp_path: Path) -> None:
+    seen = []
+
+    def attest(bundle: Path) -> dict[str, object]:
+        seen.append(verify_bundle(bundle).content_sha256)
+        return {"proof": "it runs"}
+
+    digest = bundle_in(tmp_path, attest=attest)
+    assert seen == [digest]
+    assert verify_bundle(tmp_path / "bundle").evidence == {"seconds": 1.0, "proof": "it runs"}
+
+
+def test_an_error_while_attesting_leaves_the_old_bundle(tmp_path: Path) -> None:
+    digest = bundle_in(tmp_path)
+
+    def attest(_: Path) -> dict[str, object]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bundle_in(tmp_path, attest=attest)
+    assert verify_bundle(tmp_path / "bundle").content_sha256 == digest
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle", "m.ort"]

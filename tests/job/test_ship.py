@@ -1,0 +1,95 @@
+"""From choices to a bundle: the ways to run that ship, what is kept of the originals, the libraries that are proven."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from device_runner.spec import ElementType, NnapiFlag, RunOptions, TensorFile
+from pipeline.compare import Precision
+from pipeline.config import CheckConfig, Config, ModelConfig, Platform, RunConfig, Target
+from pipeline.job import ship
+from pipeline.job.ship import keep_reference, libraries_of, runs_of
+from pipeline.reference import Reference
+from pipeline.release.choose import Choice
+from pipeline.variant import Artifact, Level, Variant
+
+PHONE = Target(name="phone", platform=Platform.ANDROID, min_api_level=27)
+NNAPI = RunOptions(provider="nnapi", flags=(NnapiFlag.USE_FP16,))
+
+
+def choice(target: Target = PHONE, session_options: Mapping[str, str] = MappingProxyType({})) -> Choice:
+    artifact = Artifact(
+        model="m", variant=Variant(level=Level.BASIC), file="m.basic-fixed.ort", size_bytes=1, sha256="0" * 64,
+        semantic_digest="1" * 64, operators={}, source_operators={},
+        session_options=dict(session_options),
+    )  # fmt: skip
+    return Choice(target=target, artifact=artifact, options=NNAPI, reason="", measured=False)
+
+
+def config(*runs: RunConfig) -> Config:
+    return Config(name="demo", models=(ModelConfig(path="m.onnx"),), runs=runs)
+
+
+def test_the_chosen_way_is_first_and_every_other_follows_once() -> None:
+    runs = (
+        RunConfig(provider="nnapi", flags=((), ("USE_FP16",), ("CPU_ONLY",), ("CPU_ONLY", "CPU_DISABLED"))),
+        RunConfig(threads=(1, 2, 4), spinning=(True, False)),
+        RunConfig(provider="xnnpack", variants=("extended-*",)),
+        RunConfig(provider="coreml"),
+    )
+    found = runs_of(config(*runs), choice())
+    assert [(options.provider, options.flags) for options in found] == [
+        ("nnapi", (NnapiFlag.USE_FP16,)),
+        ("nnapi", ()),
+        ("nnapi", (NnapiFlag.CPU_ONLY,)),
+        ("cpu", ()),
+    ]
+
+
+def test_what_an_artifact_needs_is_in_every_way() -> None:
+    found = runs_of(config(RunConfig()), choice(session_options={"a.b": "1"}))
+    assert [options.session_config for options in found] == [{"a.b": "1"}] * 2
+
+
+def reference(folder: Path, count: int) -> Reference:
+    tensors = []
+    for name in ("input_0.bin", "output_0.bin"):
+        (folder / name).write_bytes(bytes(4 * count))
+        # The folder may have been moved since: names count, not places.
+        tensors.append(TensorFile(name=name, dtype=ElementType.FLOAT32, shape=(count,), file=f"/elsewhere/{name}"))
+    return Reference(inputs=tuple(tensors[:1]), outputs=tuple(tensors[1:]), precision=Precision.FLOAT16)
+
+
+def test_a_reference_is_kept_with_its_tolerance(tmp_path: Path) -> None:
+    kept = keep_reference("m", reference(tmp_path, 3), tmp_path, CheckConfig())
+    assert [tensor.path for tensor in (*kept.inputs, *kept.outputs)] == [
+        "evidence/reference/m/input_0.bin",
+        "evidence/reference/m/output_0.bin",
+    ]
+    assert kept.max_relative_error == 2e-2
+    assert keep_reference("m", reference(tmp_path, 3), tmp_path, CheckConfig(max_relative_error=0.5)) != kept
+
+
+def test_large_tensors_and_lost_ones_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = reference(tmp_path, 3)
+    monkeypatch.setattr(ship, "MOST_KEPT_BYTES", 11)
+    assert keep_reference("m", made, tmp_path, CheckConfig()).inputs == ()
+    monkeypatch.undo()
+    (tmp_path / "input_0.bin").unlink()
+    kept = keep_reference("m", made, tmp_path, CheckConfig())
+    assert kept.inputs == kept.outputs == ()
+
+
+def test_libraries_are_those_of_android_targets_each_once() -> None:
+    targets = [
+        Target(name="a", platform=Platform.ANDROID, library="android:1.29.0"),
+        Target(name="b", platform=Platform.ANDROID, library="android:1.29.0"),
+        Target(name="c", platform=Platform.ANDROID),
+        Target(name="d", platform=Platform.LINUX, library="x.so"),
+    ]
+    choices = [choice(target) for target in targets]
+    assert libraries_of(choices, None) == {"android:1.29.0": ("a", "b")}
+    assert libraries_of(choices, "app.aar") == {"android:1.29.0": ("a", "b"), "app.aar": ("c",)}
+    assert libraries_of(choices, "libonnxruntime.so") == {"android:1.29.0": ("a", "b")}
