@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from device_runner.device import DeviceFacts, Readiness
+from device_runner.nnapi import DriverType, NnapiDevice
 from pipeline.cli.build_probe import build_probe
 from pipeline.cli.devices import devices
 from pipeline.report.devices import show_devices
@@ -51,6 +52,21 @@ def test_the_table_says_what_is_the_matter() -> None:
     assert "API 26: NNAPI needs 27; hot" in text
     assert "accept the dialog" in text
     assert "battery" not in text
+    assert "NNAPI " not in text.splitlines()[0]
+
+
+def test_the_table_names_the_devices_of_nnapi() -> None:
+    console = Console(record=True, width=200)
+    npu = NnapiDevice(name="npu", type=DriverType.ACCELERATOR, feature_level=30, version="1.4")
+    said = {"named": (True, (npu,)), "unnamed": (True, ()), "none": (False, ()), "unknown": (None, ())}
+    phones = [
+        DeviceFacts(name=f"adb:{name}", platform="android", api_level=30, nnapi=nnapi, nnapi_devices=found)
+        for name, (nnapi, found) in said.items()
+    ]
+    show_devices([*phones, DeviceFacts(name="local", platform="linux", nnapi=False)], console)
+    head, *lines = console.export_text().splitlines()
+    column = slice(head.index("NNAPI"), head.index("state"))
+    assert [line[column].strip() for line in lines] == ["npu (accelerator, level 30)", "yes", "none", "", ""]
 
 
 def test_the_probe_is_built_and_copied(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
@@ -14,7 +15,9 @@ from onnx import TensorProto, helper
 from device_runner.android_host.calls import FLAGS, Summary, read_calls, summarize
 from device_runner.android_host.device import AndroidHost
 from device_runner.android_host.device import Phone as PlayedPhone
-from device_runner.android_host.profile import Fault, FaultKind, Stage, default_profile
+from device_runner.android_host.inspection import inspect_phone
+from device_runner.android_host.profile import Driver, DriverProfile, Fault, FaultKind, Stage, default_profile
+from device_runner.device import open_device
 from device_runner.library_facts import LibraryFacts
 from device_runner.options import subsets
 from device_runner.result import FailureKind, RunResult, Status
@@ -100,6 +103,24 @@ def test_drivers_that_fail_are_typed_results_over_adb(
         assert failure
         assert (failure.kind, failure.signal) == (wanted, signal)
         assert device.run(RunSpec(id="cpu", model=str(MNIST), library=library.path, min_runs=1)).status is Status.OK
+
+
+def test_a_profile_from_a_phone_replays_what_its_driver_refuses(
+    opened: Open, farm: Farm, library: LibraryFacts, tmp_path: Path
+) -> None:
+    choosy = Driver(name="npu", feature_level=30, operations=("CONV_2D", "RELU", "TRANSPOSE"))
+    device = opened(phone_with(farm, shims(), DriverProfile(devices=(choosy,)), tmp_path))
+    profile = tmp_path / "npu.json"
+    profile.write_bytes(msgspec.json.encode(inspect_phone(device)))
+    there = device.run(spec_of(library)).failure
+    with open_device(f"android-host:{library.path}?driver={profile}") as replaying:
+        assert replaying.facts().api_level == 30
+        here = replaying.run(spec_of(library)).failure
+    assert there
+    assert here
+    assert there.kind is FailureKind.PROVIDER_REFUSED
+    assert "Name: [npu], Type [4]" in there.message
+    assert here == there
 
 
 def save_split(path: Path) -> Path:
