@@ -20,6 +20,7 @@
 #include <sys/prctl.h>
 #endif
 
+#include "pieces.h"
 #include "stages.h"
 
 #ifndef PROBE_EXIT
@@ -233,8 +234,9 @@ static const struct request DEFAULTS = {
 };
 
 int main(int count, char **arguments) {
+    if (count == 4 && !strcmp(arguments[1], "join")) return join_pieces(arguments[2], arguments[3]);
     if (count != 2) {
-        fprintf(stderr, "usage: %s REQUEST\n", count ? arguments[0] : "probe");
+        fprintf(stderr, "usage: %s REQUEST | join PATCH TARGET\n", count ? arguments[0] : "probe");
         return 2;
     }
     struct answer *answer = make_answer();

@@ -12,5 +12,9 @@ int dup(int file);
 int dup2(int file, int other);
 int close(int file);
 ssize_t read(int file, void *data, size_t size);
+ssize_t pread(int file, void *data, size_t size, off_t offset);
+ssize_t write(int file, const void *data, size_t size);
+int fsync(int file);
+int unlink(const char *path);
 _Noreturn void _exit(int code);
 #endif
