@@ -1,4 +1,4 @@
-"""Which of the devices that are there a config means: a serial, or conditions on their facts."""
+"""Which of the devices that are there a config means: a serial, or conditions on their facts, and of which server."""
 
 import difflib
 import fnmatch
@@ -22,7 +22,7 @@ def _model(pattern: str) -> Test:
 
 def _serial(pattern: str) -> Test:
     fits = _glob(pattern)
-    return lambda facts: fits(facts.name.partition(":")[2])
+    return lambda facts: fits(split_server(facts.name.partition(":")[2])[0])
 
 
 def _soc(pattern: str) -> Test:
@@ -56,7 +56,19 @@ CONDITIONS: dict[str, Callable[[str], Test]] = {
 
 def is_selector(text: str) -> bool:
     """Whether what follows `adb:` means devices by conditions, not one serial."""
-    return "*" in text or text.partition("=")[0].strip() in CONDITIONS
+    selector, _ = split_server(text)
+    return "*" in selector or selector.partition("=")[0].strip() in CONDITIONS
+
+
+def split_server(text: str) -> tuple[str, str]:
+    """A serial or selector, and the address of its adb server behind the last @; "" where none is named."""
+    before, at, address = text.rpartition("@")
+    return (before, address) if at else (text, "")
+
+
+def on_network(serial: str) -> bool:
+    """Whether a serial is an address that a server can be told to connect: HOST:PORT, or mDNS's name of a service."""
+    return bool(re.search(r":\d{1,5}$|\._adb(-tls-connect)?\._tcp", serial))
 
 
 def parse_selector(text: str) -> Test:

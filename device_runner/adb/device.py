@@ -3,6 +3,7 @@
 import contextlib
 import re
 import secrets
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from typing import BinaryIO, Self
 import msgspec
 
 from device_runner.adb.facts import facts_or_reason, read_conditions, read_facts
-from device_runner.adb.lease import take_lease
+from device_runner.adb.lease import lease_key, take_lease
 from device_runner.adb.link import (
     Link,
     LinkError,
@@ -23,7 +24,6 @@ from device_runner.adb.link import (
     NoServer,
     Output,
     list_serials,
-    on_network,
     reconnect,
     server_at,
 )
@@ -45,6 +45,7 @@ from device_runner.files import keep_files, missing_input
 from device_runner.library_source import find_archive, is_archive, name_of, open_library
 from device_runner.local import GRACE_SECONDS, wheel_library
 from device_runner.options import impossible_here
+from device_runner.perf_test_adb import run_over_adb
 from device_runner.probe.build import HOST, build_probe
 from device_runner.probe.elf import NotElf, read_header
 from device_runner.probe.protocol import Answer, Places, decode_answer, encode_inspection, encode_request, to_result
@@ -58,7 +59,7 @@ from device_runner.result import (
     utc_now,
     without_measurement,
 )
-from device_runner.selectors import parse_selector
+from device_runner.selectors import on_network, parse_selector, split_server
 from device_runner.spec import RunSpec
 from device_runner.wheel import foreign_library
 
@@ -87,17 +88,15 @@ def open_adb(text: str) -> "AdbDevice":
 
     Raises MissingError when it is not there, not ready or in use; NoServer; SpecError.
     """
-    serial, _, address = text.rpartition("@") if "@" in text else (text, "", "")
+    serial, address = split_server(text)
     server = server_at(address)
     states = dict(list_serials(server))
+    why = f"the adb server knows: {', '.join(states) or 'none at all'}"
     if on_network(serial) and states.get(serial) != "device":
-        reconnect(server, serial)
+        why = reconnect(server, serial)
         states = dict(list_serials(server))
     if serial not in states:
-        known = ", ".join(states) or "none at all"
-        raise MissingError(
-            f"no device {serial!r}", why=f"the adb server knows: {known}", remedy="see `ort-mobile devices`"
-        )
+        raise MissingError(f"no device {serial!r}", why=why, remedy="see `ort-mobile devices`")
     link = Link(server, serial)
     facts = facts_or_reason(link, f"adb:{text}", states[serial], REMOTE_ROOT)
     if facts.readiness is not Readiness.READY:
@@ -105,11 +104,12 @@ def open_adb(text: str) -> "AdbDevice":
     return AdbDevice(link, name=facts.name)
 
 
-def list_devices(selector: str = "*", address: str = "") -> list[DeviceFacts]:
-    """Facts of an adb server's devices that a selector means, ready or not, all asked at once.
+def list_devices(text: str = "*") -> list[DeviceFacts]:
+    """Facts of an adb server's devices that SELECTOR or SELECTOR@HOST:PORT means, ready or not, all asked at once.
 
     Raises NoServer without a server, SpecError for a selector that makes no sense.
     """
+    selector, address = split_server(text)
     wanted = parse_selector(selector)
     server = server_at(address)
     at = f"@{address}" if address else ""
@@ -168,7 +168,7 @@ class AdbDevice:
         self._held: list[str] = []
         self._conditions = Conditions()
         self._conditions_at = -CONDITIONS_AGE_SECONDS
-        self._lease: BinaryIO = take_lease(f"{link.server} {link.serial}", self.name)
+        self._lease: BinaryIO = take_lease(lease_key(link.server, link.serial), self.name)
 
     def facts(self) -> DeviceFacts:
         """What it is; raises MissingError when it does not answer."""
@@ -256,15 +256,28 @@ class AdbDevice:
         failure = impossible_here(spec.options, facts) or missing_input(spec) or _wrong_library(library, facts)
         if failure or library is None:
             return without_measurement(spec, self.name, failure or _NO_LIBRARY)
-        places = self._places(spec, library)
-        probe = self._store.put(tools.probe, PROBE_SUFFIX)
         started, before = utc_now(), self._current_conditions()
-        output = self._execute(encode_request(spec, places, watch_stdin=True), probe, spec.timeout_seconds)
-        result = self._doubted(self._result(spec, output), _pushed(probe, places))
+        if spec.perf_test:
+            result = self._by_perf_test(spec, library, facts)
+        else:
+            result = self._by_probe(spec, library, tools.probe)
         marks = (*result.marks, *_marks(facts, before))
         return msgspec.structs.replace(
             result, started_at=started, before=before, after=self._current_conditions(), marks=marks
         )
+
+    def _by_probe(self, spec: RunSpec, library: Path, program: Path) -> RunResult:
+        places = self._places(spec, library)
+        probe = self._store.put(program, PROBE_SUFFIX)
+        output = self._execute(encode_request(spec, places, watch_stdin=True), probe, spec.timeout_seconds)
+        return self._doubted(self._result(spec, output), _pushed(probe, places))
+
+    def _by_perf_test(self, spec: RunSpec, library: Path, facts: DeviceFacts) -> RunResult:
+        program = Path(str(spec.perf_test))
+        if program.is_file() and (failure := _wrong_library(program, facts)):
+            return without_measurement(spec, self.name, failure)
+        with tempfile.TemporaryDirectory(prefix="ort-mobile-run-") as scratch:
+            return run_over_adb(spec, self.name, self.link, self._store, self._folder, library, Path(scratch))
 
     def _places(self, spec: RunSpec, library: Path) -> Places:
         """Push what the run needs; its own files go under the run folder."""

@@ -3,17 +3,32 @@
 import fcntl
 import hashlib
 import os
+import re
 from pathlib import Path
 from typing import BinaryIO
 
+from device_runner.adb.link import Server
 from device_runner.errors import MissingError
 from device_runner.probe.build import cache_folder
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+OF_ONE_SERVER = re.compile(r"emulator-\d+|(127\.\d+\.\d+\.\d+|localhost|\[?::1\]?):\d+")
+"""Serials that mean something else for a server behind a tunnel."""
+
+
+def lease_key(server: Server, serial: str) -> str:
+    """What tells devices apart: one on the network or on USB is the same by whichever server of this computer."""
+    here = server.host in LOOPBACK
+    if here and not OF_ONE_SERVER.fullmatch(serial):
+        return serial
+    return f"{'127.0.0.1' if here else server.host}:{server.port} {serial}"
 
 
 def take_lease(key: str, name: str) -> BinaryIO:
     """The lock of a device, held until it is closed or the process ends; raises MissingError when another has it.
 
-    `key` is what tells devices apart (server and serial), `name` how messages call it.
+    `key` is what tells devices apart (`lease_key`), `name` how messages call it.
     """
     folder = cache_folder() / "leases"
     folder.mkdir(parents=True, exist_ok=True)

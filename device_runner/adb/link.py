@@ -71,9 +71,8 @@ class Server:
 def server_at(address: str = "") -> Server:
     """The adb server at HOST:PORT, by default where ANDROID_ADB_SERVER_ADDRESS and _PORT say; raises SpecError."""
     host, _, port = address.rpartition(":")
-    host = (
-        host or os.environ.get("ANDROID_ADB_SERVER_ADDRESS") or os.environ.get("ANDROID_ADB_SERVER_HOST", "127.0.0.1")
-    )
+    usual = os.environ.get("ANDROID_ADB_SERVER_ADDRESS") or os.environ.get("ANDROID_ADB_SERVER_HOST", "127.0.0.1")
+    host = host.strip("[]") or usual
     port = port or os.environ.get("ANDROID_ADB_SERVER_PORT", "5037")
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise SpecError(f"{port!r} is no port of an adb server", remedy="set ANDROID_ADB_SERVER_PORT to a number")
@@ -264,23 +263,34 @@ def _received(stream: _Stream) -> Iterator[bytes]:
 
 
 def list_serials(server: Server, seconds: float = 10.0) -> list[tuple[str, str]]:
-    """Serial and state of every device that the server knows, as it says them."""
-    with connect(server, seconds) as connection:
-        stream = _Stream(connection, time.monotonic() + seconds)
-        stream.command("host:devices")
-        lines = stream.block().splitlines()
+    """Serial and state of every device that the server knows, as it says them; raises NoServer."""
+    try:
+        with connect(server, seconds) as connection:
+            stream = _Stream(connection, time.monotonic() + seconds)
+            stream.command("host:devices")
+            lines = stream.block().splitlines()
+    except LinkError as error:
+        raise NoServer(
+            "no adb server",
+            where=str(server),
+            why=f"what listens there does not answer as one: {error}",
+            remedy="`adb kill-server`, end what listens there, or set ANDROID_ADB_SERVER_PORT to another port",
+        ) from error
     return [(serial, state) for serial, _, state in (line.partition("\t") for line in lines) if state]
 
 
-def on_network(serial: str) -> bool:
-    """Whether a serial is an address that a server can be told to connect: HOST:PORT, or mDNS's name of a service."""
-    return bool(re.search(r":\d{1,5}$|\._adb(-tls-connect)?\._tcp", serial))
+def reconnect(server: Server, serial: str, seconds: float = 10.0) -> str:
+    """Join a device on the network again: the server keeps a lost one as offline until it is disconnected.
 
-
-def reconnect(server: Server, serial: str, seconds: float = 10.0) -> None:
-    """Join a device on TCP (HOST:PORT) again: the server keeps a lost one as offline until it is disconnected."""
+    What the server says of it, in one line; nothing is raised.
+    """
+    said = ""
     for service in (f"host:disconnect:{serial}", f"host:connect:{serial}"):
-        with contextlib.suppress(LinkError), connect(server, seconds) as connection:
-            stream = _Stream(connection, time.monotonic() + seconds)
-            stream.command(service)
-            stream.block()
+        try:
+            with connect(server, seconds) as connection:
+                stream = _Stream(connection, time.monotonic() + seconds)
+                stream.command(service)
+                said = " ".join(stream.block().split())
+        except (LinkError, NoServer) as error:
+            said = str(error)
+    return said

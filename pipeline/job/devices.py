@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from device_runner.device import Device, DeviceFacts, Readiness, open_device
@@ -9,6 +10,9 @@ from device_runner.errors import RunnerError, SpecError
 from device_runner.selectors import is_selector
 from pipeline.errors import MissingError
 from pipeline.report.model import Skipped
+
+AT_ONCE = 32
+"""Devices that are opened at the same time: each waits for its device most of the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,25 +26,20 @@ class Opened:
 
 @contextlib.contextmanager
 def opened(names: Sequence[str]) -> Iterator[Opened]:
-    """Open the devices; those that cannot be used are left out with their reason.
+    """Open the devices, all at once; those that cannot be used are left out with their reason.
 
     Raises SpecError for a name that no device can have, MissingError when no device is ready.
     """
+    wanted, unusable = found(names)
     with contextlib.ExitStack() as stack:
-        devices, facts, unusable = {}, {}, []
-        for name in dict.fromkeys(expanded(names)):
-            try:
-                device = stack.enter_context(open_device(name))
-                known = device.facts()
-            except SpecError:
-                raise
-            except RunnerError as error:
-                unusable.append(Skipped(device=name, reason=_told(error)))
-                continue
-            if known.readiness is not Readiness.READY:
-                unusable.append(Skipped(device=name, reason=f"{known.readiness.value}: {known.advice}"))
-                continue
-            devices[device.name], facts[device.name] = device, known
+        devices, facts = {}, {}
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for future in [pool.submit(_open, name, stack) for name in wanted]:
+                one = future.result()
+                if isinstance(one, Skipped):
+                    unusable.append(one)
+                else:
+                    devices[one[0].name], facts[one[0].name] = one
         if not devices:
             raise MissingError(
                 "no device is ready",
@@ -51,18 +50,44 @@ def opened(names: Sequence[str]) -> Iterator[Opened]:
         yield Opened(devices=devices, facts=facts, unusable=tuple(unusable))
 
 
-def expanded(names: Sequence[str]) -> list[str]:
-    """The names with selectors such as `adb:*` or `adb:model=Pixel*,api=29-` replaced by the devices that they mean."""
-    found: list[str] = []
-    for name in names:
-        scheme, _, rest = name.partition(":")
-        if scheme == "adb" and is_selector(rest):
-            from device_runner.adb.device import list_devices
+def _open(name: str, stack: contextlib.ExitStack) -> tuple[Device, DeviceFacts] | Skipped:
+    """The device, which is closed with the stack, and its facts; or why it cannot be used. Raises SpecError."""
+    try:
+        device = stack.enter_context(open_device(name))
+        facts = device.facts()
+    except SpecError:
+        raise
+    except RunnerError as error:
+        return Skipped(device=name, reason=_told(error))
+    if facts.readiness is not Readiness.READY:
+        return Skipped(device=name, reason=f"{facts.readiness.value}: {facts.advice}")
+    return device, facts
 
-            found += [facts.name for facts in list_devices(rest)]
-        else:
-            found.append(name)
-    return found
+
+def found(names: Sequence[str]) -> tuple[list[str], list[Skipped]]:
+    """The names, each once, with selectors (`adb:*`, `adb:api=29-@HOST:PORT`) replaced by the devices that they mean.
+
+    The second are selectors whose adb server does not answer.
+    """
+    devices: dict[str, None] = {}
+    silent = []
+    for name in names:
+        try:
+            devices.update(dict.fromkeys(_meant(name)))
+        except SpecError:
+            raise
+        except RunnerError as error:
+            silent.append(Skipped(device=name, reason=_told(error)))
+    return list(devices), silent
+
+
+def _meant(name: str) -> list[str]:
+    scheme, _, rest = name.partition(":")
+    if scheme != "adb" or not is_selector(rest):
+        return [name]
+    from device_runner.adb.device import list_devices
+
+    return [facts.name for facts in list_devices(rest)]
 
 
 def _told(error: RunnerError) -> str:

@@ -37,6 +37,7 @@ from pipeline.job.record import (
     skipped_row,
     versions,
 )
+from pipeline.job.resuming import identity, known_on_network, resume
 from pipeline.job.ship import proven, ship
 from pipeline.measure import Left, Plan, measure
 from pipeline.progress import Progress
@@ -166,7 +167,7 @@ class _Job:
 
     def measure(self, work: Path, progress: Progress) -> _Ended:
         """Open the devices, enter the plan, run what is not stored yet, and find what crashes where that is asked."""
-        with opened(self.options.devices or self.config.devices) as field:
+        with opened(self._devices()) as field:
             measurable = [artifact for one in self.prepared if one.reference for artifact in one.artifacts]
             lanes, skipped = plan_lanes(self.config.runs, measurable, list(field.facts.values()), known_denied())
             campaign = self._enter(field.facts, lanes, [*map(skipped_row, skipped), *field.unusable])
@@ -182,6 +183,12 @@ class _Job:
             wanted = self.options.blame
             denied = blame_crashes(plan, field.devices, field.facts, self.store, progress) if wanted else ()
             return _Ended(campaign=campaign, left=(*left, *_away(campaign, field)), denied=denied)
+
+    def _devices(self) -> list[str]:
+        """What is to be opened; with `resume` also devices on the network that an adb server has forgotten."""
+        asked = self.options.devices
+        forgotten = known_on_network(self.store, self.config) if self.options.resume and not asked else []
+        return [*(asked or self.config.devices), *forgotten]
 
     def _plan(self, campaign: str, lanes: Sequence[Lane], field: Opened, predictions: Mapping[str, Prediction]) -> Plan:
         references = {one.model.name: one.reference for one in self.prepared if one.reference}
@@ -212,8 +219,7 @@ class _Job:
             created_at=utc_now(),
             document=encode_record(record),
         )
-        known = self._resumed(record) if self.options.resume else None
-        if known:
+        if self.options.resume and (known := self._resumed(record, facts)):
             return known
         self.store.start(campaign)
         for device in facts.values():
@@ -223,21 +229,9 @@ class _Job:
                 self.store.add_artifact(campaign.id, artifact)
         return campaign
 
-    def _resumed(self, record: JobRecord) -> CampaignRecord | None:
-        """The newest campaign of the same config, programs and artifacts that planned all these lanes.
-
-        It may have planned more: for a device that is not there now.
-        """
-        document = encode_record(record)
-        artifacts = {_identity(artifact) for one in self.prepared for artifact in one.artifacts}
-        same = [
-            campaign
-            for campaign in self.store.campaigns()
-            if all(campaign.document.get(key) == document[key] for key in ("config", "versions"))
-            and all(lane in campaign.document.get("lanes", ()) for lane in document["lanes"])
-            and artifacts == set(map(_identity, self.store.artifacts(campaign.id)))
-        ]
-        return same[-1] if same else None
+    def _resumed(self, record: JobRecord, facts: Mapping[str, DeviceFacts]) -> CampaignRecord | None:
+        artifacts = {identity(artifact) for one in self.prepared for artifact in one.artifacts}
+        return resume(self.store, record, artifacts, facts)
 
     def _record(self, lanes: Sequence[Lane], skipped: Sequence[Skipped]) -> JobRecord:
         prepared = self.prepared
@@ -261,10 +255,6 @@ def _away(campaign: CampaignRecord, field: Opened) -> Iterator[Left]:
     for name in dict.fromkeys(lane["device"] for lane in campaign.document["lanes"]):
         if name not in field.devices:
             yield Left(device=name, reason=reasons.get(name, "it is not connected"))
-
-
-def _identity(artifact: Artifact) -> tuple[str, str, str]:
-    return artifact.model, artifact.variant.name, artifact.sha256
 
 
 def _planned(lanes: Sequence[Lane], baseline: str | None) -> Iterator[PlannedLane]:

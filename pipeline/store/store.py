@@ -62,6 +62,18 @@ class Store:
         """Enter a campaign; False where its id is there already, which then stays as it was."""
         return self._write(lambda connection: _insert_campaign(connection, campaign))
 
+    def amend(self, campaign: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> CampaignRecord:
+        """Change the document of a campaign that is there, in one transaction with what is read of it."""
+        same = campaigns.c.id == campaign
+
+        def work(connection: Connection) -> CampaignRecord:
+            known = self._campaign(connection.execute(sa.select(campaigns).where(same).with_for_update()).one())
+            changed = msgspec.structs.replace(known, document=change(known.document))
+            connection.execute(campaigns.update().where(same).values(document=text_of(changed.document)))
+            return changed
+
+        return self._write(work)
+
     def add_device(self, campaign: str, facts: DeviceFacts) -> None:
         """Enter what is known of a device, over what was known before."""
         key = {"campaign_id": campaign, "name": facts.name}

@@ -1,4 +1,4 @@
-"""A whole campaign on three real adbd programs: killed, one device taken, completed; each run its own device's."""
+"""A whole campaign on four real adbd programs: killed, one taken, one late, completed; each run its own device's."""
 
 import json
 import os
@@ -68,16 +68,18 @@ def runs_of(folder: Path) -> list[RunRecord]:
         return list(store.runs(campaign.id))
 
 
-def test_three_phones_killed_resumed_and_shared(
+def test_four_phones_killed_resumed_shared_and_late(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, tools: Tools
 ) -> None:
     (tmp_path / "lab.toml").write_text(CONFIG)
     with farm_in(tmp_path_factory.mktemp("farm")) as farm:
         levels = {}
-        for level in (51, 52, 53):
+        for level in (51, 52, 53, 54):
             phone = farm.phone()
             phone.write("dumpsys/battery", BATTERY.replace("level: 84", f"level: {level}"))
             levels[f"adb:{phone.serial}"] = level
+        late = farm.phones[3]
+        late.stop()
         job = start(farm, tmp_path)
         while stored(tmp_path) < 4 and job.poll() is None:
             time.sleep(0.02)
@@ -95,11 +97,14 @@ def test_three_phones_killed_resumed_and_shared(
         counts = Counter(run.result.device for run in runs_of(tmp_path))
         assert [counts[name] for name in levels][:2] == [RUNS_OF_A_DEVICE] * 2, said
         assert counts[f"adb:{taken.serial}"] < RUNS_OF_A_DEVICE
+        assert f"adb:{late.serial}" not in counts
 
+        late.start()
         ended = start(farm, tmp_path, "--resume")
         said, _ = ended.communicate(timeout=120)
         assert ended.returncode == 0, said
         runs = runs_of(tmp_path)
+        assert f"{late.serial} was left" not in said
     assert Counter(run.result.device for run in runs) == dict.fromkeys(levels, RUNS_OF_A_DEVICE)
     assert max(Counter((run.spec.id, run.round) for run in runs).values()) == 1
     for run in runs:

@@ -1,9 +1,11 @@
 import msgspec
 import pytest
 
+from device_runner.adb.lease import lease_key
+from device_runner.adb.link import Server
 from device_runner.device import DeviceFacts
 from device_runner.errors import SpecError
-from device_runner.selectors import is_selector, parse_selector
+from device_runner.selectors import is_selector, parse_selector, split_server
 
 PIXEL = DeviceFacts(
     name="adb:8A1X", platform="android", manufacturer="Google", model="Pixel 7", soc="Google Tensor G2",
@@ -42,3 +44,28 @@ def test_nonsense_is_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["8A1X", "192.168.0.7:5555", "weird=serial"])
 def test_a_serial_is_no_selector(text: str) -> None:
     assert not is_selector(text)
+
+
+def test_a_selector_may_name_its_adb_server() -> None:
+    assert split_server("model=Pixel*,api=29-@lab-2:5037") == ("model=Pixel*,api=29-", "lab-2:5037")
+    assert split_server("192.168.0.7:5555@[::1]:5038") == ("192.168.0.7:5555", "[::1]:5038")
+    assert split_server("8A1X") == ("8A1X", "")
+    assert is_selector("*@lab-2:5037")
+    assert not is_selector("8A1X@*")
+    far = msgspec.structs.replace(PIXEL, name="adb:8A1X@lab-2:5037")
+    assert parse_selector("serial=8A1X")(far)
+    assert not parse_selector("*5037")(far)
+
+
+@pytest.mark.parametrize(
+    ("server", "serial", "key"),
+    [
+        (Server("127.0.0.1", 5037), "8A1X", "8A1X"),
+        (Server("localhost", 5038), "192.168.0.7:5555", "192.168.0.7:5555"),
+        (Server("localhost", 5038), "emulator-5554", "127.0.0.1:5038 emulator-5554"),
+        (Server("::1", 5037), "127.0.0.1:5555", "127.0.0.1:5037 127.0.0.1:5555"),
+        (Server("lab-2", 5037), "8A1X", "lab-2:5037 8A1X"),
+    ],
+)
+def test_a_device_has_one_lease_by_whichever_server(server: Server, serial: str, key: str) -> None:
+    assert lease_key(server, serial) == key
