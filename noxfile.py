@@ -83,6 +83,13 @@ def release(session: nox.Session) -> None:
 
 
 @nox.session
+def prove(session: nox.Session) -> None:
+    """Run a bundle in the Android library that ships: nox -s prove -- output/my/bundle --library app.aar."""
+    session.install("-e", ".[android]")
+    session.run("ort-mobile", "prove", *session.posargs)
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Unit, property, oracle and integration tests; those that need a real adbd are in device_tests."""
     session.install("-e", ".[android]", *groups("test"))

@@ -22,6 +22,7 @@ from pipeline.files import sha256_of
 from pipeline.job.assemble import Assembled
 from pipeline.job.prepare import ARTIFACTS
 from pipeline.library_proof import LibraryProof, ProvenLibrary
+from pipeline.preflight import library_release
 from pipeline.progress import Progress, Silent
 from pipeline.prove import ProofOrder, prove_bundle
 from pipeline.reference import Reference
@@ -190,7 +191,7 @@ def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
         flags=tuple(choice.options.flags),
         session_config=artifact.session_options | choice.options.session_config,
         runs=runs_of(assembled.record.config, choice),
-        ort_release=target.ort_release or installed,
+        ort_release=target.ort_release or library_release(target) or installed,
         min_api_level=target.min_api_level,
         min_os_version=target.min_os_version,
         basis="measured" if choice.measured else "advised",
