@@ -77,10 +77,9 @@ static void list_device(struct nnapi *nnapi, uint32_t index, struct nnapi_device
     nnapi->devices[index] = device;
 }
 
-/* Open the system's NNAPI and note what it has; false, with the reason in `why`, where there is none. */
-static bool open_nnapi(struct nnapi *nnapi, struct nnapi_answer *answer, const char **why) {
+/* Open the system's NNAPI and note what it has; false where there is none. */
+static bool open_nnapi(struct nnapi *nnapi, struct nnapi_answer *answer) {
     void *library = dlopen("libneuralnetworks.so", RTLD_NOW | RTLD_LOCAL);
-    *why = library ? "" : dlerror();
     if (!library) return false;
     find_nnapi_calls(nnapi, library);
     answer->found = true;

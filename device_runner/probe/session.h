@@ -8,10 +8,10 @@
 #include <stdlib.h>
 
 #include "answer.h"
-#include "nnapi.h"
 #include "ort_table.h"
 #include "platform.h"
 #include "request.h"
+#include "symbol.h"
 
 struct input {
     char *name;
@@ -176,10 +176,8 @@ static bool append_coreml(struct probe *probe) {
 static bool append_nnapi(struct probe *probe) {
     append_by_flags append = (append_by_flags)symbol(probe->library, "OrtSessionOptionsAppendExecutionProvider_Nnapi");
     if (!append) return fail(probe->answer, "provider_missing", 0, "no NNAPI in this libonnxruntime");
-    struct nnapi nnapi = {0};
-    const char *why = "";
-    if (!open_nnapi(&nnapi, &probe->answer->nnapi, &why))
-        return fail(probe->answer, "provider_missing", 0, "this system has no NNAPI: %s", why);
+    if (!dlopen("libneuralnetworks.so", RTLD_NOW | RTLD_LOCAL))
+        return fail(probe->answer, "provider_missing", 0, "this system has no NNAPI: %s", dlerror());
     return ok(probe, append(probe->options, (uint32_t)probe->request->flags));
 }
 

@@ -12,9 +12,8 @@ static bool finish(struct probe *probe) {
 /* What the system's NNAPI has; that it has none is an answer too. */
 static bool inspect(struct probe *probe) {
     struct nnapi nnapi = {0};
-    const char *why = "";
-    if (open_nnapi(&nnapi, &probe->answer->nnapi, &why))
-        ask_questions(&nnapi, probe->request, &probe->answer->nnapi);
+    struct nnapi_answer *answer = &probe->answer->nnapi;
+    if (open_nnapi(&nnapi, answer)) ask_questions(&nnapi, probe->request, answer);
     return true;
 }
 

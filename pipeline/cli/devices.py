@@ -56,12 +56,14 @@ def _write_profile(ready: "Sequence[DeviceFacts]", profile_to: str) -> None:
     """The driver profile of the one device, to a file; raises ConfigError for none or several, MissingError."""
     from device_runner.adb.device import open_adb
     from device_runner.android_host.inspection import inspect_phone
-    from pipeline.errors import ConfigError
+    from pipeline.errors import ConfigError, MissingError
 
-    if len(ready) != 1:
+    if not ready:
+        raise MissingError("no phone to make a profile of is ready", remedy="`ort-mobile devices` says what each needs")
+    if len(ready) > 1:
         raise ConfigError(
             "--profile is about one phone",
-            why=f"{', '.join(facts.name for facts in ready) or 'none'} is ready",
+            why=f"{', '.join(facts.name for facts in ready)} are ready",
             remedy="give its serial, as in `ort-mobile devices SERIAL --profile npu.json`",
         )
     with open_adb(ready[0].name.partition(":")[2]) as phone:

@@ -146,7 +146,9 @@ def test_a_profile_comes_back_as_it_is_played(farm: Farm, shims: Path, tmp_path:
 
 def test_a_profile_is_of_one_phone_that_has_nnapi(farm: Farm, phone: Phone, tmp_path: Path) -> None:
     none = command(farm, [phone], "nobody", "--profile", str(tmp_path / "x.json"))
-    assert (none.returncode, "none is ready" in none.stderr) == (2, True), none.stderr
+    assert (none.returncode, "no phone" in none.stderr) == (3, True), none.stderr
+    many = command(farm, [phone, farm.phone()], "*", "--profile", str(tmp_path / "x.json"))
+    assert (many.returncode, "one phone" in many.stderr) == (2, True), many.stderr
     linux = command(farm, [phone], phone.serial, "--profile", str(tmp_path / "x.json"))
     assert (linux.returncode, "has no NNAPI" in linux.stderr) == (3, True), linux.stderr
     assert not (tmp_path / "x.json").exists()
