@@ -34,7 +34,7 @@ platform = "android"            # android, ios, linux, macos
 abis = ["arm64-v8a"]
 min_api_level = 27              # NNAPI needs 27
 # ort_release = "{release}"         # the ONNX Runtime release in your app; the installed one by default
-# library = "onnxruntime-android.aar"   # the library that ships
+# library = "onnxruntime-android.aar"   # the library that ships (or android:RELEASE); proven on x86-64 Linux
 
 [variants]
 levels = ["none", "basic", "extended", "all"]
