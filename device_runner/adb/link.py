@@ -24,6 +24,9 @@ CHUNK = 64 * 1024
 OUTPUT_LIMIT = 256 * 1024 * 1024
 """Bytes of output that are kept of a command; what says more is lying or broken."""
 
+LONGEST_SERVICE = 0xFFFF
+"""adb gives the length of a service in four hexadecimal digits: more would be read as part of another."""
+
 STDOUT, STDERR, EXIT, STDIN = 1, 2, 3, 0
 
 
@@ -156,7 +159,9 @@ class _Stream:
 
     def command(self, service: str) -> None:
         """Ask the server or the device for a service; raises LinkError with its reason."""
-        data = service.encode()
+        data = service.encode("utf-8", "surrogateescape")
+        if len(data) > LONGEST_SERVICE:
+            raise LinkError(f"a service's name is too long for adb: {len(data)} bytes")
         self.send(b"%04x" % len(data) + data)
         answer = self.read(4)
         if answer == b"FAIL":

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -148,13 +148,11 @@ class Phone:
 class Farm:
     """An adb server of its own, and the phones that are connected to it."""
 
-    def __init__(self, folder: Path) -> None:
-        import adbutils
-
+    def __init__(self, folder: Path, adb: Sequence[str]) -> None:
         self.folder = folder
         self.port = free_port()
         self.phones: list[Phone] = []
-        self._adb = adbutils.adb_path()
+        self._adb = list(adb)
         self.environment = {
             "HOME": str(folder), "PATH": "/usr/bin:/bin", "ANDROID_ADB_SERVER_PORT": str(self.port),
             "ADB_USB": "0", "ADB_EMU": "0", "ADB_MDNS": "0",
@@ -164,7 +162,7 @@ class Farm:
     def start_server(self) -> None:
         with (self.folder / "server.log").open("ab") as log:
             self.server = subprocess.Popen(
-                [self._adb, "-P", str(self.port), "nodaemon", "server"], env=self.environment,
+                [*self._adb, "-P", str(self.port), "nodaemon", "server"], env=self.environment,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         wait_for_port(self.port, self.server)
@@ -178,7 +176,7 @@ class Farm:
 
     def adb(self, *arguments: str) -> str:
         done = subprocess.run(
-            [self._adb, "-P", str(self.port), *arguments], env=self.environment, capture_output=True, text=True,
+            [*self._adb, "-P", str(self.port), *arguments], env=self.environment, capture_output=True, text=True,
             timeout=30, check=False,
         )  # fmt: skip
         return done.stdout + done.stderr
@@ -226,18 +224,21 @@ Open = Callable[[Phone], AdbDevice]
 
 
 @contextlib.contextmanager
-def farm_in(folder: Path) -> Iterator[Farm]:
-    """A farm that ends with the block; skips by name where adbd or an adb program cannot be had."""
+def farm_in(folder: Path, adb: Sequence[str] = ()) -> Iterator[Farm]:
+    """A farm that ends with the block; skips by name where adbd or an adb program cannot be had.
+
+    `adb` is the command of another adb program than adbutils'.
+    """
     if not shutil.which("setsid") or os.uname().sysname != "Linux" or os.uname().machine != "x86_64":
         pytest.skip("a real adbd is run on x86-64 Linux only")
     import adbutils
 
     try:
-        adbutils.adb_path()
+        program = adbutils.adb_path()
     except adbutils.AdbError as error:
         pytest.skip(f"no adb program: {error}")
     unpacked("adbd")
-    farm = Farm(folder)
+    farm = Farm(folder, adb or [program])
     try:
         yield farm
     finally:

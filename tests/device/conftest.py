@@ -1,6 +1,10 @@
 """A farm of real adbd programs for all tests of this folder, and the tools that they run."""
 
-from collections.abc import Iterator
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,11 +16,51 @@ from device_runner.probe.build import build_probe
 from tests.device.adb_farm import Farm, Open, Phone, farm_in
 from tests.probe_models import save_models
 
+Count = Callable[[str, object], None]
+"""The fixture record_property: what is noted there is printed after the tests."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.device)
+    items.sort(key=lambda item: item.name == "test_the_usual_port_sees_no_connection")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentinel:
+    """Who connected to the usual port of an adb server; None where something listens there already."""
+
+    seen: list[str] | None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sentinel() -> Iterator[Sentinel]:
+    """Listens where a developer's adb server would: no test may connect, or start a server that sees its devices."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANDROID_ADB_SERVER_PORT", "1")  # for what forgets to name a port
+        for name in ("ADB_USB", "ADB_EMU", "ADB_MDNS"):
+            patch.setenv(name, "0")
+        try:
+            listener = socket.create_server(("127.0.0.1", 5037))
+        except OSError:
+            yield Sentinel(None)
+            return
+        made = Sentinel([])
+        watching = threading.Thread(target=_watch, args=(listener, made), daemon=True)
+        watching.start()
+        yield made
+        listener.shutdown(socket.SHUT_RDWR)
+        watching.join()
+        listener.close()
+
+
+def _watch(listener: socket.socket, sentinel: Sentinel) -> None:
+    with contextlib.suppress(OSError):
+        while sentinel.seen is not None:
+            connection, address = listener.accept()
+            sentinel.seen.append(f"{address}: {connection.recv(100)!r}")
+            connection.close()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,13 +13,12 @@ import pytest
 
 from device_runner.adb.device import Tools
 from tests.device.adb_farm import farm_in
+from tests.device.conftest import Count
 from tests.device.schedules import Lab, Outcome, follow, judge, missing, stored_runs
 
 KILLS = 20
 LABS = 2
 """Schedules that are followed at the same time, each with a server and phones of its own."""
-
-Count = Callable[[str, object], None]
 
 
 def lab_in(folder: Path, phones: int, tools: Tools) -> Iterator[Lab]:
