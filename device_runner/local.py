@@ -1,15 +1,12 @@
 """The device `local`: this computer, with the probe in a process and a work folder of its own."""
 
-import contextlib
 import importlib.util
 import os
 import platform
 import re
 import shutil
 import signal
-import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -21,8 +18,10 @@ from device_runner.device import DeviceFacts
 from device_runner.errors import MissingError, RunnerError, SpecError
 from device_runner.failures import explain, failure_of
 from device_runner.files import keep_files, missing_input
+from device_runner.perf_test_here import run_here
 from device_runner.probe.build import build_probe
 from device_runner.probe.protocol import Answer, Places, decode_answer, encode_inspection, encode_request, to_result
+from device_runner.process import run_group, tail
 from device_runner.result import (
     Conditions,
     Failure,
@@ -90,17 +89,22 @@ class LocalDevice:
 
     def _run_in(self, spec: RunSpec, library: Path, folder: Path) -> RunResult:
         started, before = utc_now(), host_conditions()
+        if spec.perf_test:
+            result = run_here(spec, self.name, folder, library, self._environment)
+        else:
+            result = self._by_probe(spec, library, folder)
+        return msgspec.structs.replace(result, started_at=started, before=before, after=host_conditions())
+
+    def _by_probe(self, spec: RunSpec, library: Path, folder: Path) -> RunResult:
         request = folder / "request"
         request.write_bytes(encode_request(spec, _places(spec, library, folder)))
         limit = spec.timeout_seconds + GRACE_SECONDS
         answer = run_process([str(self._probe), str(request)], folder, limit, self._environment)
         if isinstance(answer, Failure):
             return without_measurement(spec, self.name, answer)
-
-        result = keep_files(
+        return keep_files(
             spec, to_result(spec, self.name, answer), lambda name, path, _: shutil.move(folder / name, path)
         )
-        return msgspec.structs.replace(result, started_at=started, before=before, after=host_conditions())
 
     def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> Answer | Failure:
         """What NNAPI of the process's environment says to these questions (probe/inspect.h)."""
@@ -136,42 +140,10 @@ def _places(spec: RunSpec, library: Path, folder: Path) -> Places:
 def run_process(
     command: list[str], folder: Path, limit_seconds: float, environment: Mapping[str, str] | None = None
 ) -> Answer | Failure:
-    """Run the probe in a session of its own and read its document; a Failure when there is none.
-
-    Output goes to files, so that nothing it prints can fill our memory or block it. Whatever ends the wait (the
-    limit, Ctrl-C) kills the whole process group.
-    """
+    """Run the probe in a session of its own and read its document; a Failure when there is none."""
     variables = {**os.environ, "ORT_DISABLE_TELEMETRY": "1", **(environment or {})}
-    with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=variables, start_new_session=True
-        )
-        code = _wait(process, limit_seconds)
-    return _judge(code, (folder / "stdout").read_bytes(), _tail(folder / "stderr"))
-
-
-def _wait(process: subprocess.Popen[bytes], limit_seconds: float) -> int | None:
-    """The exit code, None at the limit; everything of the group is dead when it returns or raises.
-
-    A thread waits, as `Popen.wait` with a limit looks only every 50 ms, which would count as the run's.
-    """
-    waiting = threading.Thread(target=process.wait, daemon=True)
-    waiting.start()
-    try:
-        waiting.join(limit_seconds)
-        late = waiting.is_alive()
-    except BaseException:
-        _kill(process, waiting)
-        raise
-    if late:
-        _kill(process, waiting)
-    return None if late else process.returncode
-
-
-def _kill(process: subprocess.Popen[bytes], waiting: threading.Thread) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    waiting.join()
+    code = run_group(command, folder, limit_seconds, variables)
+    return _judge(code, (folder / "stdout").read_bytes(), tail(folder / "stderr"))
 
 
 def _judge(code: int | None, stdout: bytes, stderr: str) -> Answer | Failure:
@@ -186,12 +158,6 @@ def _judge(code: int | None, stdout: bytes, stderr: str) -> Answer | Failure:
     if answer.kind == FailureKind.CRASH and stderr:
         return msgspec.structs.replace(answer, message=f"{answer.message}; stderr: {stderr}")
     return answer
-
-
-def _tail(path: Path, size: int = 2000) -> str:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - size))
-        return file.read().decode("utf-8", "replace").strip()
 
 
 def host_facts(name: str) -> DeviceFacts:

@@ -129,7 +129,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     `min_runs` and `min_seconds` are both reached, or at `max_seconds`; after `timeout_seconds` in all (loading
     included) the process is killed. `labelled` are samples for the model's only input, stacked along a first axis:
     after the timed loop each is run once and the first output kept. `outputs_folder` is where outputs and the profile
-    are put; None wants none.
+    are put; None wants none. `perf_test` is onnxruntime_perf_test to measure with in place of the probe.
     """
 
     id: Annotated[str, Meta(min_length=1, max_length=256)]
@@ -148,6 +148,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     timeout_seconds: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
     outputs_folder: str | None = None
     profile: bool = False
+    perf_test: str | None = None
     log_level: LogLevel = LogLevel.WARNING
     version: int = SPEC_VERSION
 

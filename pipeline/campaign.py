@@ -152,4 +152,5 @@ def spec_of(
         min_seconds=measure.min_seconds,
         max_seconds=measure.max_seconds,
         timeout_seconds=measure.timeout_seconds,
+        perf_test=measure.perf_test,
     )

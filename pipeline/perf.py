@@ -201,6 +201,7 @@ def _spec(order: PerfOrder, lane: PerfLane, number: int) -> RunSpec:
         min_seconds=measure.min_seconds,
         max_seconds=measure.max_seconds,
         timeout_seconds=measure.timeout_seconds,
+        perf_test=measure.perf_test,
     )
 
 

@@ -61,6 +61,13 @@ def write_json(document: Any, destination: str) -> None:
         write_bytes(Path(destination), text)
 
 
+perf_test_option = click.option(
+    "--perf-test",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="PROGRAM",
+    help="Measure with this onnxruntime_perf_test in place of the probe.",
+)
+
 json_option = click.option(
     "--json", "json_to", metavar="FILE|-", help="Write the answer as JSON to a file, or to stdout."
 )

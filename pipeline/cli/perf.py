@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from pipeline.cli.options import json_option, sizes, write_json
+from pipeline.cli.options import json_option, perf_test_option, sizes, write_json
 from pipeline.cli.run_settings import options_of, run_settings
 
 
@@ -29,6 +29,7 @@ from pipeline.cli.run_settings import options_of, run_settings
     "--blame", is_flag=True,
     help="Where a run crashes, find the smallest part of its options that does, and keep it in the deny list.",
 )  # fmt: skip
+@perf_test_option
 @json_option
 @click.pass_context
 def perf(
@@ -43,6 +44,7 @@ def perf(
     min_seconds: float,
     profiles: Path | None,
     blame: bool,
+    perf_test: str | None,
     json_to: str | None,
     **answers: Any,
 ) -> None:
@@ -66,7 +68,7 @@ def perf(
         device=device,
         library=library,
         dimensions=dimensions,
-        measure=MeasureConfig(rounds=rounds, min_runs=min_runs, min_seconds=min_seconds),
+        measure=MeasureConfig(rounds=rounds, min_runs=min_runs, min_seconds=min_seconds, perf_test=perf_test),
         profiles=profiles,
         blame=blame,
     )

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from pipeline.cli.options import perf_test_option
+
 
 @click.command()
 @click.argument("config", required=False, type=click.Path(path_type=Path))
@@ -17,6 +19,7 @@ import click
     "--blame", is_flag=True,
     help="Where runs crash, find the smallest part of their options that does, and keep it in the deny list.",
 )  # fmt: skip
+@perf_test_option
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -28,6 +31,7 @@ def run(
     convert_only: bool,
     resume: bool,
     blame: bool,
+    perf_test: str | None,
 ) -> None:
     """Convert, check, measure, choose, bundle and report, as CONFIG says or for one --model.
 
@@ -36,12 +40,17 @@ def run(
     """
     if (config is None) == (model is None):
         raise click.UsageError("give either a config file or --model MODEL.onnx", ctx)
+    import msgspec
+
     from pipeline.config import read_config
     from pipeline.config_template import config_for_model
     from pipeline.job import JobOptions, run_job
     from pipeline.progress import progress_for
 
     settings = config_for_model(model) if model else read_config(Path(str(config)))
+    if perf_test:
+        measure = msgspec.structs.replace(settings.measure, perf_test=perf_test)
+        settings = msgspec.structs.replace(settings, measure=measure)
     options = JobOptions(
         output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame
     )

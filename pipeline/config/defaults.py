@@ -100,7 +100,8 @@ def resolved(config: Config, folder: Path) -> Config:
         for t in config.targets
     )
     build = msgspec.structs.replace(config.build, onnx_source=place(config.build.onnx_source))
-    return msgspec.structs.replace(config, models=models, targets=targets, build=build)
+    measure = msgspec.structs.replace(config.measure, perf_test=place(config.measure.perf_test))
+    return msgspec.structs.replace(config, models=models, targets=targets, build=build, measure=measure)
 
 
 def wanted_variants(config: VariantsConfig) -> list[Variant]:

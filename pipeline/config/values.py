@@ -110,6 +110,8 @@ class MeasureConfig(Table, frozen=True, kw_only=True):
     """Two variants within this margin are the same."""
     profile: bool = False
     """After the rounds, run everything once more with ONNX Runtime's profiler: times by operator, and a trace each."""
+    perf_test: str | None = None
+    """A program onnxruntime_perf_test to measure with in place of the probe; it gives latencies and no outputs."""
     baseline: str | None = None
     """The run that others are compared with, as `VARIANT` or `VARIANT/PROVIDER`; the first by default."""
 

@@ -1,0 +1,256 @@
+"""ONNX Runtime's own onnxruntime_perf_test in place of the probe: its command line, its inputs, what it prints.
+
+For users who built it (it is in no package). It gives latencies, the time of loading and the peak of memory; outputs,
+a labelled set, the library's version and memory while loading it does not give, and they are absent. Sources: its
+code in 1.21 and 1.23, and runs of a real one of 1.21.0. Options are the letters that getopt (to 1.22) and abseil's
+flags (from 1.23 on) both take.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from device_runner.coverage import fell_back
+from device_runner.failures import explain
+from device_runner.options import Rule
+from device_runner.probe.protocol import LEVEL_NUMBERS
+from device_runner.result import Failure, FailureKind, Mark, RunResult, Status, without_measurement
+from device_runner.spec import ONNX_CODES, ExecutionMode, RunOptions, RunSpec, TensorFile
+
+PROVIDERS = (
+    "acl", "armnn", "coreml", "cpu", "cuda", "dml", "dnnl", "migraphx", "nnapi", "openvino", "qnn", "rocm", "snpe",
+    "tensorrt", "vitisai", "webgpu", "xnnpack",
+)  # fmt: skip
+"""What -e takes; anything else makes it print its usage."""
+
+RESULT_FILE = "result.csv"
+PROFILE_PREFIX = "profile"
+DATA_FOLDER = "test_data_set_0"
+"""Beside the model; without it and without -I the tool stops."""
+
+SPINNING_KEY = "session.intra_op.allow_spinning"
+
+
+def _unsayable(texts: dict[str, str]) -> bool:
+    """Keys and values are split at blanks and the first bar, and cannot be quoted."""
+    keys = any(re.search(r"[\s|]", key) or not key for key in texts)
+    return keys or any(re.search(r"\s", value) or not value for value in texts.values())
+
+
+RULES = (
+    Rule(
+        lambda o: o.provider not in PROVIDERS,
+        "onnxruntime_perf_test has no such provider",
+        f"ask for one of {', '.join(PROVIDERS)}, or leave perf_test out",
+    ),
+    Rule(
+        lambda o: _unsayable(o.session_config) or _unsayable(o.provider_options),
+        "onnxruntime_perf_test takes no blanks in options, no empty ones, and no | in keys",
+        "write the value without them, or leave perf_test out",
+    ),
+    Rule(
+        lambda o: o.provider == "xnnpack" and bool(o.provider_options),
+        "onnxruntime_perf_test gives XNNPACK as many threads as the session has, and takes no options for it",
+        "set threads, or leave perf_test out",
+    ),
+    Rule(
+        lambda o: o.provider == "xnnpack" and o.session_config.get(SPINNING_KEY) == "1",
+        "onnxruntime_perf_test always stops spinning for XNNPACK",
+        "set spinning to false, or leave perf_test out",
+    ),
+)
+"""What the probe can and this cannot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A process that ended: its exit code (negative for a signal, None at the time limit) and what it wrote."""
+
+    code: int | None
+    stdout: str
+    stderr: str
+    csv: str = ""
+    profile: str | None = None
+
+
+Execute = Callable[[list[str]], Ended]
+"""Runs the tool with arguments in a run folder that has the model and its inputs."""
+
+
+def refusal(spec: RunSpec) -> Failure | None:
+    """Why a spec cannot be run by it; None when it can."""
+    rule = next((rule for rule in RULES if rule.broken(spec.options)), None)
+    cause = "the probe can do this, onnxruntime_perf_test cannot"
+    if rule:
+        return Failure(kind=FailureKind.BAD_OPTIONS, message=rule.reason, cause=cause, remedy=rule.remedy)
+    odd = [name for name in spec.dimensions if ":" in name or not name]
+    if odd and not spec.inputs:
+        text = f"onnxruntime_perf_test takes no dimension of the name {odd[0]!r}"
+        return Failure(kind=FailureKind.BAD_OPTIONS, message=text, cause=cause, remedy="give inputs")
+    return None
+
+
+def measured_with(spec: RunSpec, device: str, execute: Execute, model: str) -> RunResult:
+    """The result of a spec, from one process or two; `model` is the path as the tool sees it, without its folder.
+
+    It counts runs or seconds, never both: where the runs do not fill the seconds, a second process counts those.
+    """
+    result = to_result(spec, device, execute(arguments(spec, model)), exact=True)
+    short = result.status is Status.OK and sum(result.latencies_ns) < spec.min_seconds * 1e9
+    if short and not spec.profile:
+        return to_result(spec, device, execute(arguments(spec, model, by_seconds=True)), exact=False)
+    return result
+
+
+def arguments(spec: RunSpec, model: str, *, by_seconds: bool = False) -> list[str]:
+    """Everything behind the program's name; it runs in the folder of the model."""
+    amount = ["-t", str(max(1, math.ceil(spec.min_seconds)))] if by_seconds else ["-r", str(_runs(spec))]
+    return [*amount, *_options(spec.options), *_inputs(spec), *_profile(spec), f"./{model}", RESULT_FILE]
+
+
+def _runs(spec: RunSpec) -> int:
+    return max(1, spec.min_runs) + _dropped(spec)
+
+
+def _dropped(spec: RunSpec) -> int:
+    """Timed runs that count as warm-up: it has one of its own before the clock counts."""
+    return max(0, spec.warmup - 1)
+
+
+def _options(options: RunOptions) -> Iterator[str]:
+    yield from ("-e", options.provider)
+    if said := _provider_options(options):
+        yield from ("-i", said)
+    numbers = {"-x": options.intra_op_threads, "-y": options.inter_op_threads}
+    yield from (text for letter, number in numbers.items() if number for text in (letter, str(number)))
+    yield from ("-o", str(LEVEL_NUMBERS[options.optimization_level]))
+    switches = {
+        "-P": options.execution_mode is ExecutionMode.PARALLEL,
+        "-A": not options.cpu_arena,
+        "-M": not options.memory_pattern,
+    }
+    yield from (letter for letter, on in switches.items() if on)
+    if options.session_config:
+        yield from ("-C", " ".join(f"{key}|{value}" for key, value in sorted(options.session_config.items())))
+
+
+def _provider_options(options: RunOptions) -> str:
+    """NNAPI: bare names with blanks between; a bar there is an unknown key, and an exception. Others: key|value."""
+    if options.provider == "nnapi":
+        return " ".join(f"NNAPI_FLAG_{flag.value}" for flag in options.flags)
+    return " ".join(f"{key}|{value}" for key, value in sorted(options.provider_options.items()))
+
+
+def _inputs(spec: RunSpec) -> Iterator[str]:
+    """Made inputs where the spec has none: constant, and random for some types with a seed."""
+    if not spec.inputs:
+        yield from ("-I", "-S", str(spec.seed % 2**31))
+        yield from (text for name, size in spec.dimensions.items() for text in ("-f", f"{name}:{size}"))
+
+
+def _profile(spec: RunSpec) -> Iterator[str]:
+    yield from ("-p", PROFILE_PREFIX) if spec.profile else ()
+
+
+def tensor_proto(tensor: TensorFile, data: bytes) -> bytes:
+    """ONNX's TensorProto: dims (field 1), data_type (2), name (8) and raw_data (9) of onnx.proto."""
+    name = tensor.name.encode()
+    dims = b"".join(b"\x08" + _varint(size) for size in tensor.shape)
+    head = dims + b"\x10" + _varint(ONNX_CODES[tensor.dtype])
+    return head + b"\x42" + _varint(len(name)) + name + b"\x4a" + _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def to_result(spec: RunSpec, device: str, ended: Ended, *, exact: bool) -> RunResult:
+    """What it printed, as a result; `exact` when it was told to count runs, all of which must then be there."""
+    failure = _failure(spec, ended)
+    if failure:
+        return without_measurement(spec, device, failure)
+    times = _times(ended.csv)
+    load = _number(r"Session creation time cost: (\S+) s", ended.stdout)
+    if times is None or load is None or (exact and len(times) != _runs(spec)):
+        text = f"{ended.csv[-200:]!r} and {ended.stdout[-500:]!r}"
+        message = f"what it wrote is not what onnxruntime_perf_test writes, or not all of it: {text}"
+        return without_measurement(spec, device, explain(Failure(kind=FailureKind.GARBAGE, message=message)))
+    latencies_ns = times[_dropped(spec) :] or times[-1:]
+    log = tuple(line for line in ended.stderr.splitlines() if line.strip())
+    return RunResult(
+        spec_id=spec.id,
+        device=device,
+        status=Status.OK,
+        load_ns=round(load * 1e9),
+        first_run_ns=round((_number(r"First inference time cost: (\S+) ms", ended.stdout) or 0) * 1e6),
+        latencies_ns=latencies_ns,
+        memory_peak_bytes=round(_number(r"Peak working set size: (\S+) bytes", ended.stdout) or 0),
+        profile_file=ended.profile,
+        log=log,
+        marks=tuple(_marks(spec, latencies_ns, log)),
+    )
+
+
+def _marks(spec: RunSpec, latencies_ns: tuple[int, ...], log: tuple[str, ...]) -> Iterator[Mark]:
+    yield Mark.PERF_TEST
+    if len(latencies_ns) < spec.min_runs:
+        yield Mark.SHORT
+    if spec.options.provider != "cpu" and fell_back(log):
+        yield Mark.CPU_FALLBACK
+
+
+def _times(csv: str) -> tuple[int, ...] | None:
+    """Nanoseconds of each run; None where a line is not one of its own, or not in its place.
+
+    A line is MODEL,SECONDS,PEAK,CPU,INDEX. The name is that of the folder, and may have commas.
+    """
+    found = []
+    for index, line in enumerate(csv.splitlines()):
+        fields = line.rsplit(",", 4)
+        seconds = _number(r"^(\S+)$", fields[1]) if len(fields) == 5 and fields[4] == str(index) else None
+        if seconds is None:
+            return None
+        found.append(round(seconds * 1e9))
+    return tuple(found) or None
+
+
+def _number(pattern: str, text: str) -> float | None:
+    """A number not below 0 as C++ streams print it; None for anything else."""
+    found = re.search(pattern, text)
+    plain = found and re.fullmatch(r"\d{1,12}(\.\d{1,12})?(e[+-]\d{1,2})?", found[1])
+    return float(plain[0]) if plain else None
+
+
+SIGNALS = {4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
+"""Linux's numbers: the device may be another system than this computer."""
+
+
+def _failure(spec: RunSpec, ended: Ended) -> Failure | None:
+    """Why there is no measurement; it ends with 255 whatever went wrong, and says what on either stream."""
+    if ended.code == 0:
+        return None
+    if ended.code is None:
+        return explain(Failure(kind=FailureKind.TIMEOUT, message="onnxruntime_perf_test did not end by itself"))
+    said = " ".join(f"{ended.stdout[-600:]} {ended.stderr[-1400:]}".split())
+    if ended.code < 0:
+        name = SIGNALS.get(-ended.code, f"signal {-ended.code}")
+        kind = FailureKind.OUT_OF_MEMORY if -ended.code == 9 else FailureKind.CRASH
+        return explain(Failure(kind=kind, message=f"onnxruntime_perf_test ended by {name}: {said}", signal=name))
+    if "[options...] model_path" in ended.stdout:
+        return Failure(
+            kind=FailureKind.BAD_OPTIONS,
+            message="onnxruntime_perf_test printed its usage",
+            cause="this build of it does not know an option or a value, such as level layout before 1.23",
+            remedy="leave the option out, or leave perf_test out",
+        )
+    failure = Failure(kind=FailureKind.RUN_ERROR, message=f"onnxruntime_perf_test, exit code {ended.code}: {said}")
+    if re.search(rf"\b{re.escape(spec.options.provider)} is not supported in this build", said, re.IGNORECASE):
+        failure = msgspec.structs.replace(failure, kind=FailureKind.PROVIDER_MISSING, cause="it was built without it")
+    return explain(failure)

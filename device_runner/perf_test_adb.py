@@ -1,0 +1,85 @@
+"""onnxruntime_perf_test on a device behind adb."""
+
+import re
+from pathlib import Path
+
+from device_runner.adb.link import Link, LinkTimeout
+from device_runner.adb.quote import script
+from device_runner.adb.store import Store
+from device_runner.files import keep_files
+from device_runner.perf_test import RESULT_FILE, Ended, measured_with
+from device_runner.perf_test_tool import OUTPUT_TAIL_BYTES, input_files, model_name, text_of, tool_of
+from device_runner.result import Failure, RunResult, without_measurement
+from device_runner.spec import RunSpec
+
+CSV_LIMIT_BYTES = 1 << 30
+
+RUN = """
+rm -rf "$1" && mkdir -p "$1/test_data_set_0" && cd "$1" || exit 90
+shift
+while [ "$1" != -- ]; do ln -s "$1" "$2" || exit 91; shift 2; done
+shift
+exec 3<&0
+LD_LIBRARY_PATH=. "$@" </dev/null 3<&- &
+run=$!
+echo $run > pid
+( while read -r line <&3; do :; done; kill -9 $run ) >/dev/null 2>&1 &
+watch=$!
+exec 3<&-
+wait $run
+code=$?
+kill $watch
+for file in profile_*; do [ -f "$file" ] && echo "profile file: $file"; done
+exit $code
+"""
+"""Run folder, pairs of a stored file and its name there, --, the program and its arguments.
+
+The end of standard input is the end of whoever asked: then it is killed. Its exit code is that of the script.
+"""
+
+KILL = 'kill -9 "$(cat "$1/pid")"; rm -rf "$1"'
+
+
+def run_over_adb(
+    spec: RunSpec, device: str, link: Link, store: Store, folder: str, library: Path | None, scratch: Path
+) -> RunResult:
+    """Execute a spec on a device; `folder` is its run folder there, `scratch` one here. Raises LinkError, OSError."""
+    tool = tool_of(spec)
+    if isinstance(tool, Failure):
+        return without_measurement(spec, device, tool)
+    links = [(store.put(Path(spec.model), Path(spec.model).suffix.lower()), model_name(spec))]
+    if library and tool.library_name:
+        links.append((store.put(library, ".so"), tool.library_name))
+    for name, data in input_files(spec):
+        path = scratch / Path(name).name
+        path.write_bytes(data)
+        links.append((store.put(path), name))
+    program = store.put(tool.path)
+    pairs = [text for pair in links for text in pair]
+
+    def execute(arguments: list[str]) -> Ended:
+        command = script(RUN, folder, *pairs, "--", program, *arguments)
+        try:
+            output = link.shell(command, seconds=spec.timeout_seconds)
+        except LinkTimeout:
+            link.shell(script(KILL, folder), seconds=5.0)
+            return Ended(code=None, stdout="", stderr="")
+        text = output.stdout[-OUTPUT_TAIL_BYTES:].decode("utf-8", "replace")
+        found = re.findall(r"^profile file: (profile[\w.-]{1,100})$", text, re.MULTILINE)
+        return Ended(
+            code=128 - output.code if 128 < output.code < 160 else output.code,
+            stdout=text,
+            stderr=output.stderr[-OUTPUT_TAIL_BYTES:].decode("utf-8", "replace"),
+            csv=_pulled(link, f"{folder}/{RESULT_FILE}", scratch / RESULT_FILE) if output.code == 0 else "",
+            profile=found[-1] if found else None,
+        )
+
+    def fetch(name: str, path: Path, limit_bytes: int) -> None:
+        link.pull(f"{folder}/{name}", path, seconds=300.0, limit_bytes=limit_bytes)
+
+    return keep_files(spec, measured_with(spec, device, execute, model_name(spec)), fetch)
+
+
+def _pulled(link: Link, remote: str, path: Path) -> str:
+    link.pull(remote, path, seconds=60.0, limit_bytes=CSV_LIMIT_BYTES)
+    return text_of(path)
