@@ -1,0 +1,46 @@
+"""What a phone is asked about is what the genuine library gives NNAPI: each operation in each set of operand types."""
+
+from pathlib import Path
+
+import pytest
+
+from device_runner.android_host.ask import Question as Model
+from device_runner.android_host.ask import Session, ask
+from device_runner.android_host.calls import Call, read_calls
+from device_runner.android_host.device import Phone
+from device_runner.android_host.profile import operand_type_codes
+from device_runner.android_host.questions import questions
+from device_runner.library_facts import LibraryFacts
+from device_runner.spec import OptimizationLevel
+
+pytestmark = pytest.mark.android_host
+NAMES = {code: name for name, code in operand_type_codes().items()}
+
+
+def given(calls: list[Call]) -> set[tuple[str, frozenset[str]]]:
+    """Operations that NNAPI took, with the operand types that they had."""
+    types: dict[int, list[str]] = {}
+    found = set()
+    for call in calls:
+        if call["call"] == "Model_addOperand":
+            types.setdefault(call["model"], []).append(NAMES[call["type"]])
+        elif call["call"] == "Model_addOperation" and not call["result"]:
+            operands = types[call["model"]]
+            found.add((call["operation"], frozenset(operands[i] for i in (*call["inputs"], *call["outputs"]))))
+        elif call["call"] == "Model_free":
+            types.pop(call["model"], None)
+    return found
+
+
+@pytest.mark.parametrize("level", [28, 30])
+def test_everything_that_the_library_gives_is_asked_about(
+    library: LibraryFacts, op_models: Path, tmp_path: Path, level: int
+) -> None:
+    models = sorted(op_models.rglob("*.onnx"))
+    record = tmp_path / "calls.jsonl"
+    session = Session(level=OptimizationLevel.NONE, phone=Phone(api_level=level, calls=record))
+    answers = list(ask(library, [Model(id=str(i), model=path) for i, path in enumerate(models)], session))
+    assert len(answers) == len(models)
+    found = given(read_calls(record))
+    assert len(found) >= {28: 30, 30: 60}[level]
+    assert found <= {(one.operation, one.types) for one in questions()}
