@@ -343,8 +343,8 @@ class AdbDevice:
         if facts.nnapi is None:
             with contextlib.suppress(RunnerError, LinkError, OSError):
                 tools = self._tools = self._tools or default_tools(facts)
-                self._store.put(tools.probe, PROBE_SUFFIX)
-                return read_facts(self.link, self.name, self._root)
+                probe = self._store.put(tools.probe, PROBE_SUFFIX)
+                return read_facts(self.link, self.name, self._root, probe)
         return facts
 
     def _found_again(self) -> DeviceFacts:

@@ -52,13 +52,13 @@ def ask(link: Link, sections: dict[str, str], properties: Sequence[str] = (), ro
     return dict(zip((*properties, *sections), values, strict=False))
 
 
-def read_facts(link: Link, name: str, root: str) -> DeviceFacts:
-    """What the device is. Raises LinkError when it cannot be asked."""
+def read_facts(link: Link, name: str, root: str, probe: str = "") -> DeviceFacts:
+    """What the device is; NNAPI is asked by this probe on it, or by one that lies there. Raises LinkError."""
     said = ask(link, SECTIONS, PROPERTIES, root)
     facts = parse_facts(name, said)
     if not any(facts.abis):
         raise LinkError("the device does not say which processor it has")
-    return nnapi.add_nnapi(link, facts, said, root)
+    return nnapi.add_nnapi(link, facts, said, root, probe)
 
 
 def read_conditions(link: Link) -> Conditions:

@@ -38,12 +38,12 @@ printf %s "$2" > "$1/.nnapi-$$" && mv -f "$1/.nnapi-$$" "$1/nnapi-$boot"
 """Root and answer. An answer of an earlier boot is of other drivers, perhaps."""
 
 
-def add_nnapi(link: Link, facts: DeviceFacts, said: dict[str, str], root: str) -> DeviceFacts:
+def add_nnapi(link: Link, facts: DeviceFacts, said: dict[str, str], root: str, probe: str = "") -> DeviceFacts:
     """Facts with NNAPI in them: as noted since the device started, else as a probe on it says; unknown without one."""
     if facts.platform != "android" or facts.api_level < NNAPI_API_LEVEL:
         return msgspec.structs.replace(facts, nnapi=False)
     told = _noted(said.get("nnapi", ""))
-    probe = next(iter(said.get("probe", "").splitlines()), "")
+    probe = probe or next(iter(said.get("probe", "").splitlines()), "")
     if told is None and probe.startswith(f"{root}/store/"):
         told = _ask(link, root, probe)
     if told is None:

@@ -86,6 +86,17 @@ def test_a_note_that_makes_no_sense_is_asked_again(
     assert listed(farm, phone).nnapi_devices == NAMED
 
 
+def test_an_old_probe_that_looks_newer_is_no_obstacle(opened: Open, farm: Farm, shims: Path, tmp_path: Path) -> None:
+    phone = phone_with(farm, shims, PROFILE, tmp_path)
+    old = Path(phone.root) / "store" / f"{'0' * 64}.probe"
+    old.parent.mkdir(parents=True)
+    old.write_text("#!/bin/sh\necho of another release\n")
+    old.chmod(0o755)
+    os.utime(old, (2e9, 2e9))
+    assert listed(farm, phone).nnapi is None
+    assert opened(phone).facts().nnapi_devices == NAMED
+
+
 def test_below_level_29_it_is_there_without_names(opened: Open, farm: Farm, shims: Path, tmp_path: Path) -> None:
     """The fake has the calls at any level; a phone of that level has not, which is the same to who may not use them."""
     phone = phone_with(farm, shims, msgspec.structs.replace(PROFILE, devices=()), tmp_path, api_level=28)
