@@ -7,26 +7,29 @@ import click
 
 if TYPE_CHECKING:
     from pipeline.job.assemble import Assembled
+    from pipeline.library_proof import LibraryProof
 
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--database", help="SQLAlchemy URL, where results are not in FOLDER/results.sqlite.")
 @click.option("--campaign", help="Id of a campaign; the newest by default.")
-def release(folder: Path, database: str | None, campaign: str | None) -> None:
+@click.pass_context
+def release(ctx: click.Context, /, folder: Path, database: str | None, campaign: str | None) -> None:
     """Choose anew from the results that a run stored in FOLDER, and make FOLDER/bundle of what ships.
 
     Exit code 4, and no bundle, when an artifact that ships cannot be loaded by its target's library, or that library is
-    over its budget.
+    over its budget; exit code 4, too, when the bundle fails in that library where this computer can run it.
     """
-    from pipeline.errors import CheckFailed
-    from pipeline.job.ship import ship
+    from pipeline.errors import CheckFailed, ExitCode
+    from pipeline.job.ship import proven, ship
     from pipeline.job.stored import stored
+    from pipeline.progress import progress_for
     from pipeline.release.manifest import content_digest
 
     assembled = stored(folder, database, campaign)
     _gate(assembled, folder)
-    content = ship(assembled, folder)
+    content = ship(assembled, folder, progress=progress_for())
     if content is None:
         raise CheckFailed(
             "nothing may ship",
@@ -37,6 +40,18 @@ def release(folder: Path, database: str | None, campaign: str | None) -> None:
     for shipped in content.ships:
         click.echo(f"{shipped.target}: {shipped.model} {shipped.variant.name} on {shipped.provider} ({shipped.basis})")
     click.echo(f"bundle   {folder / 'bundle'} (digest {content_digest(content)[:16]})")
+    proofs = proven(assembled, folder).report.proofs
+    _show_proofs(proofs)
+    ctx.exit(ExitCode.CHECK_FAILED if any(proof.failed for proof in proofs) else ExitCode.DONE)
+
+
+def _show_proofs(proofs: "tuple[LibraryProof, ...]") -> None:
+    from rich.console import Console
+
+    from pipeline.report import terminal
+
+    for proof in proofs:
+        terminal.show_proof(proof, Console(highlight=False))
 
 
 def _gate(assembled: "Assembled", folder: Path) -> None:

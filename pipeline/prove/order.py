@@ -9,7 +9,7 @@ from device_runner.android_host.device import DEFAULT_API_LEVEL
 from device_runner.android_host.profile import DriverProfile
 from device_runner.nnapi import NNAPI_API_LEVEL
 from device_runner.spec import RunOptions
-from pipeline.errors import ConfigError
+from pipeline.errors import CheckFailed, ConfigError
 from pipeline.release.manifest import Content, Shipped
 from pipeline.run_options import options_name
 
@@ -52,8 +52,15 @@ class Trial:
 def wanted_targets(content: Content, order: ProofOrder) -> tuple[list[Shipped], list[str]]:
     """What of a bundle the library is for, and the names of the targets that are another platform's.
 
-    Raises ConfigError when that is nothing, or a target that is asked for is not in the bundle.
+    Raises ConfigError when that is nothing, or a target that is asked for is not in the bundle; CheckFailed for an
+    artifact that is none of the bundle's files.
     """
+    files = {file.path for file in content.files}
+    if strangers := [shipped.file for shipped in content.ships if shipped.file not in files]:
+        why = "it ships what is none of its files, and so was never verified"
+        raise CheckFailed(
+            "the manifest contradicts itself", where=strangers[0], why=why, remedy="make the bundle again"
+        )
     known = dict.fromkeys(shipped.target for shipped in content.ships)
     if unknown := [name for name in order.targets if name not in known]:
         raise ConfigError(f"the bundle has no target {unknown[0]!r}", remedy=f"it ships to {', '.join(known)}")

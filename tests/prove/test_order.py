@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.spec import NnapiFlag, RunOptions
-from pipeline.errors import ConfigError
+from pipeline.errors import CheckFailed, ConfigError
 from pipeline.prove.order import ProofOrder, levels_of, trials_of, wanted_targets
-from pipeline.release.manifest import Content, Shipped
+from pipeline.release.manifest import BundledFile, Content, Shipped
 from pipeline.variant import Level, Variant
 
 CPU = RunOptions()
@@ -36,7 +36,8 @@ def shipped(
 
 
 def content(*ships: Shipped) -> Content:
-    return Content(name="demo", made_with={}, files=(), ships=ships)
+    file = BundledFile(path="models/m.ort", size_bytes=1, sha256="0" * 64)
+    return Content(name="demo", made_with={}, files=(file,), ships=ships)
 
 
 @pytest.mark.parametrize(
@@ -97,3 +98,11 @@ def test_nothing_to_prove_is_a_clear_error(targets: tuple[str, ...], told: str) 
         wanted_targets(bundle, ProofOrder(library="x", targets=targets))
     assert told in str(caught.value)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("file", ["../../etc/hostname", "/etc/hostname", "models/other.ort"])
+def test_what_is_no_file_of_the_bundle_is_never_opened(file: str) -> None:
+    import msgspec
+
+    with pytest.raises(CheckFailed, match="contradicts itself"):
+        wanted_targets(content(msgspec.structs.replace(shipped(), file=file)), ProofOrder(library="x"))
