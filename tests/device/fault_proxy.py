@@ -50,6 +50,10 @@ class FaultProxy:
         with self._counting:
             self._once[way] = hit
 
+    def armed(self) -> set[str]:
+        """The ways on which a fault that happens once is still to come."""
+        return set(self._once)
+
     def heal(self) -> None:
         """No faults from now on."""
         self._faults.clear()

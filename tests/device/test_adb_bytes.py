@@ -1,0 +1,189 @@
+"""Megabytes on the way to a device and back, with faults between adb server and adbd; and what is not what it says."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from device_runner.adb.device import AdbDevice, Tools
+from device_runner.adb.link import Link, server_at
+from device_runner.probe.build import build_probe
+from device_runner.result import FailureKind, RunResult, Status
+from device_runner.spec import ElementType, RunOptions, RunSpec, TensorFile
+from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Phone
+from tests.device.fault_proxy import FaultProxy, Hit
+from tests.probe_models import save_model
+
+COUNT = 1_500_000
+"""Numbers in a model and in its output: 6 MB."""
+
+
+def numbers(seed: int, count: int = COUNT) -> "np.ndarray[tuple[int], np.dtype[np.float32]]":
+    return np.random.default_rng(seed).standard_normal(count, dtype=np.float32)
+
+
+def save_giver(path: Path, seed: int, count: int = COUNT, name: str = "x") -> Path:
+    """A model that gives these numbers, and is as large."""
+    nodes = [helper.make_node("Mul", [name, "zero"], ["n"]), helper.make_node("Add", ["n", "w"], ["y"])]
+    weights = {"w": numbers(seed, count), "zero": np.zeros(1, np.float32)}
+    return save_model(path, nodes, {name: (TensorProto.FLOAT, [1])}, {"y": (TensorProto.FLOAT, [count])}, weights)
+
+
+def spec_for(model: Path, outputs: Path, **more: object) -> RunSpec:
+    usual = {"outputs_folder": str(outputs), "min_runs": 1, "warmup": 0, "min_seconds": 1e-9, "timeout_seconds": 20.0}
+    return RunSpec(id=model.name, model=str(model), **{**usual, **more})  # type: ignore[arg-type]  # by name
+
+
+def check_numbers(result: RunResult, seed: int) -> None:
+    assert result.status is Status.OK, result.failure
+    np.testing.assert_array_equal(np.fromfile(result.outputs[0].file, np.float32), numbers(seed))
+
+
+@pytest.fixture(scope="module")
+def proxies() -> Iterator[list[FaultProxy]]:
+    made: list[FaultProxy] = []
+    yield made
+    for proxy in made:
+        proxy.close()
+
+
+@pytest.fixture(scope="module")
+def behind(farm: Farm, proxies: list[FaultProxy]) -> Phone:
+    """A phone with a proxy before its adbd."""
+
+    def before(phone: Phone) -> str:
+        proxies.append(FaultProxy(phone.port))
+        return f"127.0.0.1:{proxies[-1].port}"
+
+    return farm.phone(before=before)
+
+
+@pytest.fixture
+def device(farm: Farm, behind: Phone, tools: Tools) -> Iterator[AdbDevice]:
+    farm.join(behind)
+    with AdbDevice(Link(server_at(f"127.0.0.1:{farm.port}"), behind.serial), root=behind.root, tools=tools) as opened:
+        yield opened
+
+
+HITS = [
+    (way, Hit(fault, place, bit=place % 8, seconds=0.7))
+    for way in ("up", "down")
+    for fault in ("cut", "stall", "garble")
+    for place in (5_001, 3_000_006)
+]
+
+
+@pytest.mark.parametrize(("way", "hit"), HITS, ids=[f"{way}-{hit.fault}-{hit.after_bytes}" for way, hit in HITS])
+def test_a_fault_amid_megabytes_gives_the_right_numbers_or_a_typed_failure(
+    device: AdbDevice, proxies: list[FaultProxy], tmp_path: Path, way: str, hit: Hit
+) -> None:
+    """Fault and place are counted from the push (up), or from the pull of the output (down)."""
+    device.run(spec_for(save_giver(tmp_path / "small.onnx", 1, 10), tmp_path / "out"))
+    seed = HITS.index((way, hit)) + 10
+    model = save_giver(tmp_path / "large.onnx", seed)
+    proxies[0].once(way, Hit(hit.fault, hit.after_bytes, hit.bit, hit.seconds))
+    first = device.run(spec_for(model, tmp_path / "out"))
+    assert way not in proxies[0].armed(), "the fault was never reached"
+    if first.status is Status.OK:
+        check_numbers(first, seed)
+    else:
+        assert first.failure
+        assert first.failure.kind in (
+            FailureKind.LOST_DEVICE, FailureKind.GARBAGE, FailureKind.DEVICE_ERROR, FailureKind.TIMEOUT,
+        )  # fmt: skip
+        assert first.failure.remedy
+        assert not first.outputs
+    proxies[0].heal()
+    check_numbers(device.run(spec_for(model, tmp_path / "out")), seed)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["output_0.raw"]
+
+
+PULLS = {
+    "removed": ("rm -f output_*", FailureKind.DEVICE_ERROR),
+    "shortened": ("head -c 100 output_0.raw > o && mv o output_0.raw", FailureKind.GARBAGE),
+    "longer": ("echo more >> output_0.raw", FailureKind.DEVICE_ERROR),
+    "changed": ("printf x | dd of=output_0.raw conv=notrunc bs=1 seek=3000000 2>/dev/null", FailureKind.GARBAGE),
+    "a folder": ("rm output_0.raw; mkdir output_0.raw", FailureKind.DEVICE_ERROR),
+    "a link": ("ln -sf /etc/passwd output_0.raw", FailureKind.GARBAGE),
+}
+
+
+@pytest.mark.parametrize("name", PULLS)
+def test_outputs_that_are_not_what_the_run_wrote(
+    farm: Farm, phone: Phone, tools: Tools, tmp_path: Path, name: str
+) -> None:
+    act, kind = PULLS[name]
+    (tmp_path / "probe").write_text(f'#!/bin/sh\n{tools.probe} "$@"\ncode=$?\n{act}\nexit $code\n')
+    link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
+    with AdbDevice(link, root=phone.root, tools=Tools(tmp_path / "probe", tools.library)) as device:
+        result = device.run(spec_for(save_giver(tmp_path / "m.onnx", 1), tmp_path / "out"))
+        assert result.failure
+        assert result.failure.kind is kind, result.failure
+        assert result.failure.remedy
+        assert result.outputs == ()
+        assert list((tmp_path / "out").iterdir()) == []
+        assert device.run(spec_for(tmp_path / "m.onnx", tmp_path / "out", outputs_folder=None)).status is Status.OK
+
+
+def test_a_probe_for_another_processor_is_a_typed_failure(
+    farm: Farm, phone: Phone, tools: Tools, tmp_path: Path
+) -> None:
+    link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
+    with AdbDevice(link, root=phone.root, tools=Tools(build_probe("arm64-v8a"), tools.library)) as device:
+        failure = device.run(spec_for(save_giver(tmp_path / "m.onnx", 1, 10), tmp_path / "out")).failure
+    assert failure
+    assert failure.kind is FailureKind.WRONG_DEVICE
+    assert "cannot execute the probe" in failure.message
+
+
+@pytest.mark.parametrize(("provider", "level", "kind"), [("nnapi", "26", FailureKind.WRONG_DEVICE)])
+def test_a_device_of_another_api_level_is_skipped_with_the_reason(
+    farm: Farm, tools: Tools, tmp_path: Path, provider: str, level: str, kind: FailureKind
+) -> None:
+    old = farm.phone({**PHONE_PROPERTIES, "ro.build.version.sdk": level})
+    with AdbDevice(Link(server_at(f"127.0.0.1:{farm.port}"), old.serial), root=old.root, tools=tools) as device:
+        model = save_giver(tmp_path / "m.onnx", 1, 10)
+        result = device.run(spec_for(model, tmp_path / "out", options=RunOptions(provider=provider)))
+        assert result.status is Status.SKIPPED
+        assert result.failure
+        assert result.failure.kind is kind
+        assert "27" in result.failure.message
+        assert device.pushed_bytes == 0
+        assert device.run(spec_for(model, tmp_path / "out")).status is Status.OK
+
+
+HOSTILE = (
+    "a b;$(touch was-here)'\"`touch was-here`",
+    "-rf",
+    "new\nline;touch was-here",
+    "é\t* ? [x] \\",
+    "&& touch was-here #",
+    "--help",
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_names_of_files_tensors_and_folders_run_nothing(
+    farm: Farm, phone: Phone, tools: Tools, tmp_path: Path, text: str
+) -> None:
+    """As folder on the device, name and folder of the model's file, name of its input, of its input's file, and id."""
+    folder = tmp_path / text
+    folder.mkdir()
+    model = save_giver(folder / f"{text}.onnx", 3, 100, name=f"x {text}")
+    np.ones(1, np.float32).tofile(folder / f"{text}.bin")
+    tensor = TensorFile(name=f"x {text}", dtype=ElementType.FLOAT32, shape=(1,), file=str(folder / f"{text}.bin"))
+    link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
+    with AdbDevice(link, root=f"{phone.root}/{text}", tools=tools) as device:
+        spec = RunSpec(
+            id=text, model=str(model), inputs=(tensor,), outputs_folder=str(folder / "out"), min_runs=1, profile=True
+        )
+        result = device.run(spec)
+        assert result.status is Status.OK, result.failure
+        np.testing.assert_array_equal(np.fromfile(result.outputs[0].file, np.float32), numbers(3, 100))
+        assert result.profile_file
+        assert Path(result.profile_file).parent == folder / "out"
+    places = (tmp_path, phone.folder, Path(phone.root), Path.cwd(), Path("/"))
+    assert not [place for place in places if (place / "was-here").exists()]
+    assert [path.name for path in Path(f"{phone.root}/{text}").iterdir()] == ["store"]
