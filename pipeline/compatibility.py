@@ -14,6 +14,7 @@ from pipeline.config.build import Kind
 from pipeline.convert.rules import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE, Release
 from pipeline.finding import Finding, Severity
 from pipeline.ort_build.releases import at_release
+from pipeline.ort_defects import DEFECTS, Circumstances, marks_of
 from pipeline.ort_format import DEFAULT_DOMAIN, ELEMENT_TYPES, Graph, OrtModel, SequenceType, TensorType, TypeInfo
 
 NEWEST_KNOWN = Release(1, 31)
@@ -134,7 +135,8 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
 class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What of an artifact depends on the release: `opset` and `newest_since` are those of ai.onnx.
 
-    `newest_operator` is the operator that has `newest_since`; `replays`: it holds saved runtime optimizations.
+    `newest_operator` is the operator that has `newest_since`; `replays`: it holds saved runtime optimizations;
+    `defects` are those of ort_defects that it may meet.
     """
 
     name: str
@@ -144,6 +146,7 @@ class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
     newest_operator: str
     element_types: frozenset[int]
     replays: bool
+    defects: Mapping[str, str] = {}
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +174,7 @@ def facts_of(model: OrtModel, name: str) -> ArtifactFacts:
         newest_operator=newest.op_type if newest else "",
         element_types=frozenset(code for graph in graphs for code in _codes(graph)),
         replays=any(graph.runtime_optimizations for graph in graphs),
+        defects=marks_of(model),
     )
 
 
@@ -299,6 +303,18 @@ def _replay(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Fin
         )  # fmt: skip
 
 
+def _defects(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Finding]:
+    here = Circumstances(runtime.release, runtime.kind, use.session_config)
+    for defect in DEFECTS:
+        mark = artifact.defects.get(defect.name, "")
+        if mark and defect.shows(here):
+            sure = defect.measured is None or runtime.release in defect.measured
+            tried = "" if sure else f" (measured with {', '.join(map(_text, sorted(defect.measured or ())))})"
+            yield (_error if sure else _warning)(
+                defect.what.format(mark=mark), artifact.name, f"{defect.why.format(mark=mark)}{tried}", defect.remedy
+            )
+
+
 def _provider(use: Use, runtime: Runtime, where: str) -> Iterator[Finding]:
     if runtime.providers is not None and use.provider not in runtime.providers | {"cpu"}:
         yield _error(
@@ -342,6 +358,6 @@ def _unknown_key(key: str, where: str) -> Iterator[Finding]:
 
 
 _ARTIFACT_RULES: Sequence[Callable[[ArtifactFacts, Runtime, Use], Iterator[Finding]]] = (
-    _format, _opset, _types, _replay,
+    _format, _opset, _types, _replay, _defects,
 )  # fmt: skip
 _USE_RULES: Sequence[Callable[[Use, Runtime, str], Iterator[Finding]]] = (_provider, _keys)

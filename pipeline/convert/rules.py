@@ -82,6 +82,17 @@ UNREPLAYABLE = frozenset({"MatMul", "dropSplitQDQ"})
 1.31.1 (with the key).
 """
 
+YOUNG_ACTIONS = {"1DQ_CPU": Release(1, 24)}
+"""Actions of records that not every release has: an older one refuses the file ("Missing action 1DQ_CPU for transformer
+QDQSelectorActionTransformer"; 1.20.1 to 1.23.2 do, 1.24.4 to 1.31.1 do not). Quantized Softmax and LeakyRelu have it.
+"""
+
+UNCOUNTED = frozenset({"com.microsoft:QLinearConcat"})
+"""Operators that records produce and that then fail when they run in an extended build: "Each input must be (tensor,
+scale, zero_point) tuple!". Their kernels ask how many variadic inputs a node has, which a build without schemas does
+not count. Measured with an extended build of 1.21.0 (all of 3 artifacts); the full build runs them.
+"""
+
 
 def unreplayable(actions: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
     """The actions among (action, whether it names what it produces) that fail when they are replayed."""

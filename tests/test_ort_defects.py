@@ -1,0 +1,197 @@
+"""Sound artifacts that ONNX Runtime fails on: found by their marks, told for the releases and builds that fail."""
+
+import contextlib
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from pipeline.compatibility import Runtime, Use, check_artifact, facts_of
+from pipeline.config import REPLAY_KEY
+from pipeline.config.build import Kind
+from pipeline.convert.rules import Release
+from pipeline.finding import errors
+from pipeline.ort_defects import marks_of
+from pipeline.ort_format import Graph, Metadata, Node, OrtModel, RuntimeOptimization, Tensor, read_ort
+from tests.ort_models import convert
+from tests.required_ops.required_ops_strategies import random_model
+
+EXTENDED = Runtime(release=Release(1, 21), kind=Kind.EXTENDED)
+
+
+def model(*nodes: Node, outputs: tuple[str, ...] = (), records: tuple[RuntimeOptimization, ...] = ()) -> OrtModel:
+    constants = {name: Tensor(name, (), 1 if name[0] == "s" else 2) for name in ("s", "s2", "z", "z2")}
+    graph = Graph(
+        inputs=("x",), outputs=outputs, nodes=nodes, node_args={}, initializers=constants, sparse_initializers={},
+        runtime_optimizations=records,
+    )  # fmt: skip
+    return OrtModel(
+        format_version="6", ir_version=9, opset_import={"": 13}, graph=graph, metadata=Metadata(), resolver={}
+    )
+
+
+def node(index: int, op: str, inputs: str, outputs: str) -> Node:
+    return Node(
+        index=index, name="", op_type=op, domain="", since_version=13, inputs=tuple(inputs.split()),
+        outputs=tuple(outputs.split()), implicit_inputs=(), attributes={}, provider="",
+    )  # fmt: skip
+
+
+def pair(q_parameters: str = "s z", *, source: str = "x", output: str = "y") -> tuple[Node, Node]:
+    return node(0, "DequantizeLinear", f"{source} s z", "d"), node(1, "QuantizeLinear", f"d {q_parameters}", output)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs", "mark"),
+    [
+        (pair(), ("y",), "y"),
+        (pair("s2 z2"), ("y",), "y"),
+        (pair("z s"), ("y",), ""),
+        (pair("q z"), ("y",), ""),
+        (pair(), ("d", "y"), ""),
+        (pair(), (), ""),
+        ((*pair(), node(2, "Relu", "d", "r")), ("y", "r"), ""),
+        ((*pair(), node(2, "Relu", "y", "r")), ("y", "r"), ""),
+        ((*pair(source="a"), node(2, "Relu", "x", "a")), ("y",), ""),
+        ((*pair(source="a"), node(2, "Relu", "x", "a"), node(3, "QuantizeLinear", "d s z", "y2")), ("y", "y2"), "y"),
+    ],
+)
+def test_pairs_that_loading_takes_out(nodes: tuple[Node, ...], outputs: tuple[str, ...], mark: str) -> None:
+    assert marks_of(model(*nodes, outputs=outputs)).get("identity", "") == mark
+
+
+def record(action: str, *produced: str) -> RuntimeOptimization:
+    return RuntimeOptimization("QDQSelectorActionTransformer", action, (0, 1), produced)
+
+
+@pytest.mark.parametrize(
+    ("records", "marks"),
+    [
+        ((record("*DQ", "com.microsoft:QLinearConcat:1"),), {"uncounted": "com.microsoft:QLinearConcat"}),
+        ((record("MatMul"),), {"unreplayable": "MatMul"}),
+        ((record("1DQ_CPU", ":Softmax:13"),), {"young": "1DQ_CPU"}),
+        ((record("Conv", ":QLinearConv:10"), record("MatMul", ":QLinearMatMul:10")), {}),
+    ],
+)
+def test_records_that_fail(records: tuple[RuntimeOptimization, ...], marks: dict[str, str]) -> None:
+    assert marks_of(model(records=records)) == marks
+
+
+def found(subject: OrtModel, runtime: Runtime, **config: str) -> int:
+    findings = check_artifact(facts_of(subject, "m"), runtime, Use(session_config=config))
+    return len(errors(findings))
+
+
+def test_defects_show_where_they_were_measured() -> None:
+    concat = model(records=(record("*DQ", "com.microsoft:QLinearConcat:1"),))
+    assert found(concat, EXTENDED) == 1
+    assert found(concat, Runtime(release=Release(1, 21))) == 0
+    assert found(concat, Runtime(release=Release(1, 21), kind=Kind.MINIMAL)) == 0
+    other = Runtime(release=Release(1, 23), kind=Kind.EXTENDED)
+    assert found(concat, other) == 0
+    assert any("(measured with 1.21)" in finding.why for finding in check_artifact(facts_of(concat, "m"), other))
+
+
+def test_replay_that_nobody_asks_for_does_no_harm() -> None:
+    broken = model(records=(record("MatMul"),))
+    newest = Runtime(release=Release(1, 31))
+    assert found(broken, newest) == 0
+    assert found(broken, newest, **{REPLAY_KEY: "1"}) == 1
+    assert found(broken, Runtime(release=Release(1, 28))) == 1
+    young = model(records=(record("1DQ_CPU"),))
+    assert [found(young, Runtime(release=Release(1, minor))) for minor in (22, 23, 24, 28)] == [1, 1, 0, 0]
+
+
+def test_any_model_is_judged() -> None:
+    for seed in range(200):
+        facts = facts_of(random_model(seed), "m")
+        check_artifact(facts, EXTENDED)
+
+
+def _softmax() -> onnx.ModelProto:
+    """A quantized Softmax of int8 before opset 13's meaning: newer releases record it as 1DQ_CPU."""
+    constants = [
+        helper.make_tensor("s", TensorProto.FLOAT, [], [1 / 256]),
+        helper.make_tensor("sx", TensorProto.FLOAT, [], [0.1]),
+        helper.make_tensor("z", TensorProto.INT8, [], [-128]),
+    ]  # fmt: skip
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "sx", "z"], ["d"]), helper.make_node("Softmax", ["d"], ["p"]),
+        helper.make_node("QuantizeLinear", ["p", "s", "z"], ["y"]),
+    ]  # fmt: skip
+    ends = [helper.make_tensor_value_info(name, TensorProto.INT8, [1, 8]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], constants)
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 13)])
+
+
+def _matmul() -> onnx.ModelProto:
+    """A quantized product without a QuantizeLinear behind it: recorded without what it produces."""
+    import numpy as np
+
+    constants = [
+        helper.make_tensor("s", TensorProto.FLOAT, [], [0.1]), helper.make_tensor("z", TensorProto.UINT8, [], [0]),
+        numpy_helper.from_array(np.ones((8, 4), np.uint8), "w"),
+    ]  # fmt: skip
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["e"]), helper.make_node("MatMul", ["d", "e"], ["y"]),
+    ]  # fmt: skip
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.UINT8, [1, 8]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4]),
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], constants)
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 13)])
+
+
+def _loads(path: Path) -> bool:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry(REPLAY_KEY, "1")
+    try:
+        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception:  # noqa: BLE001 - onnxruntime raises its own kinds, which differ by release
+        return False
+    return True
+
+
+@pytest.mark.parametrize("make", [_softmax, _matmul])
+def test_the_installed_onnxruntime_agrees(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
+    import onnxruntime
+
+    path = convert(make(), tmp_path / "m.ort", level="all", runtime=True)
+    major, minor, *_ = onnxruntime.__version__.split(".")
+    here = Runtime(release=Release(int(major), int(minor)))
+    facts = facts_of(read_ort(path), "m")
+    told = errors(check_artifact(facts, here, Use(session_config={REPLAY_KEY: "1"})))
+    assert _loads(path) is not bool(told)
+    assert facts.replays
+
+
+def test_models_of_the_oracle_load_unless_told(oracle: Path, tmp_path: Path) -> None:
+    """Quantized one-operator models in runtime style: what the full build of the installed release says to each."""
+    import onnxruntime
+
+    major, minor, *_ = onnxruntime.__version__.split(".")
+    here = Runtime(release=Release(int(major), int(minor)))
+    asked = Use(session_config={REPLAY_KEY: "1"})
+    wrong, tried = [], 0
+    with zipfile.ZipFile(oracle / "ops.zip") as archive:
+        names = [name for name in sorted(archive.namelist()) if name.startswith("qdq_") and name.endswith(".onnx")]
+        for place, name in enumerate(names[:: max(1, len(names) // 60)]):
+            source, target = tmp_path / "m.onnx", tmp_path / f"{place}.ort"
+            source.write_bytes(archive.read(name))
+            with contextlib.suppress(Exception):  # not all of them have kernels on the CPU
+                convert(source, target, level="all", runtime=True)
+            if target.exists():
+                tried += 1
+                told = errors(check_artifact(facts_of(read_ort(target), name), here, asked))
+                if _loads(target) is bool(told):
+                    wrong.append((name, told))
+    assert tried > 20
+    assert wrong == []
