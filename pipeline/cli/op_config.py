@@ -158,7 +158,7 @@ def diff(
 ) -> None:
     """Compare two configs as a reviewer reads it; with ARTIFACTS also who needs what is added."""
     from pipeline.required_ops import read_config
-    from pipeline.required_ops.review import changes, sentence
+    from pipeline.required_ops.review import changes, counted, sentence
 
     found = _needs(artifacts, providers, extended=extended) if artifacts else []
     told = changes(read_config(old), read_config(new), found)
@@ -167,7 +167,9 @@ def diff(
         return
     for change in told:
         _show(sentence(change))
-    if not told:
+    if told:
+        click.echo(counted(told), err=True)
+    else:
         click.echo("the same operators, opsets and types")
 
 

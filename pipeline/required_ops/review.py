@@ -42,12 +42,16 @@ ADDS, REMOVES = "adds", "removes"
 
 
 def changes(old: RequiredOps, new: RequiredOps, artifacts: Iterable[ArtifactNeeds] = ()) -> tuple[Change, ...]:
-    """What `new` adds to `old` and removes from it; with artifacts, which of them each addition is for."""
+    """What `new` adds to `old` and removes from it; with artifacts, which of them each addition is for.
+
+    What concerns no single operator comes first, then all changes of each operator together.
+    """
     lacks = [(artifact.name, item) for artifact in artifacts for item in covers(old, artifact.needs)]
-    found = [*_whole(old, new), *_listed(ADDS, old, new), *_listed(REMOVES, new, old)]
+    found = [*_listed(ADDS, old, new), *_listed(REMOVES, new, old)]
     for key in sorted(old.operator_keys() & new.operator_keys()):
         found += _retyped(key, old.types.get(key), new.types.get(key))
-    return tuple(_with_users(change, lacks) for change in found)
+    found.sort(key=lambda change: (change.domain, change.op))
+    return tuple(_with_users(change, lacks) for change in (*_whole(old, new), *found))
 
 
 def _with_users(change: Change, lacks: Iterable[tuple[str, Missing]]) -> Change:
@@ -126,6 +130,13 @@ def sentence(change: Change) -> str:
     """`adds ai.onnx:Conv int8_t at input 0, only needed by b.ort`."""
     named = f"{change.domain}:{change.op} " if change.op else ""
     return f"{change.kind} {named}{change.what}{needed_by(change.needed_by)}"
+
+
+def counted(changes: Sequence[Change]) -> str:
+    """`14 additions and 1 removal`."""
+    added = sum(change.kind == ADDS for change in changes)
+    counts = ((added, "addition"), (len(changes) - added, "removal"))
+    return " and ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts if count)
 
 
 def needed_by(names: Sequence[str]) -> str:

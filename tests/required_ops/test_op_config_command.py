@@ -240,6 +240,17 @@ def test_sentences_of_a_diff(tmp_path: Path, run: Run, old: str, new: str, sente
     assert run("diff", tmp_path / "old", tmp_path / "new")[1].strip() == sentence
 
 
+def test_a_diff_keeps_changes_of_an_operator_together_and_counts_them(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "old").write_text("ai.onnx;1;Tan\nai.onnx;11;Conv\nai.onnx;13;Gemm\n")
+    (tmp_path / "new").write_text("ai.onnx;1;Conv,Tan\nai.onnx;7;Gemm\ncom.microsoft;1;Gelu\n")
+    _, out, err = run("diff", tmp_path / "old", tmp_path / "new")
+    assert out.splitlines() == [
+        "adds ai.onnx:Conv opset 1", "removes ai.onnx:Conv opset 11", "adds ai.onnx:Gemm opset 7",
+        "removes ai.onnx:Gemm opset 13", "adds com.microsoft:Gelu opset 1",
+    ]  # fmt: skip
+    assert err.strip() == "3 additions and 2 removals"
+
+
 def test_operators_of_custom_libraries_are_noted(folder: Path, tmp_path: Path, run: Run) -> None:
     """The build cannot add their kernels; the config keeps them, so that checks agree with it."""
     source = tmp_path / "custom.ort"
