@@ -2,18 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from pipeline.batch import NamedModel, convert_all, name_models, scratch
+from pipeline.compatibility import Runtime, Use
+from pipeline.config.build import Kind
 from pipeline.convert.request import ConvertRequest, ConvertResult, VariantFailure
-from pipeline.convert.rules import Platform
+from pipeline.convert.rules import Platform, parse_release
 from pipeline.errors import ExitCode, PipelineError
 from pipeline.files import write_text
+from pipeline.finding import Finding, errors
 from pipeline.model_sources import find_models
 from pipeline.partition.answer import Settings
+from pipeline.preflight import judged, read_artifacts
 from pipeline.summary import OutputCheck
 from pipeline.variant import Artifact, Level, Style, Variant
 
@@ -38,6 +43,7 @@ class ConversionOrder:
     aware: tuple[Settings, ...] = ()
     safe: bool = False
     reference: str = ""
+    build_kind: str = "full"
 
     def variants(self) -> tuple[Variant, ...]:
         """Every level in every style, or (of fixed style, from basic on) aware of the providers."""
@@ -78,11 +84,17 @@ class ConversionReport:
     configs: tuple[Path, ...] = ()
     checks: dict[tuple[str, str], tuple[OutputCheck, ...]] = field(default_factory=dict)
     """By model and variant name, where artifacts were compared with the original."""
+    findings: dict[tuple[str, str], tuple[Finding, ...]] = field(default_factory=dict)
+    """By model and variant name: what speaks against loading them with the release that will run them."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """4 when outputs differ, 1 when a model or variant failed; what a release does not have is no failure."""
-        if not all(check.passed for checks in self.checks.values() for check in checks):
+        """4 when outputs differ or the release cannot load an artifact, 1 when a model or variant failed.
+
+        What a release does not have is no failure.
+        """
+        differing = not all(check.passed for checks in self.checks.values() for check in checks)
+        if differing or any(errors(found) for found in self.findings.values()):
             return ExitCode.CHECK_FAILED
         failed = any(c.error or any(not f.skipped for f in c.failures) for c in self.converted)
         return ExitCode.SOME_FAILED if failed else ExitCode.DONE
@@ -92,6 +104,8 @@ class ConversionReport:
         rows = [row for one in self.converted for row in _rows(one, self.variants)]
         for row in rows if self.checks else ():
             row["checks"] = msgspec.to_builtins(self.checks.get((row["model"], row["variant"]), ()))
+        for row in rows:
+            row["findings"] = msgspec.to_builtins(self.findings.get((row["model"], row["variant"]), ()))
         return {"artifacts": rows}
 
 
@@ -135,7 +149,27 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder) -> ConversionRep
     )
     artifacts = [artifact for one in converted for artifact in one.artifacts]
     configs = write_configs(order.output, artifacts) if order.config and artifacts else ()
-    return ConversionReport(order=order, converted=converted, variants=variants, configs=configs)
+    return ConversionReport(
+        order=order,
+        converted=converted,
+        variants=variants,
+        configs=configs,
+        findings=_preflight(order, artifacts),
+    )
+
+
+def _preflight(order: ConversionOrder, artifacts: Sequence[Artifact]) -> dict[tuple[str, str], tuple[Finding, ...]]:
+    """What speaks against the artifacts in the release and kind of build that the order names."""
+    release = parse_release(order.release or installed_version("onnxruntime"))
+    runtime = Runtime(release=release, kind=Kind(order.build_kind))
+    read = read_artifacts({artifact.file: order.output / artifact.file for artifact in artifacts})
+    found = {
+        (artifact.model, artifact.variant.name): judged(
+            read, artifact.file, runtime, Use(session_config=artifact.session_options)
+        )
+        for artifact in artifacts
+    }
+    return {key: findings for key, findings in found.items() if findings}
 
 
 def convert_models(
@@ -199,9 +233,9 @@ def config_texts(files: Sequence[Path], providers: Sequence[str] = ()) -> dict[s
     from pipeline.required_ops.artifacts import needs_of_artifacts
 
     distinct = {(file.stat().st_dev, file.stat().st_ino): file for file in files}  # equal artifacts are one file
-    found, errors = needs_of_artifacts(distinct.values(), providers=providers)
-    if errors:
-        raise errors[0]
+    found, failed = needs_of_artifacts(distinct.values(), providers=providers)
+    if failed:
+        raise failed[0]
     needs = {need for artifact in found for need in artifact.needs}
     kinds = {CONFIG_FILE: False, TYPED_CONFIG_FILE: True}
     return {name: render(from_needs(needs, types=types)) for name, types in kinds.items()}

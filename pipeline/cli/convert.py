@@ -38,6 +38,10 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 )  # fmt: skip
 @click.option("--ort-release", default="", metavar="X.Y", help="ONNX Runtime release that will run the artifacts.")
 @click.option(
+    "--build-kind", type=click.Choice(["full", "extended", "minimal"]), default="full", show_default=True,
+    help="Build of that release in the app: artifacts are held against what it loads.",
+)  # fmt: skip
+@click.option(
     "--target-platform", type=click.Choice(["unspecified", "arm", "amd64"]), default="unspecified",
     show_default=True, help="What the optimizer may assume of the processor that runs them.",
 )  # fmt: skip
@@ -62,6 +66,7 @@ def convert(
     safe: bool,
     reference: str,
     ort_release: str,
+    build_kind: str,
     target_platform: str,
     dimensions: dict[str, int],
     check: bool,
@@ -85,7 +90,7 @@ def convert(
     order = ConversionOrder(
         levels=levels, styles=styles, release=ort_release, platform=target_platform, dimensions=dimensions,
         output=output, cache=cache, check=check, config=config, processes=jobs,
-        aware=settings_of(providers, ort_release, answers), safe=safe,
+        aware=settings_of(providers, ort_release, answers), safe=safe, build_kind=build_kind,
         reference="" if reference == "none" else reference,
     )  # fmt: skip
     report = convert_paths(paths, order)

@@ -17,6 +17,7 @@ from pipeline.model_sources import find_models
 from pipeline.partition.answer import Provider, Settings
 from pipeline.partition.options import make_settings
 from pipeline.progress import Progress
+from pipeline.preflight import library_release
 from pipeline.proving import Checks, Exhibit, Subject, check_all, make_references
 from pipeline.reference import Reference, ReferenceRequest
 from pipeline.summary import OutputCheck
@@ -54,9 +55,12 @@ def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:
 
 
 def oldest_release(config: Config) -> str:
-    """The oldest release among the targets: artifacts must run on all of them; "" for the installed one."""
-    named = [target.ort_release for target in config.targets if target.ort_release]
-    return min(named, key=parse_release, default="")
+    """The oldest release among the targets: artifacts must run on all of them; "" for the installed one.
+
+    A target that names none has that of its library, where this can be read.
+    """
+    named = [target.ort_release or library_release(target) for target in config.targets]
+    return min((release for release in named if release), key=parse_release, default="")
 
 
 def optimizer_platform(config: Config) -> OptimizerPlatform:
@@ -71,7 +75,12 @@ COREML_VERSIONS = {15: 5, 16: 6, 17: 7, 18: 8}
 
 
 def aware_settings(config: Config) -> tuple[Settings, ...]:
-    """What provider-aware variants may count on: the lowest API level, OS version and release among the targets."""
+    """What provider-aware variants may count on: the lowest API level, OS version and release among the targets.
+
+    Nothing where the config wants none: rules of claims begin with a later release than conversion.
+    """
+    if not config.variants.aware:
+        return ()
     release = oldest_release(config)
     levels = [t.min_api_level for t in config.targets if t.platform is Platform.ANDROID and t.min_api_level]
     systems = [t.min_os_version for t in config.targets if t.platform is Platform.IOS and t.min_os_version]

@@ -17,6 +17,7 @@ from pipeline.config import Config
 from pipeline.conversion import config_texts
 from pipeline.errors import ConfigError, ExitCode
 from pipeline.files import make_folder, write_bytes, write_text
+from pipeline.finding import Finding, errors
 from pipeline.job.assemble import Assembled, assemble
 from pipeline.job.blame import blame_crashes
 from pipeline.job.devices import Opened, opened
@@ -39,6 +40,7 @@ from pipeline.job.record import (
 )
 from pipeline.job.resuming import identity, known_on_network, resume
 from pipeline.job.ship import proven, ship
+from pipeline.job.shipping import Held, check_shipping, hold_against_targets, possible_lanes, read_all, unshipped
 from pipeline.measure import Left, Plan, measure
 from pipeline.progress import Progress
 from pipeline.release.manifest import Content
@@ -69,6 +71,8 @@ class JobResult:
     content: Content | None
     left: tuple[Left, ...] = ()
     denied: tuple[Denied, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    """What speaks against shipping; an error among it, and there is no bundle."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -76,7 +80,8 @@ class JobResult:
         record, report = self.assembled.record, self.assembled.report
         checks = [c for variants in record.checks.values() for found in variants.values() for c in found]
         checks += [check for row in report.rows for check in row.checks]
-        if not all(check.passed for check in checks) or any(proof.failed for proof in report.proofs):
+        refused = any(proof.failed for proof in report.proofs) or bool(errors(self.findings))
+        if refused or not all(check.passed for check in checks):
             return ExitCode.CHECK_FAILED
         return ExitCode.SOME_FAILED if report.failures or self.left or not self.content else ExitCode.DONE
 
@@ -97,15 +102,21 @@ def run_job(config: Config, options: JobOptions, progress: Progress) -> JobResul
     found = find(config)
     with locked(folder), scratch(folder) as work:
         prepared = prepare(config, found, folder, work, progress)
-        write_operator_configs(folder, [artifact for one in prepared for artifact in one.artifacts])
+        artifacts = [artifact for one in prepared for artifact in one.artifacts]
+        write_operator_configs(folder, artifacts)
+        held = hold_against_targets(config, artifacts, read_all(artifacts, folder), versions()["onnxruntime"])
         with open_store(database_url(config, folder)) as store:
-            job = _Job(config, options, prepared, folder, store)
+            job = _Job(config, options, prepared, folder, store, held)
             ended = job.enter_unmeasured() if options.convert_only else job.measure(work, progress)
             assembled = assemble(store, ended.campaign)
-        content = ship(assembled, folder, library=options.library, progress=progress)
-        assembled = proven(assembled, folder)
+        findings = check_shipping(assembled, folder)
+        refused = bool(errors(findings))
+        content = None if refused else ship(assembled, folder, library=options.library, progress=progress)
+        assembled = unshipped(assembled, findings) if refused else proven(assembled, folder)
         write_reports(assembled, folder)
-    return JobResult(assembled=assembled, folder=folder, content=content, left=ended.left, denied=ended.denied)
+    return JobResult(
+        assembled=assembled, folder=folder, content=content, left=ended.left, denied=ended.denied, findings=findings
+    )
 
 
 @contextlib.contextmanager
@@ -160,6 +171,7 @@ class _Job:
     prepared: Sequence[Prepared]
     folder: Path
     store: Store
+    held: Held
 
     def enter_unmeasured(self) -> _Ended:
         """Enter a campaign of which nothing is measured."""
@@ -169,8 +181,9 @@ class _Job:
         """Open the devices, enter the plan, run what is not stored yet, and find what crashes where that is asked."""
         with opened(self._devices()) as field:
             measurable = [artifact for one in self.prepared if one.reference for artifact in one.artifacts]
-            lanes, skipped = plan_lanes(self.config.runs, measurable, list(field.facts.values()), known_denied())
-            campaign = self._enter(field.facts, lanes, [*map(skipped_row, skipped), *field.unusable])
+            legal, skipped = plan_lanes(self.config.runs, measurable, list(field.facts.values()), known_denied())
+            lanes, refused = possible_lanes(legal, self.held.read, self.options.library)
+            campaign = self._enter(field.facts, lanes, [*map(skipped_row, [*skipped, *refused]), *field.unusable])
             predictions = predict(lanes, field.facts, oldest_release(self.config), self.folder, progress)
             plan = self._plan(campaign.id, lanes, field, predictions)
             with progress.stage("measure", len(lanes) * plan.rounds) as stage:
@@ -243,7 +256,8 @@ class _Job:
             lanes=tuple(_planned(lanes, self.config.measure.baseline)),
             skipped=(*conversion_skips(prepared), *skipped),
             failures=tuple(preparation_failures(prepared)),
-            warnings=tuple(notes(prepared)),
+            warnings=(*notes(prepared), *self.held.notes),
+            unloadable=self.held.unloadable,
             checks={one.model.name: one.checks for one in prepared},
             references={one.model.name: one.reference for one in prepared if one.reference},
         )

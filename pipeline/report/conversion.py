@@ -1,12 +1,15 @@
 """What `ort-mobile convert` shows: a table of artifacts, then what failed and why."""
 
+import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from pipeline.conversion import ConversionReport, Converted
 from pipeline.errors import PipelineError
+from pipeline.finding import Finding, Severity
 from pipeline.report.wording import size, visible
+from pipeline.variant import aware_lines
 
 MOST_ROWS = 60
 """Above this the table gives way to totals: the JSON has every row."""
@@ -30,10 +33,30 @@ def show_conversion(report: ConversionReport) -> None:
     if report.checks:
         passed = sum(all(check.passed for check in checks) for checks in report.checks.values())
         out.print(f"{passed} of {len(report.checks)} give the original model's outputs")
+    for line in aware_lines(artifact for _, artifact in rows):
+        out.print(escape(line))
     for path in report.configs:
         out.print(f"operators they need: {escape(str(path))}")
     show_failures(report.converted)
+    _show_findings(report)
     _show_differences(report)
+
+
+def _show_findings(report: ConversionReport) -> None:
+    """Print what the release that will run the artifacts says to them: once for all that share it, to stderr."""
+    err = Console(stderr=True, highlight=False, soft_wrap=True)
+    shared: dict[tuple[str, Finding], list[str]] = {}
+    for (model, variant), findings in report.findings.items():
+        for finding in findings:
+            shared.setdefault((model, msgspec.structs.replace(finding, where="")), []).append(variant)
+    for (model, finding), variants in list(shared.items())[:MOST_FAILURES]:
+        color = "bold red" if finding.severity is Severity.ERROR else "yellow"
+        text = escape(visible(f"{model}: {finding.what}"))
+        err.print(f"[{color}]{finding.severity.value}:[/] {text} [dim]({', '.join(variants)})[/]")
+        for label, words in (("why", finding.why), ("remedy", finding.remedy)):
+            err.print(f"  {label}: {escape(visible(words))}")
+    if len(shared) > MOST_FAILURES:
+        err.print(f"and {len(shared) - MOST_FAILURES} more: --json has them all")
 
 
 def _show_differences(report: ConversionReport) -> None:
