@@ -19,6 +19,7 @@ from pipeline.finding import Finding, errors
 from pipeline.model_sources import find_models
 from pipeline.partition.answer import Settings
 from pipeline.preflight import judged, read_artifacts
+from pipeline.splice.wish import Reference
 from pipeline.summary import OutputCheck
 from pipeline.variant import Artifact, Level, Style, Variant
 
@@ -42,7 +43,7 @@ class ConversionOrder:
     processes: int
     aware: tuple[Settings, ...] = ()
     safe: bool = False
-    reference: str = ""
+    reference: Reference | None = None
     build_kind: str = "full"
 
     def variants(self) -> tuple[Variant, ...]:
@@ -182,7 +183,7 @@ def convert_models(
     platform: Platform,
     aware: tuple[Settings, ...] = (),
     safe: bool = False,
-    reference: str = "",
+    reference: Reference | None = None,
     processes: int = 0,
     done: Callable[[Converted], None] = lambda _: None,
 ) -> tuple[Converted, ...]:

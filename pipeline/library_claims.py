@@ -16,7 +16,7 @@ from device_runner.android_host.device import Phone
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import find_library
 from device_runner.spec import NnapiFlag, OptimizationLevel
-from pipeline.errors import ModelError
+from pipeline.errors import MissingError, ModelError
 from pipeline.partition.answer import Provider, Settings
 from pipeline.partition.shown import name_nodes
 
@@ -25,6 +25,8 @@ APPENDED = {Provider.NNAPI: "nnapi", Provider.XNNPACK: "XNNPACK"}
 RECORDED = {Provider.NNAPI: "NnapiExecutionProvider", Provider.XNNPACK: "XnnpackExecutionProvider"}
 """The same, as ONNX Runtime's records and logs call them."""
 SAVE_ORT = {"session.save_model_format": "ORT"}
+SAVE_ONLY = {"session.disable_prepacking": "1"}
+"""The session is thrown away as soon as it has saved."""
 NO_NCHWC = {"optimization.disable_specified_optimizers": "NchwcTransformer"}
 """NchwcTransformer makes files for one x86 machine only; the library that answers is one for x86."""
 SUPPORTED = re.compile(r"Node supported: \[(\d)\] Operator type: \[.*?\] index: \[\d+\] name: \[(.*?)\] as part of")
@@ -112,8 +114,26 @@ def claims_of_named(models: Sequence[Path], library: LibraryFacts, asked: Asked)
     with tempfile.TemporaryDirectory(prefix="ort-mobile-claims-") as name:
         saved = Path(name) / "saved.ort"
         questions = [Question(id=str(index), model=model, saved=saved) for index, model in enumerate(models)]
-        for answer in ask(library, questions, wordy.session(SAVE_ORT)):
+        for answer in ask(library, questions, wordy.session({**SAVE_ORT, **SAVE_ONLY})):
             yield _claims(answer, str(models[int(answer.id)]), library, RECORDED[asked.provider])
+
+
+def check_asked(facts: LibraryFacts, provider: Provider) -> None:
+    """MissingError for a library that has not what it takes to claim nodes of an ONNX model."""
+    if facts.kind != "full":
+        raise MissingError(
+            f"a {facts.kind} build cannot be asked for claims",
+            where=facts.path,
+            why="it loads ORT format files only",
+            remedy="use the full library of the same release (`ort-mobile library get`)",
+        )
+    if provider.value not in facts.providers:
+        raise MissingError(
+            f"this library was built without {provider.value}",
+            where=facts.path,
+            why=f"it has {', '.join(facts.providers)}",
+            remedy="use a library with the provider",
+        )
 
 
 def tells_claims(facts: LibraryFacts) -> bool:
@@ -207,7 +227,7 @@ def reference_aware(model: Path, target: Path, library: str, asked: Asked, *, co
     fails or crashes; `target` is then not there.
     """
     facts = find_library(library)
-    session = asked.session({**SAVE_ORT, **NO_NCHWC, **config})
+    session = asked.session({**SAVE_ORT, **SAVE_ONLY, **NO_NCHWC, **config})
     with tempfile.TemporaryDirectory(prefix="ort-mobile-aware-", dir=target.parent) as name:
         part = Path(name) / "saved.ort"
         question = Question(id=str(model), model=model, saved=part)

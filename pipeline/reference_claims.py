@@ -16,7 +16,7 @@ from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import find_library
 from pipeline.claims_beside import Beside, as_answer, beside
 from pipeline.errors import ConfigError, ExitCode
-from pipeline.library_claims import APPENDED, LibraryClaims, asked_of, claims_of_named, tells_claims
+from pipeline.library_claims import APPENDED, LibraryClaims, asked_of, check_asked, claims_of_named, tells_claims
 from pipeline.model_sources import find_models
 from pipeline.partition.answer import (
     NEWEST_RELEASE,
@@ -30,7 +30,7 @@ from pipeline.partition.answer import (
 )
 from pipeline.partition.options import parse_release
 from pipeline.partition.run import SUFFIXES
-from pipeline.partition.shown import Shown, ShowRequest, show
+from pipeline.partition.shown import Shown, ShowRequest, remove_model, show
 from pipeline.workers import Outcome, Task, run_tasks
 
 AT_ONCE = 64
@@ -87,6 +87,7 @@ def open_reference(text: str, provider: str, release: str) -> LibraryFacts:
         )
     check_host()
     facts = find_library(text)
+    check_asked(facts, Provider(provider))
     if provider == Provider.XNNPACK and not tells_claims(facts):
         raise ConfigError(
             f"a library of {facts.release} does not tell what XNNPACK claims",
@@ -196,4 +197,4 @@ def _claims(
         error = claims.error and claims.error.replace(request.target, request.source.name)
         yield request.source.name, msgspec.structs.replace(claims, error=error)
     for file in files:
-        file.unlink()
+        remove_model(file)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -145,14 +146,16 @@ def _ask_once(
 
 def _wait(process: "subprocess.Popen[bytes]", out: Path, limit_seconds: float) -> int | None:
     """The exit code; None when the process was ended because `out` did not grow for `limit_seconds`."""
+    waiting = threading.Thread(target=process.wait, daemon=True)  # wait() with a time limit polls, and so comes late
+    waiting.start()
     size, deadline = 0, time.monotonic() + limit_seconds
     while time.monotonic() < deadline:
-        try:
-            return process.wait(min(LOOK_SECONDS, limit_seconds))
-        except subprocess.TimeoutExpired:
-            grown = out.stat().st_size
-            if grown != size:
-                size, deadline = grown, time.monotonic() + limit_seconds
+        waiting.join(min(LOOK_SECONDS, limit_seconds))
+        if not waiting.is_alive():
+            return process.returncode
+        grown = out.stat().st_size
+        if grown != size:
+            size, deadline = grown, time.monotonic() + limit_seconds
     process.kill()
     process.wait()
     return None

@@ -33,8 +33,8 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 @click.option("--safe", is_flag=True, help="Leave to the CPU what a provider claims and then cannot build.")
 @click.option(
     "--reference", default="auto", metavar="auto|none|installed|LIBRARY", show_default=True,
-    help="Who saves aware files: an Android library (AAR, .so or release), the installed onnxruntime where it has the "
-    "provider (auto takes it then), or none: they are spliced.",
+    help="Who saves aware files: an Android library (AAR, .so or release), the installed onnxruntime, or none: they "
+    "are spliced. auto asks a library of the release where one is at hand and can run here, and fetches none.",
 )  # fmt: skip
 @click.option("--ort-release", default="", metavar="X.Y", help="ONNX Runtime release that will run the artifacts.")
 @click.option(
@@ -85,13 +85,14 @@ def convert(
     are made.
     """
     from pipeline.conversion import ConversionOrder, convert_paths
+    from pipeline.convert.references import choose_reference
     from pipeline.report.conversion import show_conversion
 
     order = ConversionOrder(
         levels=levels, styles=styles, release=ort_release, platform=target_platform, dimensions=dimensions,
         output=output, cache=cache, check=check, config=config, processes=jobs,
         aware=settings_of(providers, ort_release, answers), safe=safe, build_kind=build_kind,
-        reference="" if reference == "none" else reference,
+        reference=choose_reference(reference, ort_release) if providers else None,
     )  # fmt: skip
     report = convert_paths(paths, order)
     if check:

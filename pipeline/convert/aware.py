@@ -1,12 +1,14 @@
 """Optimizations that respect what execution providers claim: the splice, driven by sessions of this package."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from pipeline.convert.genuine import genuine_parts
-from pipeline.convert.installed import INSTALLED, has_installed, installed_parts
+from device_runner.errors import RunnerError
+from pipeline.convert.genuine import genuine_parts, library_differences, library_serves
+from pipeline.convert.installed import installed_parts, installed_serves
 from pipeline.convert.rules import SessionSettings, parse_release
 from pipeline.convert.steps import OrtParts, Workshop, optimize, to_parts
 from pipeline.onnx_model import LeanModel
@@ -17,7 +19,7 @@ from pipeline.splice.splicing import splice
 from pipeline.splice.verify import changed_claims
 from pipeline.splice.whole import Whole
 from pipeline.splice.wish import Wish
-from pipeline.variant import Level
+from pipeline.variant import AwareBy, Level, Way
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -34,6 +36,7 @@ class AwareOptimizer:
         self.basic = basic
         self.shop = shop
         self._wholes: dict[Wish, Whole] = {}
+        self._differences: dict[Wish, tuple[str, ...]] = {}
 
     def parts(self, settings: SessionSettings, wish: Wish, plain: Callable[[], OrtParts]) -> OrtParts:
         """The optimized model with its claims kept; `plain` makes the one for the CPU, which is it where none are.
@@ -41,10 +44,27 @@ class AwareOptimizer:
         ModelError when onnxruntime refuses the model, or the phone would when it asks a provider.
         """
         whole = self._whole(wish)
-        if wish.reference == INSTALLED or (wish.reference == AUTO and _serves(wish)):
-            return installed_parts(self.model, whole, settings, wish, self.shop)
-        if wish.reference not in ("", AUTO):
-            return genuine_parts(self.model, whole, settings, wish, self.shop)
+        saves = session_maker(wish)
+        if saves is None or wish.reference is None:
+            return self._spliced(settings, wish, whole, plain)
+        try:
+            parts = saves(self.model, whole, settings, wish, self.shop)
+            return replace(parts, notes=(*parts.notes, *self._held_against(whole, wish)))
+        except RunnerError as error:
+            if not wish.reference.optional:
+                raise
+            parts = self._spliced(settings, wish, whole, plain)
+            return replace(parts, notes=(*parts.notes, f"it is spliced, because {error.what}: {error.why}"))
+
+    def _held_against(self, whole: Whole, wish: Wish) -> tuple[str, ...]:
+        """What a library claims otherwise than our rules; asked once for all levels."""
+        if session_maker(wish) is not genuine_parts:
+            return ()
+        if wish not in self._differences:
+            self._differences[wish] = tuple(library_differences(whole, wish, self.shop))
+        return self._differences[wish]
+
+    def _spliced(self, settings: SessionSettings, wish: Wish, whole: Whole, plain: Callable[[], OrtParts]) -> OrtParts:
         same = settings.level is Level.BASIC and _same_nodes(whole.model, self.basic)
         if not wish.safe and (same or not whole.out_of_reach):
             made, notes = plain(), whole.notes
@@ -56,7 +76,13 @@ class AwareOptimizer:
             closed = [note for one in wish.providers for note in close_off(spliced, one, look)] if wish.safe else []
             made = to_parts(spliced, SAVE, self.shop)
             notes = (*whole.notes, *closed, *changed_claims(whole, spliced.proto, made.read().graph))
-        return OrtParts(skeleton=made.skeleton, weights=made.weights, claimed=whole.claimed, notes=notes)
+        return OrtParts(
+            skeleton=made.skeleton,
+            weights=made.weights,
+            claimed=whole.claimed,
+            notes=notes,
+            aware_by=AwareBy(way=Way.SPLICED),
+        )
 
     def _whole(self, wish: Wish) -> Whole:
         if wish not in self._wholes:
@@ -75,14 +101,26 @@ class AwareOptimizer:
         return optimize(part, chosen, self.shop)
 
 
-AUTO = "auto"
-"""Let the installed onnxruntime save the file where it can, and splice elsewhere."""
+Maker = Callable[[LeanModel, Whole, SessionSettings, Wish, Workshop], OrtParts]
 
 
-def _serves(wish: Wish) -> bool:
-    """Whether the installed onnxruntime can be told all that is wished for."""
-    (one, *others) = wish.providers
-    return not others and not wish.safe and not one.nnapi_flags and has_installed(one)
+def session_maker(wish: Wish) -> Maker | None:
+    """What has a session with the real provider save the file; None where it is spliced."""
+    reference = wish.reference
+    if reference is None:
+        return None
+    if reference.library:
+        return None if reference.optional and not library_serves(wish) else genuine_parts
+    return None if reference.optional and not installed_serves(wish) else installed_parts
+
+
+def is_repeatable(wish: Wish | None, made_by: AwareBy | None = None) -> bool:
+    """Whether the same wish gives the same file another time.
+
+    A library is known by its digest; a build of onnxruntime in this Python is not, nor is why a library gave up.
+    """
+    saves = session_maker(wish) if wish else None
+    return saves is None or (saves is genuine_parts and (made_by is None or made_by.way is Way.LIBRARY))
 
 
 def _installed() -> tuple[int, int]:

@@ -13,6 +13,7 @@ import msgspec
 from pipeline.convert.rules import SessionSettings
 from pipeline.files import replacing, sha256_of, share_file, write_bytes
 from pipeline.onnx_model import LARGE_BYTES, LEAN_MINIMUM_BYTES
+from pipeline.variant import AwareBy
 
 # Raise it when the same inputs would give other bytes than before.
 WRITER_VERSION = 2
@@ -28,6 +29,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     unreplayable: tuple[str, ...] = ()
     claimed: dict[str, int] = {}
     notes: tuple[str, ...] = ()
+    aware_by: AwareBy | None = None
 
 
 def cache_key(content_digest: str, settings: SessionSettings, wheel: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from pipeline.convert.aware import is_repeatable
 from pipeline.convert.cache import Cache, Made, cache_key
 from pipeline.convert.digest import semantic_digest
 from pipeline.convert.optimizer import Optimizer
@@ -152,8 +153,7 @@ class _Maker:
 
     def make(self, settings: SessionSettings, disk: Executor) -> tuple[Made, Path]:
         """The file of an optimization, somewhere on this disk. ModelError when onnxruntime refuses the model."""
-        by_library = settings.aware is not None and settings.aware.reference  # which may change under its name
-        cache = None if by_library else self.cache
+        cache = self.cache if is_repeatable(settings.aware) else None
         key = cache_key(self.content, settings, self.wheel) if cache else ""
         with self.clock("cache"):
             found = cache.find(key) if cache else None
@@ -163,7 +163,7 @@ class _Maker:
         with self.clock("optimize"):
             parts = self.optimizer.parts(settings)
         made, path = self._write(parts, disk)
-        if cache:
+        if cache and is_repeatable(settings.aware, made.aware_by):
             with self.clock("cache"):
                 cache.keep(key, made, path)
         return made, path
@@ -191,7 +191,9 @@ class _Maker:
                 )
             self.written[identity] = (made, path)
         made, path = self.written[identity]
-        return msgspec.structs.replace(made, claimed=dict(parts.claimed), notes=parts.notes), path
+        return msgspec.structs.replace(
+            made, claimed=dict(parts.claimed), notes=parts.notes, aware_by=parts.aware_by
+        ), path
 
     def can_load(self, variant: Variant, made: Made, _: Path, failures: list[VariantFailure]) -> bool:
         """Whether the target can load the file: before 1.30 it replays what was recorded, and fails where it cannot."""
@@ -237,6 +239,7 @@ class _Maker:
             unreplayable=made.unreplayable,
             claimed=made.claimed,
             notes=made.notes,
+            aware_by=made.aware_by,
         )
 
 

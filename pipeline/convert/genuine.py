@@ -1,77 +1,80 @@
 """Provider-aware files that a genuine library's own session saves, where one is at hand (`--reference LIBRARY`)."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+
+import msgspec
 
 from pipeline.convert.rules import SessionSettings
 from pipeline.convert.steps import OrtParts, Workshop
 from pipeline.errors import ConfigError
 from pipeline.onnx_model import LeanModel
-from pipeline.partition.answer import Provider, Settings
-from pipeline.partition.shown import with_weights
+from pipeline.partition.answer import Provider
+from pipeline.partition.shown import remove_model, write_model
 from pipeline.splice.whole import Whole
-from pipeline.splice.wish import Wish
-
-if TYPE_CHECKING:
-    from pipeline.library_claims import Asked
+from pipeline.splice.wish import Reference, Wish
+from pipeline.variant import AwareBy, Way
 
 MOST_NAMED = 5
 
 
+def library_serves(wish: Wish) -> bool:
+    """Whether a library can be told all that is wished for."""
+    (one, *others) = wish.providers
+    return not others and not wish.safe and one.provider is Provider.NNAPI
+
+
 def genuine_parts(model: LeanModel, whole: Whole, settings: SessionSettings, wish: Wish, shop: Workshop) -> OrtParts:
-    """The file that the library saves at the wanted level; a warning where its claims are not those of our rules.
+    """The file that the library saves at the wanted level.
 
     ConfigError for other providers than NNAPI alone, which is the one that Android's libraries have; ModelError when
     the library refuses the model or crashes on it.
     """
-    from device_runner.spec import NnapiFlag, OptimizationLevel
-    from pipeline.library_claims import Asked, reference_aware
+    from device_runner.spec import OptimizationLevel
+    from pipeline.library_claims import asked_of, reference_aware
 
-    provider = _only_nnapi(wish)
-    asked = Asked(
-        api_level=provider.api_level,
-        flags=tuple(NnapiFlag(flag) for flag in provider.nnapi_flags),
-        stop_ops=provider.stop_ops,
-        level=OptimizationLevel(settings.level.value),
+    reference = _library(wish)
+    asked = msgspec.structs.replace(
+        asked_of(wish.providers[0]), level=OptimizationLevel(settings.level.value), reasons=False
     )
-    path, target = _on_disk(model, shop), shop.new_file(".ort")
+    path, target = shop.new_file(".onnx"), shop.new_file(".ort")
+    write_model(model, path)
     entries = {"session.qdqisint8allowed": "1" if settings.int8_allowed else "0"}
-    reference_aware(path, target, wish.reference, asked, config=entries)
-    notes = tuple(_differences(_on_disk(whole.model, shop), whole, wish.reference, asked))
-    return OrtParts(skeleton=target.read_bytes(), claimed=whole.claimed, notes=notes)
+    reference_aware(path, target, reference.library, asked, config=entries)
+    skeleton = target.read_bytes()
+    remove_model(path)
+    target.unlink()
+    return OrtParts(
+        skeleton=skeleton,
+        claimed=whole.claimed,
+        notes=whole.notes,
+        aware_by=AwareBy(way=Way.LIBRARY, release=reference.release, sha256=reference.sha256),
+    )
 
 
-def _only_nnapi(wish: Wish) -> Settings:
-    if len(wish.providers) != 1 or wish.providers[0].provider is not Provider.NNAPI or wish.safe:
+def _library(wish: Wish) -> Reference:
+    if wish.reference is None or not library_serves(wish):
         raise ConfigError(
             "a reference library makes models aware of NNAPI alone",
             why="it decides by itself what is claimed, and Android's libraries have no CoreML",
             remedy="give --ep nnapi without --safe, or leave --reference out",
         )
-    return wish.providers[0]
+    return wish.reference
 
 
-def _on_disk(model: LeanModel, shop: Workshop) -> Path:
-    """The model as one file with its weights in it: the library and what asks it read nothing beside."""
-    path = shop.new_file(".onnx")
-    path.write_bytes(with_weights(model).SerializeToString())
-    return path
-
-
-def _differences(path: Path, whole: Whole, library: str, asked: "Asked") -> Iterator[str]:
-    """What the library claims otherwise than our rules of the graph at `path`, which is the whole's.
+def library_differences(whole: Whole, wish: Wish, shop: Workshop) -> Iterator[str]:
+    """What the library claims otherwise than our rules of the whole's graph.
 
     It is asked about that graph as it stands: after its own level basic, nodes would have other names.
     """
-    import msgspec
-
-    from device_runner.spec import OptimizationLevel
+    from device_runner.library_source import find_library
     from pipeline.claims_beside import differing
-    from pipeline.library_claims import reference_claims
+    from pipeline.library_claims import asked_of, claims_of_named
 
-    question = msgspec.structs.replace(asked, level=OptimizationLevel.NONE)
-    theirs = reference_claims(path, library, question)
+    path = shop.new_file(".onnx")
+    write_model(whole.model, path, named=True)
+    asked = msgspec.structs.replace(asked_of(wish.providers[0]), reasons=False)
+    (theirs,) = claims_of_named([path], find_library(_library(wish).library), asked)
+    remove_model(path)
     if theirs.error is not None:
         yield f"the library's claims cannot be compared: {theirs.error}"
         return

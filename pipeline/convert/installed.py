@@ -5,7 +5,7 @@ file, and its claims are held against our rules node by node.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.convert.rules import SessionSettings
 from pipeline.convert.sessions import save_optimized
@@ -13,12 +13,13 @@ from pipeline.convert.steps import OrtParts, Workshop, loadable
 from pipeline.errors import ConfigError
 from pipeline.onnx_model import LeanModel
 from pipeline.partition.answer import Provider, Settings
+from pipeline.partition.shown import name_nodes
 from pipeline.splice.whole import Whole
 from pipeline.splice.wish import Wish
-from pipeline.variant import Level
+from pipeline.variant import AwareBy, Level, Way
 
-INSTALLED = "installed"
-"""What `--reference` calls the onnxruntime of this Python."""
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 PROVIDERS: dict[Provider, tuple[str, dict[str, str]]] = {
     Provider.NNAPI: ("NnapiExecutionProvider", {}),
@@ -38,6 +39,12 @@ class InstalledProvider(NamedTuple):
     config: Mapping[str, str]
 
 
+def installed_serves(wish: Wish) -> bool:
+    """Whether the installed onnxruntime has the provider and can be told all that is wished for."""
+    (one, *others) = wish.providers
+    return not others and not wish.safe and not one.nnapi_flags and has_installed(one)
+
+
 def has_installed(settings: Settings) -> bool:
     """Whether the installed onnxruntime was built with the provider."""
     import onnxruntime
@@ -50,14 +57,21 @@ def installed_parts(model: LeanModel, whole: Whole, settings: SessionSettings, w
 
     ConfigError where it does not have the provider, or cannot be told what is asked; ModelError when it refuses.
     """
+    import onnx
+    import onnxruntime
+
     provider = _provider(wish)
-    saved = _save(model, settings, provider, shop)
-    plain = SessionSettings(level=Level.NONE)
-    theirs = _claimed(_save(whole.model, plain, provider, shop), provider)
+    skeleton, _ = _save(loadable(model), model, settings, provider, shop)
+    named = onnx.ModelProto()
+    named.CopyFrom(loadable(whole.model))
+    name_nodes(named)
+    _, theirs = _save(named, whole.model, SessionSettings(level=Level.NONE), provider, shop)
     return OrtParts(
-        skeleton=saved.skeleton, claimed={wish.providers[0].provider.value: len(theirs)},
-        notes=tuple(_differences(theirs, frozenset(whole.kept))),
-    )  # fmt: skip
+        skeleton=skeleton,
+        claimed={wish.providers[0].provider.value: len(whole.kept if theirs is None else theirs)},
+        notes=(*whole.notes, *_differences(theirs, whole.kept)),
+        aware_by=AwareBy(way=Way.INSTALLED, release=onnxruntime.__version__),
+    )
 
 
 def _provider(wish: Wish) -> InstalledProvider:
@@ -86,25 +100,27 @@ def _provider(wish: Wish) -> InstalledProvider:
     )
 
 
-def _save(model: LeanModel, settings: SessionSettings, provider: InstalledProvider, shop: Workshop) -> OrtParts:
+def _save(
+    proto: "ModelProto", model: LeanModel, settings: SessionSettings, provider: InstalledProvider, shop: Workshop
+) -> tuple[bytes, frozenset[str] | None]:
+    """The file that a session saves of a message with its weights where the model has them, and what it claimed."""
     target = shop.new_file(".ort")
     extra = {"session.model_external_initializers_file_folder_path": str(model.folder), **provider.config}
-    save_optimized(
-        loadable(model).SerializeToString(), settings, target, extra,
+    taken = save_optimized(
+        proto.SerializeToString(), settings, target, extra,
         ort_format=True, where=shop.where, provider=(provider.name, dict(provider.options)),
     )  # fmt: skip
-    parts = OrtParts(skeleton=target.read_bytes())
+    content = target.read_bytes()
     target.unlink()
-    return parts
+    return content, taken
 
 
-def _claimed(parts: OrtParts, provider: InstalledProvider) -> frozenset[str]:
-    """The nodes that the session gave to the provider, by their first outputs: the file names the provider of each."""
-    nodes = parts.read().graph.nodes
-    return frozenset(node.outputs[0] for node in nodes if node.provider == provider.name and node.outputs)
-
-
-def _differences(theirs: frozenset[str], ours: frozenset[str]) -> Iterator[str]:
+def _differences(theirs: frozenset[str] | None, ours: frozenset[str]) -> Iterator[str]:
+    if theirs is None:
+        yield "the installed onnxruntime does not tell its claims (that came with 1.24): they were not compared"
+        return
+    if "" in theirs:  # nodes of inlined functions have no names
+        return
     found = [f"{name} (theirs)" for name in sorted(theirs - ours)] + [
         f"{name} (ours)" for name in sorted(ours - theirs)
     ]

@@ -5,7 +5,7 @@ import msgspec
 from pipeline.convert.rules import Platform
 from pipeline.model_sources import SourceModel
 from pipeline.partition.answer import Provider, Settings
-from pipeline.splice.wish import Wish
+from pipeline.splice.wish import Reference, Wish
 from pipeline.variant import Artifact, Variant
 
 
@@ -15,7 +15,7 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
     Artifacts go to `output_folder` as `STEM.VARIANT.ort`. `work_folder` is a scratch folder on the same file system;
     the caller removes it whatever happens, so that a killed process leaves nothing. `cache_folder` empty: no cache.
     A provider without an entry in `aware` has its defaults. `safe` leaves to the CPU what cannot be built on the phone.
-    `reference` is a library whose own session saves the aware files.
+    `reference` says whose own session saves the aware files; None: they are spliced.
     `release` is the ONNX Runtime release that will run the artifacts (`1.23`); empty: that of the installed wheel.
     """
 
@@ -30,7 +30,7 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
     fixed_dimensions: dict[str, int] = {}
     aware: tuple[Settings, ...] = ()
     safe: bool = False
-    reference: str = ""
+    reference: Reference | None = None
 
     def wish(self, variant: Variant, release: tuple[int, int]) -> Wish | None:
         """Whose claims a variant keeps; None for one that is aware of no provider. ValueError for an unknown one."""

@@ -23,6 +23,7 @@ SAVE_ONLY = {
     "session.intra_op.allow_spinning": "0",
     "session.inter_op.allow_spinning": "0",
 }
+RECORD_CLAIMS = "session.record_ep_graph_assignment_info"
 FATAL_ONLY = 4
 SPARE_BYTES = 1 << 20
 M_MMAP_THRESHOLD = -3
@@ -38,10 +39,11 @@ def save_optimized(
     ort_format: bool,
     where: str,
     provider: tuple[str, dict[str, str]] | None = None,
-) -> None:
+) -> frozenset[str] | None:
     """Optimize a serialized ModelProto for the CPU provider and save it to `target`.
 
-    `extra` are further session config entries, `provider` one that is asked before the CPU, with its options.
+    `extra` are further session config entries, `provider` one that is asked before the CPU, with its options: then the
+    names of the nodes that it took are returned, None from onnxruntime before 1.24, which does not tell.
     onnxruntime's low-level class is used because the public one answers a failure by trying the same thing again.
     ModelError with onnxruntime's reason when it refuses the model, MissingError when the disk is full.
     """
@@ -53,6 +55,7 @@ def save_optimized(
         "session.qdqisint8allowed": "1" if settings.int8_allowed else "0",
         **({"optimization.minimal_build_optimizations": "save"} if settings.save_records else {}),
         **({"session.disable_quant_qdq": "1"} if settings.keep_shared_dq else {}),
+        **({RECORD_CLAIMS: "1"} if provider else {}),
         **extra,
     }
     options = ort.SessionOptions()
@@ -71,6 +74,15 @@ def save_optimized(
     except ort_errors(ort) as error:
         _check_disk(target, len(model))
         raise explain(error, where) from error
+    return _taken(session, provider[0]) if provider else None
+
+
+def _taken(session: Any, provider: str) -> frozenset[str] | None:
+    """Recorded when the provider was asked: the saved file itself names the CPU for every node."""
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        return None
+    groups = session.get_provider_graph_assignment_info()
+    return frozenset(node.name for group in groups if group.ep_name == provider for node in group.get_nodes())
 
 
 def _check_disk(target: Path, size_bytes: int) -> None:

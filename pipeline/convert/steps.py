@@ -28,7 +28,7 @@ from pipeline.onnx_model import (
 )
 from pipeline.ort_format import OrtModel, Tensor, parse_ort
 from pipeline.ort_writer import Weight
-from pipeline.variant import Level
+from pipeline.variant import AwareBy, Level
 
 if TYPE_CHECKING:
     import onnx
@@ -53,13 +53,14 @@ class Workshop:
 class OrtParts:
     """A skeleton in ORT format and the weights that belong behind it.
 
-    Of a provider-aware model also how many nodes each provider claims, and warnings.
+    Of a provider-aware model also how many nodes each provider claims, warnings, and what made it.
     """
 
     skeleton: bytes
     weights: tuple[Weight, ...] = ()
     claimed: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    aware_by: AwareBy | None = None
 
     def read(self) -> OrtModel:
         """The model as it will be in the file; its weights' offsets are 0."""

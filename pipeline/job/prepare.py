@@ -10,16 +10,18 @@ from device_runner.probe.build import cache_folder
 from pipeline.batch import NamedModel, name_models
 from pipeline.config import Config, ModelConfig, Platform, wanted_variants
 from pipeline.conversion import Converted, convert_models
+from pipeline.convert.references import choose_reference
 from pipeline.convert.rules import Platform as OptimizerPlatform
 from pipeline.convert.rules import parse_release
 from pipeline.errors import PipelineError
 from pipeline.model_sources import find_models
 from pipeline.partition.answer import Provider, Settings
 from pipeline.partition.options import make_settings
-from pipeline.progress import Progress
 from pipeline.preflight import library_release
+from pipeline.progress import Progress
 from pipeline.proving import Checks, Exhibit, Subject, check_all, make_references
 from pipeline.reference import Reference, ReferenceRequest
+from pipeline.splice.wish import Reference as WhoseSession
 from pipeline.summary import OutputCheck
 from pipeline.variant import Artifact
 from pipeline.workers import Outcome
@@ -96,6 +98,12 @@ def aware_settings(config: Config) -> tuple[Settings, ...]:
     )
 
 
+def _reference(config: Config) -> WhoseSession | None:
+    """Whose session saves aware variants: that of an Android target's own library before others of its release."""
+    ships = [t.library for t in config.targets if t.platform is Platform.ANDROID and t.library]
+    return choose_reference(config.variants.reference.value, oldest_release(config), ships)
+
+
 def prepare(
     config: Config, found: Sequence[tuple[NamedModel, ModelConfig]], folder: Path, work: Path, progress: Progress
 ) -> list[Prepared]:
@@ -111,7 +119,7 @@ def prepare(
             release=oldest_release(config),
             platform=optimizer_platform(config),
             aware=aware_settings(config),
-            reference="auto",
+            reference=_reference(config) if any(variant.providers for variant in variants) else None,
             done=lambda _: stage.done(),
         )
     subjects = [

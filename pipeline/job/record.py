@@ -21,6 +21,7 @@ from pipeline.report.model import FailureRow, Host, ModelFacts, Skipped
 from pipeline.run_options import options_name
 from pipeline.store import CampaignRecord
 from pipeline.summary import OutputCheck
+from pipeline.variant import aware_lines
 
 PROGRAMS = ("onnxruntime", "onnx", "numpy", "flatbuffers")
 
@@ -54,8 +55,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     checks: dict[str, dict[str, tuple[OutputCheck, ...]]]
     references: dict[str, Reference] = {}
-
     unloadable: dict[str, tuple[str, ...]] = {}
+
 
 def encode_record(record: JobRecord) -> dict[str, Any]:
     """The record as the document of a stored campaign: JSON's own types, so that it equals what is read back."""
@@ -140,7 +141,8 @@ def notes(prepared: Sequence[Prepared]) -> list[str]:
                 "fix them with `dimensions` in the config"
             )
         found += [f"{one.model.name}: {note}" for note in (one.reference.notes if one.reference else ())]
-    return found
+        found += [f"{one.model.name}: {note}" for note in dict.fromkeys(n for a in one.artifacts for n in a.notes)]
+    return found + list(aware_lines(artifact for one in prepared for artifact in one.artifacts))
 
 
 def model_facts(one: Prepared) -> ModelFacts:

@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pipeline.errors import ModelError
-from pipeline.files import storage_errors
+from pipeline.files import share_file, storage_errors
 from pipeline.model_sources import SourceModel
-from pipeline.onnx_model import LeanModel, LoadedModel, keep_only, read_in, subgraphs
+from pipeline.onnx_model import ByteRange, LeanModel, LoadedModel, keep_only, read_in, subgraphs
 from pipeline.partition.answer import Optimize, Settings
 from pipeline.partition.basic import save_basic, undone_for_provider
 from pipeline.partition.inlining import before_partitioning
 from pipeline.partition.subject import body_types, open_subject, tensor_reader
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, TensorProto
 
     from pipeline.partition.graph import Graph
+
+
+EXTERNAL_SINCE = (1, 23)
+"""Providers before refuse weights that lie in other files than the model (ep_rules A.4)."""
 
 
 class ShowRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,9 +63,7 @@ def _show(request: ShowRequest) -> None:
             )
         if request.optimize is Optimize.BASIC:
             loaded = _after_basic(loaded, request.settings, Path(name))
-        proto = with_weights(loaded)
-        name_nodes(proto)
-        _write(proto, target, request.source.name)
+        write_model(loaded, target, named=True, external=request.settings.ort_release >= EXTERNAL_SINCE)
 
 
 def _after_basic(loaded: LoadedModel, settings: Settings, folder: Path) -> LoadedModel:
@@ -87,16 +89,42 @@ def _forget_unused_domains(proto: "ModelProto") -> None:
     keep_only(proto.opset_import, lambda one: one.domain in used or one.domain in {"", "ai.onnx"})
 
 
-def with_weights(model: LeanModel) -> "ModelProto":
-    """A copy of the message with all weights in it: whoever reads the file reads nothing beside."""
+def write_model(model: LeanModel, target: Path, *, named: bool = False, external: bool = True) -> None:
+    """Write a model for another process, its weights in files beside it (`TARGET.0`…): links, where these can be.
+
+    `named` names nodes after their outputs. With `external` False weights come into the message, but for those that the
+    model itself keeps outside. ModelError for a message that is too large.
+    """
     import onnx
 
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
+    if named:
+        name_nodes(proto)
+    files: dict[Path, str] = {}
     for tensor in proto.graph.initializer:
-        if tensor.name in model.weights:
-            read_in(tensor, model.weights[tensor.name])
-    return proto
+        place = model.weights.get(tensor.name)
+        if place and (external or tensor.name in model.outside):
+            name = files.setdefault(place.file, f"{target.name}.{len(files)}")
+            _point_to(tensor, name, place)
+        elif place:
+            read_in(tensor, place)
+    with storage_errors(target):
+        target.write_bytes(_serialized(proto, target))
+        for file, name in files.items():
+            share_file(file, target.with_name(name))
+
+
+def _point_to(tensor: "TensorProto", name: str, place: ByteRange) -> None:
+    del tensor.external_data[:]
+    for key, value in {"location": name, "offset": place.offset, "length": place.length}.items():
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def remove_model(target: Path) -> None:
+    """Remove what `write_model` wrote."""
+    for path in (target, *target.parent.glob(f"{target.name}.*")):
+        path.unlink()
 
 
 def name_nodes(proto: "ModelProto") -> None:
@@ -105,17 +133,16 @@ def name_nodes(proto: "ModelProto") -> None:
         node.name = next((output for output in node.output if output), node.name)
 
 
-def _write(proto: "ModelProto", target: Path, where: str) -> None:
+def _serialized(proto: "ModelProto", where: Path) -> bytes:
     from google.protobuf.message import EncodeError
 
     try:
-        content = proto.SerializeToString()
+        content: bytes = proto.SerializeToString()
     except (EncodeError, ValueError) as error:
         raise ModelError(
             "the model is too large to be shown to a library",
-            where=where,
-            why=f"with its weights inside it is no single message: {error}",
+            where=str(where),
+            why=f"it is no single message: {error}",
             remedy="leave --reference out",
         ) from error
-    with storage_errors(target):
-        target.write_bytes(content)
+    return content

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from device_runner.spec import ElementType, RunOptions
-from pipeline.variant import Variant
+from pipeline.variant import AwareBy, Variant
 
 MANIFEST_VERSION = 2
 READABLE_VERSIONS = (1, 2)
@@ -45,6 +45,8 @@ class Shipped(Struct, frozen=True, kw_only=True):
     variant: Variant
     file: str
     semantic_digest: str
+    aware_by: AwareBy | None = None
+    """What made a provider-aware file: our splice, or the session of a library by its sha256."""
     provider: str
     provider_options: dict[str, str] = {}
     flags: tuple[str, ...] = ()

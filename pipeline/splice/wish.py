@@ -8,13 +8,24 @@ AWARE = (Provider.NNAPI, Provider.COREML_NN, Provider.COREML_MLPROGRAM)
 """Providers that a model can be made aware of. XNNPACK's nodes run on the CPU's own layout anyway."""
 
 
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose own session saves a provider-aware file: an Android library, or the installed onnxruntime ("").
+
+    `optional`: where it lacks the provider, refuses the model or crashes on it, the file is spliced.
+    """
+
+    library: str = ""
+    release: str = ""
+    sha256: str = ""
+    optional: bool = False
+
+
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """Providers with their settings; `safe` leaves to the CPU what a provider's model cannot be built with.
 
-    `reference` says whose own session is to save the file: a genuine library (a path or a release), `installed` for the
-    onnxruntime of this Python, `auto` for that where it can; empty: splice.
+    `reference` says whose own session is to save the file; None: splice.
     """
 
     providers: tuple[Settings, ...]
     safe: bool = False
-    reference: str = ""
+    reference: Reference | None = None

@@ -6,22 +6,26 @@ provider that it has, which claims nothing.
 
 from pathlib import Path
 
+import msgspec
+import onnxruntime
 import pytest
 
-from pipeline.convert import ConvertRequest, convert_model
+from device_runner.errors import RunnerError
+from pipeline.convert import ConvertRequest, convert_model, sessions
 from pipeline.convert import installed as module
 from pipeline.errors import ConfigError
 from pipeline.model_sources import SourceModel
 from pipeline.partition.answer import Provider
 from pipeline.partition.options import make_settings
-from pipeline.variant import Level, Variant
+from pipeline.splice.wish import Reference
+from pipeline.variant import AwareBy, Level, Variant, Way, aware_lines
 
 MNIST = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 AWARE = Variant(level=Level.EXTENDED, providers=("nnapi",))
 PLAIN = Variant(level=Level.EXTENDED)
 
 
-def request(folder: Path, reference: str) -> ConvertRequest:
+def request(folder: Path, reference: Reference | None) -> ConvertRequest:
     return ConvertRequest(
         source=SourceModel(path=str(MNIST)), variants=(AWARE, PLAIN), stem="m", output_folder=str(folder / "out"),
         work_folder=str(folder / "work"), aware=(make_settings("nnapi"),), reference=reference,
@@ -32,7 +36,7 @@ def test_a_wheel_without_the_provider_says_so(tmp_path: Path) -> None:
     if module.has_installed(make_settings("nnapi")):
         pytest.skip("this onnxruntime has NNAPI")
     with pytest.raises(ConfigError, match="has no NnapiExecutionProvider") as caught:
-        convert_model(request(tmp_path, "installed"))
+        convert_model(request(tmp_path, Reference()))
     assert "splicing" in caught.value.remedy
 
 
@@ -40,15 +44,58 @@ def test_its_own_session_saves_the_file_and_differing_claims_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(module.PROVIDERS, Provider.NNAPI, ("AzureExecutionProvider", {}))
-    result = convert_model(request(tmp_path, "auto"))
+    result = convert_model(request(tmp_path, Reference(optional=True)))
     aware, plain = result.artifacts
     assert result.failures == ()
     assert aware.operators == plain.operators, "the provider claimed nothing, so this is the stock optimization"
+    if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
+        pytest.skip(f"onnxruntime {onnxruntime.__version__} does not tell its claims")
     assert aware.claimed == {"nnapi": 0}
     assert "8 nodes are claimed by the installed onnxruntime or by our rules alone" in aware.notes[0]
+    assert aware.aware_by == AwareBy(way=Way.INSTALLED, release=onnxruntime.__version__)
+    assert plain.aware_by is None
+
+
+def test_what_onnxruntime_does_not_tell_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 1.24."""
+    monkeypatch.setitem(module.PROVIDERS, Provider.NNAPI, ("AzureExecutionProvider", {}))
+    monkeypatch.setattr(sessions, "_taken", lambda session, provider: None)
+    aware, _ = convert_model(request(tmp_path, Reference(optional=True))).artifacts
+    assert aware.claimed == {"nnapi": 8}
+    assert "not compared" in aware.notes[0]
 
 
 def test_auto_splices_without_it(tmp_path: Path) -> None:
-    spliced, again = (convert_model(request(tmp_path / name, name)) for name in ("auto", ""))
+    spliced, again = (
+        convert_model(request(tmp_path / str(number), reference))
+        for number, reference in enumerate((Reference(optional=True), None))
+    )
+    assert spliced.artifacts[0].aware_by == AwareBy(way=Way.SPLICED)
     assert spliced.artifacts[0].claimed == {"nnapi": 8}
     assert spliced.artifacts[0].sha256 == again.artifacts[0].sha256
+
+
+def test_a_library_that_cannot_save_it_is_told_and_its_splice_is_not_kept(tmp_path: Path) -> None:
+    """Under `auto`. The next time the library may be there, so the cache does not remember what was made without."""
+    gone = Reference(library=str(tmp_path / "gone.so"), release="1.29.0", sha256="0" * 64, optional=True)
+    wanted = msgspec.structs.replace(request(tmp_path, gone), cache_folder=str(tmp_path / "cache"))
+    first, second = (convert_model(wanted) for _ in range(2))
+    aware = next(artifact for artifact in second.artifacts if artifact.variant == AWARE)
+    assert aware.aware_by == AwareBy(way=Way.SPLICED)
+    assert "it is spliced, because no library at" in aware.notes[-1]
+    assert (first.reused, second.reused) == (0, 1), "the plain variant alone is found again"
+
+
+def test_a_library_that_is_named_must_save_it(tmp_path: Path) -> None:
+    with pytest.raises(RunnerError, match="no library at"):
+        convert_model(request(tmp_path, Reference(library=str(tmp_path / "gone.so"))))
+
+
+def test_one_line_for_each_way(tmp_path: Path) -> None:
+    (artifact, plain) = convert_model(request(tmp_path, None)).artifacts
+    library = AwareBy(way=Way.LIBRARY, release="1.29.0", sha256="1fbfff77a79d" + 52 * "0")
+    saved = msgspec.structs.replace(artifact, aware_by=library)
+    assert aware_lines([artifact, saved, saved, plain]) == [
+        "provider-aware artifacts spliced: 1",
+        "provider-aware artifacts saved by libonnxruntime 1.29.0 (sha256 1fbfff77a79d): 2",
+    ]
