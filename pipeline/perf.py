@@ -1,18 +1,20 @@
 """Measures model files as they are, without converting, storing or choosing: a quick look, by the same method."""
 
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from device_runner.blame import Denied
-from device_runner.device import Device, DeviceFacts, open_device
+from device_runner.device import Conditioned, Device, DeviceFacts, open_device
 from device_runner.files import sha256
 from device_runner.result import FailureKind, RunResult, Status, utc_now
 from device_runner.spec import OptimizationLevel, RunOptions, RunSpec
 from pipeline.blaming import blame, denied_here, known_denied
-from pipeline.config import MeasureConfig
+from pipeline.conditions import arrange, wait_until_fit
+from pipeline.config import ConditionsConfig, MeasureConfig
 from pipeline.errors import ConfigError, ExitCode
 from pipeline.finding import Finding
 from pipeline.job.record import host, versions
@@ -20,7 +22,7 @@ from pipeline.job.shipping import use_of
 from pipeline.preflight import first_error, judged, local_runtime, read_artifacts, text_of
 from pipeline.profiling import profile_run
 from pipeline.progress import Progress
-from pipeline.report.model import CampaignReport, Skipped
+from pipeline.report.model import CampaignReport, FailureRow, Skipped
 from pipeline.report.profiled import Profiled
 from pipeline.report.rows import Measured as MeasuredRow
 from pipeline.report.rows import make_rows
@@ -49,6 +51,8 @@ class PerfOrder:
     """Where profiles of one more run of each file go; None wants none."""
     blame: bool = False
     """Find the options that crash and keep them in the deny list."""
+    conditions: ConditionsConfig | None = None
+    """In which state of the device runs start, and what is set on it meanwhile; None asks for nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,10 @@ class PerfLane:
 
 
 def measure_files(order: PerfOrder, progress: Progress) -> Measured:
-    """Run every file with every set of options in alternating rounds of fresh processes."""
+    """Run every file with every set of options in alternating rounds of fresh processes.
+
+    Raises ConfigError for a file that is not there, and what opening the device raises.
+    """
     for file in order.files:
         if not file.is_file():
             raise ConfigError("no such model file", where=str(file), remedy="check the path")
@@ -78,7 +85,9 @@ def measure_files(order: PerfOrder, progress: Progress) -> Measured:
         facts = device.facts()
         judge = _preflight(order)
         lanes, skipped = _lanes(order, device, facts, judge)
-        records = _rounds(order, device, lanes, progress)
+        if order.conditions and isinstance(device, Conditioned):
+            arrange(device, order.conditions)
+        records, unfit = _rounds(order, device, lanes, progress)
         denied = tuple(_blamed(order, device, facts, records)) if order.blame else ()
         profiled = _profiles(order, device, facts, lanes, progress) if order.profiles else ()
         rows = make_rows(_measured(device.name, lanes, records), order.measure.margin_percent / 100)
@@ -92,7 +101,7 @@ def measure_files(order: PerfOrder, progress: Progress) -> Measured:
             devices=(facts,),
             rows=rows.rows,
             skipped=(*skipped, *rows.skipped),
-            failures=rows.failures,
+            failures=(*unfit, *rows.failures),
             warnings=tuple(_warnings(lanes, judge)),
         )
     return Measured(report=report, profiled=profiled, denied=denied)
@@ -122,7 +131,7 @@ def _lanes(order: PerfOrder, device: Device, facts: DeviceFacts, judge: Judge) -
 
 def _preflight(order: PerfOrder) -> Judge:
     """What speaks against running a file (by its name) with options in the library that the device will load."""
-    runtime = local_runtime(order.device, order.library)
+    runtime = None if order.measure.perf_test else local_runtime(order.device, order.library)
     read = read_artifacts({_name(file, order.files): file for file in order.files})
 
     def judge(name: str, options: RunOptions) -> tuple[Finding, ...]:
@@ -142,7 +151,7 @@ def _blamed(
 ) -> Iterator[Denied]:
     """What is newly denied for the lanes that crashed."""
     for lane, runs in records.items():
-        failure = runs[-1].result.failure
+        failure = runs[-1].result.failure if runs else None
         if failure and failure.kind is FailureKind.CRASH:
             entry = blame(device, facts, _spec(order, lane, 0), runs[-1].result)
             if entry:
@@ -174,17 +183,37 @@ def _name(file: Path, files: Sequence[Path]) -> str:
 
 def _rounds(
     order: PerfOrder, device: Device, lanes: Sequence[PerfLane], progress: Progress
-) -> dict[PerfLane, list[RunRecord]]:
+) -> tuple[dict[PerfLane, list[RunRecord]], list[FailureRow]]:
+    """What ran, and why the rest did not where the device did not become fit for it."""
     records: dict[PerfLane, list[RunRecord]] = {lane: [] for lane in lanes}
     with progress.stage("measure", len(lanes) * order.measure.rounds) as stage:
         for number in range(order.measure.rounds):
             for lane in lanes if number % 2 == 0 else reversed(lanes):
                 stage.at(f"round {number + 1}: {lane.name}")
                 if all(record.result.status is Status.OK for record in records[lane]):
+                    if reason := _unfit(order, device):
+                        return records, [_unfit_row(device.name, reason)]
                     spec = _spec(order, lane, number)
                     records[lane].append(_record(lane, number, spec, device.run(spec)))
                 stage.done()
-    return records
+    return records, []
+
+
+def _unfit(order: PerfOrder, device: Device) -> str:
+    """Wait for the conditions that are asked for; why they do not come, or ""."""
+    if order.conditions and isinstance(device, Conditioned):
+        return wait_until_fit(device, order.conditions, threading.Event())
+    return ""
+
+
+def _unfit_row(device: str, reason: str) -> FailureRow:
+    return FailureRow(
+        kind="not fit",
+        message=reason,
+        cause="what was asked for did not come",
+        remedy="let the device rest and charge, or wait longer (--wait-seconds)",
+        device=device,
+    )
 
 
 def _spec(order: PerfOrder, lane: PerfLane, number: int) -> RunSpec:

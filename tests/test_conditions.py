@@ -99,3 +99,36 @@ def test_a_campaign_leaves_a_device_that_stays_hot_and_arranges_the_others(tmp_p
     assert left.device == "hot"
     assert "thermal status 3" in left.reason
     assert cool.asked == {"stable": True, "screen": False}
+
+
+asked_of: list[Warm] = []
+
+
+def open_warm(_: str) -> Warm:
+    asked_of.append(Warm("warm:x", states=[HOT, COOL] if len(asked_of) % 2 == 0 else [HOT]))
+    return asked_of[-1]
+
+
+def test_perf_waits_and_arranges_where_it_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from device_runner.device import OPENERS
+    from pipeline.cli.perf import perf
+
+    monkeypatch.setitem(OPENERS, "warm", f"{__name__}:open_warm")
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"x")
+
+    def said(*more: str) -> tuple[int, str]:
+        arguments = [str(model), "--device", "warm:x", "--rounds", "1", *more]
+        ended = CliRunner().invoke(perf, arguments, catch_exceptions=False)
+        return ended.exit_code, " ".join(ended.output.split())
+
+    assert said("--stable", "--wait-seconds", "0.05")[0] == 0
+    assert asked_of[-1].asked == {"stable": True, "screen": False}
+    assert asked_of[-1].states == [COOL]
+    code, text = said("--max-thermal-status", "1", "--wait-seconds", "0.01")
+    assert code == 1
+    assert "thermal status 3, at most 1 is wanted" in text
+    assert said()[0] == 0, "without a wish a hot device is measured"
+    assert asked_of[-1].asked == {}

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from pipeline.cli.options import json_option, perf_test_option, sizes, write_json
+from pipeline.cli.run_conditions import conditions_of, run_conditions
 from pipeline.cli.run_settings import options_of, run_settings
 
 
@@ -29,6 +30,7 @@ from pipeline.cli.run_settings import options_of, run_settings
     "--blame", is_flag=True,
     help="Where a run crashes, find the smallest part of its options that does, and keep it in the deny list.",
 )  # fmt: skip
+@run_conditions
 @perf_test_option
 @json_option
 @click.pass_context
@@ -69,6 +71,7 @@ def perf(
         library=library,
         dimensions=dimensions,
         measure=MeasureConfig(rounds=rounds, min_runs=min_runs, min_seconds=min_seconds, perf_test=perf_test),
+        conditions=conditions_of(answers),
         profiles=profiles,
         blame=blame,
     )

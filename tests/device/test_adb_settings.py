@@ -1,5 +1,11 @@
 """What runs change on a phone is again as it was: after the campaign, after a kill, and after a lost connection."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +16,8 @@ from device_runner.result import Status
 from device_runner.spec import RunSpec
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
 
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 COMMANDS = {
     "cmd": '[ -e "$PHONE/no-fixed" ] && { echo "Failed to set FIXED_PERFORMANCE mode" >&2; exit 255; }\n'
     'echo "$3" > "$PHONE/fixed"\n',
@@ -86,3 +94,90 @@ def test_after_a_loss_settings_are_held_again(opened: Open, phone: Phone, models
     phone.start()
     assert device.run(spec).status is Status.OK
     assert settings_of(phone)[0] == "true"
+
+
+def start(farm: Farm, phone: Phone, *arguments: str) -> subprocess.Popen[str]:
+    """`ort-mobile` on that phone, in a process of its own."""
+    command = [sys.executable, str(Path(__file__).with_name("farm_cli.py")), json.dumps({phone.serial: phone.root})]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "ANDROID_ADB_SERVER_PORT": str(farm.port)}
+    return subprocess.Popen(
+        [*command, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=environment,
+    )  # fmt: skip
+
+
+def until_held(phone: Phone, job: subprocess.Popen[str]) -> None:
+    """Wait until the job has changed both settings and has a run on the phone."""
+    end = time.monotonic() + 60
+    while settings_of(phone) != ("true", "7") or not list(Path(phone.root).glob("run-*/request")):
+        assert job.poll() is None, job.communicate()[0]
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+LONG = ("--min-seconds", "30", "--rounds", "1")
+HELD = ("--stable", "--keep-screen-on")
+
+CAMPAIGN = f"""
+name = "held"
+[[models]]
+path = "{EXAMPLE}"
+[[targets]]
+name = "box"
+platform = "linux"
+[variants]
+levels = ["basic"]
+styles = ["fixed"]
+[[runs]]
+variants = ["*"]
+[measure]
+rounds = 50
+min_seconds = 1.0
+[conditions]
+stable = true
+keep_screen_on = true
+"""
+
+
+def arguments_of(command: str, phone: Phone, folder: Path) -> tuple[str, ...]:
+    device = ("--device", f"adb:{phone.serial}")
+    if command == "perf":
+        return ("perf", str(EXAMPLE), *device, *HELD, *LONG)
+    (folder / "held.toml").write_text(CAMPAIGN)
+    return ("run", str(folder / "held.toml"), "--output", str(folder / "out"), *device)
+
+
+@pytest.mark.parametrize("command", ["perf", "run"])
+def test_ctrl_c_restores_at_once(command: str, farm: Farm, phone: Phone, tmp_path: Path) -> None:
+    job = start(farm, phone, *arguments_of(command, phone, tmp_path))
+    until_held(phone, job)
+    job.send_signal(signal.SIGINT)
+    said, _ = job.communicate(timeout=60)
+    assert job.returncode == 130, said
+    assert "Traceback" not in said
+    assert settings_of(phone) == ("false", "3")
+    assert notes(phone) == []
+
+
+@pytest.mark.parametrize("command", ["perf", "run"])
+def test_after_kill_9_the_next_start_restores(command: str, farm: Farm, phone: Phone, tmp_path: Path) -> None:
+    job = start(farm, phone, *arguments_of(command, phone, tmp_path))
+    until_held(phone, job)
+    job.kill()
+    job.communicate()
+    assert settings_of(phone) == ("true", "7")
+    assert len(notes(phone)) == 2
+    quick = ("--min-seconds", "0.001", "--rounds", "1")
+    again = start(farm, phone, "perf", str(EXAMPLE), "--device", f"adb:{phone.serial}", *quick)
+    said, _ = again.communicate(timeout=60)
+    assert again.returncode == 0, said
+    assert settings_of(phone) == ("false", "3")
+    assert notes(phone) == []
+
+
+def test_perf_waits_for_what_is_asked_and_says_what_did_not_come(farm: Farm, phone: Phone) -> None:
+    asked = ("--min-battery-percent", "90", "--wait-seconds", "0.1")
+    job = start(farm, phone, "perf", str(EXAMPLE), "--device", f"adb:{phone.serial}", *asked)
+    said, _ = job.communicate(timeout=60)
+    assert job.returncode == 1, said
+    assert "battery at 84 %, at least 90 is wanted" in " ".join(said.split())
