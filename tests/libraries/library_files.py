@@ -4,6 +4,9 @@ import struct
 import zipfile
 from pathlib import Path
 
+MINIMAL = b"ONNX format model is not supported in this build."
+"""What minimal builds say and full ones do not."""
+
 MACHINES = {"arm64-v8a": 183, "x86_64": 62}
 
 
