@@ -252,6 +252,7 @@ class AdbDevice:
     def _run(self, spec: RunSpec) -> RunResult:
         facts = self._found_again() if self._lost else self._known_facts()
         tools = self._tools = self._tools or default_tools(facts)
+        self._store.joiner = tools.probe
         library = _given_library(spec.library, facts) if spec.library else tools.library
         failure = impossible_here(spec.options, facts) or missing_input(spec) or _wrong_library(library, facts)
         if failure or library is None:

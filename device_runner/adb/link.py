@@ -11,7 +11,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -222,13 +222,16 @@ class Link:
                     return Output(data[0] if data else 255, b"".join(kept[STDOUT]), b"".join(kept[STDERR]))
                 kept.setdefault(kind, []).append(data)
 
-    def push(self, source: Path, remote: str, *, seconds: float) -> None:
-        """Send a file; what arrives is to be checked. Raises LinkError with the device's reason, and its kinds."""
-        with source.open("rb") as file, self._open(seconds) as stream:
+    def push(self, parts: Iterable[bytes], remote: str, *, seconds: float) -> None:
+        """Send a file, part by part; what arrives is to be checked. Parts of 1 MB are as fast as `adb push`.
+
+        Raises LinkError with the device's reason, and its kinds; what reading the parts raises.
+        """
+        with self._open(seconds) as stream:
             stream.command("sync:")
             stream.send(_sync(b"SEND", f"{remote},{0o100644}".encode()))
-            while data := file.read(CHUNK):
-                stream.send(_sync(b"DATA", data))
+            for part in parts:
+                stream.send(_packets(part))
             stream.send(b"DONE" + struct.pack("<I", int(time.time())))
             _check_sync(stream)
 
@@ -246,6 +249,13 @@ class Link:
 
 def _sync(kind: bytes, data: bytes) -> bytes:
     return kind + struct.pack("<I", len(data)) + data
+
+
+def _packets(data: bytes) -> bytes:
+    """Data as packets of the sync protocol, all in one: a call for each would cost more than the copy."""
+    view = memoryview(data)
+    parts = (view[start : start + CHUNK] for start in range(0, len(data), CHUNK))
+    return b"".join(part for packet in parts for part in (b"DATA" + struct.pack("<I", len(packet)), packet))
 
 
 def _check_sync(stream: _Stream) -> None:

@@ -1,14 +1,10 @@
 """A file as what others already have of it and what they have not: the text and bytes that `probe join` takes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from device_runner.adb.pieces import pieces_of, usual_bytes
-
-if TYPE_CHECKING:
-    import numpy as np
+from device_runner.adb.matching import find_same
 
 SMALLEST_BYTES = 1024 * 1024
 """A smaller file goes whole: over a cable of USB 2 (40 MB/s) it takes no longer than one more command."""
@@ -67,39 +63,20 @@ def find_patch(path: Path, sources: dict[str, Path]) -> Patch | None:
     size = path.stat().st_size
     if size < SMALLEST_BYTES or not sources:
         return None
-    steps = find_steps(path, sources)
+    steps = tuple(find_steps(path, sources))
     lines = [f"copy {step.source} {step.offset} {step.size}" if step.source else f"data {step.size}" for step in steps]
     head = "\n".join(["ort-mobile pieces 1", f"size {size}", *lines, "end", ""]).encode()
-    patch = Patch(path, tuple(steps), head)
+    patch = Patch(path, steps, head)
     return patch if patch.size <= WORTH * size else None
 
 
-def find_steps(path: Path, sources: dict[str, Path]) -> Sequence[Step]:
-    """The steps that give a file, as long as they can be. Raises OSError."""
-    import numpy as np
-
-    usual = usual_bytes(path.stat().st_size)
-    wanted = pieces_of(path, usual)
-    others = [pieces_of(source, usual) for source in sources.values()]
-    starts = _starts(wanted.ends)
-    digests = np.concatenate([other.digests for other in others])
-    offsets = np.concatenate([_starts(other.ends) for other in others])
-    files = np.repeat(np.arange(len(others)), [len(other.ends) for other in others])
-    order = np.argsort(digests, kind="stable")
-    at = order[np.searchsorted(digests, wanted.digests, sorter=order).clip(max=len(order) - 1)]
-    found = digests[at] == wanted.digests
-    file = np.where(found, files[at], -1)
-    shift = np.where(found, offsets[at] - starts, 0)
-    first = np.flatnonzero(np.diff(file, prepend=-2) | np.diff(shift, prepend=0))
-    behind = [*first[1:].tolist(), len(starts)]
-    names = (*sources, "")
-    return [
-        Step(names[file[i]], int(starts[i] + shift[i]), int(wanted.ends[end - 1] - starts[i]))
-        for i, end in zip(first.tolist(), behind, strict=True)
-    ]
-
-
-def _starts(ends: "np.ndarray") -> "np.ndarray":
-    import numpy as np
-
-    return np.concatenate([[0], ends[:-1]])
+def find_steps(path: Path, sources: dict[str, Path]) -> Iterator[Step]:
+    """The steps that give a file. Raises OSError."""
+    names, end = list(sources), 0
+    for same in find_same(path, list(sources.values())):
+        if same.start > end:
+            yield Step("", end, same.start - end)
+        yield Step(names[same.source], same.offset, same.end - same.start)
+        end = same.end
+    if path.stat().st_size > end:
+        yield Step("", end, path.stat().st_size - end)

@@ -30,10 +30,6 @@ SHORTEST, LONGEST = 1 / 4, 4
 
 TOP = (1 << 64) - 1
 
-SPARE = 8
-"""Where no hash is high enough, the highest of those that are so many times as frequent ends the piece: periodic
-weights have few different windows, and an end after the longest length would fall elsewhere in every copy."""
-
 FACTOR = 0x9E3779B97F4A7C15
 """2**64 over the golden ratio (Knuth's multiplicative hashing): upper bits depend on all bytes, and zeros are low."""
 
@@ -109,7 +105,7 @@ def cut(data: bytes, usual: int, *, last: bool) -> list[int]:
         start = limits.end(start)
         ends.append(start)
     while last and start < len(data):
-        start = min(limits.end(start), len(data))
+        start = limits.end(start)
         ends.append(start)
     return ends
 
@@ -119,37 +115,50 @@ class _Limits:
 
     def __init__(self, data: bytes, usual: int) -> None:
         self.shortest, self.longest = int(usual * SHORTEST), usual * LONGEST
-        often = TOP // (usual - self.shortest)
-        self._places, self._hashes = _high_places(data, TOP - SPARE * often)
-        self._ends: list[int] = self._places[self._hashes > TOP - often].tolist()
+        self._data = data
+        self._ends = _high_places(data, TOP - TOP // (usual - self.shortest))
 
     def end(self, start: int) -> int:
-        """Where the piece that starts there ends, if the data go on for so long."""
+        """Where the piece that starts there ends."""
         at = bisect.bisect_left(self._ends, start + self.shortest)
         if at < len(self._ends) and self._ends[at] <= start + self.longest:
             return self._ends[at]
-        first, behind = self._places.searchsorted((start + self.shortest, start + self.longest + 1))
-        if first == behind:
-            return start + self.longest
-        return int(self._places[behind - 1 - self._hashes[first:behind][::-1].argmax()])
+        if start + self.longest + WINDOW > len(self._data):
+            return len(self._data)
+        return _highest_place(self._data, start + self.shortest, start + self.longest)
 
 
-def _high_places(data: bytes, bound: int) -> "tuple[np.ndarray, np.ndarray]":
-    """Places in order where the hash of the window is above a bound, and the hashes."""
+def _hashes(data: bytes, start: int, stop: int) -> "Iterator[tuple[int, np.ndarray]]":
+    """Hashes of the windows at places from start to stop: each eighth place from a first one on, for eight of these."""
     import numpy as np
 
-    places, hashes = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
     array = np.frombuffer(data, np.uint8)
-    room = np.empty(BLOCK // WINDOW, np.uint64)
-    for start in range(0, len(data) - WINDOW + 1, BLOCK):
-        stop = min(start + BLOCK, len(data) - WINDOW + 1)
-        for phase in range(start, min(start + WINDOW, stop)):
-            count = (stop - phase + WINDOW - 1) // WINDOW
-            words = array[phase : phase + count * WINDOW].view("<u8")
-            values = np.multiply(words, np.uint64(FACTOR), out=room[:count])
-            high = np.flatnonzero(values > np.uint64(bound))
-            places.append(high * WINDOW + phase)
-            hashes.append(values[high])
-    found = np.concatenate(places)
-    order = np.argsort(found)
-    return found[order], np.concatenate(hashes)[order]
+    stop = min(stop, len(data) - WINDOW + 1)
+    room = np.empty((stop - start) // WINDOW + 1 if stop > start else 0, np.uint64)
+    for first in range(start, min(start + WINDOW, stop)):
+        count = (stop - first + WINDOW - 1) // WINDOW
+        words = array[first : first + count * WINDOW].view("<u8")
+        yield first, np.multiply(words, np.uint64(FACTOR), out=room[:count])
+
+
+def _high_places(data: bytes, bound: int) -> list[int]:
+    """Places in order where the hash of the window is above a bound."""
+    import numpy as np
+
+    found = [np.empty(0, np.int64)]
+    for start in range(0, len(data), BLOCK):
+        for first, hashes in _hashes(data, start, start + BLOCK):
+            found.append(np.flatnonzero(hashes > np.uint64(bound)) * WINDOW + first)
+    return sorted(np.concatenate(found).tolist())
+
+
+def _highest_place(data: bytes, start: int, last: int) -> int:
+    """The last place with the highest hash: periodic weights have few different windows, and none that is high enough.
+
+    A piece that just ended after the longest length would end elsewhere in every copy of them.
+    """
+    best = (-1, last)
+    for first, hashes in _hashes(data, start, last + 1):
+        at = len(hashes) - 1 - int(hashes[::-1].argmax())
+        best = max(best, (int(hashes[at]), first + at * WINDOW))
+    return best[1]

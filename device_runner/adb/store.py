@@ -1,14 +1,21 @@
-"""Files on a device under their digest: pushed once, checked before they count, the longest unused ones go first."""
+"""Files on a device under their digest: pushed once, checked before they count, the longest unused ones go first.
 
+Of a file that shares much with others there, only the rest is pushed: the probe puts it together from ranges of those.
+"""
+
+import contextlib
 import logging
+import os
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from device_runner.adb.facts import free_bytes
 from device_runner.adb.link import Link, LinkError
+from device_runner.adb.nnapi import SUFFIX
+from device_runner.adb.patch import READ_BYTES, SMALLEST_BYTES, Patch, find_patch
 from device_runner.adb.quote import script
 from device_runner.files import sha256
 
@@ -17,6 +24,9 @@ RESERVE_BYTES = 64 * 1024 * 1024
 
 SLOWEST_BYTES_PER_SECOND = 1_000_000
 """A push slower than this counts as stalled."""
+
+PIECES_VARIABLE = "ORT_MOBILE_PIECES"
+"""Environment variable: at 0, files go whole even where others on the device have most of their bytes."""
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +48,14 @@ class Stored:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a device has: free bytes (0 when it does not tell), and the files of the store."""
+
+    free: int
+    files: tuple[Stored, ...]
+
+
 CHECK = 'cd "$1" && sha256sum "$2" && touch "$2"'
 
 ACCEPT = """
@@ -50,7 +68,24 @@ esac
 """
 """Folder, temporary name, final name, digest: the file gets its name only when it is whole."""
 
-LIST = 'cd "$1" && for f in *; do [ -f "$f" ] && stat -c "%Y %s %n" "$f"; done; true'
+JOIN = f"""
+cd "$1" || exit 1
+"$5" join "$6" "$2"
+code=$?
+rm -f "$6"
+[ $code = 0 ] || exit $code
+{ACCEPT}
+"""
+"""As ACCEPT, then the probe and the patch of which it makes the temporary file."""
+
+LOOK = """
+mkdir -p "$1/store" && cd "$1/store" || exit 1
+rm -f .part-*
+df -k "$1"
+printf '\\0'
+stat -c "%Y %s %n" * 2>/dev/null
+true
+"""
 
 REMOVE = 'cd "$1" && shift && rm -f "$@"'
 
@@ -63,6 +98,9 @@ class Store:
         self._root = root
         self._folder = f"{root}/store"
         self._known: set[str] = set()
+        self._local: dict[str, Path] = {}
+        self.joiner: Path | None = None
+        """The probe, which puts files together from what the device has; None: they go whole."""
         self.pushed_bytes = 0
 
     def put(self, path: Path, suffix: str = "") -> str:
@@ -72,57 +110,97 @@ class Store:
         """
         digest = sha256(path)
         name = digest + (suffix if re.fullmatch(r"\.[a-z0-9]{1,8}", suffix) else "")
-        if name not in self._known and not self._is_whole(name, digest):
-            self._push(path, name, digest)
+        if name not in self._known and not self._is_whole(name) and not self._join(path, name):
+            self._push(path, name)
         self._known.add(name)
+        self._local[name] = path
         return f"{self._folder}/{name}"
 
     def forget(self) -> None:
         """Believe nothing any more: the device was away, and may be another or wiped."""
         self._known.clear()
 
-    def _is_whole(self, name: str, digest: str) -> bool:
+    def _is_whole(self, name: str) -> bool:
         output = self._link.shell(script(CHECK, self._folder, name), seconds=120.0)
-        return output.code == 0 and output.text.startswith(digest)
+        return output.code == 0 and output.text.startswith(digest_of(name))
 
-    def _push(self, path: Path, name: str, digest: str) -> None:
+    def _push(self, path: Path, name: str) -> None:
         size = path.stat().st_size
-        self._make_room(size)
+        self._make_room(self._look(), size, self._known)
         for _ in range(2):
-            part = f".part-{secrets.token_hex(8)}"
-            self._send(path, part, size)
-            self.pushed_bytes += size
-            output = self._link.shell(script(ACCEPT, self._folder, part, name, digest), seconds=120.0)
+            part = part_name()
+            self._send(read_parts(path), part, size)
+            output = self._link.shell(script(ACCEPT, self._folder, part, name, digest_of(name)), seconds=120.0)
             if output.code == 0:
                 return
             logger.warning("%s: %s arrived broken (%s)", self._link.serial, path, output.stderr[-200:])
         raise Broken(f"{path.name}: what arrives on the device is not what was sent")
 
-    def _send(self, path: Path, part: str, size: int) -> None:
+    def _join(self, path: Path, name: str) -> bool:
+        """Push what the device does not have of a file, and have it put together; False where the whole must go."""
+        size = path.stat().st_size
+        if self.joiner is None or size < SMALLEST_BYTES or os.environ.get(PIECES_VARIABLE) == "0":
+            return False
+        joiner = self.put(self.joiner, SUFFIX)
+        there = self._look()
+        patch = self._patch(path, name, there)
+        if patch is None:
+            return False
+        with contextlib.suppress(NoSpace):  # the whole needs less
+            self._make_room(there, size + patch.size, self._known | patch.sources)
+            part, target = part_name(), part_name()
+            self._send(patch.chunks(), part, patch.size)
+            arguments = (self._folder, target, name, digest_of(name), joiner, part)
+            seconds = 120.0 + size / SLOWEST_BYTES_PER_SECOND
+            output = self._link.shell(script(JOIN, *arguments), seconds=seconds)
+            if output.code == 0:
+                return True
+            logger.warning("%s: %s was joined wrong (%s)", self._link.serial, path, output.stderr[-200:])
+            self._remove_broken(patch.sources)
+        return False
+
+    def _patch(self, path: Path, name: str, there: Inventory) -> Patch | None:
+        """How the file comes of others that the device has and this computer too: used before, or beside it."""
+        suffix = name.removeprefix(digest_of(name))
+        names = {file.name: file.size for file in there.files if file.size >= SMALLEST_BYTES}
+        with contextlib.suppress(OSError):  # of the file itself, pushing says it
+            beside = [other for other in path.parent.iterdir() if other.suffix == path.suffix]
+            local = self._local | named(beside, suffix, set(names.values()))
+            return find_patch(path, {name: local[name] for name in names if name in local})
+        return None
+
+    def _remove_broken(self, names: Iterable[str]) -> None:
+        """Remove those that are not whole (any more)."""
+        for name in sorted(names):
+            if not self._is_whole(name):
+                logger.warning("%s: %s is broken on the device, and goes", self._link.serial, name)
+                self._known.discard(name)
+                self._link.shell(script(REMOVE, self._folder, name))
+
+    def _send(self, parts: Iterable[bytes], name: str, size: int) -> None:
         seconds = 20.0 + size / SLOWEST_BYTES_PER_SECOND
         try:
-            self._link.push(path, f"{self._folder}/{part}", seconds=seconds)
+            self._link.push(parts, f"{self._folder}/{name}", seconds=seconds)
         except LinkError as error:
             if "No space left" in str(error):
                 raise NoSpace(str(error)) from error
             raise
+        self.pushed_bytes += size
 
-    def _make_room(self, size: int) -> None:
+    def _look(self) -> Inventory:
+        """What is there, after what earlier pushes left half is gone."""
+        df, _, listed = self._link.shell(script(LOOK, self._root)).text.partition("\0")
+        found = (re.fullmatch(r"(\d{1,12}) (\d{1,15}) ([0-9a-f]{64}[.a-z0-9]*)", line) for line in listed.splitlines())
+        return Inventory(free_bytes(df), tuple(Stored(int(m[1]), int(m[2]), m[3]) for m in found if m))
+
+    def _make_room(self, there: Inventory, size: int, keep: set[str]) -> None:
         """Remove what was not used longest until the file fits; raises NoSpace when even that is not enough."""
-        self._link.shell(script('mkdir -p "$1" && rm -f "$1"/.part-*', self._folder))
-        output = self._link.shell(script('df -k "$1"', self._root))
-        free = free_bytes(output.text)
-        if not free or free >= size + RESERVE_BYTES:
+        if not there.free or there.free >= size + RESERVE_BYTES:
             return
-        victims = choose_victims(self._files(), size + RESERVE_BYTES - free, self._known)
+        victims = choose_victims(there.files, size + RESERVE_BYTES - there.free, keep)
         if victims is None:
-            raise NoSpace(f"{free} bytes are free, {size} and a reserve of {RESERVE_BYTES} are needed")
+            raise NoSpace(f"{there.free} bytes are free, {size} and a reserve of {RESERVE_BYTES} are needed")
         self._link.shell(script(REMOVE, self._folder, *(victim.name for victim in victims)))
-
-    def _files(self) -> list[Stored]:
-        lines = self._link.shell(script(LIST, self._folder)).text.splitlines()
-        found = (re.fullmatch(r"(\d{1,12}) (\d{1,15}) ([0-9a-f]{64}[.a-z0-9]*)", line) for line in lines)
-        return [Stored(int(match[1]), int(match[2]), match[3]) for match in found if match]
 
 
 def choose_victims(files: Iterable[Stored], needed: int, keep: set[str]) -> list[Stored] | None:
@@ -135,3 +213,30 @@ def choose_victims(files: Iterable[Stored], needed: int, keep: set[str]) -> list
             chosen.append(file)
             needed -= file.size
     return chosen if needed <= 0 else None
+
+
+def digest_of(name: str) -> str:
+    """The digest in the name of a stored file."""
+    return name.partition(".")[0]
+
+
+def part_name() -> str:
+    """A name for what is not whole yet."""
+    return f".part-{secrets.token_hex(8)}"
+
+
+def named(paths: Iterable[Path], suffix: str, sizes: set[int]) -> dict[str, Path]:
+    """Files by the names that they have in a store, those that have one of these sizes and can be read."""
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if path.stat().st_size in sizes:
+                found[sha256(path) + suffix] = path
+    return found
+
+
+def read_parts(path: Path) -> Iterator[bytes]:
+    """The bytes of a file, part by part. Raises OSError."""
+    with path.open("rb") as file:
+        while data := file.read(READ_BYTES):
+            yield data

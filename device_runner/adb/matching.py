@@ -1,0 +1,126 @@
+"""Where a file has the same bytes as others: runs of equal pieces, grown at both ends to the byte."""
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from device_runner.adb.pieces import Pieces, pieces_of, usual_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+
+GROWTH_BYTES = 64 * 1024
+"""How far a run is grown at an end. More equal bytes than the longest piece has would be a piece of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """Bytes `start` to `end` of a file are those of another (by its number) from `offset` on."""
+
+    start: int
+    end: int
+    source: int
+    offset: int
+
+
+def find_same(path: Path, sources: Sequence[Path]) -> list[Same]:
+    """What a file has in common with others, in its order, without overlaps. Raises OSError."""
+    usual = usual_bytes(path.stat().st_size)
+    wanted = pieces_of(path, usual)
+    others = [pieces_of(source, usual) for source in sources]
+    runs = list(_runs(wanted, others)) if any(len(other.ends) for other in others) else []
+    return _grown(path, sources, runs)
+
+
+def _runs(wanted: Pieces, others: Sequence[Pieces]) -> Iterator[Same]:
+    """Runs of pieces that another file has in the same order."""
+    import numpy as np
+
+    digests = np.concatenate([other.digests for other in others])
+    limits = np.cumsum([len(other.ends) for other in others]).tolist()
+    order = np.argsort(digests, kind="stable")
+    first = np.searchsorted(digests, wanted.digests, "left", sorter=order)
+    behind = np.searchsorted(digests, wanted.digests, "right", sorter=order)
+    found = np.flatnonzero(first < behind).tolist()
+    at, expected = 0, 0
+    for index in found:
+        if index < at:
+            continue
+        places = order[first[index] : behind[index]]
+        place, count = max(
+            ((place, _run_length(wanted.digests[index:], digests[place : _limit(limits, place)]))
+             for place in _likely(places, expected + index - at)), key=lambda run: run[1],
+        )  # fmt: skip
+        number = bisect.bisect_right(limits, place)
+        own = place - (limits[number - 1] if number else 0)
+        yield Same(_start(wanted, index), int(wanted.ends[index + count - 1]), number, _start(others[number], own))
+        at, expected = index + count, place + count
+
+
+def _limit(limits: list[int], place: int) -> int:
+    return limits[bisect.bisect_right(limits, place)]
+
+
+def _likely(places: "np.ndarray", expected: int) -> set[int]:
+    """Of the places of a piece (periodic weights have many) the first, and the next from where the last run ended."""
+    following = min(int(places.searchsorted(expected)), len(places) - 1)
+    return {int(places[0]), int(places[following])}
+
+
+def _run_length(one: "np.ndarray", other: "np.ndarray") -> int:
+    """How many digests are equal from the start on; the first are."""
+    size, limit = 64, min(len(one), len(other))
+    while True:
+        size = min(size, limit)
+        different = one[:size] != other[:size]
+        count = int(different.argmax())
+        if different[count]:
+            return count
+        if size == limit:
+            return limit
+        size *= 4
+
+
+def _start(pieces: Pieces, index: int) -> int:
+    return int(pieces.ends[index - 1]) if index else 0
+
+
+def _grown(path: Path, sources: Sequence[Path], runs: Sequence[Same]) -> list[Same]:
+    """Runs with the equal bytes before and behind them: what lies between pieces of small tensors is much in all."""
+    grown: list[Same] = []
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        for number, run in enumerate(runs):
+            with sources[run.source].open("rb") as source:
+                before = _equal_before(file, source, run, grown[-1].end if grown else 0)
+                following = runs[number + 1].start if number + 1 < len(runs) else size
+                behind = _equal_behind(file, source, run, following)
+            grown.append(Same(run.start - before, run.end + behind, run.source, run.offset - before))
+    return grown
+
+
+def _equal_before(file: BinaryIO, source: BinaryIO, run: Same, limit: int) -> int:
+    size = min(run.start - limit, run.offset, GROWTH_BYTES)
+    one, other = (_read(opened, at - size, size) for opened, at in ((file, run.start), (source, run.offset)))
+    return _count_equal(one[::-1], other[::-1])
+
+
+def _equal_behind(file: BinaryIO, source: BinaryIO, run: Same, limit: int) -> int:
+    size = min(limit - run.end, GROWTH_BYTES)
+    return _count_equal(_read(file, run.end, size), _read(source, run.offset + run.end - run.start, size))
+
+
+def _read(file: BinaryIO, at: int, size: int) -> bytes:
+    file.seek(at)
+    return file.read(size)
+
+
+def _count_equal(one: bytes, other: bytes) -> int:
+    """How many bytes are equal from the start on."""
+    import numpy as np
+
+    size = min(len(one), len(other))
+    different = np.flatnonzero(np.frombuffer(one, np.uint8, size) != np.frombuffer(other, np.uint8, size))
+    return int(different[0]) if len(different) else size
