@@ -194,26 +194,3 @@ def subsets(flags: Iterable[NnapiFlag] = tuple(NnapiFlag)) -> Iterator[tuple[Nna
     chosen = product((False, True), repeat=len(known))
     sets = [tuple(flag for flag, on in zip(known, row, strict=True) if on) for row in chosen]
     yield from sorted(sets, key=lambda flags: (len(flags), [known.index(flag) for flag in flags]))
-
-
-@dataclass(frozen=True, slots=True)
-class Illegal:
-    """A combination that will not run, and why."""
-
-    options: RunOptions
-    failure: Failure
-
-
-def legal_runs(
-    matrix: Iterable[RunOptions], facts: DeviceFacts | None = None
-) -> tuple[list[RunOptions], list[Illegal]]:
-    """The options of a matrix that can run, each once and in order, and those that cannot with their reasons."""
-    runs: list[RunOptions] = []
-    refused: list[Illegal] = []
-    for options in matrix:
-        failure = impossible_here(options, facts) if facts else illegal(options)
-        if failure:
-            refused.append(Illegal(options, failure))
-        elif options not in runs:
-            runs.append(options)
-    return runs, refused

@@ -47,15 +47,18 @@ styles = ["fixed", "runtime"]
 # variants = ["basic-*"]
 # flags = ["USE_FP16"]
 
+# A list is tried in every combination that can work; the others are reported with the reason.
 # [[runs]]
 # provider = "cpu"
-# threads = 2
+# threads = [1, 2, 4]
+# spinning = [true, false]
 
 [measure]
 rounds = 5                      # every variant runs once in each, in a fresh process
 min_runs = 20
 min_seconds = 0.2
 margin_percent = 5              # closer than this is the same
+# profile = true                # after the rounds: times by operator, and a trace of each for Perfetto
 """
 
 
