@@ -52,6 +52,12 @@ def run_options(run: RunConfig) -> list[RunOptions]:
     return [_options(dict(zip(axes, values, strict=True))) for values in product(*axes.values())]
 
 
+def check_runs(runs: Iterable[RunConfig]) -> None:
+    """Raise ConfigError for a table that `run_options` refuses, before anything is done for it."""
+    for run in runs:
+        run_options(run)
+
+
 def _listed(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 

@@ -45,6 +45,7 @@ from pipeline.measure import Left, Plan, measure
 from pipeline.progress import Progress
 from pipeline.release.manifest import Content
 from pipeline.report.model import Skipped
+from pipeline.run_options import check_runs
 from pipeline.store import CampaignRecord, Store, open_store
 from pipeline.variant import Artifact
 
@@ -98,6 +99,7 @@ def database_url(config: Config, folder: Path) -> str:
 
 def run_job(config: Config, options: JobOptions, progress: Progress) -> JobResult:
     """Do the whole job; raises PipelineError when nothing of it can be done."""
+    check_runs(config.runs)
     folder = output_folder(config, options)
     found = find(config)
     with locked(folder), scratch(folder) as work:

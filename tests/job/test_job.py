@@ -243,3 +243,11 @@ def count(database: Path) -> int:
             return int(connection.execute("SELECT count(*) FROM runs").fetchone()[0])
     except sqlite3.OperationalError:
         return 0
+
+
+def test_runs_that_make_no_sense_are_told_before_anything_is_converted(tmp_path: Path) -> None:
+    text = CONFIG.replace('provider = "nnapi"', 'provider = "nnapi"\nflags = [["USE_FP17"]]')
+    ended = ort_mobile("run", write_config(tmp_path, text), "--output", tmp_path / "out")
+    assert ended.returncode == 2
+    assert "unknown NNAPI flag 'USE_FP17'" in ended.stderr
+    assert not (tmp_path / "out").exists()
