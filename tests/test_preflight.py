@@ -68,14 +68,19 @@ def test_without_a_build_table_a_target_has_the_full_package() -> None:
 @pytest.mark.parametrize(
     ("build", "runs", "kind", "providers"),
     [
-        (BuildConfig(lto=False), (), Kind.MINIMAL, {"cpu"}),
-        (BuildConfig(lto=False), (RunConfig(provider=("nnapi", "cpu")),), Kind.EXTENDED, {"cpu", "nnapi"}),
-        (BuildConfig(kind=Kind.FULL), (RunConfig(provider="coreml"),), Kind.FULL, {"cpu"}),
-        (BuildConfig(providers=("xnnpack",)), (RunConfig(provider="nnapi"),), Kind.EXTENDED, {"cpu", "xnnpack"}),
+        (BuildConfig(lto=False), (), Kind.MINIMAL, frozenset({"cpu"})),
+        (BuildConfig(lto=False), (RunConfig(provider=("nnapi", "cpu")),), Kind.EXTENDED, frozenset({"cpu", "nnapi"})),
+        (BuildConfig(kind=Kind.FULL), (RunConfig(provider="coreml"),), Kind.FULL, frozenset({"cpu"})),
+        (
+            BuildConfig(providers=("xnnpack",)),
+            (RunConfig(provider="nnapi"),),
+            Kind.EXTENDED,
+            frozenset({"cpu", "xnnpack"}),
+        ),
     ],
 )
 def test_a_build_table_decides_kind_and_providers(
-    build: BuildConfig, runs: tuple[RunConfig, ...], kind: Kind, providers: set[str]
+    build: BuildConfig, runs: tuple[RunConfig, ...], kind: Kind, providers: frozenset[str]
 ) -> None:
     found = planned_runtime(phone(), config(build=build, runs=runs), INSTALLED)
     assert found.kind is kind
@@ -158,7 +163,7 @@ def test_what_this_computer_loads_is_known_and_what_is_no_library_left_to_the_de
     found = local_runtime("local", None)
     assert found is not None
     assert found.kind is Kind.FULL
-    assert found.providers == {"cpu"}
+    assert found.providers == frozenset({"cpu"})
     garbage = tmp_path / "libonnxruntime.so"
     garbage.write_bytes(b"none")
     for device, named in (("local", str(garbage)), ("local", "nowhere"), ("adb:x", None), ("android-host:none", None)):
