@@ -230,6 +230,13 @@ TEXTS = (
         FailureKind.PROVIDER_REFUSED,
     ),
     Text(
+        r"input/initializer of graph (doesn't have valid|has unsupported quantized) type",
+        "NNAPI claimed a node and then could not build its model: it has no such quantized values there",
+        "quantize per tensor and with uint8 weights, make an aware file that leaves such nodes to the CPU "
+        "(`ort-mobile convert --ep nnapi --safe`), or leave nnapi out",
+        FailureKind.PROVIDER_REFUSED,
+    ),
+    Text(
         r"The model cannot run using (the )?current set of target devices|ANEURALNETWORKS_|while running Nnapi_",
         "the phone's NNAPI driver refused the model",
         "try other flags, or leave nnapi out on this device",

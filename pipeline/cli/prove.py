@@ -30,7 +30,7 @@ def levels(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 )  # fmt: skip
 @click.option("--driver", type=click.Path(path_type=Path), help="Driver profile: what NNAPI is on the phone played.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, max=86_400, min_open=True), default=120.0, show_default=True,
+    "--timeout", type=click.FloatRange(min=0, max=86_400, min_open=True), default=60.0, show_default=True,
     help="Seconds after which a run counts as hung.",
 )  # fmt: skip
 @json_option

@@ -30,7 +30,7 @@ class ProofOrder:
     targets: tuple[str, ...] = ()
     api_levels: tuple[int, ...] = ()
     driver: DriverProfile | None = None
-    timeout_seconds: float = 120.0
+    timeout_seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,18 @@ SAID = [
     (K.PROVIDER_REFUSED, "Unknown provider name 'x'. Currently supported values are", K.PROVIDER_MISSING, "name"),
     (K.PROVIDER_REFUSED, "Both NNAPI_FLAG_CPU_DISABLED and NNAPI_FLAG_CPU_ONLY are set", K.BAD_OPTIONS, "exclude"),
     (K.MODEL_LOAD, "Number of affinities does not equal to thread_pool_size minus one", K.BAD_OPTIONS, "parse"),
+    (
+        K.MODEL_LOAD, "Schema was not found for fused node. Domain:com.ms.internal.nhwc OpType:Conv SinceVersion:11",
+        K.PROVIDER_REFUSED, "XNNPACK",
+    ),
+    (
+        K.MODEL_LOAD, "The input/initializer of graph doesn't have valid type, name: w type: 3",
+        K.PROVIDER_REFUSED, "could not build",
+    ),
+    (
+        K.MODEL_LOAD, "The input/initializer of graph has unsupported quantized type, name: y type: 2",
+        K.PROVIDER_REFUSED, "could not build",
+    ),
     (K.RUN_ERROR, "Invalid rank for input: x Got: 1 Expected: 2", K.BAD_INPUT, "shape"),
     (K.RUN_ERROR, "Unexpected input data type. Actual: (tensor(double))", K.BAD_INPUT, "type"),
     (K.MISSING_LIBRARY, "x.so: cannot open shared object file: No such file", K.MISSING_LIBRARY, "not there"),
