@@ -1,5 +1,7 @@
 """Runs through a real adb server and a real adbd: push, run, pull, and what a phone says of itself."""
 
+import statistics
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from device_runner.adb.quote import script
 from device_runner.result import FailureKind, Mark, Status
 from device_runner.spec import ElementType, RunOptions, RunSpec, TensorFile
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
+from tests.device.conftest import Count
 
 
 def quick(models: Path, model: str = "sum.onnx", **values: object) -> RunSpec:
@@ -74,6 +77,24 @@ def test_unchanged_files_are_not_pushed_again(opened: Open, farm: Farm, models: 
     assert second.pushed_bytes == 0
     assert second.run(quick(models, "null.onnx")).status is Status.OK
     assert second.pushed_bytes == (models / "null.onnx").stat().st_size
+
+
+def test_what_a_run_costs_beside_its_probe(opened: Open, farm: Farm, models: Path, record_property: Count) -> None:
+    """Printed, not judged: a busy computer is no failure. `nox -s bench -- farm` measures it with many devices."""
+    phone = farm.phone(PHONE_PROPERTIES)
+    first = opened(phone)
+    assert first.run(quick(models)).status is Status.OK
+    first.close()
+    device, beside = opened(phone), []
+    for _ in range(25):
+        started = time.perf_counter()
+        result = device.run(quick(models))
+        seconds = time.perf_counter() - started
+        assert result.status is Status.OK, result.failure
+        beside.append(seconds - (result.load_ns + result.first_run_ns + sum(result.latencies_ns)) / 1e9)
+    assert device.pushed_bytes == 0
+    record_property("overhead of a run, nothing to push", f"median {1e3 * statistics.median(beside):.0f} ms of 25 runs")
+    record_property("pushed bytes", f"{first.pushed_bytes:,} by the first campaign, {device.pushed_bytes} by the next")
 
 
 def test_a_broken_file_on_the_device_is_pushed_again(opened: Open, farm: Farm, models: Path) -> None:

@@ -179,6 +179,62 @@ def test_a_full_device_is_said(opened: Open, farm: Farm, models: Path) -> None:
     assert str(RESERVE_BYTES) in failure.message
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small disk of its own can only be mounted by root")
+def test_a_disk_that_fills_up_during_a_push(opened: Open, farm: Farm, models: Path) -> None:
+    """The device said that there is room; then the rest of the campaign goes on with what fits."""
+    phone = farm.phone()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=9m", "tmpfs", str(phone.folder / "tmp")], check=True)
+    try:
+        phone.says_free(1 << 22)
+        device = opened(phone)
+        failure = device.run(quick(models)).failure
+        assert failure
+        assert failure.kind is FailureKind.NO_SPACE, failure
+        assert failure.remedy
+        subprocess.run(["mount", "-o", "remount,size=99m", str(phone.folder / "tmp")], check=True)
+        assert device.run(quick(models)).status is Status.OK
+        device.close()
+    finally:
+        subprocess.run(["umount", "--lazy", str(phone.folder / "tmp")], check=True)
+
+
+@pytest.mark.parametrize("what", ["*", "*.onnx", "*.so"])
+def test_files_that_vanish_from_a_device_are_pushed_again(opened: Open, farm: Farm, models: Path, what: str) -> None:
+    phone = farm.phone()
+    device = opened(phone)
+    assert device.run(quick(models)).status is Status.OK
+    gone = list((Path(phone.root) / "store").glob(what))
+    assert gone
+    for path in gone:
+        path.unlink()
+    failure = device.run(quick(models)).failure
+    assert failure
+    assert failure.kind is FailureKind.DEVICE_ERROR
+    assert "no longer on the device" in failure.message
+    assert device.run(quick(models)).status is Status.OK
+
+
+def test_a_probe_that_does_not_answer_is_killed(
+    farm: Farm, phone: Phone, tools: Tools, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("device_runner.adb.device.GRACE_SECONDS", 0.3)
+    (tmp_path / "probe").write_text(f"#!/bin/sh\n: {phone.root}\nexec sleep 987\n")
+    link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
+    with AdbDevice(link, root=phone.root, tools=Tools(tmp_path / "probe", tools.library)) as device:
+        failure = device.run(quick(models, timeout_seconds=0.3)).failure
+    assert failure
+    assert failure.kind is FailureKind.TIMEOUT
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"sleep\0987" in read(path)]
+
+
+def read(path: Path) -> bytes:
+    """A file of /proc, which may be gone."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
 def test_the_longest_unused_files_make_room(farm: Farm, tmp_path: Path) -> None:
     phone = farm.phone()
     store = Store(Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial), phone.root)
