@@ -163,7 +163,7 @@ def decode_spec(text: bytes | str, where: str = "") -> RunSpec:
     try:
         spec = msgspec.json.decode(text, type=RunSpec)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        remedy = f"write a RunSpec of version {SPEC_VERSION}; docs/results.md lists its keys"
+        remedy = f"write a RunSpec of version {SPEC_VERSION}; docs/run-spec.schema.json describes it"
         raise SpecError("this is not a RunSpec", where=where, why=str(error), remedy=remedy) from error
     if spec.version != SPEC_VERSION:
         raise SpecError(

@@ -4,6 +4,7 @@ python docs/make_reference.py [--check]
 """
 
 import importlib
+import inspect
 import json
 import sys
 from collections.abc import Iterator
@@ -13,8 +14,10 @@ from typing import Any
 import click
 import msgspec
 
+from device_runner.result import RunResult
+from device_runner.spec import RunSpec
 from pipeline.cli.main import COMMANDS, cli
-from pipeline.config import TABLES, Table, config_schema, key_texts
+from pipeline.config import TABLES, Table, config_schema, key_texts, null_last
 from pipeline.errors import ExitCode
 from pipeline.report.document import schema as results_schema
 
@@ -102,6 +105,16 @@ def config_page() -> str:
     return MADE + CONFIG_INTRO + "".join(table_page(table, heading) for heading, table in TABLES.items())
 
 
+def runner_schema(kind: type[msgspec.Struct], description: str) -> str:
+    """The JSON schema of what `python -m device_runner` reads or writes."""
+    made = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(kind)))
+    # Python 3.13 takes the indentation out of docstrings; the schema must be the same with every version.
+    for definition in made["$defs"].values():
+        definition["description"] = inspect.cleandoc(definition.get("description", ""))
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": kind.__name__}
+    return json.dumps({**head, "description": description, **null_last(made)}, indent=2) + "\n"
+
+
 def pages() -> dict[Path, str]:
     """Every generated file with its text."""
     return {
@@ -109,6 +122,10 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "config.md": config_page(),
         DOCS / "config.schema.json": json.dumps(config_schema(), indent=2) + "\n",
         DOCS / "results.schema.json": json.dumps(results_schema(), indent=2) + "\n",
+        DOCS / "run-spec.schema.json": runner_schema(RunSpec, "Everything that one measured run needs."),
+        DOCS / "run-result.schema.json": runner_schema(
+            RunResult, "Everything that one run gave. Times in nanoseconds."
+        ),
     }
 
 

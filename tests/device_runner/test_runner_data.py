@@ -1,5 +1,8 @@
 """The two data types: JSON both ways, strict where a user writes, lenient where a program reads."""
 
+import json
+from pathlib import Path
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -65,3 +68,20 @@ def test_an_unknown_device_is_a_clear_error(name: str) -> None:
     with pytest.raises(SpecError) as caught:
         open_device(name)
     assert "local, adb" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("run-spec", RunSpec(id="x", model="m", dimensions={"n": 1}, options=RunOptions(provider="nnapi"))),
+        ("run-result", RunResult(spec_id="x", device="local", status=Status.OK, latencies_ns=(1, 2))),
+    ],
+)
+def test_the_schemas_describe_both(name: str, value: msgspec.Struct) -> None:
+    import jsonschema
+
+    schema = json.loads((Path(__file__).resolve().parents[2] / "docs" / f"{name}.schema.json").read_text())
+    document = json.loads(encode(value))
+    jsonschema.validate(document, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**document, "version": "one"}, schema)
