@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from device_runner.android_host.build import NNAPI, build_host
 from device_runner.android_host.profile import Driver, DriverProfile, Fault, FaultKind, Stage
 from device_runner.library_facts import LibraryFacts
+from device_runner.library_source import find_archive, open_archive
 from device_runner.nnapi import DriverType
 from device_runner.probe.build import cache_folder
 from device_runner.spec import NnapiFlag, RunOptions
@@ -347,3 +349,20 @@ def test_a_job_whose_bundle_fails_says_so(release: str, library: LibraryFacts, m
     assert ended.returncode == 4, ended.stderr
     assert "2 of 4 runs hold" in " ".join(ended.stdout.split())
     assert (tmp_path / "out" / "bundle" / MANIFEST_FILE).is_file()
+
+
+def test_a_job_goes_on_without_a_proof_where_the_library_is_for_phones_only(
+    release: str, library: LibraryFacts, mnist: Path, tmp_path: Path
+) -> None:
+    arm = open_archive(find_archive(f"android:{release}"), "arm64-v8a")
+    with zipfile.ZipFile(tmp_path / "arm.aar", "w") as archive:
+        archive.write(arm.path, "jni/arm64-v8a/libonnxruntime.so")
+    config = tmp_path / "demo.toml"
+    config.write_text(JOB.format(model=mnist, library="arm.aar"))
+    ended = _command("run", config, "--output", tmp_path / "out", "--convert-only")
+    assert ended.returncode == 0, ended.stderr
+    assert "not proven in arm.aar" in " ".join(ended.stdout.split())
+    (proof,) = json.loads((tmp_path / "out" / "results.json").read_text())["proofs"]
+    assert "no libonnxruntime.so for x86_64; it has arm64-v8a" in proof["not_run"]
+    assert _command("prove", tmp_path / "out" / "bundle", "--library", tmp_path / "arm.aar").returncode == 3
+    assert _command("prove", tmp_path / "out" / "bundle", "--library", library.path).returncode == 0
