@@ -19,6 +19,7 @@ from pipeline.errors import ConfigError, ExitCode
 from pipeline.finding import Finding
 from pipeline.job.record import host, versions
 from pipeline.job.shipping import use_of
+from pipeline.measure import reservations
 from pipeline.preflight import first_error, judged, local_runtime, read_artifacts, text_of
 from pipeline.profiling import profile_run
 from pipeline.progress import Progress
@@ -102,7 +103,7 @@ def measure_files(order: PerfOrder, progress: Progress) -> Measured:
             rows=rows.rows,
             skipped=(*skipped, *rows.skipped),
             failures=(*unfit, *rows.failures),
-            warnings=tuple(_warnings(lanes, judge)),
+            warnings=(*_warnings(lanes, judge), *reservations(order.measure)),
         )
     return Measured(report=report, profiled=profiled, denied=denied)
 
@@ -131,7 +132,8 @@ def _lanes(order: PerfOrder, device: Device, facts: DeviceFacts, judge: Judge) -
 
 def _preflight(order: PerfOrder) -> Judge:
     """What speaks against running a file (by its name) with options in the library that the device will load."""
-    runtime = None if order.measure.perf_test else local_runtime(order.device, order.library)
+    own = order.measure.perf_test and not order.library  # onnxruntime_perf_test brings a library of its own
+    runtime = None if own else local_runtime(order.device, order.library)
     read = read_artifacts({_name(file, order.files): file for file in order.files})
 
     def judge(name: str, options: RunOptions) -> tuple[Finding, ...]:

@@ -12,7 +12,7 @@ from device_runner.device import DeviceFacts
 from device_runner.result import utc_now
 from pipeline.batch import scratch
 from pipeline.blaming import known_denied
-from pipeline.campaign import Lane, baseline_of, plan_lanes
+from pipeline.campaign import Lane, SkippedLane, baseline_of, plan_lanes
 from pipeline.config import Config
 from pipeline.conversion import config_texts
 from pipeline.errors import ConfigError, ExitCode
@@ -184,7 +184,7 @@ class _Job:
         with opened(self._devices()) as field:
             measurable = [artifact for one in self.prepared if one.reference for artifact in one.artifacts]
             legal, skipped = plan_lanes(self.config.runs, measurable, list(field.facts.values()), known_denied())
-            lanes, refused = possible_lanes(legal, self.held.read, self.options.library)
+            lanes, refused = self._possible(legal)
             campaign = self._enter(field.facts, lanes, [*map(skipped_row, [*skipped, *refused]), *field.unusable])
             predictions = predict(lanes, field.facts, oldest_release(self.config), self.folder, progress)
             plan = self._plan(campaign.id, lanes, field, predictions)
@@ -204,6 +204,12 @@ class _Job:
         asked = self.options.devices
         forgotten = known_on_network(self.store, self.config) if self.options.resume and not asked else []
         return [*(asked or self.config.devices), *forgotten]
+
+    def _possible(self, legal: Sequence[Lane]) -> tuple[Sequence[Lane], Sequence[SkippedLane]]:
+        """Lanes that the library can load; every one with onnxruntime_perf_test, which brings a library of its own."""
+        if self.config.measure.perf_test and not self.options.library:
+            return legal, []
+        return possible_lanes(legal, self.held.read, self.options.library)
 
     def _plan(self, campaign: str, lanes: Sequence[Lane], field: Opened, predictions: Mapping[str, Prediction]) -> Plan:
         references = {one.model.name: one.reference for one in self.prepared if one.reference}

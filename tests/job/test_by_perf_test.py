@@ -1,0 +1,43 @@
+"""A campaign that is measured by onnxruntime_perf_test: times in the report, and no word on outputs that it has not."""
+
+import json
+from pathlib import Path
+
+from tests.job.test_job import EXAMPLE, ort_mobile
+from tests.perf_tests import stand_in
+
+CONFIG = f"""
+name = "tool"
+[[models]]
+path = "{EXAMPLE / "mnist.onnx"}"
+test_data = "{EXAMPLE}"
+labels = "{EXAMPLE / "evaluation.npz"}"
+[variants]
+levels = ["basic"]
+styles = ["fixed"]
+[[runs]]
+provider = ["cpu", "hypothetical"]
+variants = ["*"]
+[measure]
+perf_test = "onnxruntime_perf_test_0"
+rounds = 2
+min_runs = 4
+min_seconds = 0.00001
+"""
+
+
+def test_times_without_outputs(tmp_path: Path) -> None:
+    stand_in(tmp_path, 0)
+    (tmp_path / "tool.toml").write_text(CONFIG)
+    ended = ort_mobile("run", tmp_path / "tool.toml", "--output", tmp_path / "out")
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    report = json.loads((tmp_path / "out" / "results.json").read_text())
+    cpu, none = report["rows"]
+    assert cpu["statistics"]["samples"] == 2 * 4
+    assert cpu["statistics"]["median_ns"] == 24677
+    assert cpu["checks"] == []
+    assert none["status"] == "failed"
+    (failure,) = report["failures"]
+    assert failure["message"] == "onnxruntime_perf_test has no such provider"
+    assert any("outputs of these runs were not compared" in warning for warning in report["warnings"])
+    assert (tmp_path / "out" / "bundle" / "manifest.json").is_file()
