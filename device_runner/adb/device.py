@@ -278,7 +278,9 @@ class AdbDevice:
         if program.is_file() and (failure := _wrong_library(program, facts)):
             return without_measurement(spec, self.name, failure)
         with tempfile.TemporaryDirectory(prefix="ort-mobile-run-") as scratch:
-            return run_over_adb(spec, self.name, self.link, self._store, self._folder, library, Path(scratch))
+            result = run_over_adb(spec, self.name, self.link, self._store, self._folder, library, Path(scratch))
+        crashed = result.failure is not None and result.failure.kind is FailureKind.CRASH
+        return msgspec.structs.replace(result, log=self._tombstone()) if crashed else result
 
     def _places(self, spec: RunSpec, library: Path) -> Places:
         """Push what the run needs; its own files go under the run folder."""

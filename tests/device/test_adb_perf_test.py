@@ -32,6 +32,8 @@ def running(program: Path) -> bool:
 def test_its_results_are_those_of_any_run(
     opened: Open, phone: Phone, tmp_path: Path, behaviour: int, kind: FailureKind | None
 ) -> None:
+    record = f"*** *** ***\nCmdline: {phone.root}/store/x\nsignal 11 (SIGSEGV), code 1"
+    phone.write("log", record)
     result = opened(phone).run(spec_with(stand_in(tmp_path, behaviour), tmp_path))
     assert (result.failure and result.failure.kind) == kind, result.failure
     if kind is None:
@@ -40,6 +42,7 @@ def test_its_results_are_those_of_any_run(
         assert result.before.battery_percent == 84
     else:
         assert result.latencies_ns == ()
+        assert any("signal 11" in line for line in result.log) is (kind is FailureKind.CRASH)
 
 
 def test_at_the_time_limit_it_is_killed(opened: Open, phone: Phone, tmp_path: Path) -> None:
