@@ -30,7 +30,7 @@ class Kind(StrEnum):
     HANG = "hang"
     PROVIDER_MISSING = "provider_missing"
     PROVIDER_REFUSED = "provider_refused"
-    FAILED = "failed"
+    CANNOT_RUN = "cannot_run"
     """Anything else that the library refused."""
     OUTPUTS_DIFFER = "outputs_differ"
     NOT_COMPARED = "not_compared"

@@ -40,7 +40,7 @@ WHATS: dict[Kind, str] = {
     Kind.HANG: "the library did not come back in time",
     Kind.PROVIDER_MISSING: "the library lacks the provider",
     Kind.PROVIDER_REFUSED: "the provider refused",
-    Kind.FAILED: "the library could not load or run it",
+    Kind.CANNOT_RUN: "the library could not load or run it",
 }
 
 REMEDIES: dict[Kind, str] = {
@@ -56,12 +56,12 @@ REMEDIES: dict[Kind, str] = {
 
 def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool) -> ProofFinding:
     """The finding of a failed run. `stock`: the library is ONNX Runtime's own package, so no config can mend it."""
-    said = shortened(failure.message)
+    said = shortened(failure.message.replace(str(file.absolute()), file.name))
     told = _told(failure, file, provider)
     if told and told.kernel_line:
         return _missing_kernel(told, said, stock=stock)
     text = next((row for row in TEXTS if re.search(row[0], failure.message)), None)
-    kind = KINDS.get(failure.kind) or (text[1] if text else Kind.FAILED)
+    kind = KINDS.get(failure.kind) or (text[1] if text else Kind.CANNOT_RUN)
     what = text[2] if text and kind is text[1] else WHATS[kind]
     signal = f" ({failure.signal})" if failure.signal and kind is Kind.CRASH else ""
     cause = told.cause if told else failure.cause

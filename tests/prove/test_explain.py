@@ -41,7 +41,7 @@ CASES = {
     "no provider": (FailureKind.PROVIDER_MISSING, "no NNAPI in this libonnxruntime", Kind.PROVIDER_MISSING, "lacks"),
     "driver": (FailureKind.MODEL_LOAD, "ANEURALNETWORKS_OP_FAILED, on compilation", Kind.PROVIDER_REFUSED, "refused"),
     "hang": (FailureKind.TIMEOUT, "the probe did not end by itself", Kind.HANG, "did not come back"),
-    "anything": (FailureKind.RUN_ERROR, "bad shape", Kind.FAILED, "could not load or run"),
+    "anything": (FailureKind.RUN_ERROR, "bad shape", Kind.CANNOT_RUN, "could not load or run"),
 }
 
 
@@ -101,3 +101,9 @@ def test_checks_that_pass_say_nothing_and_others_name_output_and_origin() -> Non
     assert found.what == "outputs are not those of the original model"
     assert found.why == "b: relative error 0.5 is over 0.001"
     assert "leave nnapi out" in found.remedy
+
+
+def test_no_path_of_this_computer_gets_into_a_finding(artifact: Path) -> None:
+    failure = Failure(kind=FailureKind.MODEL_LOAD, message=f"Load model from {artifact} failed: bad")
+    found = explain_failure(failure, artifact, "cpu", stock=False)
+    assert found.why == "Load model from gather.ort failed: bad"

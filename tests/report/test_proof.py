@@ -1,0 +1,90 @@
+"""A proof in the report: in every format, with texts that a library or a model may have chosen."""
+
+import io
+
+import msgspec
+from rich.console import Console
+
+from device_runner.spec import RunOptions
+from pipeline.finding import Severity
+from pipeline.library_proof import Kind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
+from pipeline.report import document, html, markdown, terminal
+from pipeline.report.model import CampaignReport, Host
+from pipeline.summary import OutputCheck
+
+HOSTILE = "<script>[red]|\x1b[2J"
+KERNEL = ProofFinding(
+    severity=Severity.ERROR, kind=Kind.MISSING_KERNEL, what=f"no kernel {HOSTILE}", why="it said so",
+    remedy="build it", config_line="ai.onnx;13;Erf",
+)  # fmt: skip
+FLAG = ProofFinding(
+    severity=Severity.WARNING, kind=Kind.FLAG_WITHOUT_EFFECT, what="CPU_ONLY has no effect", why="old", remedy="drop it"
+)
+
+
+def row(level: int, *findings: ProofFinding, provider: str = "nnapi", failed: bool = False) -> ProofRow:
+    return ProofRow(
+        targets=("phone",),
+        model="m",
+        variant="basic-fixed",
+        file="models/m.ort",
+        run=provider,
+        options=RunOptions(provider=provider),
+        api_level=level,
+        failed=failed,
+        checks=() if failed else (OutputCheck(output="y", passed=True, max_rel_error=1e-7),),
+        partitions=None if failed or provider == "cpu" else (3, 2),
+        findings=findings,
+    )
+
+
+PROOF = LibraryProof(
+    bundle="0" * 64,
+    library=ProvenLibrary(file="app.aar", release="1.29.0", commit="2e2543fbe9aa"),
+    rows=(row(27, FLAG), row(31, FLAG), row(27, provider="cpu"), row(31, KERNEL, provider="xnnpack", failed=True)),
+    left_out=("desk",),
+)
+NOT_RUN = LibraryProof(bundle="", library=ProvenLibrary(file="other.aar"), not_run="no C compiler")
+REPORT = CampaignReport(
+    name="demo", campaign="1", created_at="now", margin=0.05, host=Host(), versions={}, proofs=(PROOF, NOT_RUN)
+)
+
+
+def shown(width: int = 120) -> str:
+    out = io.StringIO()
+    terminal.show_proof(PROOF, Console(file=out, width=width))
+    return out.getvalue()
+
+
+def test_rows_that_differ_in_their_level_alone_are_one_line() -> None:
+    lines = [line.split() for line in shown().splitlines()]
+    assert any(line[:6] == ["m", "basic-fixed", "nnapi", "27,", "31", "holds:"] for line in lines)
+    assert any(line[-3:] == ["5", "in", "2"] for line in lines)
+    assert sum("nnapi" in line[:3] for line in lines) == 1
+
+
+def test_what_fails_comes_first_with_line_and_remedy() -> None:
+    text = " ".join(shown().split())
+    assert "3 of 4 runs hold (API level 27, 31)" in text
+    assert "no times are told" in text
+    assert text.index("no kernel") < text.index("CPU_ONLY has no effect")
+    assert "operator config line: ai.onnx;13;Erf" in text
+    assert "remedy: build it" in text
+    assert "not Android, so not in this library: desk" in text
+
+
+def test_nothing_acts_in_any_format() -> None:
+    assert "\x1b" not in shown()
+    assert "[red]" in shown()
+    page, text = html.render(REPORT), markdown.render(REPORT)
+    assert "<script>" not in page
+    assert "<script>" not in text
+    for report in (page, text):
+        assert "ai.onnx;13;Erf" in report
+        assert "not proven in other.aar: no C compiler" in report
+        assert "ONNX Runtime 1.29.0, commit 2e2543fbe9" in report
+
+
+def test_the_document_has_it_and_reads_back() -> None:
+    read = msgspec.json.decode(document.encode(REPORT), type=CampaignReport)
+    assert read.proofs == (PROOF, NOT_RUN)
