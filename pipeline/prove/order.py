@@ -8,7 +8,6 @@ import msgspec
 from device_runner.android_host.device import DEFAULT_API_LEVEL
 from device_runner.android_host.profile import DriverProfile
 from device_runner.nnapi import NNAPI_API_LEVEL
-from device_runner.options import AFFINITY_KEY
 from device_runner.spec import RunOptions
 from pipeline.errors import CheckFailed, ConfigError
 from pipeline.release.manifest import Content, Shipped
@@ -101,12 +100,6 @@ def levels_of(shipped: Shipped) -> tuple[int, ...]:
     """The lowest API level of a target (NNAPI's first where the config names none), and the newest."""
     lowest = shipped.min_api_level or NNAPI_API_LEVEL
     return tuple(dict.fromkeys((lowest, max(lowest, NEWEST_LEVEL))))
-
-
-def playable(options: RunOptions) -> RunOptions:
-    """The same without what is about a phone's own processors: this computer may not have as many."""
-    config = {key: value for key, value in options.session_config.items() if key != AFFINITY_KEY}
-    return msgspec.structs.replace(options, session_config=config)
 
 
 def _chosen(shipped: Shipped) -> RunOptions:

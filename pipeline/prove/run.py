@@ -23,7 +23,7 @@ from pipeline.progress import Progress
 from pipeline.prove.expected import SEED, Expected, expected_of
 from pipeline.prove.explain import explain_checks, explain_failure, not_compared
 from pipeline.prove.flags import claims_nothing, effect
-from pipeline.prove.order import ProofOrder, Trial, playable, trials_of, wanted_targets
+from pipeline.prove.order import ProofOrder, Trial, trials_of, wanted_targets
 from pipeline.release.manifest import Manifest, Shipped
 from pipeline.release.verify import verify_bundle
 from pipeline.summary import OutputCheck
@@ -171,7 +171,7 @@ class _Prover:
                 RunSpec(
                     id="prove",
                     model=str(self.bundle / shipped.file),
-                    options=playable(options),
+                    options=options,
                     inputs=expected.inputs,
                     seed=SEED,
                     warmup=0,

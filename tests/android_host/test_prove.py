@@ -18,7 +18,6 @@ from device_runner.android_host.profile import Driver, DriverProfile, Fault, Fau
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import find_archive, open_archive
 from device_runner.nnapi import DriverType
-from device_runner.options import AFFINITY_KEY
 from device_runner.probe.build import cache_folder
 from device_runner.spec import NnapiFlag, RunOptions
 from pipeline.files import sha256_of
@@ -85,13 +84,6 @@ def test_xnnpack_has_no_schema_for_what_it_makes_of_an_activation_behind_a_convo
     assert kinds(rows[whole]) == [Kind.PROVIDER_REFUSED]
     assert "extended" in rows[whole].findings[0].remedy
     assert rows[joined].findings == ()
-
-
-def test_processors_of_the_phone_are_not_asked_for_here(library: LibraryFacts, tmp_path: Path) -> None:
-    options = RunOptions(intra_op_threads=2, session_config={AFFINITY_KEY: "4096"})
-    row = only(prove(bundle_of(tmp_path, conv_relu(), (options,)), library, api_levels=(30,)))
-    assert not row.failed
-    assert row.options == options
 
 
 def test_no_times_are_told(library: LibraryFacts, tmp_path: Path) -> None:
