@@ -120,6 +120,9 @@ def measure(
         futures = [pool.submit(worker.run) for worker in workers]
         try:
             return [left for future in futures if (left := future.result()) is not None]
+        except KeyboardInterrupt:
+            log.warning("interrupted: waits for the runs that are on, so that none is lost; --resume goes on from there")
+            raise
         finally:
             stop.set()
 

@@ -155,6 +155,7 @@ def test_ctrl_c_restores_at_once(command: str, farm: Farm, phone: Phone, tmp_pat
     said, _ = job.communicate(timeout=60)
     assert job.returncode == 130, said
     assert "Traceback" not in said
+    assert ("waits for the runs that are on" in said) is (command == "run")
     assert settings_of(phone) == ("false", "3")
     assert notes(phone) == []
 
