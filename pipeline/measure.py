@@ -121,7 +121,7 @@ def measure(
         try:
             return [left for future in futures if (left := future.result()) is not None]
         except KeyboardInterrupt:
-            log.warning("interrupted: waits for the runs that are on, so that none is lost; --resume goes on from there")
+            log.warning("interrupted: waits for the runs that are on; --resume goes on after them")
             raise
         finally:
             stop.set()
