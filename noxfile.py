@@ -134,7 +134,7 @@ def device_tests(session: nox.Session) -> None:
 def library_tests(session: nox.Session) -> None:
     """Real libraries out of Maven Central, PyPI and npm: described, and run by the probe; skip without network."""
     session.install("-e", ".[android]", *groups("test"))
-    session.run("python", "-m", "pytest", "tests/libraries", "-m", "network", "-rs", *session.posargs)
+    session.run("python", "-m", "pytest", "-m", "network", "-rs", *session.posargs)
 
 
 @nox.session

@@ -21,6 +21,7 @@ from device_runner.errors import MissingError, RunnerError, SpecError
 from device_runner.files import sha256
 from device_runner.library_facts import LIBRARY, LibraryFacts, android_facts, of_abi, read_facts
 from device_runner.probe.build import cache_folder
+from device_runner.probe.elf import NotElf, parse_header
 
 GROUP = "com.microsoft.onnxruntime"
 """Maven's group of all packages of ONNX Runtime."""
@@ -41,6 +42,9 @@ JVM_ABIS = {"linux-x64": "x86_64", "linux-aarch64": "arm64-v8a"}
 """Folders of the JAR by Android's names of the ABIs. Its libraries for macOS and Windows are not for devices here."""
 
 MEMBER = re.compile(rf"(?:jni|lib)/(?P<abi>[\w-]+)/{LIBRARY}|ai/onnxruntime/native/(?P<folder>[\w-]+)/{LIBRARY}")
+SHARED = re.compile(r"jni/[\w-]+/[\w.-]+\.so")
+PAGE_BYTES = 16384
+HEAD_BYTES = 65536
 MAX_BYTES = 1 << 30
 """No libonnxruntime.so is larger than this; an archive that says so is not unpacked."""
 
@@ -220,6 +224,24 @@ def archive_abis(path: Path) -> list[str]:
     """ABIs that an archive has the library for, sorted; raises MissingError for one that cannot be read."""
     with _opened(path) as archive:
         return sorted(_members(archive.namelist()))
+
+
+def small_pages(path: Path) -> list[str]:
+    """Libraries of an archive, whatever they are, whose segments are aligned to less than 16 KB, by their members.
+
+    All of them are loaded by the app: one is enough to keep it from phones with 16 KB pages. Of 32-bit ABIs there are
+    no such phones.
+    """
+    found = []
+    with _opened(path) as archive:
+        for name in sorted(archive.namelist()):
+            if not SHARED.fullmatch(name):
+                continue
+            with archive.open(name) as file, contextlib.suppress(NotElf):
+                elf = parse_header(file.read(HEAD_BYTES))
+                if elf.bits == 64 and 0 < elf.page_bytes < PAGE_BYTES:
+                    found.append(name)
+    return found
 
 
 def _members(names: Iterable[str]) -> dict[str, str]:

@@ -1,11 +1,13 @@
 """libonnxruntime for Linux devices of another architecture: out of that architecture's wheel, fetched once."""
 
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 
 from device_runner.errors import MissingError
@@ -56,16 +58,25 @@ def _download(release: str, machine: str, folder: Path) -> Path:
 
 def _unpack(wheel: Path, target: Path) -> Path:
     """The one library of a wheel as `target`; nothing else is unpacked, and no name in it counts."""
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if LIBRARY.fullmatch(name)]
-        if not names:
-            raise MissingError(
-                "this wheel has no libonnxruntime",
-                where=wheel.name,
-                why="wheels have a C library of their own from 1.19 on",
-                remedy="name a library with --library",
-            )
-        target.write_bytes(archive.read(names[0]))
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in archive.namelist() if LIBRARY.fullmatch(name)]
+            content = archive.read(names[0]) if names else b""
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise MissingError(
+            "this wheel cannot be unpacked", where=wheel.name, why=str(error), remedy="fetch it again"
+        ) from error
+    if not names:
+        raise MissingError(
+            "this wheel has no libonnxruntime",
+            where=wheel.name,
+            why="wheels have a C library of their own from 1.19 on",
+            remedy="name a library with --library",
+        )
+    with target.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     return target
 
 

@@ -4,12 +4,13 @@ What a library is comes from the library where it is at hand, else from the conf
 own gets that build, every other one the release's own full package.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from device_runner.errors import RunnerError
 from device_runner.library_facts import LibraryFacts
+from device_runner.library_source import PAGE_BYTES, find_archive, is_archive, small_pages
 from pipeline.compatibility import ArtifactFacts, Runtime, Use, check_artifact, check_use, facts_of
 from pipeline.config import Config, Platform, Target
 from pipeline.config.build import BuildConfig, Kind
@@ -26,7 +27,7 @@ ELF_PLATFORMS = frozenset({Platform.ANDROID, Platform.LINUX})
 LINUX_ABIS = {"aarch64": "arm64-v8a", "arm64": "arm64-v8a"}
 """Names of Linux machines to those that libraries are told by."""
 
-PAGE_BYTES = 16384
+WIDE_ABIS = frozenset({"arm64-v8a", "x86_64"})
 NO_RELEASE = Release(0, 0)
 
 
@@ -132,7 +133,6 @@ def library_release(target: Target) -> str:
 
 
 def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
-    from device_runner.library_source import find_archive
     from pipeline.ort_library import facts_in
 
     where = f"target {target.name}: library"
@@ -149,6 +149,7 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
     shipping = [found[abi] for abi in wanted if abi in found]
     findings = [_no_abi(target, missing, found)] if missing else []
     findings += [finding for facts in shipping for finding in _library_findings(target, facts)]
+    findings += _small_pages(target, archive, shipping)
     runtime = runtime_of(shipping[0]) if shipping else None
     build = build_of({facts.sha256 for facts in shipping})
     return ShippedLibrary(
@@ -174,7 +175,7 @@ def _no_abi(target: Target, missing: Iterable[str], found: Mapping[str, LibraryF
     )  # fmt: skip
 
 
-def _library_findings(target: Target, facts: LibraryFacts) -> Iterable[Finding]:
+def _library_findings(target: Target, facts: LibraryFacts) -> Iterator[Finding]:
     wanted = target.ort_release
     if wanted and facts.release and facts.release.split(".")[: wanted.count(".") + 1] != wanted.split("."):
         yield Finding(
@@ -188,12 +189,23 @@ def _library_findings(target: Target, facts: LibraryFacts) -> Iterable[Finding]:
             where=f"target {target.name}: library", why="it does not need Android's libc.so",
             remedy="name an AAR, or libonnxruntime.so from one",
         )  # fmt: skip
-    elif target.platform is Platform.ANDROID and 0 < facts.page_bytes < PAGE_BYTES:
+
+
+def _small_pages(target: Target, archive: Path, shipping: Sequence[LibraryFacts]) -> Iterator[Finding]:
+    """What of the package keeps an app from 64-bit phones with 16 KB pages: the Java library counts as well."""
+    if target.platform is not Platform.ANDROID:
+        return
+    if is_archive(archive):
+        small = [name for name in small_pages(archive) if name.split("/")[1] in {facts.abi for facts in shipping}]
+    else:
+        narrow = any(facts.abi in WIDE_ABIS and 0 < facts.page_bytes < PAGE_BYTES for facts in shipping)
+        small = [archive.name] if narrow and all(facts.system == "android" for facts in shipping) else []
+    if small:
         yield Finding(
-            severity=Severity.WARNING,
-            what=f"the library for {facts.abi} does not load on phones with 16 KB pages",
-            where=f"target {target.name}: library", why=f"its segments are aligned to {facts.page_bytes} bytes",
-            remedy="take ONNX Runtime 1.20 or later, or build it with `ort-mobile build`, which sets the linker's flag",
+            severity=Severity.WARNING, what=f"{', '.join(small)} cannot be loaded on phones with 16 KB pages",
+            where=f"target {target.name}: library", why=f"segments are aligned to less than {PAGE_BYTES} bytes",
+            remedy="take ONNX Runtime 1.23 or later (its C library alone: 1.20), or build it with `ort-mobile build`, "
+            "which sets the linker's flag",
         )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """What a target's library is, from itself or from the config, and what is said of artifacts that cannot be read."""
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -115,8 +116,16 @@ def test_damaged_libraries_are_errors_and_absent_ones_warnings(tmp_path: Path) -
 def test_small_pages_are_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "l.so"
     path.write_bytes(library("arm64-v8a", extra=texts("1.28.0"), alignment=4096))
+    assert findings_of(phone(path, "arm64-v8a")) == [("warning", "l.so cannot be loaded on phones with 16 KB pages")]
+
+
+def test_small_pages_of_any_library_in_the_package_are_a_warning(tmp_path: Path) -> None:
+    path = official_aar(tmp_path / "a.aar")
+    with zipfile.ZipFile(path, "a") as archive:
+        for abi in ("arm64-v8a", "x86_64"):
+            archive.writestr(f"jni/{abi}/libother.so", library(abi, alignment=4096))
     assert findings_of(phone(path, "arm64-v8a")) == [
-        ("warning", "the library for arm64-v8a does not load on phones with 16 KB pages")
+        ("warning", "jni/arm64-v8a/libother.so cannot be loaded on phones with 16 KB pages")
     ]
 
 

@@ -87,12 +87,12 @@ class _Reader:
     def unpack(self, layout: str, offset: int) -> tuple[int, ...]:
         try:
             return struct.unpack_from("<" + layout, self.data, offset)
-        except struct.error as error:
+        except (struct.error, OverflowError) as error:
             raise NotElf(f"the file ends before byte {offset}") from error
 
     def text(self, offset: int) -> str:
-        end = self.data.find(b"\0", offset)
-        if not 0 <= offset <= end:
+        end = self.data.find(b"\0", offset) if 0 <= offset < len(self.data) else -1
+        if end < 0:
             raise NotElf(f"no string at byte {offset}")
         return self.data[offset:end].decode("utf-8", "replace")
 
@@ -118,6 +118,11 @@ def read_header(path: Path) -> Elf:
     """Machine and segments of a file of any size, without its dynamic part; raises NotElf, OSError."""
     with path.open("rb") as file:
         return _parse_header(_reader(file.read(65536)))
+
+
+def parse_header(data: bytes) -> Elf:
+    """As `read_header`, of a file's first bytes."""
+    return _parse_header(_reader(data))
 
 
 def _reader(data: bytes) -> _Reader:

@@ -10,6 +10,7 @@ from device_runner.probe.elf import read_header
 from device_runner.wheel import _unpack, foreign_library
 
 
+@pytest.mark.network
 def test_an_aarch64_wheel_gives_its_library_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path))
     try:
@@ -37,3 +38,16 @@ def test_only_the_library_is_taken_from_a_wheel(tmp_path: Path) -> None:
         archive.writestr("onnxruntime/capi/other.so", b"no")
     with pytest.raises(MissingError, match="no libonnxruntime"):
         _unpack(wheel, tmp_path / "out")
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "text"])
+def test_a_damaged_wheel_is_told_and_leaves_nothing(tmp_path: Path, damage: str) -> None:
+    wheel = tmp_path / "w.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("onnxruntime/capi/libonnxruntime.so.1.31.1", b"yes" * 100)
+    content = wheel.read_bytes()
+    flipped = content.replace(b"yesyesyes", b"yesyesyEs", 1)
+    wheel.write_bytes({"cut": content[:-30], "flipped": flipped, "text": b"no wheel"}[damage])
+    with pytest.raises(MissingError, match="cannot be unpacked"):
+        _unpack(wheel, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -37,21 +37,26 @@ def texts(release: str, *providers: str) -> bytes:
     return b"VERS_%s\0" % release.encode() + paths
 
 
+def _add(archive: zipfile.ZipFile, name: str, content: str | bytes) -> None:
+    """A member without the time of day, so that equal archives have equal bytes."""
+    archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+
+
 def official_aar(path: Path, release: str = "1.28.0", abis: tuple[str, ...] = ("arm64-v8a", "x86_64")) -> Path:
     """An AAR as ONNX Runtime's Gradle build lays it out: classes, headers, both libraries of each ABI."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         manifest = (
             f'<manifest package="ai.onnxruntime"><uses-sdk android:minSdkVersion="24"/></manifest><!--{release}-->'
         )
-        archive.writestr("AndroidManifest.xml", manifest)
-        archive.writestr("classes.jar", b"PK\x05\x06" + bytes(18))
-        archive.writestr("R.txt", "")
+        _add(archive, "AndroidManifest.xml", manifest)
+        _add(archive, "classes.jar", b"PK\x05\x06" + bytes(18))
+        _add(archive, "R.txt", "")
         for header in ("onnxruntime_c_api.h", "cpu_provider_factory.h", "nnapi_provider_factory.h"):
-            archive.writestr(f"headers/{header}", f"// {release}")
+            _add(archive, f"headers/{header}", f"// {release}")
         for abi in abis:
             content = library(abi, extra=texts(release, "nnapi", "xnnpack"))
-            archive.writestr(f"jni/{abi}/libonnxruntime.so", content)
-            archive.writestr(f"jni/{abi}/libonnxruntime4j_jni.so", b"\x7fELF")
+            _add(archive, f"jni/{abi}/libonnxruntime.so", content)
+            _add(archive, f"jni/{abi}/libonnxruntime4j_jni.so", b"\x7fELF")
     return path
 
 
@@ -59,10 +64,10 @@ def official_jar(path: Path, release: str = "1.28.0") -> Path:
     """The JVM's JAR: a folder for each desktop system and architecture."""
     folders = {"linux-x64": "x86_64", "linux-aarch64": "arm64-v8a"}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
+        _add(archive, "META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
         for folder, abi in folders.items():
             content = library(abi, needed="libc.so.6", extra=texts(release))
-            archive.writestr(f"ai/onnxruntime/native/{folder}/libonnxruntime.so", content)
-        archive.writestr("ai/onnxruntime/native/osx-aarch64/libonnxruntime.dylib", b"\xcf\xfa\xed\xfe")
-        archive.writestr("ai/onnxruntime/native/win-x64/onnxruntime.dll", b"MZ")
+            _add(archive, f"ai/onnxruntime/native/{folder}/libonnxruntime.so", content)
+        _add(archive, "ai/onnxruntime/native/osx-aarch64/libonnxruntime.dylib", b"\xcf\xfa\xed\xfe")
+        _add(archive, "ai/onnxruntime/native/win-x64/onnxruntime.dll", b"MZ")
     return path

@@ -87,6 +87,15 @@ def test_any_cut_or_flip_of_a_library_is_facts_or_a_missing_error(
         read_facts(path)
 
 
+def test_a_place_beyond_all_files_is_refused(tmp_path: Path) -> None:
+    """Found by the test above: the address of the strings is a number of 64 bits."""
+    whole = library("x86_64")
+    start = 64 + 2 * 56
+    path = write(tmp_path / "l.so", whole[: start + 8] + b"\xff" * 8 + whole[start + 16 :])
+    with pytest.raises(MissingError, match="no libonnxruntime"):
+        read_facts(path)
+
+
 def test_a_library_of_linux_is_none_for_phones(tmp_path: Path) -> None:
     path = write(tmp_path / "l.so", library("x86_64", needed="libc.so.6"))
     assert read_facts(path).system == "linux"

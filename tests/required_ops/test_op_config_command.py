@@ -1,6 +1,9 @@
 """`ort-mobile op-config` as users run it: what it prints, writes and returns."""
 
 import json
+import os
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +14,7 @@ from pipeline.cli.main import main
 from pipeline.required_ops import RequiredOps, parse, read_config
 from tests.ort_models import convert, converted, parsed
 
+ROOT = Path(__file__).resolve().parents[2]
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -53,6 +57,18 @@ def test_create_from_files_folders_and_archives_is_the_same(folder: Path, tmp_pa
     assert b"FusedConv" in content
     assert b"Tan" in content
     assert str(folder).encode() not in content
+
+
+def test_create_writes_the_same_bytes_whatever_the_hash_seed(folder: Path, tmp_path: Path) -> None:
+    """What is rendered passes through sets: their order differs from process to process."""
+    code = "import sys; from pipeline.cli.main import main; main(['op-config', 'create', *sys.argv[1:]])"
+    for seed in ("1", "2", "3"):
+        output = tmp_path / f"{seed}.config"
+        subprocess.run(
+            [sys.executable, "-c", code, str(folder), "-o", str(output)], check=True, cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )  # fmt: skip
+    assert len({path.read_bytes() for path in tmp_path.glob("*.config")}) == 1
 
 
 def test_create_prints_without_output(folder: Path, run: Run) -> None:
