@@ -12,6 +12,7 @@ BENCHMARKS = {
     "probe": "what the probe adds to an inference, and time to the first one against Python",
     "campaign": "what a campaign adds to a run, and 1 to 200 devices at once",
     "farm": "campaigns on 1 and 16 real adbd devices: what a run costs beside its probe",
+    "push": "pushes beside `adb push` and adbutils, and what a campaign of eight variants pushes",
     "op_config": "operator configs of one large and 1,000 small artifacts against the stock tool",
     "aware": "NNAPI-aware files: spliced beside those of the genuine Android library",
     "partition": "claims: agreement and time against the stock usability checker, growth with nodes",
