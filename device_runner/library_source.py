@@ -125,6 +125,7 @@ def _candidates(name: Name) -> Iterator[Path]:
     if entry and Path(entry.file).is_file():
         yield Path(entry.file)
     yield from (checked(path) for path in build_tool_caches(name))
+    yield from wheel_libraries(name)
 
 
 def build_tool_caches(name: Name) -> Iterator[Path]:
@@ -137,6 +138,12 @@ def build_tool_caches(name: Name) -> Iterator[Path]:
     yield from sorted(kept.glob(f"{name.release}/*/{artifact}-{name.release}.{ending}"))
     maven = Path.home() / ".m2" / "repository" / GROUP.replace(".", "/") / artifact
     yield from sorted(maven.glob(f"{name.release}/{artifact}-{name.release}.{ending}"))
+
+
+def wheel_libraries(name: Name) -> Iterator[Path]:
+    """Libraries out of wheels of a release (`*`: of all) that were fetched for Linux architectures."""
+    if name.scheme == "wheel":
+        yield from sorted((cache_folder() / "wheels").glob(f"{name.release}-*/{LIBRARY}"))
 
 
 def checked(path: Path) -> Path:

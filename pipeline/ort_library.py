@@ -33,6 +33,7 @@ from device_runner.library_source import (
     name_of,
     open_library,
     read_entry,
+    wheel_libraries,
 )
 from device_runner.library_source import PACKAGES as MAVEN_PACKAGES
 from device_runner.wheel import MACHINES, foreign_library
@@ -133,6 +134,8 @@ def _all_cached() -> Iterator[tuple[Name, Path]]:
     for scheme, package in MAVEN_PACKAGES.items():
         for path in build_tool_caches(Name(scheme, "*")):
             yield Name(scheme, path.stem.removeprefix(f"{package.artifact}-")), path
+    for path in wheel_libraries(Name("wheel", "*")):
+        yield Name("wheel", path.parent.name.partition("-")[0]), path
 
 
 def get_library(text: str, *, accept_licence: bool = False, abi: str = "") -> Entry:

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from device_runner.errors import MissingError
 from device_runner.library_facts import MINIMAL_TEXT, android_facts, read_facts
-from device_runner.library_source import archive_abis, library_folder, open_archive, open_library
+from device_runner.library_source import archive_abis, find_archive, library_folder, open_archive, open_library
 from device_runner.local import wheel_library
-from pipeline.ort_library import facts_in
+from device_runner.probe.build import cache_folder
+from pipeline.errors import ConfigError
+from pipeline.ort_library import facts_in, get_library, known_libraries
 from tests.libraries.library_files import library, official_aar, official_jar, texts
 
 pytestmark = pytest.mark.usefixtures("own_caches")
@@ -160,3 +162,17 @@ def test_an_abi_that_is_a_path_is_no_abi(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("jni/../libonnxruntime.so", library("x86_64"))
     assert archive_abis(path) == []
+
+
+def test_a_wheels_library_is_found_by_its_name() -> None:
+    """`library get wheel:9.8.7` leaves it there; pip is not asked again."""
+    for machine, abi in (("aarch64", "arm64-v8a"), ("x86_64", "x86_64")):
+        place = cache_folder() / "wheels" / f"9.8.7-{machine}" / "libonnxruntime.so"
+        place.parent.mkdir(parents=True)
+        place.write_bytes(library(abi, needed="libc.so.6", extra=texts("9.8.7")))
+    assert find_archive("wheel:9.8.7").parent.name == "9.8.7-aarch64"
+    assert ("wheel:9.8.7", True) in [(known.name, known.at_hand) for known in known_libraries()]
+    entry = get_library("wheel:9.8.7", abi="x86_64")
+    assert (entry.release, entry.file.split("/")[-2]) == ("9.8.7", "9.8.7-x86_64")
+    with pytest.raises(ConfigError, match="no wheels for x86"):
+        get_library("wheel:9.8.7", abi="x86")
