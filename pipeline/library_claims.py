@@ -165,13 +165,13 @@ def _claims(answer: Answer, model: str, facts: LibraryFacts, provider: str) -> L
         tuple(node.name for node in subgraph.nodes) for subgraph in answer.subgraphs if subgraph.provider == provider
     )
     nodes = {name for group in groups for name in group} if recorded else _placed(answer.log, provider)
-    counts = [int(match.group(1)) for line in answer.log if (match := COUNTED.search(line))] or [0]
+    counted = (int(match.group(1)) for line in answer.log if (match := COUNTED.search(line)))
     return LibraryClaims(
         id=model,
         release=facts.release,
         partitions=groups if recorded else None,
         nodes=frozenset(nodes),
-        count=len(groups) if recorded else counts[0],
+        count=len(groups) if recorded else next(counted, 0) if nodes else 0,  # it counts groups that it then drops
         inlined=any(not node.name for subgraph in answer.subgraphs for node in subgraph.nodes),
         reasons=_reasons(answer.log),
         reason=next((match.group(1) for line in answer.log if (match := NONE_AT_ALL.search(line))), ""),

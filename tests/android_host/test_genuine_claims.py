@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from device_runner.android_host.ask import Question, Session, ask
+from device_runner.android_host.device import Phone
 from device_runner.library_facts import LibraryFacts
 from device_runner.spec import NnapiFlag, OptimizationLevel
 from pipeline.claims_beside import same_claims
 from pipeline.errors import ModelError
-from pipeline.library_claims import Asked, claims_of_many, reference_aware, reference_claims
+from pipeline.library_claims import SAVE_ORT, Asked, claims_of_many, reference_aware, reference_claims
 from pipeline.ort_format import operator_histogram
 from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
 from pipeline.partition.run import judge_paths
@@ -152,7 +154,7 @@ def test_spliced_and_genuine_aware_files_have_the_same_operators(
         "--output",
         str(tmp_path / "out"),
     ]
-    chosen = ["--level", levels, "--style", "fixed", "--ep", "nnapi", "--api-level", "30", "--no-config"]
+    chosen = ["--level", levels, "--reference", "none", "--ep", "nnapi", "--api-level", "30", "--no-config"]
     release = ["--ort-release", library.release.rpartition(".")[0], "--json", str(tmp_path / "answer.json")]
     subprocess.run([*command, *chosen, *release], check=True, cwd=ROOT, capture_output=True)
     artifacts = json.loads((tmp_path / "answer.json").read_text())["artifacts"]
@@ -170,3 +172,32 @@ def test_spliced_and_genuine_aware_files_have_the_same_operators(
 
 STOCK = {"session.qdqisint8allowed": "0"}
 """What the stock converter sets unless the target is arm."""
+
+
+MNIST_AS_IT_STANDS = {
+    27: (("dense.matrix", "plus1", "relu1"), ("plus2", "relu2"), ("logits",)),
+    28: (
+        ("conv1", "dense.matrix", "plus1", "relu1", "pool1", "conv2", "plus2", "relu2", "pool2", "features"),
+        ("logits",),
+    ),
+}
+"""The example's matrix is reshaped in the graph: its MatMul has no constant, and parts the last Add from the rest."""
+
+MNIST_AFTER_BASIC = {
+    27: (("Relu",), ("Relu",)),
+    28: (("Conv", "Relu", "MaxPool", "Conv", "Relu", "MaxPool", "Reshape", "Gemm"),),
+}
+"""The Adds are folded into Conv and Gemm: at level 27 two partitions are left, of one Relu each."""
+
+
+@pytest.mark.parametrize("level", range(27, 32))
+def test_mnist_is_one_partition_from_level_28_on_and_two_small_ones_at_27(
+    library: LibraryFacts, mnist: Path, tmp_path: Path, level: int
+) -> None:
+    """After level basic, which is what ships; of the file as it stands the library takes one more, the last Add."""
+    row = min(level, 28)
+    assert reference_claims(mnist, library.path, Asked(api_level=level)).partitions == MNIST_AS_IT_STANDS[row]
+    session = Session(level=OptimizationLevel.BASIC, config=SAVE_ORT, phone=Phone(api_level=level))
+    (answer,) = ask(library, [Question(id="basic", model=mnist, saved=tmp_path / "saved.ort")], session)
+    groups = [[node.operator for node in one.nodes] for one in answer.subgraphs if "Nnapi" in one.provider]
+    assert sorted(map(tuple, groups)) == sorted(MNIST_AFTER_BASIC[row])
