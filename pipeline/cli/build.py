@@ -1,6 +1,6 @@
 """`ort-mobile build`: plans and runs custom builds of ONNX Runtime, and says what is missing for them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +93,7 @@ def doctor(**chosen: Any) -> None:
 @click.option("--dry-run", is_flag=True, help="Check everything, build nothing.")
 def run(output: Path | None, cache: Path | None, dry_run: bool, **chosen: Any) -> None:
     """Build, or take from the cache what was built before from the same plan and source."""
+    from pipeline.ort_build.history import newest_build, sizes_of_record
     from pipeline.ort_build.run import default_cache
 
     requests, tree = _requests(**chosen)
@@ -102,8 +103,8 @@ def run(output: Path | None, cache: Path | None, dry_run: bool, **chosen: Any) -
     if tree is None or dry_run:
         return
     for request in requests:
-        built = _run(request, tree, place)
-        _show_built(built, request, output)
+        before = newest_build(request.target.name, request.release, place)
+        _show_built(_run(request, tree, place), request, output, sizes_of_record(before) if before else {})
 
 
 @build.command()
@@ -291,14 +292,16 @@ def _run(request: "Request", tree: "SourceTree", cache: Path) -> "Built":
         return run_build(request, tree, cache, progress, android=android_folders(os.environ))
 
 
-def _show_built(built: "Built", request: "Request", output: Path | None) -> None:
+def _show_built(built: "Built", request: "Request", output: Path | None, before: "Mapping[str, int]") -> None:
+    """Show what was built, and how much the library of each ABI grew since the last build for the target."""
     from pipeline.files import copy_file
 
     record = built.record
     how = f"built in {record.seconds / 60:.1f} minutes" if built.fresh else "taken from the cache"
     click.echo(f"{record.target}: ONNX Runtime {record.version}, {record.kind}, {how}")
     for file in record.files:
-        click.echo(f"  {file.size_bytes:>12,}  {Path(built.folder) / file.file}")
+        grown = f"  ({file.size_bytes - before[file.abi]:+,} bytes)" if built.fresh and file.abi in before else ""
+        click.echo(f"  {file.size_bytes:>12,}  {Path(built.folder) / file.file}{grown}")
         if output:
             copy_file(Path(built.folder) / file.file, output / request.target.name / file.file)
     _check_sizes(built, request)

@@ -17,11 +17,11 @@ class Ranked(NamedTuple):
     addition: Addition
 
 
-def newest_build(target: str, release: Release) -> BuildRecord | None:
+def newest_build(target: str, release: Release, cache: Path | None = None) -> BuildRecord | None:
     """The newest build on this computer for a target and release, None where none was made."""
     made = [
         (folder, record)
-        for folder, record in builds_in(default_cache())
+        for folder, record in builds_in(cache or default_cache())
         if record.target == target and parse_release(record.version) == release
     ]
     return max(made, key=lambda build: _made_at(build[0]))[1] if made else None

@@ -181,6 +181,10 @@ def test_run_builds_once_and_holds_the_budget(source: Path, operators: Path, tmp
     over = build("run", *common)
     assert exit_code(over) == 4
     assert "over budget" in str(over.exception)
+    config.write_text(text.format(100_000))
+    operators.write_text("ai.onnx;13;Relu\n")
+    smaller = build("run", *common)
+    assert f"({len('com.microsoft;1;FusedConv') * -1 - 1:+,} bytes)" in smaller.stdout, "since the last build"
     sizes = build("size", "--cache", tmp_path / "cache")
     assert "x86_64/libonnxruntime.so" in sizes.stdout
 
