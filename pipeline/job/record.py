@@ -21,7 +21,6 @@ from pipeline.report.model import FailureRow, Host, ModelFacts, Skipped
 from pipeline.run_options import options_name
 from pipeline.store import CampaignRecord
 from pipeline.summary import OutputCheck
-from pipeline.variant import aware_lines
 
 PROGRAMS = ("onnxruntime", "onnx", "numpy", "flatbuffers")
 
@@ -142,7 +141,7 @@ def notes(prepared: Sequence[Prepared]) -> list[str]:
             )
         found += [f"{one.model.name}: {note}" for note in (one.reference.notes if one.reference else ())]
         found += [f"{one.model.name}: {note}" for note in dict.fromkeys(n for a in one.artifacts for n in a.notes)]
-    return found + list(aware_lines(artifact for one in prepared for artifact in one.artifacts))
+    return found
 
 
 def model_facts(one: Prepared) -> ModelFacts:

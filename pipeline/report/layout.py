@@ -1,6 +1,6 @@
 """What stands where in every format: the columns of the table of results, and the notes below it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from device_runner.device import DeviceFacts
@@ -8,6 +8,7 @@ from pipeline.library_proof import LibraryProof
 from pipeline.report import proof as proof_texts
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, Row
+from pipeline.variant import Artifact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,15 +93,20 @@ def inventory(report: CampaignReport) -> tuple[Listing, ...]:
             head=("Model", "File", "Size", "sha256"),
             rows=tuple((one.name, one.file, wording.size(one.size_bytes), one.sha256) for one in report.models),
         ),
-        Listing(
-            title="Artifacts",
-            head=("Model", "Variant", "Size", "sha256"),
-            rows=tuple(
-                (one.model, one.variant.name, wording.size(one.size_bytes), one.sha256) for one in report.artifacts
-            ),
-        ),
+        _artifacts(report.artifacts),
     )
     return tuple(listing for listing in listings if listing.rows)
+
+
+def _artifacts(artifacts: Sequence[Artifact]) -> Listing:
+    """With how provider-aware ones were made, where there are any."""
+    head: tuple[str, ...] = ("Model", "Variant", "Size", "sha256")
+    rows = [(one.model, one.variant.name, wording.size(one.size_bytes), one.sha256) for one in artifacts]
+    if not any(one.aware_by for one in artifacts):
+        return Listing(title="Artifacts", head=head, rows=tuple(rows))
+    made = [one.aware_by.text if one.aware_by else "" for one in artifacts]
+    whole = tuple((*row, text) for row, text in zip(rows, made, strict=True))
+    return Listing(title="Artifacts", head=(*head, "Provider-aware"), rows=whole)
 
 
 def _device(facts: DeviceFacts) -> tuple[str, ...]:

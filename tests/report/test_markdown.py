@@ -2,6 +2,7 @@
 
 import re
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -10,6 +11,7 @@ from markdown_it.token import Token
 from pipeline.report import markdown
 from pipeline.report.model import CampaignReport
 from pipeline.report.wording import visible
+from pipeline.variant import AwareBy, Way
 from tests.report_samples import make_report
 
 HARMLESS = {"text", "softbreak", "strong_open", "strong_close", "em_open", "em_close"}
@@ -38,6 +40,15 @@ def test_every_number_of_the_report_is_in_it(report: CampaignReport) -> None:
     found = cells(parse(markdown.render(report)))
     assert {"2.07 ms", "0.62", "0.61 to 0.63", "same within 5 %", "differ 2.4e-01 top-1 84.0%", "failed"} <= set(found)
     assert "3f" * 32 in found
+
+
+def test_what_made_provider_aware_artifacts_stands_beside_them(report: CampaignReport) -> None:
+    assert "Provider-aware" not in markdown.render(report)
+    plain_one, *others = report.artifacts
+    by = AwareBy(way=Way.LIBRARY, release="1.29.0", sha256="1fbfff77a79d" + 52 * "0")
+    aware = msgspec.structs.replace(plain_one, aware_by=by)
+    found = cells(parse(markdown.render(msgspec.structs.replace(report, artifacts=(aware, *others)))))
+    assert {"Provider-aware", "saved by libonnxruntime 1.29.0 (sha256 1fbfff77a79d)"} <= set(found)
 
 
 def test_sections_in_order(report: CampaignReport) -> None:

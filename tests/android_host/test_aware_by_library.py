@@ -1,0 +1,150 @@
+"""Provider-aware files by the library of the target's release: who is asked, and what is said of it."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline.cli.convert import convert
+from pipeline.cli.run import run
+from pipeline.convert import ConvertRequest, convert_model
+from pipeline.convert.references import choose_reference
+from pipeline.model_sources import SourceModel
+from pipeline.variant import AwareBy, Level, Variant, Way
+from tests.android_host.conftest import NEWEST, OLDEST, fetch
+from tests.partition_samples import chain
+
+pytestmark = pytest.mark.android_host
+
+LINE = NEWEST.rpartition(".")[0]
+CONFIG = """
+name = "aware"
+[[models]]
+path = "{model}"
+[[targets]]
+name = "phone"
+platform = "android"
+library = "{library}"
+[[targets]]
+name = "desk"
+platform = "linux"
+[variants]
+levels = ["extended"]
+styles = ["fixed"]
+aware = ["nnapi"]
+reference = "{reference}"
+[[runs]]
+variants = ["*-nnapi"]
+[measure]
+rounds = 1
+min_runs = 1
+min_seconds = 0.001
+"""
+
+
+def call(tmp_path: Path, name: str, *arguments: str) -> tuple[Result, list[dict[str, Any]]]:
+    """`convert --ep nnapi` into a folder of its own, with the rows of its JSON."""
+    rows = tmp_path / f"{name}.json"
+    given = ["--output", str(tmp_path / name), "--ep", "nnapi", "--no-config", "--json", str(rows), *arguments]
+    result = CliRunner().invoke(convert, given, catch_exceptions=False)
+    return result, json.loads(rows.read_bytes())["artifacts"]
+
+
+def test_auto_takes_the_library_of_the_release_and_finds_its_file_again(mnist: Path, tmp_path: Path) -> None:
+    library = fetch(NEWEST)
+    arguments = (
+        str(mnist),
+        "--level",
+        "basic,all",
+        "--ort-release",
+        LINE,
+        "--cache",
+        str(tmp_path / "cache"),
+        "--check",
+    )
+    first, rows = call(tmp_path, "first", *arguments)
+    assert first.exit_code == 0, first.output
+    assert (
+        f"provider-aware artifacts saved by libonnxruntime {NEWEST} (sha256 {library.sha256[:12]}): 2" in first.output
+    )
+    assert "2 of 2 give the original model's outputs" in first.output
+    assert {row["variant"] for row in rows} == {"basic-fixed-nnapi", "all-fixed-nnapi"}
+    assert all(row["aware_by"] == {"way": "library", "release": NEWEST, "sha256": library.sha256} for row in rows)
+    second, again = call(tmp_path, "second", *arguments)
+    assert "2 of them unchanged since the last time" in second.output
+    assert [row["sha256"] for row in again] == [row["sha256"] for row in rows]
+    for row in rows:
+        assert hashlib.sha256((tmp_path / "first" / row["file"]).read_bytes()).hexdigest() == row["sha256"]
+
+
+def test_the_same_bytes_without_a_cache(mnist: Path, tmp_path: Path) -> None:
+    fetch(NEWEST)
+    digests = {
+        name: [row["sha256"] for row in call(tmp_path, name, str(mnist), "--level", "all", "--ort-release", LINE)[1]]
+        for name in ("one", "two")
+    }
+    assert digests["one"] == digests["two"]
+
+
+def test_splicing_on_request_and_where_the_library_cannot_be_told(mnist: Path, tmp_path: Path) -> None:
+    fetch(NEWEST)
+    for name, more in {"none": ("--reference", "none"), "safe": ("--safe",)}.items():
+        result, rows = call(tmp_path, name, str(mnist), "--level", "all", "--ort-release", LINE, *more)
+        assert "provider-aware artifacts spliced: 1" in result.output
+        assert rows[0]["aware_by"]["way"] == "spliced"
+
+
+def test_a_library_by_its_file(mnist: Path, tmp_path: Path) -> None:
+    own = shutil.copy(fetch("1.28.0").path, tmp_path / "libonnxruntime.so")
+    _, rows = call(tmp_path, "own", str(mnist), "--level", "all", "--ort-release", "1.28", "--reference", str(own))
+    assert (rows[0]["aware_by"]["way"], rows[0]["aware_by"]["release"]) == ("library", "1.28.0")
+
+
+def test_a_model_that_the_library_refuses_is_spliced_under_auto(tmp_path: Path) -> None:
+    """Opset 21 came after the oldest library."""
+    reference = choose_reference(fetch(OLDEST).path, "")
+    assert reference is not None
+    path = tmp_path / "m.onnx"
+    model = chain("Relu", "Relu")
+    model.opset_import[0].version = 21
+    onnx.save(model, path)
+
+    def request(name: str, *, optional: bool) -> ConvertRequest:
+        return ConvertRequest(
+            source=SourceModel(path=str(path)),
+            variants=(Variant(level=Level.ALL, providers=("nnapi",)),),
+            stem="m",
+            output_folder=str(tmp_path / name),
+            work_folder=str(tmp_path / f"{name}.work"),
+            reference=msgspec.structs.replace(reference, optional=optional),
+        )
+
+    (artifact,) = convert_model(request("auto", optional=True)).artifacts
+    assert artifact.aware_by == AwareBy(way=Way.SPLICED)
+    assert artifact.notes[-1].startswith(f"it is spliced, because the library of {OLDEST} cannot save this model")
+    (failure,) = convert_model(request("named", optional=False)).failures
+    assert "till opset 20" in failure.why
+    assert list((tmp_path / "named").iterdir()) == []
+
+
+@pytest.mark.parametrize(("reference", "way"), [("auto", "library"), ("none", "spliced")])
+def test_a_run_asks_the_library_of_its_target(mnist: Path, tmp_path: Path, reference: str, way: str) -> None:
+    """Another release than the newest at hand: the target's own library goes before what lies in a cache."""
+    library = fetch("1.28.0")
+    config = tmp_path / "c.toml"
+    config.write_text(CONFIG.format(model=mnist, library=library.path, reference=reference))
+    result = CliRunner().invoke(run, [str(config), "--output", str(tmp_path / "out")], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    artifacts = json.loads((tmp_path / "out" / "results.json").read_bytes())["artifacts"]
+    ships = json.loads((tmp_path / "out" / "bundle" / "manifest.json").read_bytes())["content"]["ships"]
+    (shipped,) = [one for one in ships if one["target"] == "desk"]
+    assert [one["aware_by"] for one in artifacts] == [None, shipped["aware_by"]]
+    assert shipped["aware_by"]["way"] == way
+    assert shipped["aware_by"]["sha256"] == (library.sha256 if way == "library" else "")
+    assert ("saved by libonnxruntime 1.28.0" in (tmp_path / "out" / "report.md").read_text()) == (way == "library")
