@@ -6,6 +6,7 @@ One worker a device. What was stored is not run again, so a campaign that was in
 import logging
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -129,6 +130,17 @@ def measure(
 
 def _with_outputs(spec: RunSpec, folder: str) -> RunSpec:
     return msgspec.structs.replace(spec, outputs_folder=folder)
+
+
+def runs_left(plan: Plan, store: Store) -> Counter[str]:
+    """How many runs of each device are not stored yet."""
+    stored = _Stored(store, plan.campaign)
+    return Counter(
+        lane.device
+        for lane in plan.lanes
+        for number in range(plan.rounds)
+        if lane_id(lane) not in stored.given_up and (spec_id(lane, number), number) not in stored.finished
+    )
 
 
 class _Stored:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+MOST_PARTS = 20
+"""Parts that have a line of their own: more would not fit on a screen."""
+
+
 class Stage(Protocol):
     """One stage of a job: it may say what it is at, and advance."""
 
@@ -21,6 +25,9 @@ class Stage(Protocol):
 
     def done(self, steps: int = 1) -> None:
         """Some steps are finished."""
+
+    def part(self, name: str, steps: int) -> "Stage":
+        """A part that goes on beside others: it says for itself what it is at, and its steps are the stage's too."""
 
 
 class Progress(Protocol):
@@ -48,6 +55,9 @@ class _SilentStage:
     def done(self, steps: int = 1) -> None:
         pass
 
+    def part(self, name: str, steps: int) -> Stage:
+        return self
+
 
 class Terminal:
     """Bars on stderr that end in a line with the stage's time."""
@@ -73,9 +83,13 @@ class Terminal:
 
 
 class _BarStage:
-    def __init__(self, bars: "RichProgress", name: str, steps: int) -> None:
+    def __init__(
+        self, bars: "RichProgress", name: str, steps: int, whole: "_BarStage | None" = None, *, visible: bool = True
+    ) -> None:
         self._bars = bars
-        self._task = bars.add_task(name, total=steps, text="")
+        self._task = bars.add_task(name, total=steps, text="", visible=visible)
+        self._whole = whole
+        self._parts = 0
 
     def at(self, text: str) -> None:
         from rich.markup import escape
@@ -84,6 +98,14 @@ class _BarStage:
 
     def done(self, steps: int = 1) -> None:
         self._bars.advance(self._task, steps)
+        if self._whole:
+            self._whole.done(steps)
+
+    def part(self, name: str, steps: int) -> Stage:
+        from rich.markup import escape
+
+        self._parts += 1
+        return _BarStage(self._bars, f"  {escape(name)}", steps, self, visible=self._parts <= MOST_PARTS)
 
 
 def progress_for(*, quiet: bool = False) -> Progress:

@@ -13,7 +13,7 @@ import pytest
 from device_runner.result import FailureKind
 from device_runner.spec import RunSpec
 from pipeline.campaign import lane_id, spec_id
-from pipeline.measure import GIVE_UP_AFTER, Plan, measure
+from pipeline.measure import GIVE_UP_AFTER, Plan, measure, runs_left
 from pipeline.store import REPEATED, Store, open_store
 from tests.told_devices import CAMPAIGN, ToldDevice, check_attribution, lanes_of, plan_of
 
@@ -57,6 +57,7 @@ def test_a_device_that_is_lost_is_left_alone_and_the_others_go_on(tmp_path: Path
         assert left.device == "two"
         assert len((tmp_path / "journal").read_text().splitlines()) == 1 + len(plan.pauses_seconds)
         assert store.finished(CAMPAIGN.id) == {key for key in wanted(plan) if not key[0].startswith("two/")}
+        assert runs_left(plan, store) == {"two": 2 * ROUNDS}
         assert measure(plan, {"two": ToldDevice("two")}, store, tmp_path) == []
         assert store.finished(CAMPAIGN.id) == wanted(plan)
         check_attribution(store)

@@ -52,8 +52,9 @@ def known_on_network(store: Store, config: Config) -> list[str]:
     """
     if not any(is_selector(name.partition(":")[2]) for name in config.devices):
         return []
-    same = [campaign.document for campaign in store.campaigns() if campaign.document["config"] == plain(config)]
-    names = [row.get("device") or "" for document in same for row in (*document["lanes"], *document["skipped"])]
+    same = [campaign.document for campaign in store.campaigns() if campaign.document.get("config") == plain(config)]
+    rows = [row for document in same for part in ("lanes", "skipped") for row in document.get(part, ())]
+    names = [row.get("device") or "" for row in rows]
     adb = [name for name in dict.fromkeys(names) if name.startswith("adb:")]
     return [name for name in adb if on_network(split_server(name.removeprefix("adb:"))[0])]
 

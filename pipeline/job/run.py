@@ -41,7 +41,7 @@ from pipeline.job.record import (
 from pipeline.job.resuming import identity, known_on_network, resume
 from pipeline.job.ship import proven, ship
 from pipeline.job.shipping import Held, check_shipping, hold_against_targets, possible_lanes, read_all, unshipped
-from pipeline.measure import Left, Plan, measure
+from pipeline.measure import Left, Plan, measure, runs_left
 from pipeline.progress import Progress
 from pipeline.release.manifest import Content
 from pipeline.report.model import Skipped
@@ -188,11 +188,13 @@ class _Job:
             campaign = self._enter(field.facts, lanes, [*map(skipped_row, [*skipped, *refused]), *field.unusable])
             predictions = predict(lanes, field.facts, oldest_release(self.config), self.folder, progress)
             plan = self._plan(campaign.id, lanes, field, predictions)
-            with progress.stage("measure", len(lanes) * plan.rounds) as stage:
+            to_do = runs_left(plan, self.store)
+            with progress.stage("measure", to_do.total()) as stage:
+                lines = {name: stage.part(name, to_do[name]) for name in field.devices}
 
-                def tell(_: str, lane: Lane, number: int) -> None:
-                    stage.at(f"{plan.round_name(number)}: {lane.key}")
-                    stage.done()
+                def tell(device: str, lane: Lane, number: int) -> None:
+                    lines[device].at(f"{plan.round_name(number)}: {lane.artifact.model}/{lane.run_name}")
+                    lines[device].done()
 
                 left = measure(plan, field.devices, self.store, work, tell)
             wanted = self.options.blame
