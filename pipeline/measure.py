@@ -97,12 +97,6 @@ class Left:
     reason: str
 
 
-def reservations(config: MeasureConfig) -> tuple[str, ...]:
-    """What a reader of the numbers must know of how they were measured."""
-    told = "measured with onnxruntime_perf_test: outputs of these runs were not compared"
-    return (told,) if config.perf_test else ()
-
-
 Progress = Callable[[str, Lane, int], None]
 """Called with the device's name, the lane and the round before each run; from the devices' threads."""
 

@@ -19,7 +19,6 @@ from pipeline.errors import ConfigError, ExitCode
 from pipeline.finding import Finding
 from pipeline.job.record import host, versions
 from pipeline.job.shipping import use_of
-from pipeline.measure import reservations
 from pipeline.preflight import first_error, judged, local_runtime, read_artifacts, text_of
 from pipeline.profiling import profile_run
 from pipeline.progress import Progress
@@ -103,7 +102,7 @@ def measure_files(order: PerfOrder, progress: Progress) -> Measured:
             rows=rows.rows,
             skipped=(*skipped, *rows.skipped),
             failures=(*unfit, *rows.failures),
-            warnings=(*_warnings(lanes, judge), *reservations(order.measure)),
+            warnings=tuple(_warnings(lanes, judge)),
         )
     return Measured(report=report, profiled=profiled, denied=denied)
 

@@ -59,6 +59,7 @@ class Doubt(StrEnum):
     CUT_SHORT = "cut_short"
     CRASHED_AT_END = "crashed_at_end"
     CPU_FALLBACK = "cpu_fallback"
+    PERF_TEST = "perf_test"
 
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True):
@@ -338,6 +339,7 @@ MARKED: dict[Mark, tuple[Doubt, str]] = {
     Mark.SHORT: (Doubt.CUT_SHORT, "the time limit came before the number of inferences asked for"),
     Mark.CRASHED_AT_END: (Doubt.CRASHED_AT_END, "the process crashed after its last inference, giving memory back"),
     Mark.CPU_FALLBACK: (Doubt.CPU_FALLBACK, "the CPU took nodes that another provider was asked to run"),
+    Mark.PERF_TEST: (Doubt.PERF_TEST, "onnxruntime_perf_test measured, and no outputs were compared"),
 }
 """A mark of a run to the doubt that it raises and the reason."""
 
@@ -359,6 +361,7 @@ ADVICE: dict[Doubt, str] = {
     Doubt.CHARGING: "charging warms a phone: measure with the battery over half full and the charger off",
     Doubt.CUT_SHORT: "raise max_seconds, or ask for fewer inferences (min_runs)",
     Doubt.CRASHED_AT_END: "the times hold; an app that closes its session would crash: try another release or provider",
+    Doubt.PERF_TEST: "measure once with the probe to compare outputs; the first inference is known to the millisecond",
     Doubt.CPU_FALLBACK: "ask `ort-mobile partition` which nodes the provider refuses and why",
 }
 """What to do about each doubt."""

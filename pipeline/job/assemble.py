@@ -10,7 +10,6 @@ from pipeline.config import Target
 from pipeline.job.predict import finding
 from pipeline.job.profiles import profiles_of
 from pipeline.job.record import JobRecord, decode_record
-from pipeline.measure import reservations
 from pipeline.release.choose import Choice, choose
 from pipeline.release.choose import Measured as Candidate
 from pipeline.report.model import CampaignReport
@@ -60,7 +59,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         failures=(*record.failures, *rows.failures),
         choices=tuple(_choice_row(choice) for choice in choices),
         profiles=profiles,
-        warnings=(*record.warnings, *reservations(record.config.measure), *_findings(measured.values(), profiles)),
+        warnings=(*record.warnings, *_findings(measured.values(), profiles)),
     )
     return Assembled(report=report, record=record, choices=choices)
 
