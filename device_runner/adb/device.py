@@ -1,11 +1,10 @@
 """The device `adb:SERIAL`: the probe on a phone (or a Linux device with adbd)."""
 
 import contextlib
-import re
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,17 @@ from typing import BinaryIO, Self
 
 import msgspec
 
+from device_runner.adb.endings import (
+    ALL_THERE,
+    EMPTIED,
+    LINK_KINDS,
+    NO_LIBRARY,
+    OF_MISSING_FILES,
+    ended,
+    marks_of,
+    tombstone,
+    wrong_library,
+)
 from device_runner.adb.facts import facts_or_reason, read_conditions, read_facts
 from device_runner.adb.lease import lease_key, take_lease
 from device_runner.adb.link import (
@@ -23,6 +33,7 @@ from device_runner.adb.link import (
     LinkTimeout,
     NoServer,
     Output,
+    RunTimeout,
     list_serials,
     reconnect,
     server_at,
@@ -37,23 +48,22 @@ from device_runner.adb.settings import (
     restore,
     restore_quietly,
 )
-from device_runner.adb.store import SLOWEST_BYTES_PER_SECOND, NoSpace, Store
+from device_runner.adb.store import SLOWEST_BYTES_PER_SECOND, Store
 from device_runner.device import DeviceFacts, Readiness
 from device_runner.errors import MissingError, RunnerError
-from device_runner.failures import ERROR_KINDS, explain, failure_of
+from device_runner.failures import failure_of
 from device_runner.files import keep_files, missing_input
 from device_runner.library_source import find_archive, is_archive, name_of, open_library
 from device_runner.local import GRACE_SECONDS, wheel_library
 from device_runner.options import impossible_here
 from device_runner.perf_test_adb import run_over_adb
 from device_runner.probe.build import HOST, build_probe
-from device_runner.probe.elf import NotElf, read_header
+from device_runner.probe.elf import read_header
 from device_runner.probe.protocol import Answer, Places, decode_answer, encode_inspection, encode_request, to_result
 from device_runner.result import (
     Conditions,
     Failure,
     FailureKind,
-    Mark,
     RunResult,
     status_of,
     utc_now,
@@ -68,9 +78,6 @@ REMOTE_ROOT = "/data/local/tmp/ort-mobile"
 
 CONDITIONS_AGE_SECONDS = 5.0
 """How long conditions count as those of now: heat and charge change slowly, and asking costs a round trip."""
-
-TOMBSTONE_LINES = 60
-"""Enough for signal, cause, registers and the upper part of the backtrace."""
 
 RUN = """
 rm -rf "$1" && mkdir -p "$1" && cd "$1" || exit 90
@@ -144,13 +151,6 @@ def default_tools(facts: DeviceFacts) -> Tools:
 def _abi_of_tools(facts: DeviceFacts) -> str:
     """The ABI of probe and library: the device's best one of 64 bits, else its best."""
     return next((abi for abi in facts.abis if abi in ("arm64-v8a", "x86_64")), facts.abis[0])
-
-
-def tombstone(crash_log: str, root: str) -> tuple[str, ...]:
-    """The last record of a crash log that speaks of something under `root`, as lines of a result's log."""
-    records = re.split(r"^(?=.*\*\*\* \*\*\*)", crash_log, flags=re.MULTILINE)
-    ours = [record for record in records if root in record]
-    return tuple(f"crash log: {line}" for line in ours[-1].splitlines()[:TOMBSTONE_LINES]) if ours else ()
 
 
 class AdbDevice:
@@ -231,7 +231,7 @@ class AdbDevice:
         except (LinkError, RunnerError, OSError) as error:
             return failure_of(error, LINK_KINDS)
         answer = decode_answer(output.stdout)
-        return _ended(output, answer) if isinstance(answer, Failure) else answer
+        return ended(output, answer) if isinstance(answer, Failure) else answer
 
     def close(self) -> None:
         """Restore its settings, remove the run folder and give the device back."""
@@ -254,15 +254,15 @@ class AdbDevice:
         tools = self._tools = self._tools or default_tools(facts)
         self._store.joiner = tools.probe
         library = _given_library(spec.library, facts) if spec.library else tools.library
-        failure = impossible_here(spec.options, facts) or missing_input(spec) or _wrong_library(library, facts)
+        failure = impossible_here(spec.options, facts) or missing_input(spec) or wrong_library(library, facts)
         if failure or library is None:
-            return without_measurement(spec, self.name, failure or _NO_LIBRARY)
+            return without_measurement(spec, self.name, failure or NO_LIBRARY)
         started, before = utc_now(), self._current_conditions()
         if spec.perf_test:
             result = self._by_perf_test(spec, library, facts)
         else:
             result = self._by_probe(spec, library, tools.probe)
-        marks = (*result.marks, *_marks(facts, before))
+        marks = (*result.marks, *marks_of(facts, before))
         return msgspec.structs.replace(
             result, started_at=started, before=before, after=self._current_conditions(), marks=marks
         )
@@ -275,7 +275,7 @@ class AdbDevice:
 
     def _by_perf_test(self, spec: RunSpec, library: Path, facts: DeviceFacts) -> RunResult:
         program = Path(str(spec.perf_test))
-        if program.is_file() and (failure := _wrong_library(program, facts)):
+        if program.is_file() and (failure := wrong_library(program, facts)):
             return without_measurement(spec, self.name, failure)
         with tempfile.TemporaryDirectory(prefix="ort-mobile-run-") as scratch:
             result = run_over_adb(spec, self.name, self.link, self._store, self._folder, library, Path(scratch))
@@ -297,15 +297,15 @@ class AdbDevice:
         arguments = script(RUN, self._folder, str(len(request)), probe, f"{self._root}/store")
         try:
             return self.link.shell(arguments, stdin=request, seconds=limit_seconds + GRACE_SECONDS)
-        except LinkTimeout:
+        except LinkTimeout as error:
             with contextlib.suppress(LinkError):
                 self.link.shell(script(KILL, self._folder), seconds=5.0)
-            raise
+            raise RunTimeout(str(error)) from error
 
     def _result(self, spec: RunSpec, output: Output) -> RunResult:
         answer = decode_answer(output.stdout)
         if isinstance(answer, Failure):
-            return without_measurement(spec, self.name, _ended(output, answer))
+            return without_measurement(spec, self.name, ended(output, answer))
         result = to_result(spec, self.name, answer)
 
         def fetch(name: str, path: Path, limit_bytes: int) -> None:
@@ -326,7 +326,7 @@ class AdbDevice:
         self._store.forget()
         if self.link.shell(script(ALL_THERE, *pushed)).code == 0:
             return result
-        return msgspec.structs.replace(result, status=status_of(_EMPTIED), failure=_EMPTIED)
+        return msgspec.structs.replace(result, status=status_of(EMPTIED), failure=EMPTIED)
 
     def _tombstone(self) -> tuple[str, ...]:
         """What Android's crash log says of the last crash of ours; nothing where there is no such log."""
@@ -378,112 +378,9 @@ def _pushed(probe: str, places: Places) -> list[str]:
     return [file for file in files if file]
 
 
-OF_MISSING_FILES = frozenset(
-    {
-        FailureKind.MODEL_LOAD,
-        FailureKind.MISSING_LIBRARY,
-        FailureKind.WRONG_LIBRARY,
-        FailureKind.BAD_INPUT,
-        FailureKind.GARBAGE,
-        FailureKind.DEVICE_ERROR,
-    }
-)
-"""What a probe or a shell says when files are gone."""
-
-ALL_THERE = 'for file in "$@"; do [ -s "$file" ] || exit 1; done'
-
-_EMPTIED = Failure(
-    kind=FailureKind.DEVICE_ERROR,
-    message="files that were pushed are no longer on the device",
-    cause="something emptied its folder for temporary files during the campaign",
-    remedy="it is pushed again with the next run; turn off cleaners on the device",
-)
-
-_NO_LIBRARY = Failure(
-    kind=FailureKind.MISSING_LIBRARY,
-    message="the spec names no library, and there is no default for this device",
-    cause="Android has no libonnxruntime of its own",
-    remedy="give the libonnxruntime.so of the device's ABI from the app's AAR",
-)
-
-
 def _given_library(text: str, facts: DeviceFacts) -> Path:
     """The file of a library, which may be given by name or in an archive too; raises MissingError for none."""
     path = Path(text)
     if name_of(text) or (path.is_file() and is_archive(path)):
         return Path(open_library(find_archive(text), _abi_of_tools(facts)).path)
     return path
-
-
-def _wrong_library(library: Path | None, facts: DeviceFacts) -> Failure | None:
-    """Why a library cannot be loaded there, seen from its header: another ABI, or too small an alignment."""
-    if library is None:
-        return None
-    try:
-        elf = read_header(library)
-    except (NotElf, OSError) as error:
-        kind = FailureKind.MISSING_LIBRARY if isinstance(error, OSError) else FailureKind.WRONG_LIBRARY
-        return Failure(
-            kind=kind, message=f"{library}: {error}", cause="no library to push", remedy="check the path of the library"
-        )
-    if elf.abi not in facts.abis:
-        return Failure(
-            kind=FailureKind.WRONG_LIBRARY,
-            message=f"{library} is for {elf.abi}; the device runs {', '.join(facts.abis)}",
-            cause="the library is for another processor",
-            remedy=f"give the library of {facts.abis[0]}",
-        )
-    if facts.page_bytes > elf.page_bytes:
-        sizes = f"program alignment ({elf.page_bytes}) cannot be smaller than system page size ({facts.page_bytes})"
-        return explain(Failure(kind=FailureKind.WRONG_LIBRARY, message=f"{library}: {sizes}"))
-    return None
-
-
-LINK_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
-    (LinkLost, FailureKind.LOST_DEVICE),
-    (LinkTimeout, FailureKind.TIMEOUT),
-    (NoSpace, FailureKind.NO_SPACE),
-    (NoServer, FailureKind.LOST_DEVICE),
-    *ERROR_KINDS,
-)
-
-
-ENDS: dict[int, tuple[FailureKind, str]] = {
-    90: (FailureKind.NO_SPACE, "the run folder could not be made"),
-    91: (FailureKind.NO_SPACE, "the request could not be written"),
-    126: (FailureKind.WRONG_DEVICE, "the device cannot execute the probe"),
-    127: (FailureKind.DEVICE_ERROR, "the probe is not there"),
-    137: (FailureKind.OUT_OF_MEMORY, "the probe was killed"),
-}
-"""Exit codes of the shell where there is no document (RUN's own, POSIX's, 128 + SIGKILL)."""
-
-SIGNALS: dict[int, str] = {
-    4: "SIGILL",
-    5: "SIGTRAP",
-    6: "SIGABRT",
-    7: "SIGBUS",
-    8: "SIGFPE",
-    9: "SIGKILL",
-    11: "SIGSEGV",
-}
-"""Linux's numbers: the host may be another system."""
-
-
-def _ended(output: Output, garbage: Failure) -> Failure:
-    """What the end of a probe without a document means."""
-    said = output.stderr[-1000:].decode("utf-8", "replace").strip()
-    signal = SIGNALS.get(output.code - 128)
-    crash = (FailureKind.CRASH, f"the probe ended by {signal}") if signal else None
-    kind, text = ENDS.get(output.code) or crash or (garbage.kind, garbage.message)
-    message = f"{text} (exit code {output.code}): {said}" if said else f"{text} (exit code {output.code})"
-    return explain(Failure(kind=kind, message=message, signal=signal))
-
-
-def _marks(facts: DeviceFacts, before: Conditions) -> list[Mark]:
-    """What a reader must know of the device: heat from `moderate` on throttles; Linux devices are no phones."""
-    checks: tuple[tuple[Mark, Callable[[], bool | None]], ...] = (
-        (Mark.NOT_A_PHONE, lambda: facts.platform != "android"),
-        (Mark.THROTTLED, lambda: (before.thermal_status or 0) >= 2),
-        (Mark.CHARGING, lambda: before.charging),
-    )
-    return [mark for mark, holds in checks if holds()]

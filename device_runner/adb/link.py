@@ -46,6 +46,10 @@ class LinkTimeout(LinkError):
     """No whole answer in time."""
 
 
+class RunTimeout(LinkTimeout):
+    """The probe did not end in a run's time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """What a command on the device gave."""

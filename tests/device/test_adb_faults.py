@@ -170,6 +170,22 @@ def test_a_stall_ends_with_the_runs_limit(
     assert through.run(quick(models)).status is Status.OK
 
 
+def test_a_push_that_stalls_says_nothing_of_the_run(
+    through: AdbDevice, proxy: FaultProxy, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device counts as lost, so that the same run is tried again; a run's own time-out would be its last."""
+    assert through.facts()
+    usual = Link.push
+    monkeypatch.setattr(Link, "push", lambda self, *arguments, seconds: usual(self, *arguments, seconds=0.5))
+    proxy.upload("stall", 2_000_000)
+    failure = through.run(quick(models)).failure
+    assert failure
+    assert failure.kind is FailureKind.LOST_DEVICE
+    proxy.heal()
+    monkeypatch.setattr(Link, "push", usual)
+    assert through.run(quick(models)).status is Status.OK
+
+
 def test_a_full_device_is_said(opened: Open, farm: Farm, models: Path) -> None:
     phone = farm.phone()
     phone.says_free(10)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runner.adb.device import tombstone
+from device_runner.adb.endings import tombstone
 from device_runner.blame import Denied, add_denied, class_of, denial, parts, read_denied, smallest_failing, without
 from device_runner.coverage import Coverage, fell_back, measured_coverage
 from device_runner.device import DeviceFacts
