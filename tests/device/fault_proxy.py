@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -33,6 +34,8 @@ class FaultProxy:
         self._faults: dict[str, tuple[str, int]] = {}
         self._once: dict[str, Hit] = {}
         self._counting = threading.Lock()
+        self.hits: Counter[str] = Counter()
+        """Faults of `once` that were reached."""
         self._listener = socket.create_server(("127.0.0.1", self.port))
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
@@ -49,10 +52,6 @@ class FaultProxy:
         """One fault in what goes `up` to the target or `down` from it, counted from now over all connections."""
         with self._counting:
             self._once[way] = hit
-
-    def armed(self) -> set[str]:
-        """The ways on which a fault that happens once is still to come."""
-        return set(self._once)
 
     def heal(self) -> None:
         """No faults from now on."""
@@ -101,6 +100,7 @@ class FaultProxy:
                     hit.after_bytes -= len(data)
                 return data
             del self._once[way]
+            self.hits[hit.fault] += 1
         if hit.fault == "cut":
             raise ConnectionAbortedError
         if hit.fault == "stall":

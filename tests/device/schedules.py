@@ -193,9 +193,15 @@ def _half_files(phone: Phone) -> int:
 # --- schedules --------------------------------------------------------------------------------------------------------
 
 
-def events_of(lab: Lab, chance: random.Random, kill: Action, runs: int) -> list[Event]:
-    """One to four faults, each at some point of the campaign."""
-    makers = (_on_the_line, _on_the_line, _adbd, _server, _full, _probe, _wiped, lambda *_: ("killed", kill, None))
+def events_of(lab: Lab, chance: random.Random, kill: Action, runs: int, values: int) -> list[Event]:
+    """One to four faults, each at some point of the campaign; its models and outputs have so many values."""
+
+    def line(lab: Lab, chance: random.Random) -> Made:
+        return _on_the_line(lab, chance, 16 * values + 20_000)
+
+    makers: tuple[Callable[[Lab, random.Random], Made], ...] = (
+        line, line, line, _adbd, _server, _full, _probe, _wiped, lambda *_: ("killed", kill, None),
+    )  # fmt: skip
     found = []
     for _ in range(chance.randint(1, 4)):
         name, act, back = chance.choice(makers)(lab, chance)
@@ -207,11 +213,12 @@ def events_of(lab: Lab, chance: random.Random, kill: Action, runs: int) -> list[
 Made = tuple[str, Action, Action | None]
 
 
-def _on_the_line(lab: Lab, chance: random.Random) -> Made:
+def _on_the_line(lab: Lab, chance: random.Random, most_bytes: int) -> Made:
+    """A fault that the proxy counts itself, when it is reached."""
     proxy, way = chance.choice(lab.proxies), chance.choice(("up", "down"))
-    after = int(10 ** chance.uniform(0, 6.5))
+    after = int(most_bytes ** chance.uniform(0, 1))
     hit = Hit(chance.choice(("cut", "garble", "stall")), after, chance.randrange(8), chance.uniform(0.1, 3.0))
-    return hit.fault, lambda: proxy.once(way, hit), None
+    return "", lambda: proxy.once(way, hit), None
 
 
 def _adbd(lab: Lab, chance: random.Random) -> Made:
@@ -259,7 +266,7 @@ class Timeline:
         for when, event in [one for one in self._due if one[0] <= now]:
             self._due.remove((when, event))
             event.act()
-            self.happened[event.name] += 1
+            self.happened.update([event.name] if event.name else [])
             if event.back:
                 self._undone.append((time.monotonic() + event.back_after, event.back))
         self.undo(now)
@@ -281,7 +288,7 @@ def follow(lab: Lab, folder: Path, seed: int) -> Outcome:
     ground = lab.ground(folder, lanes=2, rounds=2, values=values, seed=seed)
     current: list[multiprocessing.process.BaseProcess] = []
     total = len(lab.phones) * ground.lanes * ground.rounds
-    timeline = Timeline(events_of(lab, chance, lambda: current[-1].kill(), total))
+    timeline = Timeline(events_of(lab, chance, lambda: current[-1].kill(), total, values))
     end, lived, endless = time.monotonic() + LONGEST_SECONDS, 0, 0
     while not endless:
         with lab.living(ground) as process:
@@ -297,6 +304,8 @@ def follow(lab: Lab, folder: Path, seed: int) -> Outcome:
     timeline.undo(float("inf"))
     for proxy in lab.proxies:
         proxy.heal()
+        timeline.happened += proxy.hits
+        proxy.hits.clear()
     for phone in lab.phones:
         (phone.folder / "fault").unlink(missing_ok=True)
     outcome = judge(ground, lab.phones, lived, timeline.happened)
