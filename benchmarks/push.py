@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.models import bert_base, resnet50_wide
+from benchmarks.models import LARGE
 from device_runner.adb.link import Link, server_at
 from device_runner.adb.store import Store, read_parts
 from device_runner.probe.build import build_probe
@@ -23,6 +23,7 @@ from tests.device.adb_farm import Farm, Phone, farm_in
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL = ROOT.parent / "shared" / "ep_oracle" / "real.zip"
+LARGE_MODELS = ("bert_base", "resnet50_wide")
 REAL_MODELS = ("mobilenet_v2.base", "mobilenet_v2.qdq_s8s8", "resnet50.qdq_u8u8")
 SIZE = 200 << 20
 ROUNDS = 12
@@ -54,7 +55,8 @@ def print_throughput(farm: Farm, folder: Path) -> None:
     seconds: dict[str, list[float]] = {}
     ways = list(ways_to_push(farm, phone, source).items())
     for number in range(ROUNDS):
-        for name, push in (*ways[number % len(ways) :], *ways[: number % len(ways)]):
+        turn = number % len(ways)
+        for name, push in ways[turn:] + ways[:turn]:
             started = time.perf_counter()
             push()
             seconds.setdefault(name, []).append(time.perf_counter() - started)
@@ -71,8 +73,8 @@ def print_throughput(farm: Farm, folder: Path) -> None:
 
 def models_in(folder: Path) -> Iterator[Path]:
     """Models to convert: two large ones that are made, and real ones where there are any."""
-    for name, make in {"bert_base": bert_base, "resnet50_wide": resnet50_wide}.items():
-        make(folder / f"{name}.onnx")
+    for name in LARGE_MODELS:
+        LARGE[name](folder / f"{name}.onnx")
         yield folder / f"{name}.onnx"
     if REAL.is_file():
         with zipfile.ZipFile(REAL) as archive:
