@@ -87,15 +87,15 @@ def _notes(answer: ModelAnswer, theirs: LibraryClaims, same: bool | None, settin
 def _nodes(answer: ModelAnswer, theirs: LibraryClaims, same: bool | None) -> Iterator[NodeBeside]:
     """Every node that either side names."""
     groups = first_answer(theirs, answer.partitions)
-    placed = {_plain(name): number for number, group in enumerate(groups) for name in group if name}
-    claimed = placed.keys() if theirs.partitions is not None else {_plain(name) for name in theirs.nodes}
-    reasons = {_plain(name): reason for name, reason in theirs.reasons.items()}
+    placed = {plain_name(name): number for number, group in enumerate(groups) for name in group if name}
+    claimed = placed.keys() if theirs.partitions is not None else {plain_name(name) for name in theirs.nodes}
+    reasons = {plain_name(name): reason for name, reason in theirs.reasons.items()}
     ours_alike = _members(answer.partitions)
     theirs_alike = ours_alike if theirs.partitions is None else _members(groups)
     unnamed = any(not name for group in groups for name in group)
     seen = set()
     for decision in answer.decisions:
-        name = _plain(first_output(decision))
+        name = plain_name(first_output(decision))
         seen.add(name)
         taken = decision.claimed if same else name in claimed
         side = Side(claimed=taken, partition=placed.get(name), reason="" if taken else reasons.get(name, theirs.reason))
@@ -115,7 +115,7 @@ def _nodes(answer: ModelAnswer, theirs: LibraryClaims, same: bool | None) -> Ite
 
 def _members(groups: Iterable[Sequence[str]]) -> dict[str, tuple[str, ...]]:
     """The members of each node's group, by node."""
-    plain = [tuple(sorted(map(_plain, group))) for group in groups]
+    plain = [tuple(sorted(map(plain_name, group))) for group in groups]
     return {name: group for group in plain for name in group}
 
 
@@ -197,13 +197,13 @@ def _same(theirs: Sequence[Sequence[str]], ours: Sequence[Sequence[str]]) -> boo
     return not rest
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """A name as both sides tell it: the library's end at a NUL, and numbers of copies are left out."""
     return TOKEN.sub("", name.partition("\0")[0])
 
 
 def _plains(names: Iterable[str]) -> list[str]:
-    return sorted(map(_plain, names))
+    return sorted(map(plain_name, names))
 
 
 def differing(theirs: LibraryClaims, ours: Iterable[str]) -> Mapping[str, bool]:

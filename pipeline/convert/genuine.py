@@ -1,15 +1,19 @@
 """Provider-aware files that a genuine library's own session saves, where one is at hand (`--reference LIBRARY`)."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import msgspec
 
+from pipeline.claims_beside import differing, plain_name
 from pipeline.convert.rules import SessionSettings
 from pipeline.convert.steps import OrtParts, Workshop
 from pipeline.errors import ConfigError
 from pipeline.onnx_model import LeanModel
+from pipeline.ort_format import Graph
 from pipeline.partition.answer import Provider
 from pipeline.partition.shown import remove_model, write_model
+from pipeline.splice.links import key
 from pipeline.splice.whole import Whole
 from pipeline.splice.wish import Reference, Wish
 from pipeline.variant import AwareBy, Way
@@ -43,12 +47,24 @@ def genuine_parts(model: LeanModel, whole: Whole, settings: SessionSettings, wis
     skeleton = target.read_bytes()
     remove_model(path)
     target.unlink()
-    return OrtParts(
+    made = OrtParts(
         skeleton=skeleton,
         claimed=whole.claimed,
-        notes=whole.notes,
         aware_by=AwareBy(way=Way.LIBRARY, release=reference.release, sha256=reference.sha256),
     )
+    return replace(made, notes=(*whole.notes, *_missing(whole, made.read().graph)))
+
+
+def _missing(whole: Whole, saved: Graph) -> Iterator[str]:
+    """A warning about nodes that our rules claim and the file lacks, by operator and first output.
+
+    Inputs may have other names: level basic merges equal constants, and which name stays is the library's choice.
+    """
+    there = {(node.op_type, plain_name(next((name for name in node.outputs if name), ""))) for node in saved.nodes}
+    kept = [node for node in whole.nodes if key(node) in whole.kept]
+    gone = [f"{n.op_type} '{key(n)}'" for n in kept if (n.op_type, plain_name(key(n))) not in there]
+    if gone:
+        yield f"{len(gone)} nodes that our rules claim are not in the library's file: {', '.join(gone[:MOST_NAMED])}"
 
 
 def _library(wish: Wish) -> Reference:
@@ -67,7 +83,6 @@ def library_differences(whole: Whole, wish: Wish, shop: Workshop) -> Iterator[st
     It is asked about that graph as it stands: after its own level basic, nodes would have other names.
     """
     from device_runner.library_source import find_library
-    from pipeline.claims_beside import differing
     from pipeline.library_claims import asked_of, claims_of_named
 
     path = shop.new_file(".onnx")
