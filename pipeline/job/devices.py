@@ -1,13 +1,14 @@
 """The devices of a campaign: found by name or selector, opened, and those that are not ready told with their reason."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from device_runner.device import Device, DeviceFacts, Readiness, open_device
 from device_runner.errors import RunnerError, SpecError
 from device_runner.selectors import is_selector
+from pipeline.config import Platform, Target
 from pipeline.errors import MissingError
 from pipeline.report.model import Skipped
 
@@ -88,6 +89,24 @@ def _meant(name: str) -> list[str]:
     from device_runner.adb.device import list_devices
 
     return [facts.name for facts in list_devices(rest)]
+
+
+def libraries_by_device(
+    facts: Mapping[str, DeviceFacts], targets: Iterable[Target], given: str | None
+) -> dict[str, str | None]:
+    """What each device runs with: `given`, else a phone has the library that ships to phones like it.
+
+    None leaves it to the device, as with android-host, whose name has its library. Of several targets for a phone's
+    ABIs the first that names a library counts.
+    """
+    ships = [target for target in targets if target.platform is Platform.ANDROID and target.library]
+
+    def chosen(phone: DeviceFacts) -> str | None:
+        fitting = [target for target in ships if not target.abis or not set(phone.abis).isdisjoint(target.abis)]
+        by_cable = phone.name.startswith("adb:") and phone.platform == "android"
+        return fitting[0].library if fitting and by_cable else None
+
+    return {name: given or chosen(phone) for name, phone in facts.items()}
 
 
 def _told(error: RunnerError) -> str:

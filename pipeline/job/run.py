@@ -20,7 +20,7 @@ from pipeline.files import make_folder, write_bytes, write_text
 from pipeline.finding import Finding, errors
 from pipeline.job.assemble import Assembled, assemble
 from pipeline.job.blame import blame_crashes
-from pipeline.job.devices import Opened, opened
+from pipeline.job.devices import Opened, libraries_by_device, opened
 from pipeline.job.judge import OutputJudge, inputs_of
 from pipeline.job.predict import Prediction, predict
 from pipeline.job.prepare import ARTIFACTS, Prepared, find, oldest_release, prepare
@@ -184,10 +184,11 @@ class _Job:
         with opened(self._devices()) as field:
             measurable = [artifact for one in self.prepared if one.reference for artifact in one.artifacts]
             legal, skipped = plan_lanes(self.config.runs, measurable, list(field.facts.values()), known_denied())
-            lanes, refused = self._possible(legal)
+            libraries = libraries_by_device(field.facts, self.config.targets, self.options.library)
+            lanes, refused = self._possible(legal, libraries)
             campaign = self._enter(field.facts, lanes, [*map(skipped_row, [*skipped, *refused]), *field.unusable])
             predictions = predict(lanes, field.facts, oldest_release(self.config), self.folder, progress)
-            plan = self._plan(campaign.id, lanes, field, predictions)
+            plan = self._plan(campaign.id, lanes, libraries, predictions)
             to_do = runs_left(plan, self.store)
             with progress.stage("measure", to_do.total()) as stage:
                 lines = {name: stage.part(name, to_do[name]) for name in field.devices}
@@ -207,13 +208,21 @@ class _Job:
         forgotten = known_on_network(self.store, self.config) if self.options.resume and not asked else []
         return [*(asked or self.config.devices), *forgotten]
 
-    def _possible(self, legal: Sequence[Lane]) -> tuple[Sequence[Lane], Sequence[SkippedLane]]:
+    def _possible(
+        self, legal: Sequence[Lane], libraries: Mapping[str, str | None]
+    ) -> tuple[Sequence[Lane], Sequence[SkippedLane]]:
         """Lanes that the library can load; every one with onnxruntime_perf_test, which brings a library of its own."""
         if self.config.measure.perf_test and not self.options.library:
             return legal, []
-        return possible_lanes(legal, self.held.read, self.options.library)
+        return possible_lanes(legal, self.held.read, libraries)
 
-    def _plan(self, campaign: str, lanes: Sequence[Lane], field: Opened, predictions: Mapping[str, Prediction]) -> Plan:
+    def _plan(
+        self,
+        campaign: str,
+        lanes: Sequence[Lane],
+        libraries: Mapping[str, str | None],
+        predictions: Mapping[str, Prediction],
+    ) -> Plan:
         references = {one.model.name: one.reference for one in self.prepared if one.reference}
         inputs = {
             one.model.name: inputs_of(one.reference, one.model.dimensions) for one in self.prepared if one.reference
@@ -225,7 +234,7 @@ class _Job:
             conditions=self.config.conditions,
             artifacts=self.folder / ARTIFACTS,
             inputs=inputs,
-            libraries=dict.fromkeys(field.devices, self.options.library),
+            libraries=libraries,
             judge=OutputJudge(references, self.config.check),
             predictions=predictions,
             profiles=self.folder / PROFILES,

@@ -73,12 +73,12 @@ def _note(text: str, names: Sequence[str]) -> str:
 
 
 def possible_lanes(
-    lanes: Sequence[Lane], read: ReadArtifacts, library: str | None
+    lanes: Sequence[Lane], read: ReadArtifacts, libraries: Mapping[str, str | None]
 ) -> tuple[list[Lane], list[SkippedLane]]:
     """Lanes that the library of their device can load, and the others with the reason; unknown ones are left in."""
     possible: list[Lane] = []
     impossible: list[SkippedLane] = []
-    runtimes = {device: local_runtime(device, library) for device in {lane.device for lane in lanes}}
+    runtimes = {device: local_runtime(device, libraries.get(device)) for device in {lane.device for lane in lanes}}
     for lane in lanes:
         runtime = runtimes[lane.device]
         use = use_of(lane.options, lane.artifact.session_options)

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from device_runner.device import DeviceFacts, Readiness
+from pipeline.report import wording
 
 
 def _processor(facts: DeviceFacts) -> str:
@@ -26,13 +27,6 @@ def _memory(facts: DeviceFacts) -> str:
 def _battery(facts: DeviceFacts) -> str:
     charging = " charging" if facts.charging else ""
     return "" if facts.battery_percent is None else f"{facts.battery_percent} %{charging}"
-
-
-def _nnapi(facts: DeviceFacts) -> str:
-    """NNAPI's devices with kind and feature level; nothing where no probe has looked, and on other systems."""
-    named = [f"{device.name} ({device.type}, level {device.feature_level})" for device in facts.nnapi_devices]
-    known = {True: "yes", False: "none", None: ""}[facts.nnapi] if facts.platform == "android" else ""
-    return ", ".join(named) or known
 
 
 def _state(facts: DeviceFacts) -> str:
@@ -56,7 +50,7 @@ COLUMNS: tuple[tuple[str, Callable[[DeviceFacts], str]], ...] = (
     ("system", _system),
     ("memory", _memory),
     ("battery", _battery),
-    ("NNAPI", _nnapi),
+    ("NNAPI", wording.nnapi_devices),
     ("state", _state),
 )
 

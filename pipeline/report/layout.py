@@ -85,7 +85,7 @@ def inventory(report: CampaignReport) -> tuple[Listing, ...]:
     listings = (
         Listing(
             title="Devices",
-            head=("Device", "Model", "System", "ABIs", "Memory"),
+            head=("Device", "Model", "System", "ABIs", "Memory", "NNAPI"),
             rows=tuple(_device(facts) for facts in report.devices),
         ),
         Listing(
@@ -117,6 +117,7 @@ def _device(facts: DeviceFacts) -> tuple[str, ...]:
         " ".join(part for part in (facts.platform, facts.os_release, api_level) if part),
         ", ".join(facts.abis),
         wording.size(facts.memory_bytes),
+        wording.nnapi_devices(facts),
     )
 
 

@@ -2,6 +2,7 @@
 
 import re
 
+from device_runner.device import DeviceFacts
 from device_runner.result import Status
 from pipeline.report.model import CampaignReport, Row
 from pipeline.summary import Comparison, OutputCheck, Verdict
@@ -109,3 +110,10 @@ def legend(report: CampaignReport) -> str:
         f"Ratio: latency relative to the baseline's, below 1 is faster, with its 95 % interval over rounds. "
         f"Two within {report.margin * 100:g} % are the same. Outputs: the largest error relative to the output's range."
     )
+
+
+def nnapi_devices(facts: DeviceFacts) -> str:
+    """NNAPI's devices with kind and feature level; nothing where no probe has looked, and on other systems."""
+    named = [f"{device.name} ({device.type}, level {device.feature_level})" for device in facts.nnapi_devices]
+    known = {True: "yes", False: "none", None: ""}[facts.nnapi] if facts.platform == "android" else ""
+    return ", ".join(named) or known
