@@ -29,44 +29,54 @@ def find_same(path: Path, sources: Sequence[Path]) -> list[Same]:
     """What a file has in common with others, in its order, without overlaps. Raises OSError."""
     usual = usual_bytes(path.stat().st_size)
     wanted = pieces_of(path, usual)
-    others = [pieces_of(source, usual) for source in sources]
-    runs = list(_runs(wanted, others)) if any(len(other.ends) for other in others) else []
-    return _grown(path, sources, runs)
+    others = _Others([pieces_of(source, usual) for source in sources])
+    return _grown(path, sources, list(_runs(wanted, others)))
 
 
-def _runs(wanted: Pieces, others: Sequence[Pieces]) -> Iterator[Same]:
-    """Runs of pieces that another file has in the same order."""
-    import numpy as np
+class _Others:
+    """The pieces of several files, one after another: a place is a number of one of them."""
 
-    digests = np.concatenate([other.digests for other in others])
-    limits = np.cumsum([len(other.ends) for other in others]).tolist()
-    order = np.argsort(digests, kind="stable")
-    first = np.searchsorted(digests, wanted.digests, "left", sorter=order)
-    behind = np.searchsorted(digests, wanted.digests, "right", sorter=order)
-    found = np.flatnonzero(first < behind).tolist()
+    def __init__(self, files: Sequence[Pieces]) -> None:
+        import numpy as np
+
+        self._files = files
+        self._limits = np.cumsum([0, *(len(file.ends) for file in files)]).tolist()
+        self._digests = np.concatenate([np.empty(0, np.uint64), *(file.digests for file in files)])
+        self._order = np.argsort(self._digests, kind="stable")
+
+    def ranks(self, digests: "np.ndarray") -> "tuple[np.ndarray, np.ndarray]":
+        """The ranks at which pieces with these digests are: the first, and one behind the last; equal for none."""
+        first = self._digests.searchsorted(digests, "left", self._order)
+        return first, self._digests.searchsorted(digests, "right", self._order)
+
+    def likely(self, first: int, behind: int, expected: int) -> set[int]:
+        """Of the places at some ranks (periodic weights have many) the first, and the next from an expected one on."""
+        places = self._order[first:behind]
+        following = min(int(places.searchsorted(expected)), len(places) - 1)
+        return {int(places[0]), int(places[following])}
+
+    def count_same(self, place: int, digests: "np.ndarray") -> int:
+        """How many pieces of one file, from a place on, have these digests."""
+        limit = self._limits[bisect.bisect_right(self._limits, place)]
+        return _run_length(digests, self._digests[place:limit])
+
+    def find(self, place: int) -> tuple[int, int]:
+        """The number of the file, and where in it the piece begins."""
+        number = bisect.bisect_right(self._limits, place) - 1
+        return number, _start(self._files[number], place - self._limits[number])
+
+
+def _runs(wanted: Pieces, others: _Others) -> Iterator[Same]:
+    """Runs of pieces that another file has in the same order; of several the longest."""
+    first, behind = others.ranks(wanted.digests)
     at, expected = 0, 0
-    for index in found:
+    for index in (first < behind).nonzero()[0].tolist():
         if index < at:
             continue
-        places = order[first[index] : behind[index]]
-        place, count = max(
-            ((place, _run_length(wanted.digests[index:], digests[place : _limit(limits, place)]))
-             for place in _likely(places, expected + index - at)), key=lambda run: run[1],
-        )  # fmt: skip
-        number = bisect.bisect_right(limits, place)
-        own = place - (limits[number - 1] if number else 0)
-        yield Same(_start(wanted, index), int(wanted.ends[index + count - 1]), number, _start(others[number], own))
+        places = others.likely(first[index], behind[index], expected + index - at)
+        count, place = max((others.count_same(place, wanted.digests[index:]), place) for place in places)
+        yield Same(_start(wanted, index), int(wanted.ends[index + count - 1]), *others.find(place))
         at, expected = index + count, place + count
-
-
-def _limit(limits: list[int], place: int) -> int:
-    return limits[bisect.bisect_right(limits, place)]
-
-
-def _likely(places: "np.ndarray", expected: int) -> set[int]:
-    """Of the places of a piece (periodic weights have many) the first, and the next from where the last run ended."""
-    following = min(int(places.searchsorted(expected)), len(places) - 1)
-    return {int(places[0]), int(places[following])}
 
 
 def _run_length(one: "np.ndarray", other: "np.ndarray") -> int:

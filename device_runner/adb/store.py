@@ -139,7 +139,7 @@ class Store:
     def _join(self, path: Path, name: str) -> bool:
         """Push what the device does not have of a file, and have it put together; False where the whole must go."""
         size = path.stat().st_size
-        if self.joiner is None or size < SMALLEST_BYTES or os.environ.get(PIECES_VARIABLE) == "0":
+        if self.joiner in (None, path) or size < SMALLEST_BYTES or os.environ.get(PIECES_VARIABLE) == "0":
             return False
         joiner = self.put(self.joiner, SUFFIX)
         there = self._look()

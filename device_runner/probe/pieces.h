@@ -18,6 +18,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -155,6 +156,7 @@ static int join_open(struct joining *joining) {
 }
 
 static int join_pieces(const char *patch, const char *target) {
+    signal(SIGPIPE, SIG_IGN); /* to say what is wrong when nobody listens must not leave half a file */
     struct joining joining = {.lines = fopen(patch, "rb"), .data = fopen(patch, "rb"), .buffer = malloc(PIECES_BUFFER)};
     joining.target = open(target, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     int code = PIECES_WRONG;

@@ -156,6 +156,16 @@ JOINERS = {
 }
 
 
+def test_a_joiner_of_any_size_is_pushed_whole(farm: Farm, variants: list[Path], tmp_path: Path, tools: Tools) -> None:
+    """A probe with everything for a debugger in it: it cannot be joined by itself."""
+    joiner = tmp_path / "joiner"
+    joiner.write_text(f'#!/bin/sh\nexec {tools.probe} "$@"\n' + "#" * 3_000_000)
+    store = store_of(farm, farm.phone(), joiner)
+    store.put(variants[0], ".ort")
+    store.put(variants[-1], ".ort")
+    assert store.pushed_bytes < 1.2 * variants[0].stat().st_size + joiner.stat().st_size
+
+
 @pytest.mark.parametrize("case", JOINERS)
 def test_a_joiner_gone_wrong_costs_a_push_of_the_whole(
     farm: Farm, variants: list[Path], tmp_path: Path, case: str
@@ -182,10 +192,11 @@ def stop_at(phone: Phone, sign: Path) -> None:
 def test_a_device_lost_while_it_joins(farm: Farm, variants: list[Path], tools: Tools, tmp_path: Path) -> None:
     phone = farm.phone()
     joiner = tmp_path / "joiner"
-    joiner.write_text(f'#!/bin/sh\ntouch {phone.folder}/joining; sleep 1; exec {tools.probe} "$@"\n')
+    sign, go = phone.folder / "joining", phone.folder / "go"
+    joiner.write_text(f'#!/bin/sh\ntouch {sign}\nuntil [ -e {go} ]; do sleep 0.02; done\nexec {tools.probe} "$@"\n')
     store = store_of(farm, phone, joiner)
     store.put(variants[0], ".ort")
-    stopper = threading.Thread(target=stop_at, args=(phone, phone.folder / "joining"))
+    stopper = threading.Thread(target=stop_at, args=(phone, sign))
     stopper.start()
     with pytest.raises(LinkLost):
         store.put(variants[-1], ".ort")
@@ -199,6 +210,11 @@ def test_a_device_lost_while_it_joins(farm: Farm, variants: list[Path], tools: T
     before = store.pushed_bytes
     assert Path(store.put(variants[-1], ".ort")).read_bytes() == variants[-1].read_bytes()
     assert store.pushed_bytes - before < 0.1 * variants[-1].stat().st_size + tools.probe.stat().st_size
+    go.touch()  # what ran on without a connection must not do harm
+    end = time.monotonic() + 20
+    while list((Path(phone.root) / "store").glob(".part-*")) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not broken(phone)
     assert not list((Path(phone.root) / "store").glob(".part-*"))
 
 

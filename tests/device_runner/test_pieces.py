@@ -1,6 +1,7 @@
 """Pieces of files, patches of them, and the probe that joins them: here, in a folder, without a device."""
 
 import hashlib
+import os
 import random
 import re
 import subprocess
@@ -213,4 +214,15 @@ def test_a_full_disk_is_said(probe: Path, tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 4, done
     assert "cannot be written" in done.stderr
+    assert not (tmp_path / ".part-2").exists()
+
+
+def test_nothing_is_left_when_nobody_listens(probe: Path, tmp_path: Path) -> None:
+    """The connection is gone, and with it the other end of stderr."""
+    (tmp_path / ".part-1").write_bytes(START + b"data 6\nend\nabc")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([str(probe), "join", ".part-1", ".part-2"], cwd=tmp_path, stderr=writer, check=False)
+    os.close(writer)
+    assert done.returncode == 3
     assert not (tmp_path / ".part-2").exists()

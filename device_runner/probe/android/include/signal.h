@@ -15,5 +15,7 @@
 #define SIGTERM 15
 #define SIGXCPU 24
 #define SIGSYS 31
+#define SIG_IGN ((void (*)(int))1)
 int kill(pid_t process, int signal);
+void (*signal(int number, void (*handler)(int)))(int);
 #endif
