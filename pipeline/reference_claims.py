@@ -4,7 +4,6 @@ Our rules say why, for every platform; the library that ships is what they are h
 for its release, its claims are the answer.
 """
 
-import itertools
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -30,11 +29,11 @@ from pipeline.partition.answer import (
 )
 from pipeline.partition.options import parse_release
 from pipeline.partition.run import SUFFIXES
-from pipeline.partition.shown import Shown, ShowRequest, remove_model, show
+from pipeline.partition.shown import Shown, ShowRequest, remove_model, show, written_bytes
 from pipeline.workers import Outcome, Task, run_tasks
 
-AT_ONCE = 64
-"""So many models lie in the scratch folder at once and are asked about in one process."""
+AT_ONCE, AT_ONCE_BYTES = 64, 512 << 20
+"""So many models, or so much of them, lie in the scratch folder at once and are asked about in one process."""
 
 TIMEOUT_SECONDS = 120.0
 
@@ -159,31 +158,45 @@ def _pairs(
     processes: int,
 ) -> Iterator[tuple[Beside, ModelAnswer]]:
     """Each model's comparison with the answer that holds: ours, or the library's where its release has no rules."""
-    pairs = zip(find_models(paths, SUFFIXES), answers, strict=True)
+    pairs = list(zip(find_models(paths, SUFFIXES), answers, strict=True))
     with tempfile.TemporaryDirectory(prefix="ort-mobile-beside-") as name:
-        while chunk := list(itertools.islice(pairs, AT_ONCE)):
-            requests = [
-                ShowRequest(source=source, settings=settings, optimize=optimize, target=f"{name}/{number}.onnx")
-                for number, (source, answer) in enumerate(chunk)
-                if not answer.error
-            ]
-            claims = dict(_claims(_shown(requests, processes), facts, settings))
-            for _, answer in chunk:
-                if answer.error:
-                    yield Beside(path=answer.path, asked=False), answer
-                else:
-                    one = beside(answer, claims[answer.path], settings, known=known)
-                    yield one, (answer if known else as_answer(answer, one, facts.release))
+        requests = [
+            ShowRequest(source=source, settings=settings, optimize=optimize, target=f"{name}/{number}.onnx")
+            for number, (source, answer) in enumerate(pairs)
+            if not answer.error
+        ]
+        shown = _shown(requests, processes)
+        claims = {path: found for chunk in _chunks(shown) for path, found in _claims(chunk, facts, settings)}
+    for _, answer in pairs:
+        if answer.error:
+            yield Beside(path=answer.path, asked=False), answer
+        else:
+            one = beside(answer, claims[answer.path], settings, known=known)
+            yield one, (answer if known else as_answer(answer, one, facts.release))
 
 
-def _shown(requests: Sequence[ShowRequest], processes: int) -> list[Outcome[ShowRequest, Shown]]:
+Showing = Outcome[ShowRequest, Shown]
+
+
+def _shown(requests: Sequence[ShowRequest], processes: int) -> Iterator[Showing]:
     tasks = [Task(label=request.source.name, request=request) for request in requests]
-    return list(run_tasks(show, Shown, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS))
+    return run_tasks(show, Shown, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS)
 
 
-def _claims(
-    shown: Iterable[Outcome[ShowRequest, Shown]], facts: LibraryFacts, settings: Settings
-) -> Iterator[tuple[str, LibraryClaims]]:
+def _chunks(shown: Iterable[Showing]) -> Iterator[list[Showing]]:
+    """Models for one process of the library each: not too many, and not too large together."""
+    chunk: list[Showing] = []
+    size = 0
+    for outcome in shown:
+        chunk.append(outcome)
+        size += written_bytes(Path(outcome.task.request.target))
+        if len(chunk) == AT_ONCE or size > AT_ONCE_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    yield chunk
+
+
+def _claims(shown: Iterable[Showing], facts: LibraryFacts, settings: Settings) -> Iterator[tuple[str, LibraryClaims]]:
     """The library's claims by model; files are removed once they were asked about."""
     good = []
     for outcome in shown:

@@ -123,8 +123,17 @@ def _point_to(tensor: "TensorProto", name: str, place: ByteRange) -> None:
 
 def remove_model(target: Path) -> None:
     """Remove what `write_model` wrote."""
-    for path in (target, *target.parent.glob(f"{target.name}.*")):
+    for path in _written(target):
         path.unlink()
+
+
+def written_bytes(target: Path) -> int:
+    """The size of what `write_model` wrote; 0 where it wrote nothing."""
+    return sum(path.stat().st_size for path in _written(target) if path.is_file())
+
+
+def _written(target: Path) -> list[Path]:
+    return [target, *target.parent.glob(f"{target.name}.*")]
 
 
 def name_nodes(proto: "ModelProto") -> None:
