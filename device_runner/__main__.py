@@ -17,7 +17,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(prog="python -m device_runner", description=__doc__)
     made.add_argument("spec", type=Path, help="a RunSpec as JSON")
-    made.add_argument("--device", default="local", help="local (default), or adb:SERIAL")
+    made.add_argument("--device", default="local", help="local (default), adb:SERIAL or adb:SERIAL@HOST:PORT")
     made.add_argument("--output", type=Path, help="file for the RunResult; stdout by default")
     return made
 

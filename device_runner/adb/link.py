@@ -82,7 +82,8 @@ def server_at(address: str = "") -> Server:
     host = host.strip("[]") or usual
     port = port or os.environ.get("ANDROID_ADB_SERVER_PORT", "5037")
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise SpecError(f"{port!r} is no port of an adb server", remedy="set ANDROID_ADB_SERVER_PORT to a number")
+        remedy = "write adb:SERIAL@HOST:PORT" if address else "set ANDROID_ADB_SERVER_PORT to a number"
+        raise SpecError(f"{port!r} is no port of an adb server", remedy=remedy)
     return Server(host, int(port))
 
 
