@@ -228,13 +228,16 @@ def write_configs(output: Path, artifacts: Sequence[Artifact]) -> tuple[Path, ..
     return tuple(output / name for name in texts)
 
 
-def config_texts(files: Sequence[Path], providers: Sequence[str] = ()) -> dict[str, str]:
-    """Both operator configs of some artifacts by their file names: the union of what each needs."""
+def config_texts(files: Sequence[Path], providers: Sequence[str] = (), *, extended: bool = False) -> dict[str, str]:
+    """Both operator configs of some artifacts by their file names: the union of what each needs.
+
+    `extended`: the build is no plain minimal one, whatever the artifacts ask for.
+    """
     from pipeline.required_ops import from_needs, render
     from pipeline.required_ops.artifacts import needs_of_artifacts
 
     distinct = {(file.stat().st_dev, file.stat().st_ino): file for file in files}  # equal artifacts are one file
-    found, failed = needs_of_artifacts(distinct.values(), providers=providers)
+    found, failed = needs_of_artifacts(distinct.values(), providers=providers, extended=extended)
     if failed:
         raise failed[0]
     needs = {need for artifact in found for need in artifact.needs}

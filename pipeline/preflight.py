@@ -118,10 +118,15 @@ def planned_runtime(target: Target, config: Config, installed: str) -> Runtime:
     budget = config.build.max_library_bytes
     if config.build == BuildConfig(max_library_bytes=budget):
         return Runtime(release=release)
+    kind, providers = planned_build(target, config)
+    return Runtime(release=release, kind=kind, providers=frozenset(providers) | {"cpu"})
+
+
+def planned_build(target: Target, config: Config) -> tuple[Kind, tuple[str, ...]]:
+    """The kind and the providers of the library that `ort-mobile build` makes for a target."""
     runs = tuple(provider for run in config.runs for provider in run.providers)
     providers = providers_of(config.build, target.platform, runs)
-    kind = kind_of(config.build, providers, runtime_style=Style.RUNTIME in config.variants.styles)
-    return Runtime(release=release, kind=kind, providers=frozenset(providers) | {"cpu"})
+    return kind_of(config.build, providers, runtime_style=Style.RUNTIME in config.variants.styles), providers
 
 
 def library_release(target: Target) -> str:

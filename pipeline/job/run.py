@@ -14,7 +14,6 @@ from pipeline.batch import scratch
 from pipeline.blaming import known_denied
 from pipeline.campaign import Lane, SkippedLane, baseline_of, plan_lanes
 from pipeline.config import Config
-from pipeline.conversion import config_texts
 from pipeline.errors import ConfigError, ExitCode
 from pipeline.files import make_folder, write_bytes, write_text
 from pipeline.finding import Finding, errors
@@ -39,7 +38,7 @@ from pipeline.job.record import (
     versions,
 )
 from pipeline.job.resuming import identity, known_on_network, resume
-from pipeline.job.ship import proven, ship
+from pipeline.job.ship import operator_configs, proven, ship
 from pipeline.job.shipping import Held, check_shipping, hold_against_targets, possible_lanes, read_all, unshipped
 from pipeline.measure import Left, Plan, measure, runs_left
 from pipeline.progress import Progress
@@ -105,7 +104,7 @@ def run_job(config: Config, options: JobOptions, progress: Progress) -> JobResul
     with locked(folder), scratch(folder) as work:
         prepared = prepare(config, found, folder, work, progress)
         artifacts = [artifact for one in prepared for artifact in one.artifacts]
-        write_operator_configs(folder, artifacts)
+        write_operator_configs(config, folder, artifacts)
         held = hold_against_targets(config, artifacts, read_all(artifacts, folder), versions()["onnxruntime"])
         with open_store(database_url(config, folder)) as store:
             job = _Job(config, options, prepared, folder, store, held)
@@ -138,10 +137,10 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def write_operator_configs(folder: Path, artifacts: Sequence[Artifact]) -> None:
+def write_operator_configs(config: Config, folder: Path, artifacts: Sequence[Artifact]) -> None:
     """Both operator configs of everything that was converted."""
     if artifacts:
-        texts = config_texts([folder / ARTIFACTS / artifact.file for artifact in artifacts])
+        texts = operator_configs(config, [folder / ARTIFACTS / artifact.file for artifact in artifacts])
         for name, text in texts.items():
             write_text(folder / name, text)
 

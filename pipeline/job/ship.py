@@ -16,13 +16,14 @@ from device_runner.spec import RunOptions, TensorFile
 from pipeline.campaign import plan_lanes
 from pipeline.check import tolerance_for
 from pipeline.config import CheckConfig, Config, Platform
+from pipeline.config.build import Kind
 from pipeline.conversion import config_texts
 from pipeline.errors import PipelineError
 from pipeline.files import sha256_of
 from pipeline.job.assemble import Assembled
 from pipeline.job.prepare import ARTIFACTS
 from pipeline.library_proof import LibraryProof, ProvenLibrary
-from pipeline.preflight import library_release
+from pipeline.preflight import library_release, planned_build
 from pipeline.progress import Progress, Silent
 from pipeline.prove import ProofOrder, prove_bundle
 from pipeline.reference import Reference
@@ -59,7 +60,7 @@ def ship(
     for choice in choices:
         _check_unchanged(folder, choice)
     files = {f"models/{choice.artifact.file}": folder / ARTIFACTS / choice.artifact.file for choice in choices}
-    operators = config_texts(list(files.values()), providers=sorted({choice.options.provider for choice in choices}))
+    operators = operator_configs(assembled.record.config, list(files.values()))
     sources: dict[str, Path | bytes] = {**files}
     sources |= {f"operators/{name}": text.encode() for name, text in operators.items()}
     report = assembled.report
@@ -76,6 +77,16 @@ def ship(
         attest=partial(attested, libraries_of(choices, library), progress or Silent()),
     )
     return manifest.content
+
+
+def operator_configs(config: Config, artifacts: Sequence[Path]) -> dict[str, str]:
+    """Both operator configs that the builds of all targets need to run some artifacts in every way of the config."""
+    builds = [planned_build(target, config) for target in config.targets]
+    return config_texts(
+        artifacts,
+        providers=sorted({name for _, providers in builds for name in providers} - {"cpu"}),
+        extended=any(kind is not Kind.MINIMAL for kind, _ in builds),
+    )
 
 
 def libraries_of(choices: Sequence[Choice], given: str | None) -> dict[str, tuple[str, ...]]:

@@ -4,16 +4,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+import msgspec
 import pytest
 
 from device_runner.spec import ElementType, NnapiFlag, RunOptions, TensorFile
 from pipeline.compare import Precision
-from pipeline.config import CheckConfig, Config, ModelConfig, Platform, RunConfig, Target
+from pipeline.config import BuildConfig, CheckConfig, Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
+from pipeline.config.build import Kind
+from pipeline.conversion import CONFIG_FILE
 from pipeline.job import ship
-from pipeline.job.ship import keep_reference, libraries_of, runs_of
+from pipeline.job.ship import keep_reference, libraries_of, operator_configs, runs_of
 from pipeline.reference import Reference
 from pipeline.release.choose import Choice
-from pipeline.variant import Artifact, Level, Variant
+from pipeline.variant import Artifact, Level, Style, Variant
+from tests.ort_models import conv_relu, convert
 
 PHONE = Target(name="phone", platform=Platform.ANDROID, min_api_level=27)
 NNAPI = RunOptions(provider="nnapi", flags=(NnapiFlag.USE_FP16,))
@@ -93,3 +97,22 @@ def test_libraries_are_those_of_android_targets_each_once() -> None:
     assert libraries_of(choices, None) == {"android:1.29.0": ("a", "b")}
     assert libraries_of(choices, "app.aar") == {"android:1.29.0": ("a", "b"), "app.aar": ("c",)}
     assert libraries_of(choices, "libonnxruntime.so") == {"android:1.29.0": ("a", "b")}
+
+
+def test_operator_configs_are_for_the_builds_that_the_config_plans(tmp_path: Path) -> None:
+    artifact = convert(conv_relu(), tmp_path / "m.ort", level="none")
+
+    def operators(*runs: RunConfig, kind: Kind = Kind.AUTO) -> set[str]:
+        plan = msgspec.structs.replace(
+            config(*runs),
+            targets=(PHONE,),
+            variants=VariantsConfig(styles=(Style.FIXED,)),
+            build=BuildConfig(kind=kind),
+        )
+        text = operator_configs(plan, [artifact])[CONFIG_FILE]
+        names = [line.rpartition(";")[2] for line in text.splitlines() if not line.startswith("#")]
+        return {name for line in names for name in line.split(",")}
+
+    assert operators(RunConfig()) == {"Conv", "Relu"}
+    assert "Transpose" not in operators(RunConfig(), kind=Kind.EXTENDED)
+    assert "Transpose" in operators(RunConfig(), RunConfig(provider="nnapi"))
