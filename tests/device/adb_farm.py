@@ -58,6 +58,10 @@ SCRIPTS = {
 }
 
 
+ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
+"""Before a command: it ends when the tests are killed. (Linux: with the thread that started it.)"""
+
+
 def free_port() -> int:
     """A TCP port outside the range in which an adb server looks for emulators."""
     with socket.socket() as probe:
@@ -123,6 +127,7 @@ class Phone:
         tree = unpacked("adbd")
         libraries = tree / "usr/lib/x86_64-linux-gnu"
         command = [
+            *ENDS_WITH_US,
             str(libraries / "ld-linux-x86-64.so.2"), "--library-path", f"{libraries}:{libraries}/android",
             str(tree / "usr/lib/android-sdk/platform-tools/adbd"),
         ]  # fmt: skip
@@ -162,7 +167,7 @@ class Farm:
     def start_server(self) -> None:
         with (self.folder / "server.log").open("ab") as log:
             self.server = subprocess.Popen(
-                [*self._adb, "-P", str(self.port), "nodaemon", "server"], env=self.environment,
+                [*ENDS_WITH_US, *self._adb, "-P", str(self.port), "nodaemon", "server"], env=self.environment,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         wait_for_port(self.port, self.server)
