@@ -106,6 +106,9 @@ def open_adb(text: str) -> "AdbDevice":
         raise MissingError(f"no device {serial!r}", why=why, remedy="see `ort-mobile devices`")
     link = Link(server, serial)
     facts = facts_or_reason(link, f"adb:{text}", states[serial], REMOTE_ROOT)
+    if facts.readiness is not Readiness.READY and on_network(serial) and states[serial] == "device":
+        reconnect(server, serial)  # a connection may hang for ever after a broken packet
+        facts = facts_or_reason(link, f"adb:{text}", "device", REMOTE_ROOT)
     if facts.readiness is not Readiness.READY:
         raise MissingError(f"device {serial} is not ready", why=facts.advice, remedy="see `ort-mobile devices`")
     return AdbDevice(link, name=facts.name)

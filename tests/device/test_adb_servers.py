@@ -5,14 +5,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from device_runner.adb import device as adb_device
 from device_runner.adb.device import AdbDevice, Tools, list_devices, open_adb
-from device_runner.adb.link import Link, NoServer, list_serials, server_at
+from device_runner.adb.link import Link, NoServer, Output, list_serials, server_at
 from device_runner.device import open_device
 from device_runner.errors import MissingError
 from device_runner.result import Status
@@ -22,6 +22,7 @@ from pipeline.job.devices import found, opened
 from tests.debian_packages import unpacked
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Phone, farm_in, free_port
 from tests.device.conftest import Count, Sentinel
+from tests.device.fault_proxy import FaultProxy, Hit
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -133,6 +134,30 @@ def test_a_phone_on_the_network_is_joined_again(tmp_path_factory: pytest.TempPat
         phone.stop()
         with pytest.raises(MissingError, match=r"refused|not ready"):
             open_device(name)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_connection_that_hangs_is_made_anew(farm: Farm, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a broken packet both ends may wait for each other, and the server still calls the device ready."""
+    made: list[FaultProxy] = []
+
+    def before(phone: Phone) -> str:
+        made.append(FaultProxy(phone.port))
+        return f"127.0.0.1:{made[0].port}"
+
+    phone = farm.phone(before=before)
+    usual = Link.shell
+
+    def hurried(self: Link, arguments: Sequence[str], *, stdin: bytes = b"", seconds: float = 30.0) -> Output:
+        return usual(self, arguments, stdin=stdin, seconds=min(seconds, 3.0))
+
+    monkeypatch.setattr(Link, "shell", hurried)
+    made[0].once("up", Hit("stall", 0, seconds=600.0))
+    with open_device(f"adb:{phone.serial}@127.0.0.1:{farm.port}") as device:
+        assert made[0].hits["stall"] == 1
+        monkeypatch.setattr(Link, "shell", usual)
+        assert device.run(quick(models)).status is Status.OK
+    made[0].close()
 
 
 def device_runner(spec: Path, device: str, **environment: str) -> "subprocess.CompletedProcess[str]":
