@@ -28,7 +28,7 @@ from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Phone, farm_in
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 COUNTS = (1, 16)
-MEASURE = MeasureConfig(rounds=8, min_seconds=1.0)
+MEASURE = MeasureConfig(rounds=20, min_seconds=1.0)
 LANES = 2
 
 
