@@ -28,7 +28,7 @@ REAL = ROOT.parent / "shared" / "ep_oracle" / "real.zip"
 EXAMPLES = ROOT / "build_configs" / "examples"
 LEVELS = (Level.BASIC, Level.EXTENDED, Level.ALL)
 API_LEVEL = 30
-ROUNDS = 3
+ROUNDS = 2
 
 
 def main() -> None:
