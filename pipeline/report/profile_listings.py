@@ -17,6 +17,16 @@ def summary(profiles: Sequence[Profiled]) -> Listing:
     return Listing(title="Profiles", head=head, rows=tuple(rows))
 
 
+def claims(profiles: Sequence[Profiled]) -> Listing:
+    """As `summary`, for narrow places: only where a provider took something, or should have, and no file names."""
+    rows = [(one.device, one.name, one.run, taken(one) or one.failure, predicted(one)) for one in profiles]
+    return Listing(
+        title=f"Profiles: {sum(bool(one.file) for one in profiles)} traces in profiles/, for ui.perfetto.dev",
+        head=("Device", "Model / variant", "Run", "Measured", "Predicted"),
+        rows=tuple(row for row in rows if row[3] or row[4]),
+    )
+
+
 def operators(one: Profiled) -> Listing:
     """The slowest operators of a profile with their providers; empty where there is none."""
     rows = one.profile.operators[:SHOWN] if one.profile else ()

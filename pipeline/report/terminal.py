@@ -24,7 +24,7 @@ from pipeline.report.layout import (
     sections,
 )
 from pipeline.report.model import CampaignReport, Row
-from pipeline.report.profile_listings import summary
+from pipeline.report.profile_listings import claims
 from pipeline.report.wording import visible
 from pipeline.summary import Verdict
 
@@ -48,7 +48,7 @@ def render(report: CampaignReport, width: int) -> Iterator[RenderableType]:
     for section in sections(report):
         yield _section(section)
     if report.profiles:
-        yield _listing(summary(report.profiles))
+        yield _listing(claims(report.profiles))
     if report.choices:
         yield _listing(choices(report))
 

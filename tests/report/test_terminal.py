@@ -3,12 +3,15 @@
 import io
 import re
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from device_runner.coverage import Coverage
 from pipeline.report import terminal
 from pipeline.report.model import CampaignReport, Host
+from pipeline.report.profiled import Profiled
 from tests.report_samples import make_report
 
 
@@ -87,3 +90,19 @@ def test_an_empty_campaign_prints_nothing() -> None:
 
 def test_a_terminal_without_unicode(report: CampaignReport) -> None:
     assert "0.61 to 0.63" in shown(report, 200, encoding="ascii")
+
+
+def test_profiles_are_told_where_a_provider_took_something(report: CampaignReport) -> None:
+    took = Profiled(
+        name="mnist / basic-fixed", run="nnapi", device="adb:A", file="profiles/a.json",
+        coverage=Coverage(provider="nnapi", claimed_nodes=8, nodes=9, partitions=2),
+        prediction={"claimed": 9, "nodes": 9, "partitions": 1},
+    )  # fmt: skip
+    on_cpu = Profiled(name="mnist / none-fixed", run="cpu+threads=3", device="adb:A", file="profiles/b.json")
+    failed = Profiled(name="mnist / all-fixed", run="xnnpack", device="adb:A", failure="the probe crashed")
+    text = shown(msgspec.structs.replace(report, profiles=(took, on_cpu, failed)), 160)
+    assert "Profiles: 2 traces in profiles/" in text
+    assert re.search(r"nnapi +8 of 9 nodes in 2 partitions +9 of 9 nodes in 1 partition", text)
+    assert re.search(r"xnnpack +the probe crashed", text)
+    assert "cpu+threads=3" not in text
+    assert "a.json" not in text
