@@ -110,7 +110,8 @@ class Store:
         """
         digest = sha256(path)
         name = digest + (suffix if re.fullmatch(r"\.[a-z0-9]{1,8}", suffix) else "")
-        if name not in self._known and not self._is_whole(name) and not self._join(path, name):
+        size = path.stat().st_size
+        if name not in self._known and not self._is_whole(name, size) and not self._join(path, name):
             self._push(path, name)
         self._known.add(name)
         self._local[name] = path
@@ -120,8 +121,8 @@ class Store:
         """Believe nothing any more: the device was away, and may be another or wiped."""
         self._known.clear()
 
-    def _is_whole(self, name: str) -> bool:
-        output = self._link.shell(script(CHECK, self._folder, name), seconds=120.0)
+    def _is_whole(self, name: str, size: int) -> bool:
+        output = self._link.shell(script(CHECK, self._folder, name), seconds=_longest_seconds(size))
         return output.code == 0 and output.text.startswith(digest_of(name))
 
     def _push(self, path: Path, name: str) -> None:
@@ -130,7 +131,8 @@ class Store:
         for _ in range(2):
             part = part_name()
             self._send(read_parts(path), part, size)
-            output = self._link.shell(script(ACCEPT, self._folder, part, name, digest_of(name)), seconds=120.0)
+            arguments = script(ACCEPT, self._folder, part, name, digest_of(name))
+            output = self._link.shell(arguments, seconds=_longest_seconds(size))
             if output.code == 0:
                 return
             logger.warning("%s: %s arrived broken (%s)", self._link.serial, path, output.stderr[-200:])
@@ -151,12 +153,13 @@ class Store:
             part, target = part_name(), part_name()
             self._send(patch.chunks(), part, patch.size)
             arguments = (self._folder, target, name, digest_of(name), joiner, part)
-            seconds = 120.0 + size / SLOWEST_BYTES_PER_SECOND
-            output = self._link.shell(script(JOIN, *arguments), seconds=seconds)
+            output = self._link.shell(
+                script(JOIN, *arguments), seconds=_longest_seconds(3 * size)
+            )  # read, written, read
             if output.code == 0:
                 return True
             logger.warning("%s: %s was joined wrong (%s)", self._link.serial, path, output.stderr[-200:])
-            self._remove_broken(patch.sources)
+            self._remove_broken(file for file in there.files if file.name in patch.sources)
         return False
 
     def _patch(self, path: Path, name: str, there: Inventory) -> Patch | None:
@@ -169,18 +172,17 @@ class Store:
             return find_patch(path, {name: local[name] for name in names if name in local})
         return None
 
-    def _remove_broken(self, names: Iterable[str]) -> None:
+    def _remove_broken(self, files: Iterable[Stored]) -> None:
         """Remove those that are not whole (any more)."""
-        for name in sorted(names):
-            if not self._is_whole(name):
-                logger.warning("%s: %s is broken on the device, and goes", self._link.serial, name)
-                self._known.discard(name)
-                self._link.shell(script(REMOVE, self._folder, name))
+        for file in files:
+            if not self._is_whole(file.name, file.size):
+                logger.warning("%s: %s is broken on the device, and goes", self._link.serial, file.name)
+                self._known.discard(file.name)
+                self._link.shell(script(REMOVE, self._folder, file.name))
 
     def _send(self, parts: Iterable[bytes], name: str, size: int) -> None:
-        seconds = 20.0 + size / SLOWEST_BYTES_PER_SECOND
         try:
-            self._link.push(parts, f"{self._folder}/{name}", seconds=seconds)
+            self._link.push(parts, f"{self._folder}/{name}", seconds=_longest_seconds(size))
         except LinkError as error:
             if "No space left" in str(error):
                 raise NoSpace(str(error)) from error
@@ -213,6 +215,11 @@ def choose_victims(files: Iterable[Stored], needed: int, keep: set[str]) -> list
             chosen.append(file)
             needed -= file.size
     return chosen if needed <= 0 else None
+
+
+def _longest_seconds(size: int) -> float:
+    """What sending or reading so many bytes may take: a connection that hangs is to be noticed before a file is large."""
+    return 20.0 + size / SLOWEST_BYTES_PER_SECOND
 
 
 def digest_of(name: str) -> str:
