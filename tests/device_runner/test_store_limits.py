@@ -1,0 +1,42 @@
+"""How long the store waits for a device: a connection that hangs must not cost minutes for a small file."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from device_runner.adb.link import Link, Output, Server
+from device_runner.adb.store import Store
+
+
+class Listener(Link):
+    """A link that notes how long each command and push may take, on a device that has nothing and takes all."""
+
+    def __init__(self) -> None:
+        super().__init__(Server("127.0.0.1", 1), "S")
+        self.seconds: list[float] = []
+
+    def shell(self, arguments: Sequence[str], *, stdin: bytes = b"", seconds: float = 30.0) -> Output:
+        self.seconds.append(seconds)
+        return Output(1 if len(self.seconds) == 1 else 0, b"", b"")
+
+    def push(self, parts: Iterable[bytes], remote: str, *, seconds: float) -> None:
+        self.seconds.append(seconds)
+        assert sum(map(len, parts))
+
+
+def longest_wait(folder: Path, size: int) -> float:
+    """For the slowest step of putting a file of that size."""
+    path = folder / f"{size}.ort"
+    with path.open("wb") as file:
+        file.truncate(size)
+    link = Listener()
+    Store(link, "/folder").put(path, ".ort")
+    assert len(link.seconds) == 4, "is it there, what is there, push, accept"
+    return max(link.seconds)
+
+
+def test_small_files_are_not_waited_for_long(tmp_path: Path) -> None:
+    assert longest_wait(tmp_path, 1_000) <= 30
+
+
+def test_large_files_are_given_time(tmp_path: Path) -> None:
+    assert longest_wait(tmp_path, 200_000_000) >= 200
