@@ -218,7 +218,7 @@ def choose_victims(files: Iterable[Stored], needed: int, keep: set[str]) -> list
 
 
 def _longest_seconds(size: int) -> float:
-    """What sending or reading so many bytes may take: a connection that hangs is to be noticed before a file is large."""
+    """What sending or reading so many bytes may take at most, so that a hanging connection is noticed soon."""
     return 20.0 + size / SLOWEST_BYTES_PER_SECOND
 
 
