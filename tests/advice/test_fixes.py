@@ -115,7 +115,7 @@ def rewritten(made: Model, provider: Provider, **rules: Rule) -> Model:
     return changed
 
 
-def same(made: Model, changed: Model, *, within: float = 0.0) -> None:
+def assert_same(made: Model, changed: Model, *, within: float = 0.0) -> None:
     shape = [dim.dim_value for dim in made.graph.input[0].type.tensor_type.shape.dim]
     feeds = {"x": np.random.default_rng(3).standard_normal(shape).astype(np.float32)}
     for expected, actual in zip(outputs(made, feeds), outputs(changed, feeds), strict=True):
@@ -134,7 +134,7 @@ def test_pads_are_bit_identical(data: Any, mode: str, provider: Provider) -> Non
     pads = [data.draw(st.integers(0, size - 1)) for size in [*shape, *shape]]
     pads[0] = max(pads[0], 1)
     made = one("Pad", shape, inputs=("pads",), constants={"pads": np.array(pads, np.int64)}, mode=mode, between=False)
-    same(made, rewritten(made, provider, Pad=pad_as_concat))
+    assert_same(made, rewritten(made, provider, Pad=pad_as_concat))
 
 
 @settings(max_examples=20)
@@ -154,7 +154,7 @@ def test_resize_modes_are_equal(
         "Resize", (1, 2, *sizes), opset=19, inputs=("", "", "s") if by_size else ("", "s"), constants=constants,
         nearest_mode=rounding, coordinate_transformation_mode=positions, between=False,
     )  # fmt: skip
-    same(made, rewritten(made, NNAPI, Resize=equal_resize))
+    assert_same(made, rewritten(made, NNAPI, Resize=equal_resize))
 
 
 @settings(max_examples=20)
@@ -179,14 +179,14 @@ def test_gemm_keeps_its_result(
     changed = rewrite(made, known, {"Gemm": plain_gemm})
     assert changed is not None or (scales, flips[0], bias) == ((1.0, 1.0), 0, "") or not bias
     if changed is not None:
-        same(made, changed, within=1e-5)
+        assert_same(made, changed, within=1e-5)
 
 
 @settings(max_examples=15)
 @given(batch=st.lists(st.integers(1, 3), min_size=1, max_size=3), inner=st.integers(1, 4), columns=st.integers(1, 4))
 def test_flat_products_are_equal(batch: list[int], inner: int, columns: int) -> None:
     made = one("MatMul", (*batch, 3, inner), inputs=("b",), constants={"b": weights(inner, columns)}, between=False)
-    same(made, rewritten(made, NNAPI, MatMul=flat_matmul), within=1e-5)
+    assert_same(made, rewritten(made, NNAPI, MatMul=flat_matmul), within=1e-5)
 
 
 @settings(max_examples=25)
@@ -205,7 +205,7 @@ def test_cropped_conv_transpose_is_equal(data: Any, auto_pad: str) -> None:
     known = Known(graph=view(made), settings=Settings(provider=MLP))
     changed = rewrite(made, known, {"ConvTranspose": cropped_conv_transpose})
     if changed is not None:
-        same(made, changed, within=1e-5)
+        assert_same(made, changed, within=1e-5)
     else:
         assert auto_pad != "NOTSET"
 
@@ -220,7 +220,7 @@ def test_einsum_is_the_same_product(left: list[str], right: list[str], result: l
     shapes = [[INDICES[index] for index in indices] for indices in (left, right)]
     node = helper.make_node("Einsum", ["x", "z"], ["y"], equation=equation)
     made = model([node], [value("x", shapes[0])], ["y"], {"z": weights(*shapes[1])})
-    same(made, rewritten(made, NNAPI, Einsum=einsum_as_matmul), within=1e-5)
+    assert_same(made, rewritten(made, NNAPI, Einsum=einsum_as_matmul), within=1e-5)
 
 
 @pytest.mark.parametrize("equation", ["ii,ij->ij", "ij,jk", "...i,ij->...j", "ij,jk->i", "ij,ij->ij", "ij,jk->ijk"])
@@ -250,7 +250,7 @@ def test_explicit_pads_give_the_same(op_type: str, size: int, kernel: int, strid
     known = Known(graph=view(made), settings=Settings(provider=NNAPI))
     changed = rewrite(made, known, {op_type: explicit_pads})
     if changed is not None:
-        same(made, changed, within=1e-6)
+        assert_same(made, changed, within=1e-6)
 
 
 @settings(max_examples=40)
@@ -261,7 +261,7 @@ def test_merged_axes_move_the_same_numbers(data: Any, shape: list[int]) -> None:
     known = Known(graph=view(made), settings=Settings(provider=NNAPI))
     changed = fewer_axes(made, known)
     if changed is not None:
-        same(made, changed)
+        assert_same(made, changed)
         assert all(len(node.attribute[0].ints) <= 4 for node in changed.graph.node if node.op_type == "Transpose")
     else:
         assert len([size for size in shape if size > 1]) in (0, 5, 6)

@@ -74,7 +74,7 @@ def _graph(graph: Graph, data: bytes) -> dict[str, object]:
     }
 
 
-def compare_all(path: Path, folder: Path) -> list[OrtParts]:
+def assert_all_say_the_same(path: Path, folder: Path) -> list[OrtParts]:
     """Convert every way and hold each against the one that onnxruntime saves by itself."""
     model = load(path, folder)
     optimizer = Optimizer(model, Workshop(folder=folder, where=path.name))
@@ -104,7 +104,7 @@ def _digest(part: OrtParts, optimizer: Optimizer) -> str:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_lean_files_say_what_stock_files_say(name: str, tmp_path: Path) -> None:
-    parts = compare_all(save(SAMPLES[name](), tmp_path / "m.onnx"), tmp_path)
+    parts = assert_all_say_the_same(save(SAMPLES[name](), tmp_path / "m.onnx"), tmp_path)
     assert parts[0].weights, "the way with weights apart was taken"
 
 
@@ -112,7 +112,7 @@ def test_lean_files_say_what_stock_files_say(name: str, tmp_path: Path) -> None:
 def test_lean_files_of_real_models_say_what_stock_files_say(name: str, oracle: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(oracle / "real.zip") as archive:
         path = Path(archive.extract(f"{name}.onnx", tmp_path))
-    compare_all(path, tmp_path)
+    assert_all_say_the_same(path, tmp_path)
 
 
 def test_weights_that_nothing_changes_are_not_copied(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_folded_weights_lie_in_a_file_of_their_own(tmp_path: Path) -> None:
 def test_a_weight_that_is_an_output_stays_one(tmp_path: Path) -> None:
     model = linear()
     model.graph.output.append(onnx.helper.make_tensor_value_info("w", 1, [128, 128]))
-    compare_all(save(model, tmp_path / "m.onnx"), tmp_path)
+    assert_all_say_the_same(save(model, tmp_path / "m.onnx"), tmp_path)
 
 
 def test_a_guess_that_is_wrong_costs_nothing_but_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,14 +145,14 @@ def test_a_guess_that_is_wrong_costs_nothing_but_memory(tmp_path: Path, monkeypa
         for name, make in SAMPLES.items():
             folder = tmp_path / f"{name}-{guess}"
             folder.mkdir()
-            compare_all(save(make(), folder / "m.onnx"), folder)
+            assert_all_say_the_same(save(make(), folder / "m.onnx"), folder)
 
 
 def test_the_work_folder_may_be_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(conv_bn(), tmp_path / "m.onnx")
     (tmp_path / "far away").mkdir()
     monkeypatch.chdir(tmp_path / "far away")
-    compare_all(Path(os.path.relpath(path)), tmp_path / "far away")
+    assert_all_say_the_same(Path(os.path.relpath(path)), tmp_path / "far away")
 
 
 def test_weights_named_from_another_folder_are_read_in(tmp_path: Path) -> None:

@@ -1,0 +1,89 @@
+"""Stores on both databases: SQLite in a file, and a real PostgreSQL of the test run's own."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from pipeline.store import Store, open_store
+from tests.store.samples import CAMPAIGN
+
+
+def postgres_programs() -> Path | None:
+    """The folder of initdb and postgres: on PATH, or where Debian puts them."""
+    found = shutil.which("initdb")
+    folders = [Path(found).parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((folder for folder in folders if (folder / "initdb").exists()), None)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """URL of a PostgreSQL server of this test run's own: a temporary folder, a free port, not run by root."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed: nothing is tested against PostgreSQL")
+    programs = postgres_programs()
+    if programs is None:
+        pytest.skip("no PostgreSQL on this machine (initdb): nothing is tested against it")
+    user = "nobody" if os.geteuid() == 0 else None
+    with tempfile.TemporaryDirectory(prefix="pg") as folder, socket.socket() as free:
+        if user is not None:
+            shutil.chown(folder, user)
+        data, log = f"{folder}/data", Path(folder, "log")
+        initdb = [str(programs / "initdb"), "-D", data, "-U", "tester", "-A", "trust", "-E", "UTF8", "--no-sync"]
+        subprocess.run(initdb, user=user, check=True, capture_output=True, cwd=folder)
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        options = ["-D", data, "-p", str(port), "-k", folder, "-c", "listen_addresses=127.0.0.1", "-F"]
+        with (
+            log.open("wb") as out,
+            subprocess.Popen([str(programs / "postgres"), *options], user=user, stderr=out) as server,
+        ):
+            try:
+                wait_for_port(port)
+                yield f"postgresql://tester@127.0.0.1:{port}/postgres"
+            finally:
+                server.send_signal(signal.SIGINT)
+
+
+def wait_for_port(port: int) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise TimeoutError(f"PostgreSQL does not listen on port {port}")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A new, empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'results.sqlite'}"
+    server: str = request.getfixturevalue("postgres")
+    name = f"t{time.monotonic_ns()}"
+    engine = sa.create_engine(server.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sa.text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return server.removesuffix("postgres") + name
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with open_store(url) as opened:
+        opened.start(CAMPAIGN)
+        yield opened
+
+
+@pytest.fixture
+def file_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'results.sqlite'}"

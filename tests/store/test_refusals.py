@@ -1,0 +1,144 @@
+"""What the store refuses, and what it says: databases that cannot be opened, written or believed."""
+
+import socket
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ConfigError, MissingError, PipelineError
+from pipeline.store import Store, open_store
+from pipeline.store.refusals import hidden
+from tests.store.samples import CAMPAIGN, run_record
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "part"),
+    [
+        ("results.sqlite", ConfigError, "not a database URL"),
+        ("nosuch://host/db", ConfigError, "unknown kind of database 'nosuch'"),
+        ("oracle+cx_oracle://host/db", MissingError, "driver 'cx_Oracle'"),
+        ("postgresql://u:secret@host:port/db", ConfigError, "database URL"),
+        ("sqlite://", ConfigError, "in memory"),
+        ("sqlite:///:memory:", ConfigError, "in memory"),
+        ("sqlite:////nosuch/folder/results.sqlite", MissingError, "cannot be opened"),
+        ("sqlite:////dev/null/results.sqlite", MissingError, "cannot be opened"),
+    ],
+)
+def test_urls_that_lead_nowhere(bad: str, error: type[PipelineError], part: str) -> None:
+    with pytest.raises(error, match=part) as caught:
+        open_store(bad)
+    assert caught.value.remedy
+    assert "secret" not in str(caught.value)
+
+
+def test_server_that_is_not_there() -> None:
+    pytest.importorskip("psycopg", reason="psycopg is not installed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"postgresql://u:secret@127.0.0.1:{free.getsockname()[1]}/db"
+        with pytest.raises(MissingError, match="cannot be reached") as caught:
+            open_store(url)
+    assert "u:***@127.0.0.1" in caught.value.where
+    assert "secret" not in str(caught.value)
+
+
+def test_server_without_that_database(postgres: str) -> None:
+    with pytest.raises(MissingError, match="does not know"):
+        open_store(postgres.removesuffix("postgres") + "nosuch")
+
+
+def test_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not a database at all\n" * 100)
+    with pytest.raises(PipelineError, match="no SQLite database") as caught:
+        open_store(f"sqlite:///{tmp_path / 'notes.txt'}")
+    assert caught.value.remedy
+
+
+def test_damaged_database(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    with open_store(f"sqlite:///{path}") as store:
+        store.start(CAMPAIGN)
+        for number in range(50):
+            store.add_run(run_record(number=number, latencies_ns=tuple(range(1000))))
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 4096))
+    with pytest.raises(PipelineError, match="damaged"), open_store(f"sqlite:///{path}") as store:
+        store.runs("c1")
+
+
+def test_database_of_something_else(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "other.sqlite") as other:
+        other.execute("CREATE TABLE campaigns (number INTEGER)")
+    other.close()
+    with pytest.raises(PipelineError, match="not one of this pipeline"):
+        open_store(f"sqlite:///{tmp_path / 'other.sqlite'}").start(CAMPAIGN)
+
+
+def test_another_process_holds_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    with open_store(f"sqlite:///{path}", busy_seconds=0.1) as store:
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(PipelineError, match="another process holds"):
+            store.start(CAMPAIGN)
+        other.execute("ROLLBACK")
+        other.close()
+        assert store.start(CAMPAIGN)
+
+
+def test_full_disk_keeps_what_was_stored(file_url: str) -> None:
+    with open_store(file_url) as store:
+        store.start(CAMPAIGN)
+        limit_pages(store, 60)
+        with pytest.raises(PipelineError, match="disk is full") as caught:
+            add_many(store)
+        assert "make room" in caught.value.remedy
+        stored = len(store.runs("c1"))
+        assert stored > 3
+    with open_store(file_url) as store:
+        assert store.finished("c1") == {("s1", number) for number in range(stored)}
+
+
+def add_many(store: Store) -> None:
+    for number in range(200):
+        store.add_run(run_record(number=number, latencies_ns=tuple(range(1000))))
+
+
+def limit_pages(store: Store, pages: int) -> None:
+    """SQLite says of a file that may not grow what it says of a full disk."""
+    with store._engine.connect() as connection:
+        connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+
+
+def test_read_only_file(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    open_store(f"sqlite:///{path}").close()
+    with open_store(f"sqlite:///file:{path}?mode=ro&uri=true") as store:
+        assert store.campaigns() == ()
+        with pytest.raises(PipelineError, match="cannot be written to"):
+            store.start(CAMPAIGN)
+
+
+def test_a_value_that_something_else_changed(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    with open_store(f"sqlite:///{path}") as store:
+        store.start(CAMPAIGN)
+        with sqlite3.connect(path) as other:
+            other.execute("UPDATE campaigns SET document = '[1, 2'")
+        other.close()
+        with pytest.raises(PipelineError, match="stored value cannot be read"):
+            store.campaigns()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://u:p@w@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u@h:1/d", "postgresql://u@h:1/d"),
+        ("sqlite:////a/b.sqlite", "sqlite:////a/b.sqlite"),
+    ],
+)
+def test_passwords_are_not_shown(url: str, shown: str) -> None:
+    assert hidden(url) == shown
