@@ -4,6 +4,7 @@ import hashlib
 import math
 import re
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,9 @@ from msgspec.structs import replace
 from device_runner.errors import RunnerError
 from device_runner.result import Failure, FailureKind, RunResult, status_of
 from device_runner.spec import ELEMENT_BYTES, RunSpec, TensorFile
+
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError, ValueError)
+"""What zipfile raises for archives that are damaged, encrypted, or packed in a way that it does not know."""
 
 _DIGESTS: dict[tuple[str, int, int, int], str] = {}
 

@@ -10,7 +10,6 @@ import os
 import re
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from device_runner.errors import MissingError, RunnerError, SpecError
-from device_runner.files import sha256
+from device_runner.files import ZIP_ERRORS, sha256
 from device_runner.library_facts import LIBRARY, LibraryFacts, android_facts, of_abi, read_facts
 from device_runner.probe.build import cache_folder
 from device_runner.probe.elf import NotElf, parse_header
@@ -267,7 +266,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError) as error:
+    except ZIP_ERRORS as error:
         raise MissingError(
             "this archive cannot be unpacked", where=str(path), why=str(error), remedy="fetch or build it again"
         ) from error

@@ -7,10 +7,10 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-import zlib
 from pathlib import Path
 
 from device_runner.errors import MissingError
+from device_runner.files import ZIP_ERRORS
 from device_runner.probe.build import cache_folder
 
 MACHINES = {"arm64-v8a": "aarch64", "x86_64": "x86_64"}
@@ -62,7 +62,7 @@ def _unpack(wheel: Path, target: Path) -> Path:
         with zipfile.ZipFile(wheel) as archive:
             names = [name for name in archive.namelist() if LIBRARY.fullmatch(name)]
             content = archive.read(names[0]) if names else b""
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except ZIP_ERRORS as error:
         raise MissingError(
             "this wheel cannot be unpacked", where=wheel.name, why=str(error), remedy="fetch it again"
         ) from error

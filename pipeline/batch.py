@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from device_runner.files import ZIP_ERRORS
 from pipeline.convert import convert_model
 from pipeline.convert.request import ConvertRequest, ConvertResult
 from pipeline.files import make_folder, safe_name, storage_errors
@@ -65,7 +66,7 @@ def _stem(source: SourceModel) -> str:
 
 def source_bytes(source: SourceModel) -> int:
     """Bytes of a model with the data files that exporters usually put beside it; 0 where they cannot be had."""
-    with contextlib.suppress(OSError, KeyError, zipfile.BadZipFile):
+    with contextlib.suppress(*ZIP_ERRORS, KeyError):
         if source.member:
             with zipfile.ZipFile(source.path) as archive:
                 return archive.getinfo(source.member).file_size

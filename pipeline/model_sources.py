@@ -9,12 +9,13 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from device_runner.files import ZIP_ERRORS
+
 from .errors import ConfigError, ModelError
 
 # An ORT format file ends at 2 GiB, and so does a protobuf message: a larger member can be no model.
 MAX_MEMBER_BYTES = 2 << 30
 COPY_BYTES = 1 << 20
-ZIP_ERRORS = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError)
 
 
 class SourceModel(msgspec.Struct, frozen=True, kw_only=True, order=True):

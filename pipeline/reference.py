@@ -1,13 +1,13 @@
 """What a model computes here without any optimization: the outputs that every artifact and run must match."""
 
 import re
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from device_runner.files import ZIP_ERRORS
 from device_runner.spec import ONNX_CODES, ElementType, TensorFile
 from pipeline.compare import NUMPY_TYPES, Array, Precision
 from pipeline.errors import ModelError
@@ -277,7 +277,7 @@ def _read_labelled(request: ReferenceRequest) -> tuple[Array, Array]:
     try:
         with np.load(request.labels, allow_pickle=False) as data:
             images, labels = data["inputs"], data["labels"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (*ZIP_ERRORS, KeyError) as error:
         raise ModelError(
             "the labelled set cannot be read",
             where=request.labels,

@@ -103,3 +103,21 @@ def test_a_spooled_model_keeps_its_weights_apart(tmp_path: Path, monkeypatch: py
     loaded = load_model(source, tmp_path / "spool")
     assert set(loaded.weights) == {"w"}
     assert loaded.weights["w"].file.is_relative_to(tmp_path / "spool")
+
+
+def test_a_damaged_stream_is_an_error_of_that_member_alone(tmp_path: Path) -> None:
+    model = save(linear(), tmp_path / "m.onnx").read_bytes()
+    archive = archive_of(tmp_path / "models.zip", {"a.onnx": model, "b.onnx": model})
+    content = bytearray(archive.read_bytes())
+    for place in range(60, 90):  # inside the first member's data
+        content[place] ^= 0xFF
+    archive.write_bytes(content)
+    for name, ends in (("a.onnx", True), ("b.onnx", False)):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        spool = Spool(SourceModel(path=str(archive), member=name), folder)
+        if ends:
+            with pytest.raises(ModelError, match="cannot be extracted"):
+                spool.fetch_model()
+        else:
+            assert spool.fetch_model().read_bytes() == model
