@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from device_runner.errors import RunnerError
 from pipeline.errors import ModelError, PipelineError
 
 Request = TypeVar("Request", bound=msgspec.Struct)
@@ -285,7 +286,7 @@ def _answer(message: bytes) -> Reply:
     request_type = next(iter(inspect.signature(function).parameters.values())).annotation
     try:
         value = function(msgspec.json.decode(call.argument, type=request_type))
-    except PipelineError as error:
+    except RunnerError as error:  # not PipelineError alone: device_runner's have the same four parts
         return Reply(failure=Failure(what=error.what, where=error.where, why=error.why, remedy=error.remedy))
     except MemoryError:
         return Reply(failure=Failure(what="not enough memory", remedy="use a machine with more memory"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from device_runner.errors import MissingError
 from pipeline.errors import ModelError
 from pipeline.workers import Task, run_tasks
 
@@ -27,6 +28,8 @@ def obey(order: Order) -> int:
     """Return, fail, crash or hang as ordered."""
     if order.deed == "fail":
         raise ModelError("it is broken", where="here", why="because", remedy="mend it")
+    if order.deed == "missing":
+        raise MissingError("no such library", where="there", why="nobody fetched it", remedy="fetch it")
     if order.deed == "bug":
         raise ZeroDivisionError("unforeseen")
     if order.deed == "crash":
@@ -71,6 +74,12 @@ def test_a_bad_task_costs_only_itself(deed: str, why: str) -> None:
     assert values == [2, 4]
     assert why in error.why
     assert error.remedy
+
+
+def test_an_error_of_the_runner_keeps_its_four_parts() -> None:
+    (outcome,) = run_tasks(obey, int, tasks(Order("missing")))
+    assert outcome.error is not None
+    assert [text for _, text in outcome.error.lines()] == ["no such library", "there", "nobody fetched it", "fetch it"]
 
 
 def test_tasks_run_side_by_side_only_within_the_memory_budget() -> None:
