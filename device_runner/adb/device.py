@@ -385,5 +385,6 @@ def _given_library(text: str, facts: DeviceFacts) -> Path:
     """The file of a library, which may be given by name or in an archive too; raises MissingError for none."""
     path = Path(text)
     if name_of(text) or (path.is_file() and is_archive(path)):
-        return Path(open_library(find_archive(text), _abi_of_tools(facts)).path)
+        abi = _abi_of_tools(facts)
+        return Path(open_library(find_archive(text, abi), abi).path)
     return path

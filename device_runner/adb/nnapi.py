@@ -79,13 +79,13 @@ def _ask(link: Link, root: str, probe: str) -> ToldNnapi | None:
     """The probe's answer, noted on the device; None when there is none.
 
     A driver's crash or hang ends a child of the probe. That counts as an answer without devices: who asked again would
-    meet the same.
+    meet the same. A probe that failed before it had opened NNAPI says nothing of the device, and nothing is noted.
     """
     request = encode_inspection(limit_seconds=ASK_SECONDS, watch_stdin=True)
     with contextlib.suppress(LinkError):
         output = link.shell(script(ASK, root, str(len(request)), probe), stdin=request, seconds=ASK_SECONDS + 5.0)
         answer = decode_answer(output.stdout)
-        if isinstance(answer, Answer):
+        if isinstance(answer, Answer) and (answer.status is Status.OK or answer.nnapi.found):
             named = answer.nnapi.devices if answer.status is Status.OK else ()
             told = msgspec.structs.replace(answer.nnapi, devices=named)
             link.shell(script(NOTE, root, msgspec.json.encode(told).decode()))

@@ -81,6 +81,8 @@ def _ask_once(device: Inspectable, asked: Sequence[Question]) -> tuple[ToldNnapi
     answer = device.inspect([line for one in asked for line in one.triples()], LIMIT_SECONDS)
     if isinstance(answer, Failure):
         raise _silent(device.name, answer.message, answer.remedy)
+    if not answer.nnapi.found and answer.status is not Status.OK:
+        raise _silent(device.name, answer.message, "")
     if not answer.nnapi.found:
         raise MissingError(f"{device.name} has no NNAPI", why="it has no libneuralnetworks.so", remedy="use a phone")
     whole = min((len(one.answers) for one in answer.nnapi.devices), default=len(asked))

@@ -267,6 +267,8 @@ def test_what_does_not_answer_is_named() -> None:
         inspect_phone(Saying(answer(none)))
     with pytest.raises(RunnerError, match="gave no answers"):
         inspect_phone(Saying(answer(empty, Status.FAILED)))
+    with pytest.raises(RunnerError, match="gave no answers"):
+        inspect_phone(Saying(answer(none, Status.FAILED)))
     with pytest.raises(RunnerError, match="other devices"):
         inspect_phone(Saying(answer(half, Status.FAILED), answer(other, Status.FAILED)))
     with pytest.raises(RunnerError) as caught:

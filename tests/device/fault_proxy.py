@@ -35,7 +35,7 @@ class FaultProxy:
         self._once: dict[str, Hit] = {}
         self._counting = threading.Lock()
         self.hits: Counter[str] = Counter()
-        """Faults of `once` that were reached."""
+        """Faults that were reached."""
         self._listener = socket.create_server(("127.0.0.1", self.port))
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
@@ -85,6 +85,8 @@ class FaultProxy:
                 end.shutdown(socket.SHUT_RDWR)
 
     def _hit(self, way: str, fault: str, data: bytes, at: int) -> bytes:
+        with self._counting:
+            self.hits[fault] += 1
         if fault == "cut":
             raise ConnectionAbortedError
         while fault == "stall" and self._faults.get(way, ("",))[0] == "stall":
