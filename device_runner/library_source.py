@@ -21,6 +21,7 @@ from device_runner.files import ZIP_ERRORS, sha256
 from device_runner.library_facts import LIBRARY, LibraryFacts, android_facts, of_abi, read_facts
 from device_runner.probe.build import cache_folder
 from device_runner.probe.elf import NotElf, parse_header
+from device_runner.wheel import MACHINES
 
 GROUP = "com.microsoft.onnxruntime"
 """Maven's group of all packages of ONNX Runtime."""
@@ -90,21 +91,40 @@ def release_of(text: str) -> str | None:
 
 def find_library(text: str, abi: str = "x86_64") -> LibraryFacts:
     """The checked Android library of an AAR, a .so or a release's name; errors as `find_archive`, `open_archive`."""
-    return open_archive(find_archive(text), abi)
+    return open_archive(find_archive(text, abi), abi)
 
 
-def find_archive(text: str) -> Path:
-    """The file that a path or a release's name stands for; raises SpecError, MissingError with what to do."""
+def find_archive(text: str, abi: str = "") -> Path:
+    """The file that a path or a release's name stands for; raises SpecError, MissingError with what to do.
+
+    `abi` chooses among wheels, which have one each, the first that is at hand without it. Archives have several.
+    """
     name = name_of(text)
     if name is None or Path(text).exists():
         return _existing(text)
-    if found := next(iter(_candidates(name)), None):
+    if found := next(iter(_candidates(name, abi)), None):
         return found
+    if name.scheme == "wheel":
+        raise _no_wheel(name, abi)
     raise MissingError(
         f"no library {name} on this computer",
         where=str(library_folder()),
         why="it is in no Gradle or Maven cache, and was not fetched yet",
         remedy=f"`{GET.format(name=name)}`, or give the path of an AAR, a JAR or of {LIBRARY}",
+    )
+
+
+def _no_wheel(name: Name, abi: str) -> MissingError:
+    what = f"no library {name}{abi and ' for '}{abi} on this computer"
+    if abi and abi not in MACHINES:
+        why = f"there are wheels for {', '.join(MACHINES)} only"
+        return MissingError(what, why=why, remedy=f"give the path of a {LIBRARY} for {abi}")
+    get = GET.format(name=name) + (f" --abi {abi}" if abi else "")
+    return MissingError(
+        what,
+        where=str(wheel_folder()),
+        why="it was not fetched yet",
+        remedy=f"`{get}`, or give the path of {LIBRARY}",
     )
 
 
@@ -119,12 +139,11 @@ def _existing(text: str) -> Path:
     return path
 
 
-def _candidates(name: Name) -> Iterator[Path]:
-    entry = read_entry(name)
-    if entry and Path(entry.file).is_file():
+def _candidates(name: Name, abi: str) -> Iterator[Path]:
+    if entry := read_entry(name):
         yield Path(entry.file)
     yield from (checked(path) for path in build_tool_caches(name))
-    yield from wheel_libraries(name)
+    yield from wheel_libraries(name, abi)
 
 
 def build_tool_caches(name: Name) -> Iterator[Path]:
@@ -139,10 +158,22 @@ def build_tool_caches(name: Name) -> Iterator[Path]:
     yield from sorted(maven.glob(f"{name.release}/{artifact}-{name.release}.{ending}"))
 
 
-def wheel_libraries(name: Name) -> Iterator[Path]:
-    """Libraries out of wheels of a release (`*`: of all) that were fetched for Linux architectures."""
-    if name.scheme == "wheel":
-        yield from sorted((cache_folder() / "wheels").glob(f"{name.release}-*/{LIBRARY}"))
+def wheel_folder() -> Path:
+    """Where device_runner.wheel keeps the libraries of wheels, each in RELEASE-MACHINE."""
+    return cache_folder() / "wheels"
+
+
+def wheel_libraries(name: Name, abi: str = "") -> Iterator[Path]:
+    """Libraries out of wheels of a release (`*`: of all) that were fetched for an ABI, for any without one."""
+    machine = MACHINES.get(abi) if abi else "*"
+    if name.scheme == "wheel" and machine:
+        yield from sorted(wheel_folder().glob(f"{name.release}-{machine}/{LIBRARY}"))
+
+
+def wheel_abi(path: Path) -> str:
+    """The ABI of one of `wheel_libraries`, by its folder's name; "" for a folder of another name."""
+    machine = path.parent.name.partition("-")[2]
+    return next((abi for abi, known in MACHINES.items() if known == machine), "")
 
 
 def checked(path: Path) -> Path:
@@ -167,15 +198,16 @@ def checked(path: Path) -> Path:
 
 
 def read_entry(name: Name) -> Entry | None:
-    """What was fetched for a name, None when nothing was or its note cannot be read."""
+    """What was fetched for a name, None when nothing was, its note cannot be read or its file is gone."""
     try:
-        return msgspec.json.decode(_entry_path(name).read_bytes(), type=Entry)
+        entry = msgspec.json.decode(_entry_path(name).read_bytes(), type=Entry)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
+    return entry if Path(entry.file).is_file() else None
 
 
 def entries() -> list[Entry]:
-    """All that was fetched, by name."""
+    """All that was fetched and is still there, by name."""
     names = sorted(path.stem for path in (library_folder() / "index").glob("*.json"))
     found = (read_entry(Name(*stem.split("-", 1))) for stem in names if "-" in stem)
     return [entry for entry in found if entry]

@@ -33,6 +33,7 @@ from device_runner.library_source import (
     name_of,
     open_library,
     read_entry,
+    wheel_abi,
     wheel_libraries,
 )
 from device_runner.library_source import PACKAGES as MAVEN_PACKAGES
@@ -100,13 +101,17 @@ PACKAGES = (
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list: a library's name, whether it is at hand, where, and the licence of what carries it."""
+    """One line of the list: a library's name, whether it is at hand, where, and the licence of what carries it.
+
+    `abi` is of a wheel, which has one; "" for packages with several.
+    """
 
     name: str
     release: str
     at_hand: bool
     place: str
     licence: str = ""
+    abi: str = ""
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,23 +124,34 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 def known_libraries() -> list[Known]:
     """Libraries at hand (fetched, in Gradle's or Maven's cache), then those that a registry package carries."""
-    found = {f"{e.scheme}:{e.release}": (True, e.file, e.licence) for e in entries()}
-    for name, path in _all_cached():
-        found.setdefault(str(name), (True, str(path), MIT))
-    for package in PACKAGES:
-        found.setdefault(f"android:{package.release}", (False, f"npm: {package.title}", package.licence))
-    return [
-        Known(name=name, release=name.partition(":")[2], at_hand=at_hand, place=place, licence=licence)
-        for name, (at_hand, place, licence) in found.items()
-    ]
+    known: dict[tuple[str, str], Known] = {}
+    for one in (*_fetched(), *_all_cached(), *_carried()):
+        known.setdefault((one.name, one.abi), one)
+    return list(known.values())
 
 
-def _all_cached() -> Iterator[tuple[Name, Path]]:
+def _fetched() -> Iterator[Known]:
+    for entry in entries():
+        name = str(Name(entry.scheme, entry.release))
+        yield Known(name=name, release=entry.release, at_hand=True, place=entry.file, licence=entry.licence)
+
+
+def _all_cached() -> Iterator[Known]:
     for scheme, package in MAVEN_PACKAGES.items():
         for path in build_tool_caches(Name(scheme, "*")):
-            yield Name(scheme, path.stem.removeprefix(f"{package.artifact}-")), path
+            release = path.stem.removeprefix(f"{package.artifact}-")
+            name = str(Name(scheme, release))
+            yield Known(name=name, release=release, at_hand=True, place=str(path), licence=MIT)
     for path in wheel_libraries(Name("wheel", "*")):
-        yield Name("wheel", path.parent.name.partition("-")[0]), path
+        release = path.parent.name.partition("-")[0]
+        name, abi = str(Name("wheel", release)), wheel_abi(path)
+        yield Known(name=name, release=release, at_hand=True, place=str(path), licence=MIT, abi=abi)
+
+
+def _carried() -> Iterator[Known]:
+    for package in PACKAGES:
+        name, place = str(Name("android", package.release)), f"npm: {package.title}"
+        yield Known(name=name, release=package.release, at_hand=False, place=place, licence=package.licence)
 
 
 def get_library(text: str, *, accept_licence: bool = False, abi: str = "") -> Entry:
@@ -152,8 +168,7 @@ def get_library(text: str, *, accept_licence: bool = False, abi: str = "") -> En
         )
     if name.scheme == "wheel":
         return _from_wheel(name, abi or "x86_64")
-    entry = read_entry(name)
-    if entry and Path(entry.file).is_file():
+    if entry := read_entry(name):
         return entry
     ways: list[Callable[[Name], Entry]] = [_from_caches, _from_maven, _from_https]
     if name.scheme == "android":
@@ -271,18 +286,24 @@ def _make_aar(members: dict[str, bytes]) -> bytes:
 
 
 def show_library(text: str) -> Contents:
-    """What is in an AAR, a JAR, a .so or a release's library; raises device_runner's errors for what is none."""
+    """What is in an AAR, a JAR, a .so or a release's library; raises device_runner's errors for what is none.
+
+    Of a release whose wheels were fetched for several ABIs, that is the library of each.
+    """
     from device_runner.android_host.symbols import unknown_imports
 
     path = find_archive(text)
-    libraries = facts_in(path)
+    name = name_of(text)
+    wheels = list(wheel_libraries(name)) if name else []
+    files = wheels if path in wheels else [path]
+    libraries = tuple(facts for file in files for facts in facts_in(file))
     unknown = [
         name
         for facts in libraries
         if (facts.abi, facts.system) == ("x86_64", "android")
         for name in unknown_imports(facts.imports)
     ]
-    return Contents(archive=str(path), libraries=libraries, unknown_imports=tuple(unknown))
+    return Contents(archive=", ".join(map(str, files)), libraries=libraries, unknown_imports=tuple(unknown))
 
 
 def facts_in(path: Path) -> tuple[LibraryFacts, ...]:

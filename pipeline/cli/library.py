@@ -26,7 +26,7 @@ def list_libraries(json_to: str | None) -> None:
     for item in known:
         state = "at hand" if item.at_hand else "to get "
         licence = f"  [{item.licence}]" if item.licence else ""
-        click.echo(f"{item.name:<16} {state}  {item.place}{licence}")
+        click.echo(f"{item.name:<16} {item.abi:<9} {state}  {item.place}{licence}")
 
 
 @library.command("get")

@@ -77,6 +77,13 @@ def test_what_was_kept_is_found_by_name_and_by_content() -> None:
     assert not list(Path(first.file).parent.glob(".part-*"))
 
 
+def test_what_was_deleted_is_not_at_hand() -> None:
+    entry = keep(b"content", file="a.aar", name=Name("android", "1.29.0"), source="here", licence="MIT")
+    Path(entry.file).unlink()
+    assert entries() == []
+    assert [known.at_hand for known in known_libraries() if known.name == "android:1.29.0"] == [False]
+
+
 def test_packages_are_listed_before_they_are_fetched() -> None:
     listed = {known.release: known for known in known_libraries()}
     assert set(listed) == {package.release for package in PACKAGES}

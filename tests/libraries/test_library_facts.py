@@ -14,7 +14,7 @@ from device_runner.library_source import archive_abis, find_archive, library_fol
 from device_runner.local import wheel_library
 from device_runner.probe.build import cache_folder
 from pipeline.errors import ConfigError
-from pipeline.ort_library import facts_in, get_library, known_libraries
+from pipeline.ort_library import facts_in, get_library, known_libraries, show_library
 from tests.libraries.library_files import library, official_aar, official_jar, texts
 
 pytestmark = pytest.mark.usefixtures("own_caches")
@@ -170,9 +170,28 @@ def test_a_wheels_library_is_found_by_its_name() -> None:
         place = cache_folder() / "wheels" / f"9.8.7-{machine}" / "libonnxruntime.so"
         place.parent.mkdir(parents=True)
         place.write_bytes(library(abi, needed="libc.so.6", extra=texts("9.8.7")))
-    assert find_archive("wheel:9.8.7").parent.name == "9.8.7-aarch64"
-    assert ("wheel:9.8.7", True) in [(known.name, known.at_hand) for known in known_libraries()]
+    for abi in ("arm64-v8a", "x86_64"):
+        assert read_facts(find_archive("wheel:9.8.7", abi)).abi == abi
+    assert find_archive("wheel:9.8.7").is_file()
+    assert {(known.name, known.abi) for known in known_libraries() if known.at_hand} == {
+        ("wheel:9.8.7", "arm64-v8a"),
+        ("wheel:9.8.7", "x86_64"),
+    }
+    assert [facts.abi for facts in show_library("wheel:9.8.7").libraries] == ["arm64-v8a", "x86_64"]
     entry = get_library("wheel:9.8.7", abi="x86_64")
     assert (entry.release, entry.file.split("/")[-2]) == ("9.8.7", "9.8.7-x86_64")
     with pytest.raises(ConfigError, match="no wheels for x86"):
         get_library("wheel:9.8.7", abi="x86")
+
+
+@pytest.mark.parametrize(
+    ("abi", "remedy"), [("x86_64", "library get wheel:9.8.7 --abi x86_64"), ("x86", "give the path"), ("", "get")]
+)
+def test_a_wheel_that_was_fetched_for_another_abi_is_not_taken(abi: str, remedy: str) -> None:
+    if abi:
+        place = cache_folder() / "wheels" / "9.8.7-aarch64" / "libonnxruntime.so"
+        place.parent.mkdir(parents=True)
+        place.write_bytes(library("arm64-v8a", needed="libc.so.6"))
+    with pytest.raises(MissingError, match=r"no library wheel:9\.8\.7") as caught:
+        find_archive("wheel:9.8.7", abi)
+    assert remedy in caught.value.remedy
