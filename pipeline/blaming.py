@@ -36,9 +36,12 @@ def known_denied() -> list[Denied]:
 def blame(device: Device, facts: DeviceFacts, spec: RunSpec, crashed: RunResult) -> Denied | None:
     """The smallest part of a crashed run's options that crashes, entered in the deny list.
 
-    Where the provider crashes with no option at all, it is denied for this model alone. None where the crash does not
-    come again, or comes on the CPU without any option: then it is the model's or the library's.
+    Where the provider crashes with no option at all, it is denied for this model alone. None where an entry of another
+    run explains it by now, where the crash does not come again, or comes on the CPU without any option: then it is the
+    model's or the library's.
     """
+    if denied_here(spec.options, facts, known_denied(), spec.model_sha256 or ""):
+        return None
     last = crashed
 
     def crashes(options: RunOptions) -> bool:

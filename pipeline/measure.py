@@ -247,8 +247,9 @@ class _Worker:
         failure = result.failure
         if failure is None or failure.kind not in REPEATED:
             self.finished.add((spec_id(lane, number), number))
-        if failure and failure.kind not in REPEATED:
-            self.given_up.add(lane_id(lane))
+        of_the_lane = failure and failure.kind is not FailureKind.LOST_DEVICE and self.failures_in_a_row == 0
+        if failure and (failure.kind not in REPEATED or of_the_lane):
+            self.given_up.add(lane_id(lane))  # where the device had just answered, until the campaign goes on
         if failure is None or failure.kind not in OF_THE_DEVICE:
             self.failures_in_a_row = 0
             self.quarantines = iter(self.plan.quarantine_seconds)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from device_runner.blame import Denied
 from device_runner.device import Device, DeviceFacts
 from device_runner.result import FailureKind, RunResult
-from pipeline.blaming import blame, denied_here, known_denied
+from pipeline.blaming import blame
 from pipeline.campaign import lane_id
 from pipeline.measure import Plan
 from pipeline.progress import Progress
@@ -15,20 +15,15 @@ from pipeline.store import Store
 def blame_crashes(
     plan: Plan, devices: Mapping[str, Device], facts: Mapping[str, DeviceFacts], store: Store, progress: Progress
 ) -> tuple[Denied, ...]:
-    """What is newly denied for lanes that crashed in any round, also before this process; one device at a time.
-
-    A lane that the entry of another lane or device explains is not asked again.
-    """
+    """What is newly denied for lanes that crashed in any round, also before this process; one device at a time."""
     crashes = _crashes(store, plan.campaign)
     lanes = [lane for lane in plan.lanes if lane_id(lane) in crashes and lane.device in devices]
     found = []
     with progress.stage("blame", len(lanes)) as stage:
         for lane in lanes:
             stage.at(lane.key)
-            device, known = devices[lane.device], facts[lane.device]
-            if not denied_here(lane.run_options, known, known_denied(), lane.artifact.sha256):
-                entry = blame(device, known, plan.spec(lane, 0), crashes[lane_id(lane)])
-                found += [entry] if entry else []
+            entry = blame(devices[lane.device], facts[lane.device], plan.spec(lane, 0), crashes[lane_id(lane)])
+            found += [entry] if entry else []
             stage.done()
     return tuple(found)
 

@@ -18,7 +18,9 @@ from sqlalchemy.engine import Connection, Engine
 from device_runner.result import FailureKind
 from pipeline.store.tables import latencies, runs
 
-REPEATED = (FailureKind.LOST_DEVICE, FailureKind.DENIED, FailureKind.NO_SPACE)
+REPEATED = (
+    FailureKind.LOST_DEVICE, FailureKind.GARBAGE, FailureKind.DEVICE_ERROR, FailureKind.NO_SPACE, FailureKind.DENIED,
+)  # fmt: skip
 """Failures that say nothing of the run itself: it counts as not done, and the next attempt takes their place."""
 
 MOST_AT_ONCE = 256
