@@ -12,7 +12,10 @@ nox.options.sessions = ["pipeline"]
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 EXAMPLE = "build_configs/mnist.toml"
-RELEASE_TESTS = ("tests/convert", "tests/partition", "tests/splice", "tests/required_ops", "-m", "not slow")
+RELEASE_TESTS = (
+    "tests/convert", "tests/partition", "tests/splice", "tests/required_ops",
+    "-m", "not slow and not android_host and not network",
+)  # fmt: skip
 FAST_TESTS = ("-n", "2", "-m", "not device and not slow and not android_host and not network")
 
 

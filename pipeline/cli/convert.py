@@ -92,7 +92,7 @@ def convert(
         levels=levels, styles=styles, release=ort_release, platform=target_platform, dimensions=dimensions,
         output=output, cache=cache, check=check, config=config, processes=jobs,
         aware=settings_of(providers, ort_release, answers), safe=safe, build_kind=build_kind,
-        reference=choose_reference(reference, ort_release) if providers else None,
+        reference=choose_reference(reference, ort_release, (), providers) if providers else None,
     )  # fmt: skip
     report = convert_paths(paths, order)
     if check:

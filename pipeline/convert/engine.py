@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.errors import MissingError, RunnerError, SpecError
 from pipeline.convert.aware import is_repeatable
 from pipeline.convert.cache import Cache, Made, cache_key
 from pipeline.convert.digest import semantic_digest
@@ -28,11 +29,17 @@ from pipeline.convert.rules import (
 )
 from pipeline.convert.sessions import return_freed_memory
 from pipeline.convert.steps import OrtParts, Workshop
-from pipeline.errors import ModelError
+from pipeline.errors import ConfigError, ModelError
 from pipeline.files import make_folder, share_file, storage_errors, sync_file
 from pipeline.onnx_model import content_digest, load_model, prepare_model
 from pipeline.ort_writer import Plan, plan_file, write_file
 from pipeline.variant import Artifact, Style, Variant
+
+ONE_FILES_ERRORS = (ModelError, ConfigError, MissingError, SpecError)
+"""What costs the variants of one file: onnxruntime's refusals, and a reference that cannot serve them.
+
+A full disk (the pipeline's own MissingError) is none of them: it costs all.
+"""
 
 
 def convert_model(request: ConvertRequest) -> ConvertResult:
@@ -116,14 +123,14 @@ def _make_all(
             try:
                 file = maker.make(settings, disk)
                 made += [(variant, *file) for variant in variants if maker.can_load(variant, *file, failures)]
-            except ModelError as error:
+            except ONE_FILES_ERRORS as error:
                 failures += [_failure(variant, error, maker.request.source.name) for variant in variants]
         with maker.clock("write"):
             maker.wait_for_disk()
     return made, failures
 
 
-def _failure(variant: Variant, error: ModelError, where: str) -> VariantFailure:
+def _failure(variant: Variant, error: RunnerError, where: str) -> VariantFailure:
     return VariantFailure(variant=variant, what=error.what, where=where, why=error.why, remedy=error.remedy)
 
 

@@ -69,12 +69,17 @@ def _missing(whole: Whole, saved: Graph) -> Iterator[str]:
 
 def _library(wish: Wish) -> Reference:
     if wish.reference is None or not library_serves(wish):
-        raise ConfigError(
-            "a reference library makes models aware of NNAPI alone",
-            why="it decides by itself what is claimed, and Android's libraries have no CoreML",
-            remedy="give --ep nnapi without --safe, or leave --reference out",
-        )
+        raise only_nnapi()
     return wish.reference
+
+
+def only_nnapi() -> ConfigError:
+    """The error of a library that is named for other providers than NNAPI alone, or with --safe."""
+    return ConfigError(
+        "a reference library makes models aware of NNAPI alone",
+        why="it decides by itself what is claimed, and Android's libraries have no CoreML",
+        remedy="give --ep nnapi without --safe, or leave --reference out",
+    )
 
 
 def library_differences(whole: Whole, wish: Wish, shop: Workshop) -> Iterator[str]:

@@ -10,6 +10,7 @@ from device_runner.android_host.build import build_host, check_host
 from device_runner.errors import RunnerError
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import find_library
+from pipeline.convert.genuine import only_nnapi
 from pipeline.library_claims import check_asked
 from pipeline.ort_library import known_libraries
 from pipeline.partition.answer import Provider
@@ -23,17 +24,22 @@ INSTALLED = "installed"
 log = logging.getLogger(__name__)
 
 
-def choose_reference(text: str, release: str, ships: Sequence[str] = ()) -> Reference | None:
+def choose_reference(
+    text: str, release: str, ships: Sequence[str] = (), providers: Sequence[str] = (Provider.NNAPI,)
+) -> Reference | None:
     """Who saves aware files for a release ("" for the installed one); None: they are spliced.
 
     `text` is auto, none, installed or a library; `ships` are libraries that a config names, which auto asks first.
-    Raises MissingError and SpecError for a library that is named and cannot be had or run here; auto never raises.
+    Raises MissingError and SpecError for a library that is named and cannot be had or run here, ConfigError for one
+    that is named for other providers than NNAPI, before it is looked for; auto never raises.
     """
     if text == NONE:
         return None
     if text == INSTALLED:
         return Reference()
     if text != AUTO:
+        if tuple(providers) != (Provider.NNAPI,):
+            raise only_nnapi()
         check_host()
         facts = find_library(text)
         check_asked(facts, Provider.NNAPI)

@@ -18,7 +18,9 @@ from pipeline.convert.references import choose_reference
 from pipeline.model_sources import SourceModel
 from pipeline.variant import AwareBy, Level, Variant, Way
 from tests.android_host.conftest import NEWEST, OLDEST, fetch
+from tests.onnx_samples import save
 from tests.partition_samples import chain
+from tests.splice.test_splicing import digits
 
 pytestmark = pytest.mark.android_host
 
@@ -104,6 +106,17 @@ def test_a_library_by_its_file(mnist: Path, tmp_path: Path) -> None:
     own = shutil.copy(fetch("1.28.0").path, tmp_path / "libonnxruntime.so")
     _, rows = call(tmp_path, "own", str(mnist), "--level", "all", "--ort-release", "1.28", "--reference", str(own))
     assert (rows[0]["aware_by"]["way"], rows[0]["aware_by"]["release"]) == ("library", "1.28.0")
+
+
+def test_the_library_claims_what_our_rules_claim_of_a_network(tmp_path: Path) -> None:
+    fetch("1.29.0")
+    path = save(digits(), tmp_path / "digits.onnx")
+    options = ("--level", "extended", "--ort-release", "1.29", "--reference", "1.29.0")
+    result, rows = call(tmp_path, "out", str(path), *options)
+    assert result.exit_code == 0, result.output
+    assert rows[0]["aware_by"]["way"] == "library"
+    assert rows[0]["notes"] == []
+    assert "com.microsoft:FusedConv" not in rows[0]["operators"]
 
 
 def test_a_model_that_the_library_refuses_is_spliced_under_auto(tmp_path: Path) -> None:

@@ -10,10 +10,8 @@ import msgspec
 import onnxruntime
 import pytest
 
-from device_runner.errors import RunnerError
 from pipeline.convert import ConvertRequest, convert_model, sessions
 from pipeline.convert import installed as module
-from pipeline.errors import ConfigError
 from pipeline.model_sources import SourceModel
 from pipeline.partition.answer import Provider
 from pipeline.partition.options import make_settings
@@ -35,9 +33,12 @@ def request(folder: Path, reference: Reference | None) -> ConvertRequest:
 def test_a_wheel_without_the_provider_says_so(tmp_path: Path) -> None:
     if module.has_installed(make_settings("nnapi")):
         pytest.skip("this onnxruntime has NNAPI")
-    with pytest.raises(ConfigError, match="has no NnapiExecutionProvider") as caught:
-        convert_model(request(tmp_path, Reference()))
-    assert "splicing" in caught.value.remedy
+    result = convert_model(request(tmp_path, Reference()))
+    (failure,) = result.failures
+    assert failure.variant == AWARE
+    assert "has no NnapiExecutionProvider" in failure.what
+    assert "splicing" in failure.remedy
+    assert [artifact.variant for artifact in result.artifacts] == [PLAIN], "the CPU's file needs no provider"
 
 
 def test_its_own_session_saves_the_file_and_differing_claims_are_told(
@@ -87,8 +88,22 @@ def test_a_library_that_cannot_save_it_is_told_and_its_splice_is_not_kept(tmp_pa
 
 
 def test_a_library_that_is_named_must_save_it(tmp_path: Path) -> None:
-    with pytest.raises(RunnerError, match="no library at"):
-        convert_model(request(tmp_path, Reference(library=str(tmp_path / "gone.so"))))
+    result = convert_model(request(tmp_path, Reference(library=str(tmp_path / "gone.so"))))
+    (failure,) = result.failures
+    assert (failure.variant, [artifact.variant for artifact in result.artifacts]) == (AWARE, [PLAIN])
+    assert "no library at" in failure.what
+
+
+def test_a_library_serves_its_own_provider_and_costs_no_variant_of_another(tmp_path: Path) -> None:
+    """`--ep nnapi,coreml-nn --reference LIBRARY`: Android's libraries have no CoreML."""
+    coreml = Variant(level=Level.EXTENDED, providers=("coreml-nn",))
+    both = (make_settings("nnapi"), make_settings("coreml-nn"))
+    asked = request(tmp_path, Reference(library=str(tmp_path / "libonnxruntime.so")))
+    result = convert_model(msgspec.structs.replace(asked, aware=both, variants=(coreml, PLAIN)))
+    (failure,) = result.failures
+    assert failure.variant == coreml
+    assert "aware of NNAPI alone" in failure.what
+    assert [artifact.variant for artifact in result.artifacts] == [PLAIN]
 
 
 def test_one_line_for_each_way(tmp_path: Path) -> None:
