@@ -159,7 +159,7 @@ def releases(session: nox.Session, onnxruntime: str) -> None:
 @nox.session
 @nox.parametrize("onnxruntime", ["1.21.0", "1.23.2", "1.28.0"])
 def oracle(session: nox.Session, onnxruntime: str) -> None:
-    """Agreement of claims and histograms with ground truth of real builds (../shared/ep_oracle), by release."""
+    """Agreement of claims and histograms with ground truth of real builds (tests/ground_truth), by release."""
     session.install("-e", ".", f"onnxruntime=={onnxruntime}", *groups("test"))
     release = onnxruntime.rpartition(".")[0]
     session.run("python", "-m", "tests.oracle_agreement", "--release", release, *session.posargs)
@@ -169,7 +169,7 @@ def oracle(session: nox.Session, onnxruntime: str) -> None:
 
 @nox.session
 def op_config_proofs(session: nox.Session) -> None:
-    """Operator configs proven both ways: all of ../shared/ep_oracle and 10,000 generated models (--generated N)."""
+    """Operator configs proven both ways: all of tests/ground_truth and 10,000 generated models (--generated N)."""
     session.install("-e", ".", *groups("test"))
     session.run("python", "-m", "tests.op_config_proofs", *session.posargs)
 

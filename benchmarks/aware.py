@@ -1,8 +1,8 @@
 """NNAPI-aware files by splicing beside those that the genuine Android library saves: time, operators, partitions.
 
 Best run with the wheel of a release whose library is at hand (`ort-mobile library get android:1.28.0`): the splice
-optimizes with the wheel, the library with its own code. Models are those of ../shared/ep_oracle (real.zip), else the
-examples.
+optimizes with the wheel, the library with its own code. Models are those of tests/ground_truth
+(real.zip).
 """
 
 import statistics
@@ -22,10 +22,9 @@ from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.options import installed_release, make_settings
 from pipeline.splice.wish import Reference
 from pipeline.variant import Level, Variant
+from tests.ground_truth import ORACLE
 
-ROOT = Path(__file__).resolve().parents[1]
-REAL = ROOT.parent / "shared" / "ep_oracle" / "real.zip"
-EXAMPLES = ROOT / "build_configs" / "examples"
+REAL = ORACLE / "real.zip"
 LEVELS = (Level.BASIC, Level.EXTENDED, Level.ALL)
 API_LEVEL = 30
 ROUNDS = 2
@@ -67,13 +66,7 @@ def _parts(release: str) -> list[int]:
 
 
 def models(folder: Path) -> Iterator[Path]:
-    """The real models, one at a time in `folder`; the examples where those are not beside the checkout."""
-    if not REAL.is_file():
-        for example in sorted(EXAMPLES.rglob("*.onnx")):
-            copy = folder / example.name
-            copy.write_bytes(example.read_bytes())
-            yield copy
-        return
+    """The real models, one at a time in `folder`."""
     with zipfile.ZipFile(REAL) as archive:
         for member in sorted(name for name in archive.namelist() if name.endswith(".onnx")):
             yield Path(archive.extract(member, folder))

@@ -26,9 +26,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.models import write_large
+from tests.ground_truth import ORACLE
 
 SMALL_BYTES = 5 << 20
-REAL_MODELS = Path(__file__).resolve().parents[2] / "shared" / "ep_oracle" / "real.zip"
+REAL_MODELS = ORACLE / "real.zip"
 STOCK = ["-m", "onnxruntime.tools.convert_onnx_models_to_ort", "--enable_type_reduction"]
 EIGHT = "none,basic,extended,all"
 STOCK_TOOL, TWO, EIGHT_VARIANTS, CHECKED = "stock, 2 variants", "ours, 2 variants", "ours, 8 variants", "ours, checked"

@@ -1,6 +1,6 @@
 """Claims beside the stock usability checker: agreement with real builds on real models, time, growth with nodes.
 
-The ground truth is that of ../shared/ep_oracle (real.zip, ONNX Runtime 1.23.2); best run with that wheel, whose shapes
+The ground truth is that of tests/ground_truth (real.zip, ONNX Runtime 1.23.2); best run with that wheel, whose shapes
 the labels saw. A model counts as right when the number of claimed nodes and of partitions are those of the real build.
 """
 
@@ -48,11 +48,9 @@ def agreement() -> None:
     """Print how many real models each tool has right, and the median time for one."""
     from pipeline.model_sources import SourceModel
     from pipeline.partition.judge import judge
-    from tests.oracle_agreement import ORACLE, labels, request_for
+    from tests.ground_truth import ORACLE
+    from tests.oracle_agreement import labels, request_for
 
-    if not ORACLE.is_dir():
-        print("no ../shared/ep_oracle beside this checkout: agreement was not measured")
-        return
     logging.disable(logging.ERROR)
     print("| provider | models | ours right | stock checker right | ours ms | stock ms |")
     print("| --- | --- | --- | --- | --- | --- |")

@@ -1,7 +1,7 @@
 """Pushes to a real adbd of this computer: throughput beside `adb push` and adbutils, and the bytes of a campaign.
 
-The campaign is the eight usual variants of a model. Every way pushes the same random or converted bytes; where ground
-truth of real models is at hand (../shared/ep_oracle), some of those are pushed too.
+The campaign is the eight usual variants of a model. Every way pushes the same random or converted bytes; some of the
+ground truth's real models (tests/ground_truth) are pushed too.
 """
 
 import hashlib
@@ -20,9 +20,10 @@ from device_runner.adb.link import Link, server_at
 from device_runner.adb.store import Store, read_parts
 from device_runner.probe.build import build_probe
 from tests.device.adb_farm import Farm, Phone, farm_in
+from tests.ground_truth import ORACLE
 
 ROOT = Path(__file__).resolve().parent.parent
-REAL = ROOT.parent / "shared" / "ep_oracle" / "real.zip"
+REAL = ORACLE / "real.zip"
 LARGE_MODELS = ("bert_base", "resnet50_wide")
 REAL_MODELS = ("mobilenet_v2.base", "mobilenet_v2.qdq_s8s8", "resnet50.qdq_u8u8")
 SIZE = 200 << 20
@@ -72,13 +73,12 @@ def print_throughput(farm: Farm, folder: Path) -> None:
 
 
 def models_in(folder: Path) -> Iterator[Path]:
-    """Models to convert: two large ones that are made, and real ones where there are any."""
+    """Models to convert: two large ones that are made, and real ones."""
     for name in LARGE_MODELS:
         LARGE[name](folder / f"{name}.onnx")
         yield folder / f"{name}.onnx"
-    if REAL.is_file():
-        with zipfile.ZipFile(REAL) as archive:
-            yield from (Path(archive.extract(f"{name}.onnx", folder)) for name in REAL_MODELS)
+    with zipfile.ZipFile(REAL) as archive:
+        yield from (Path(archive.extract(f"{name}.onnx", folder)) for name in REAL_MODELS)
 
 
 def convert(model: Path, folder: Path) -> list[Path]:

@@ -48,7 +48,7 @@ def write(result: RunResult, path: Path | None) -> None:
 
 
 def main() -> int:
-    """As a program: errors without a traceback, exit codes of design.md."""
+    """As a program: errors without a traceback, exit codes as in docs/guide.md."""
     try:
         return execute()
     except RunnerError as error:

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.workers import Task, run_tasks
+from tests.ground_truth import ORACLE
 from tests.required_ops.proving import Subject, Verdict, joined, prove_models
 
-ORACLE = Path(__file__).resolve().parent.parent.parent / "shared" / "ep_oracle"
 ARCHIVES = ("ops", "dags", "real")
 GENERATED = 10_000
 BATCH = 20
@@ -69,16 +69,12 @@ def _line(name: str, verdict: Verdict, seconds: float) -> str:
 def main() -> int:
     """Print a line for each archive and for the generated models, and every counterexample."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "archives", nargs="*", default=ARCHIVES, help="archives of ../shared/ep_oracle; `none` for none"
-    )
+    parser.add_argument("archives", nargs="*", default=ARCHIVES, help="archives of tests/ground_truth; `none` for none")
     parser.add_argument("--generated", type=int, default=GENERATED, help="how many generated models")
     parser.add_argument("--processes", type=int, default=0, help="0: as many as there are cores")
     chosen = parser.parse_args()
     found: list[Verdict] = []
-    wanted = {
-        name: list(archive_subjects(ORACLE, name)) for name in chosen.archives if (ORACLE / f"{name}.zip").is_file()
-    }
+    wanted = {name: list(archive_subjects(ORACLE, name)) for name in chosen.archives if name != "none"}
     for name, subjects in {**wanted, "generated": list(generated_subjects(chosen.generated))}.items():
         start = time.monotonic()
         found.append(prove_all(subjects, chosen.processes))

@@ -22,9 +22,8 @@ from pipeline.model_sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.options import make_settings
+from tests.ground_truth import ORACLE
 
-ROOT = Path(__file__).resolve().parent.parent
-ORACLE = ROOT.parent / "shared" / "ep_oracle"
 SETTING = re.compile(
     r"(?P<ep>nnapi|coreml-nn|coreml-mlprogram|xnnpack)(?P<version>\d*)(-(?P<extra>\w+))?(@(?P<level>\w+))?"
 )

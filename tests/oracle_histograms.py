@@ -14,7 +14,8 @@ from pathlib import Path
 from pipeline.convert import ConvertRequest, convert_model
 from pipeline.model_sources import SourceModel
 from pipeline.variant import Level, Variant
-from tests.oracle_agreement import ORACLE, SETTING, Agreement, labels, request_for
+from tests.ground_truth import ORACLE
+from tests.oracle_agreement import SETTING, Agreement, labels, request_for
 
 RELEASE = "1.23"
 LEVELS = ("none", "basic", "extended", "all")

@@ -1,6 +1,6 @@
 """The command `ort-mobile`: finds a command's module when it is called, and shows every error in one way.
 
-Modules of commands are imported late, so that `--help` needs nothing but click (design.md: start-up times).
+Modules of commands are imported late, so that `--help` needs nothing but click (docs/architecture.md: conventions).
 """
 
 import importlib
