@@ -19,6 +19,8 @@ from pipeline.errors import ConfigError, ExitCode
 from pipeline.variant import Level, Style
 
 MINIMAL = 'name = "a"\n[[models]]\npath = "m.onnx"\n'
+PHONE = MINIMAL + '[[targets]]\nname = "t"\nplatform = "android"\n'
+PAD = '[[targets]]\nname = "pad"\nplatform = "ios"\n'
 
 
 def write(folder: Path, text: str) -> Path:
@@ -44,6 +46,14 @@ def test_minimal_config_gets_the_documented_defaults(tmp_path: Path) -> None:
         (MINIMAL + '[variants]\nlevels = ["bsic"]', 5, ["variants.levels[0]", "bsic", "none, basic, extended, layout"]),
         (MINIMAL + '[[targets]]\nname = "t"\nplatform = "symbian"', 6, ["targets[0].platform", "android, ios"]),
         (MINIMAL + '[[targets]]\nname = "t"\nplatform = "ios"\nort_release = "2"', 7, ["ort_release"]),
+        (PHONE + 'abis = ["arm64"]', 7, ["'arm64' is not an ABI of android", "did you mean `arm64-v8a`?"]),
+        (PHONE + 'abis = ["mips"]', 7, ["'mips' is not an ABI of android", "arm64-v8a, armeabi-v7a, x86, x86_64"]),
+        (PHONE + 'min_os_version = "15"', 7, ["`min_os_version` has no meaning on android", "min_api_level"]),
+        (PHONE + PAD.replace('"pad"', '"t"'), 8, ["two targets are called 't'", "rename one"]),
+        (PHONE + PAD + "min_api_level = 27", 10, ["`min_api_level` has no meaning on ios", "min_os_version"]),
+        (PHONE + 'abis = ["x86"]\n' + PAD + 'abis = ["x86"]', 11, ["'x86' is not an ABI of ios", "arm64"]),
+        (MINIMAL + '[[runs]]\nprovider = "nnpai"', 5, ["unknown execution provider 'nnpai'", "mean `nnapi`?"]),
+        (MINIMAL + '[[runs]]\n[[runs]]\nprovider = ["cpu", "CoreML"]', 6, ["'CoreML'", "mean `coreml`?"]),
         ("name = \n", None, ["not valid TOML", "line 1"]),
         ('name = "a"\nmodels = []', 2, ["models", "length >= 1"]),
         ('[[models]]\npath = "m.onnx"\n', None, ["missing required field `name`"]),
@@ -60,10 +70,54 @@ def test_errors_name_file_line_key_and_remedy(tmp_path: Path, text: str, line: i
     assert caught.value.exit_code is ExitCode.USAGE
 
 
+def test_a_provider_that_only_a_library_knows_is_left_to_it(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, MINIMAL + '[[runs]]\nprovider = "zeta_npu"'))
+    assert config.runs[0].provider == "zeta_npu"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "part"),
+    [
+        (MINIMAL, 3, "path = "),
+        (MINIMAL + 'test_data = "none"', 4, "test_data = "),
+        (PHONE + 'library = "nope.aar"', 7, "library = "),
+        (PHONE + 'library = "android-1.29.0"', 7, "library = "),
+    ],
+)
+def test_files_that_are_not_there_are_refused_before_a_run_and_not_before_a_build(
+    tmp_path: Path, text: str, line: int, part: str
+) -> None:
+    path = write(tmp_path, text)
+    assert read_config(path).name == "a"
+    if part != "path = ":
+        (tmp_path / "m.onnx").touch()
+    with pytest.raises(ConfigError, match=f"no such file: {part}") as caught:
+        read_config(path, existing=True)
+    assert caught.value.where == f"{path}:{line}"
+
+
+def test_a_library_by_name_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").touch()
+    config = read_config(write(tmp_path, PHONE + 'library = "android:1.29.0"'), existing=True)
+    assert config.targets[0].library == "android:1.29.0"
+
+
 def test_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such config file") as caught:
         read_config(tmp_path / "none.toml")
     assert "ort-mobile init" in caught.value.remedy
+
+
+def test_a_model_in_place_of_a_config_is_told_how_to_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="this is a model, not a config") as caught:
+        read_config(tmp_path / "my model.onnx")
+    assert caught.value.remedy == f"ort-mobile run --model '{tmp_path / 'my model.onnx'}'"
+
+
+def test_the_mark_of_windows_editors_is_no_part_of_a_config(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + MINIMAL.replace("\n", "\r\n").encode())
+    assert read_config(path).name == "a"
 
 
 def test_a_binary_file_is_no_config(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def run(
     from pipeline.job import JobOptions, run_job
     from pipeline.progress import progress_for
 
-    settings = config_for_model(model) if model else read_config(Path(str(config)))
+    settings = config_for_model(model) if model else read_config(Path(str(config)), existing=True)
     if perf_test:
         measure = msgspec.structs.replace(settings.measure, perf_test=perf_test)
         settings = msgspec.structs.replace(settings, measure=measure)

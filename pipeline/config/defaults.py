@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.library_source import release_of
+from device_runner.library_source import name_of
 from pipeline.config.runs import OneOrMore, RunConfig
 from pipeline.config.values import (
     Accelerator,
@@ -96,7 +96,7 @@ def resolved(config: Config, folder: Path) -> Config:
         for m in config.models
     )
     targets = tuple(
-        t if t.library and release_of(t.library) else msgspec.structs.replace(t, library=place(t.library))
+        t if t.library and name_of(t.library) else msgspec.structs.replace(t, library=place(t.library))
         for t in config.targets
     )
     build = msgspec.structs.replace(config.build, onnx_source=place(config.build.onnx_source))

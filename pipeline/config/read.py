@@ -2,13 +2,16 @@
 
 import difflib
 import re
+import shlex
 import tomllib
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from pipeline.config.checks import KeyPath, Problem, missing_files, problems
 from pipeline.config.defaults import resolved, with_defaults
 from pipeline.config.table import Table
 from pipeline.config.values import Config
@@ -17,8 +20,11 @@ from pipeline.errors import ConfigError
 T = TypeVar("T")
 
 
-def read_config(path: Path) -> Config:
-    """Read and check a config file; raises ConfigError with file, line where known, key and remedy."""
+def read_config(path: Path, *, existing: bool = False) -> Config:
+    """Read and check a config file; raises ConfigError with file, line where known, key and remedy.
+
+    With `existing` every file that it names must be there: a build makes what a target names as its library.
+    """
     text = _read_text(path)
     try:
         document = tomllib.loads(text)
@@ -27,33 +33,58 @@ def read_config(path: Path) -> Config:
             "this is not valid TOML",
             where=str(path),
             why=str(error),
-            remedy="mend the line; see docs/reference/config.md",
+            remedy="fix the line; see docs/reference/config.md",
         ) from error
     try:
         config = msgspec.convert(document, Config)
     except msgspec.ValidationError as error:
         raise _explain(path, text, str(error)) from error
-    return with_defaults(resolved(config, path.parent))
+    _refuse(path, text, problems(config))
+    config = resolved(config, path.parent)
+    _refuse(path, text, missing_files(config) if existing else ())
+    return with_defaults(config)
+
+
+def _refuse(path: Path, text: str, found: Iterable[Problem]) -> None:
+    """Raise ConfigError for the first problem, with its line."""
+    for problem in found:
+        where = _place(path, _line_of(text, problem.key))
+        raise ConfigError(problem.what, where=where, why=problem.why, remedy=problem.remedy)
+
+
+def _place(path: Path, line: int | None) -> str:
+    return f"{path}:{line}" if line else str(path)
+
+
+MODEL_SUFFIXES = (".onnx", ".ort", ".zip")
 
 
 def _read_text(path: Path) -> str:
+    """The text of a config, without the mark that editors on Windows put before it."""
+    if path.suffix.lower() in MODEL_SUFFIXES:
+        raise ConfigError(
+            "this is a model, not a config", where=str(path), remedy=f"ort-mobile run --model {shlex.quote(str(path))}"
+        )
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise ConfigError(
             "no such config file", where=str(path), remedy="check the path, or make one with `ort-mobile init MODEL`"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("the config file cannot be read", where=str(path), why=str(error)) from error
+        raise ConfigError(
+            "the config file cannot be read", where=str(path), why=str(error),
+            remedy="a config is a TOML file in UTF-8; `ort-mobile init MODEL` writes one",
+        ) from error  # fmt: skip
 
 
 def _explain(path: Path, text: str, message: str) -> ConfigError:
     """Turn a message of msgspec into ours: key, line, and what was most likely meant."""
     reason, _, place = message.partition(" - at `")
-    keys = re.findall(r"\.(\w+)", place)
+    parts: KeyPath = tuple(key or int(number) for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", place))
+    keys = [part for part in parts if isinstance(part, str)]
     unknown = re.search(r"unknown field `(.*)`", reason)
-    line = _line_of(text, unknown.group(1) if unknown else keys[-1] if keys else "")
-    where = f"{path}:{line}" if line else str(path)
+    where = _place(path, _line_of(text, (*parts, unknown.group(1)) if unknown else parts))
     if unknown:
         return _unknown_key(unknown.group(1), where, _hint_at(keys)[0])
     allowed = ", ".join(str(value) for value in _hint_at(keys)[1])
@@ -94,8 +125,32 @@ def _type_in(hint: object, base: type[T]) -> type[T] | None:
     return next((found for part in get_args(hint) if (found := _type_in(part, base))), None)
 
 
-def _line_of(text: str, key: str) -> int | None:
-    """The line of a key when it stands once in the file (tomllib gives lines for syntax errors only)."""
-    pattern = re.compile(rf"^\s*(\[+\s*)?[\"']?{re.escape(key)}[\"']?\s*(=|\])|[{{,]\s*{re.escape(key)}\s*=")
-    lines = [number for number, line in enumerate(text.splitlines(), 1) if pattern.search(line)]
-    return lines[0] if len(lines) == 1 else None
+def _line_of(text: str, key: KeyPath) -> int | None:
+    """The line of a key (tomllib gives lines for syntax errors only): in its own table, else where it stands once."""
+    names = [part for part in key if isinstance(part, str)]
+    lines = list(enumerate(text.splitlines(), 1))
+    if not names:
+        return None
+    found = _lines_with(names[-1], _table_lines(lines, key)) or _lines_with(names[-1], lines)
+    return found[0] if len(found) == 1 else None
+
+
+def _lines_with(key: str, lines: Iterable[tuple[int, str]]) -> list[int]:
+    name = re.escape(key)
+    pattern = re.compile(rf"^\s*(\[+\s*)?[\"']?{name}[\"']?\s*(=|\])|[{{,]\s*{name}\s*=")
+    return [number for number, line in lines if pattern.search(line)]
+
+
+def _table_lines(lines: Iterable[tuple[int, str]], key: KeyPath) -> list[tuple[int, str]]:
+    """The lines of the table that holds a key: of `[measure]`, or of the second `[[targets]]`; none at the top."""
+    if len(key) < 2:
+        return []
+    wanted, number = key[0], key[1] if isinstance(key[1], int) else 0
+    seen, inside, found = -1, False, []
+    for line in lines:
+        if heading := re.match(r"\s*\[+\s*([\w-]+)\s*\]", line[1]):
+            seen += heading.group(1) == wanted
+            inside = heading.group(1) == wanted and seen == number
+        elif inside:
+            found.append(line)
+    return found

@@ -1,0 +1,125 @@
+"""What a config says that its types allow and that cannot be meant: found before any work, with its line."""
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from device_runner.library_source import name_of
+from pipeline.config.values import Config, Platform, Target
+
+KNOWN_ABIS: dict[Platform, tuple[str, ...]] = {
+    Platform.ANDROID: ("arm64-v8a", "armeabi-v7a", "x86", "x86_64"),
+    Platform.IOS: ("arm64", "x86_64"),
+    Platform.MACOS: ("arm64", "x86_64"),
+    Platform.LINUX: ("x86_64", "amd64", "aarch64", "arm64", "armv7l"),
+}
+"""Architectures by the names that each platform's tools use; x86_64 of iOS is the simulator's."""
+
+KNOWN_PROVIDERS = (
+    "cpu", "nnapi", "xnnpack", "coreml", "qnn", "webgpu", "acl", "armnn", "azure", "cann", "cuda", "dml", "dnnl",
+    "js", "migraphx", "nvtensorrtrtx", "openvino", "rknpu", "rocm", "snpe", "tensorrt", "tvm", "vitisai", "vsinpu",
+    "webnn",
+)  # fmt: skip
+"""Execution providers of ONNX Runtime; another name is passed on to the library, which may have it as a plug-in."""
+
+OWN_KEYS = {
+    "min_api_level": ((Platform.ANDROID,), "min_os_version"),
+    "min_os_version": ((Platform.IOS, Platform.MACOS), "min_api_level"),
+}
+"""Keys of targets that only some platforms have, and the key of the others."""
+
+KeyPath = tuple[str | int, ...]
+"""Where a value stands: keys, and numbers for the tables of a list, as in ("targets", 1, "abis")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A value that cannot be meant: where it stands, what, why and the remedy."""
+
+    key: KeyPath
+    what: str
+    why: str
+    remedy: str
+
+
+def problems(config: Config) -> Iterator[Problem]:
+    """Every such value of a config as it was written, before defaults are filled in."""
+    for number, target in enumerate(config.targets):
+        yield from _of_target(("targets", number), target)
+    yield from _same_names(config.targets)
+    for number, run in enumerate(config.runs):
+        yield from _of_providers(("runs", number, "provider"), run.providers)
+
+
+def missing_files(config: Config) -> Iterator[Problem]:
+    """Files that the config names and that are not there; paths are those of `resolved`.
+
+    A library's name, as in android:1.29.0, is no file: it is looked for where libraries are kept.
+    """
+    for number, model in enumerate(config.models):
+        for key in ("path", "test_data", "labels"):
+            yield from _missing(("models", number, key), getattr(model, key))
+    for number, target in enumerate(config.targets):
+        if target.library and not name_of(target.library):
+            yield from _missing(("targets", number, "library"), target.library)
+
+
+def _missing(key: KeyPath, path: str | None) -> Iterator[Problem]:
+    if path is not None and not Path(path).exists():
+        what = f"no such file: {key[-1]} = {path}"
+        remedy = "check the path: it is relative to the config file"
+        if key[-1] == "library":
+            remedy += "; a release is named as android:1.29.0"
+        yield Problem(key, what, "the file does not exist", remedy)
+
+
+def _of_target(place: KeyPath, target: Target) -> Iterator[Problem]:
+    known = KNOWN_ABIS[target.platform]
+    for abi in target.abis:
+        if abi not in known:
+            what = f"{abi!r} is not an ABI of {target.platform}"
+            yield Problem((*place, "abis"), what, f"its ABIs are: {', '.join(known)}", _suggest(abi, known))
+    for key, (platforms, other) in OWN_KEYS.items():
+        if getattr(target, key) is not None and target.platform not in platforms:
+            remedy = f"remove it; {target.platform} has {other}" if _has(target.platform, other) else "remove it"
+            names = " and ".join(platforms)
+            yield Problem((*place, key), f"`{key}` has no meaning on {target.platform}", f"it is for {names}", remedy)
+
+
+def _has(platform: Platform, key: str) -> bool:
+    return platform in OWN_KEYS[key][0]
+
+
+def _same_names(targets: Iterable[Target]) -> Iterator[Problem]:
+    seen: Counter[str] = Counter()
+    for number, target in enumerate(targets):
+        seen[target.name] += 1
+        if seen[target.name] == 2:
+            what = f"two targets are called {target.name!r}"
+            yield Problem(("targets", number, "name"), what, "tables and the bundle name targets", "rename one of them")
+
+
+def _of_providers(key: KeyPath, providers: Iterable[str]) -> Iterator[Problem]:
+    """A provider that is nearly a known one is a typo: anything else may be a plug-in of the library."""
+    for provider in providers:
+        if provider not in KNOWN_PROVIDERS and (close := _close(provider, KNOWN_PROVIDERS)):
+            known = ", ".join(KNOWN_PROVIDERS[:6])
+            yield Problem(key, f"unknown execution provider {provider!r}", f"usual ones: {known}", _meant(close))
+
+
+def _suggest(text: str, known: Iterable[str]) -> str:
+    close = _close(text, known)
+    return _meant(close) if close else "write one of these"
+
+
+def _meant(close: str) -> str:
+    return f"did you mean `{close}`?"
+
+
+def _close(text: str, known: Iterable[str]) -> str:
+    """The known word that a text most likely means, or ""; `arm64` means arm64-v8a."""
+    longer = [word for word in known if word.startswith(f"{text.lower()}-")]
+    found = longer or difflib.get_close_matches(text.lower(), list(known), n=1)
+    return found[0] if found else ""
