@@ -9,6 +9,7 @@ from device_runner.device import open_device
 from device_runner.errors import RunnerError, SpecError
 from device_runner.result import RunResult, Status
 from device_runner.spec import encode, read_spec
+from device_runner.text import visible_lines
 
 EXIT_CODES = {Status.OK: 0, Status.FAILED: 1, Status.SKIPPED: 1}
 
@@ -53,7 +54,7 @@ def main() -> int:
         return execute()
     except RunnerError as error:
         for label, text in error.lines():
-            sys.stderr.write(f"{label}: {text}\n")
+            sys.stderr.write(f"{label}: {visible_lines(text)}\n")
         return error.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")

@@ -116,6 +116,6 @@ def keep_files(spec: RunSpec, result: RunResult, fetch: Fetch) -> RunResult:
 
 def _run_file(file: str) -> str:
     name = file.rpartition("/")[2]
-    if not re.fullmatch(r"output_\d{1,6}\.raw|output_labelled\.raw|profile[\w.-]{0,100}", name):
+    if not re.fullmatch(r"output_[0-9]{1,6}\.raw|output_labelled\.raw|profile[A-Za-z0-9_.-]{0,100}", name):
         raise RunnerError(f"the device names a file that is none of ours: {file!r}")
     return name

@@ -30,6 +30,9 @@ FEWEST_ROUNDS = 5
 
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
+DRAWN_AT_ONCE = 1 << 20
+"""Values drawn at a time: memory does not grow with the rounds. The numbers are those of one draw of all."""
+
 DEFAULT_MARGIN = 0.05
 DRIFT_LIMIT, DRIFT_CORRELATION = 0.05, 0.8
 SPREAD_LIMIT, EXTREME_LIMIT = 0.10, 0.50
@@ -214,9 +217,14 @@ def tail(rounds: int) -> float:
 
 def bootstrap_interval(values: Floats, seed: int) -> tuple[float, float]:
     """Bounds of the mean of at least two values, from RESAMPLES means of as many drawn with replacement."""
-    drawn = np.random.default_rng(seed).integers(0, len(values), (RESAMPLES, len(values)))
+    generator = np.random.default_rng(seed)
+    rows = max(1, DRAWN_AT_ONCE // len(values))
+    means = [
+        values[generator.integers(0, len(values), (min(rows, RESAMPLES - start), len(values)))].mean(axis=1)
+        for start in range(0, RESAMPLES, rows)
+    ]
     share = tail(len(values))
-    low, high = np.quantile(values[drawn].mean(axis=1), [share, 1 - share])
+    low, high = np.quantile(np.concatenate(means), [share, 1 - share])
     return float(low), float(high)
 
 

@@ -1,5 +1,6 @@
 """The command line: help without heavy imports, errors without tracebacks, exit codes as documented."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,30 @@ def test_errors_show_their_four_parts_and_no_traceback(tmp_path: Path) -> None:
         "why: this table takes: path, name, test_data, labels, dimensions",
         "remedy: did you mean `path`?",
     ]
+
+
+HOSTILE_NAME = "\x1b[2J\x1b[H9 files are as they were made\nremedy: none\x9b31m\u202e"
+
+
+def test_control_characters_in_an_error_are_written_out_and_newlines_forge_no_line(tmp_path: Path) -> None:
+    done = ort_mobile("verify", str(tmp_path / HOSTILE_NAME))
+    assert done.returncode == 2
+    assert r"\x1b[2J\x1b[H9 files" in done.stderr
+    assert "  | remedy: none" in done.stderr
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", done.stderr)
+    assert [line for line in done.stderr.splitlines() if line.startswith("remedy: none")] == []
+
+
+def test_control_characters_in_the_log_are_written_out() -> None:
+    code = (
+        "import logging; from pipeline.cli.main import cli\n"
+        "cli.main(['schema'], standalone_mode=False)\n"
+        f"logging.getLogger('device').warning('%s: lost', {HOSTILE_NAME!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stderr.splitlines() == [
+        r"WARNING device: \x1b[2J\x1b[H9 files are as they were made", r"  | remedy: none\x9b31m\u202e: lost",
+    ]  # fmt: skip
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:

@@ -38,8 +38,41 @@ def test_devices_as_json() -> None:
 
 
 @pytest.mark.usefixtures("no_adb")
-def test_a_selector_that_finds_nothing_exits_with_3() -> None:
-    assert CliRunner().invoke(devices, ["api=29-"]).exit_code == 3
+def test_a_selector_that_finds_nothing_exits_with_3_and_says_how_to_connect_a_phone() -> None:
+    done = CliRunner().invoke(devices, ["api=29-"])
+    assert done.exit_code == 3
+    assert done.stdout == ""
+    assert "no adb server" in done.stderr
+    assert "turn on USB debugging" in done.stderr
+
+
+def test_a_selector_that_matches_none_names_those_that_are_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixel = DeviceFacts(name="adb:28121FDH\x1b[2J", platform="android", model="Pixel 7")
+    asked: list[str] = []
+
+    def listed(text: str) -> list[DeviceFacts]:
+        asked.append(text)
+        return [pixel]
+
+    monkeypatch.setattr("device_runner.adb.device.list_devices", listed)
+    done = CliRunner().invoke(devices, ["foo@lab:5037"])
+    assert (done.exit_code, done.stdout, asked) == (3, "", ["*@lab:5037"])
+    assert "no device matches 'foo@lab:5037'" in done.stderr
+    assert r"connected: adb:28121FDH\x1b[2J Pixel 7" in done.stderr
+
+
+def test_without_a_phone_it_says_how_to_connect_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("device_runner.adb.device.list_devices", lambda _: [])
+    done = CliRunner().invoke(devices, [])
+    assert done.exit_code == 0
+    assert "no phone is connected" in done.stderr
+    assert "turn on USB debugging" in done.stderr
+
+
+def test_names_of_devices_cannot_act_on_the_terminal() -> None:
+    console = Console(record=True, width=200, force_terminal=True, color_system=None)
+    show_devices([DeviceFacts(name="adb:\x1b[2J\x1b[Hforged\nready", platform="android")], console)
+    assert r"adb:\x1b[2J\x1b[Hforged\nready" in console.export_text()
 
 
 def test_the_table_says_what_is_the_matter() -> None:

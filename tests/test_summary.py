@@ -1,6 +1,7 @@
 """Statistics: known answers, properties, and how often the verdicts are wrong on simulated phones."""
 
 import math
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -256,3 +257,21 @@ def test_times_that_are_not_a_phones_never_rank() -> None:
 def test_every_mark_and_every_doubt_is_provided_for() -> None:
     assert set(summary.MARKED) == set(Mark)
     assert set(summary.ADVICE) == set(Doubt)
+
+
+@pytest.mark.parametrize("rounds", [2, 5, 300, 20_000])
+def test_an_interval_is_that_of_one_draw_of_all_resamples_in_bounded_memory(
+    rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summary, "RESAMPLES", 500)
+    values = np.random.default_rng(3).normal(0.1, 0.2, rounds)
+    drawn = np.random.default_rng(11).integers(0, rounds, (500, rounds))
+    share = summary.tail(rounds)
+    expected = np.quantile(values[drawn].mean(axis=1), [share, 1 - share])
+    del drawn
+    tracemalloc.start()
+    try:
+        assert summary.bootstrap_interval(values, 11) == pytest.approx(tuple(expected), rel=1e-12)
+        assert tracemalloc.get_traced_memory()[1] < 40 * summary.DRAWN_AT_ONCE
+    finally:
+        tracemalloc.stop()

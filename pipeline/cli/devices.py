@@ -1,4 +1,4 @@
-"""`ort-mobile devices`: what there is to run on, and whether each is ready."""
+"""`ort-mobile devices`: the devices that can run models, and whether each is ready."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -8,6 +8,7 @@ import click
 from pipeline.cli.options import json_option, write_json
 
 if TYPE_CHECKING:
+    from device_runner.adb.link import NoServer
     from device_runner.device import DeviceFacts
 
 
@@ -18,38 +19,75 @@ if TYPE_CHECKING:
     "--profile",
     "profile_to",
     metavar="FILE",
-    help="Ask NNAPI of the one device that SELECTOR means which operations its drivers support, and write that as a"
-    " driver profile, which `android-host:LIBRARY?driver=FILE` replays.",
+    help="Ask NNAPI of the one device that SELECTOR matches which operations its drivers support, and write them as a"
+    " driver profile for `android-host:LIBRARY?driver=FILE`.",
 )
 @click.pass_context
 def devices(ctx: click.Context, selector: str, json_to: str | None, profile_to: str | None) -> None:
-    """List this computer and the devices of the adb server, those that SELECTOR means (all by default).
+    """List this computer and the devices of the adb server, or those that SELECTOR matches.
 
-    SELECTOR is a glob of serials, or conditions such as `model=Pixel*,abi=arm64-v8a,api=29-33`, which also stand
-    behind `adb:` in a config. The exit code is 3 when a selector finds no device that is ready.
+    SELECTOR is a glob of serials, or conditions such as `model=Pixel*,abi=arm64-v8a,api=29-33`; a config takes the
+    same after `adb:`. The exit code is 3 when no matching device is ready.
     """
-    from device_runner.adb.device import list_devices
-    from device_runner.adb.link import NoServer
     from device_runner.device import Readiness, open_device
 
-    no_server = None
-    try:
-        found = list_devices(selector)
-    except NoServer as error:
-        found, no_server = [], error
+    connected, no_server = _connected(selector)
+    found = _matching(connected, selector)
     here = [open_device("local").facts()] if selector == "*" else []
     if json_to:
         write_json([*here, *found], json_to)
-    if "-" not in (json_to, profile_to):
+    if "-" not in (json_to, profile_to) and (here or found):
         from pipeline.report.devices import show_devices
 
         show_devices([*here, *found])
-    if no_server:
-        click.echo(f"adb      {no_server.what} at {no_server.where} ({no_server.why}); {no_server.remedy}", err=True)
+    if not found:
+        _explain_none(selector, connected, no_server)
     ready = [facts for facts in (*here, *found) if facts.readiness is Readiness.READY]
     if profile_to:
         _write_profile([facts for facts in ready if facts not in here], profile_to)
     ctx.exit(0 if ready else 3)
+
+
+def _connected(selector: str) -> "tuple[list[DeviceFacts], NoServer | None]":
+    """Every device of the adb server that SELECTOR names; none, and why, where there is no server."""
+    from device_runner.adb.device import list_devices
+    from device_runner.adb.link import NoServer
+    from device_runner.selectors import split_server
+
+    address = split_server(selector)[1]
+    try:
+        return list_devices(f"*@{address}" if address else "*"), None
+    except NoServer as error:
+        return [], error
+
+
+def _matching(connected: "Sequence[DeviceFacts]", selector: str) -> "list[DeviceFacts]":
+    """Those that SELECTOR matches; raises SpecError for one that makes no sense."""
+    from device_runner.selectors import parse_selector, split_server
+
+    matches = parse_selector(split_server(selector)[0])
+    return [facts for facts in connected if matches(facts)]
+
+
+CONNECT = (
+    "connect a phone by USB, turn on USB debugging in its developer options and accept the dialog on its screen;"
+    " over Wi-Fi: `adb connect HOST:PORT`"
+)
+
+
+def _explain_none(selector: str, connected: "Sequence[DeviceFacts]", no_server: "NoServer | None") -> None:
+    """Why no phone is listed, and what helps; on stderr."""
+    from device_runner.text import visible
+
+    if connected:
+        names = "; ".join(f"{facts.name} {facts.model}".strip() for facts in connected)
+        what, why, remedy = f"no device matches {selector!r}", f"connected: {names}", "correct the selector"
+    elif no_server:
+        what, why, remedy = no_server.what, f"{no_server.where}: {no_server.why}", f"{no_server.remedy}; then {CONNECT}"
+    else:
+        what, why, remedy = "no phone is connected", "the adb server knows no device", CONNECT
+    for label, text in (("adb", what), ("why", why), ("remedy", remedy)):
+        click.echo(visible(f"{label:<8} {text}"), err=True)
 
 
 def _write_profile(ready: "Sequence[DeviceFacts]", profile_to: str) -> None:
@@ -59,7 +97,7 @@ def _write_profile(ready: "Sequence[DeviceFacts]", profile_to: str) -> None:
     from pipeline.errors import ConfigError, MissingError
 
     if not ready:
-        raise MissingError("no phone to make a profile of is ready", remedy="`ort-mobile devices` says what each needs")
+        raise MissingError("no phone is ready to be profiled", remedy="see `ort-mobile devices`")
     if len(ready) > 1:
         raise ConfigError(
             "--profile is about one phone",

@@ -50,20 +50,22 @@ def get(name: str, abi: str | None, accept_licence: bool) -> None:
 @json_option
 def show(name: str, json_to: str | None) -> None:
     """Say what NAME (a release, an AAR, a JAR, a .so) is: release, ABIs, kind of build, providers, page size."""
+    from device_runner.text import visible
     from pipeline.ort_library import show_library
 
     contents = show_library(name)
     if json_to:
         write_json(contents, json_to)
         return
-    click.echo(contents.archive)
+    click.echo(visible(contents.archive))
     for facts in contents.libraries:
         pages = ", 16 KB pages" if facts.page_bytes >= 16384 else f", {facts.page_bytes}-byte pages only"
         pages = pages if facts.system == "android" else ""
         release = f"{facts.system} {facts.release or 'of unknown release'}"
         commit = f" (commit {facts.commit})" if facts.commit else ""
-        click.echo(f"  {facts.abi:<12} {release}{commit}, {facts.kind} build, {facts.size_bytes:,} bytes{pages}")
-        click.echo(f"  {'':<12} providers {', '.join(facts.providers)}")
+        kind = f"{facts.kind} build, {facts.size_bytes:,} bytes{pages}"
+        click.echo(visible(f"  {facts.abi:<12} {release}{commit}, {kind}"))
+        click.echo(visible(f"  {'':<12} providers {', '.join(facts.providers)}"))
         click.echo(f"  {'':<12} sha256 {facts.sha256}")
     if contents.unknown_imports:
-        click.echo(f"  android-host cannot run it: it imports {', '.join(contents.unknown_imports)}")
+        click.echo(visible(f"  android-host cannot run it: it imports {', '.join(contents.unknown_imports)}"))

@@ -13,6 +13,7 @@ from typing import NoReturn
 import click
 
 from device_runner.errors import RunnerError
+from device_runner.text import visible_lines
 from pipeline import __version__
 from pipeline.errors import ExitCode
 
@@ -69,6 +70,14 @@ class LateGroup(click.Group):
             raise click.UsageError(f"No such command '{args[0]}'.{hint}", ctx) from error
 
 
+class _VisibleFormatter(logging.Formatter):
+    """Messages quote devices, drivers and file names: their control characters are written out."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record; lines of a traceback, and those that a message should not have, are marked as such."""
+        return visible_lines(super().format(record))
+
+
 @click.group(cls=LateGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ort-mobile")
 @click.option("--debug", is_flag=True, help="Log everything and show tracebacks.")
@@ -76,14 +85,16 @@ class LateGroup(click.Group):
 def cli(debug: bool, quiet: bool) -> None:
     """Prepare ONNX models for ONNX Runtime on Android and iOS: convert, prove, measure on devices, bundle."""
     level = logging.DEBUG if debug else logging.ERROR if quiet else logging.WARNING
-    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_VisibleFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def show_error(error: BaseException) -> None:
     """Print the four parts of an error to stderr."""
     for label, text in error.lines() if isinstance(error, RunnerError) else _unforeseen(error):
         head = click.style(f"{label}:", fg="red" if label == "error" else "cyan", bold=True)
-        click.echo(f"{head} {text}", err=True)
+        click.echo(f"{head} {visible_lines(text)}", err=True)
 
 
 def _unforeseen(error: BaseException) -> list[tuple[str, str]]:

@@ -29,7 +29,7 @@ def show_job(result: JobResult) -> None:
     console = Console(highlight=False)
     terminal.show(result.assembled.report, console)
     for left in result.left:
-        click.echo(f"{left.device} was left before the end: {left.reason}", err=True)
+        click.echo(visible(f"{left.device} was left before the end: {left.reason}"), err=True)
     show_denied(result.denied)
     show_findings(result.findings)
     folder = result.folder

@@ -56,12 +56,12 @@ COLUMNS: tuple[tuple[str, Callable[[DeviceFacts], str]], ...] = (
 
 
 def show_devices(devices: Sequence[DeviceFacts], console: Console | None = None) -> None:
-    """Print one row a device; columns that no device has anything for are left out. Texts are shown as they are."""
+    """Print one row a device, without columns that are empty everywhere; control characters are written out."""
     table = Table(box=None, pad_edge=False)
     rows = [[text(facts) for _, text in COLUMNS] for facts in devices]
     kept = [index for index in range(len(COLUMNS)) if any(row[index] for row in rows)]
     for index in kept:
         table.add_column(COLUMNS[index][0], overflow="fold")
     for row in rows:
-        table.add_row(*(Text(row[index]) for index in kept))
+        table.add_row(*(Text(wording.visible(row[index])) for index in kept))
     (console or Console(highlight=False)).print(table)

@@ -1,22 +1,12 @@
 """How values are worded, the same in every format: units, ratios, verdicts, and text that may be hostile."""
 
-import re
-
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
+from device_runner.text import visible as visible
 from pipeline.report.model import CampaignReport, Row
 from pipeline.summary import Comparison, OutputCheck, Verdict
 
 DASH = "-"
-
-INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
-"""Control characters, marks that turn the direction of text, separators of lines, zero-width ones, lone surrogates."""
-
-
-def visible(text: str) -> str:
-    r"""`text` on one line with every invisible character written out, as in \x1b: nothing can act or hide."""
-    return INVISIBLE.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
-
 
 SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
