@@ -30,6 +30,7 @@ from device_runner.result import (
     utc_now,
     without_measurement,
 )
+from device_runner.scratch import RUN_PREFIX, scratch_folder
 from device_runner.spec import RunSpec
 
 GRACE_SECONDS = 15.0
@@ -82,8 +83,8 @@ class LocalDevice:
             library = Path(spec.library) if spec.library else wheel_library()
             if failure := missing_input(spec):
                 return without_measurement(spec, self.name, failure)
-            with tempfile.TemporaryDirectory(prefix="ort-mobile-run-") as folder:
-                return self._run_in(spec, library, Path(folder))
+            with scratch_folder(RUN_PREFIX) as folder:
+                return self._run_in(spec, library, folder)
         except (RunnerError, OSError) as error:
             return without_measurement(spec, self.name, failure_of(error))
 
@@ -108,11 +109,11 @@ class LocalDevice:
 
     def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> Answer | Failure:
         """What NNAPI of the process's environment says to these questions (probe/inspect.h)."""
-        with tempfile.TemporaryDirectory(prefix="ort-mobile-run-") as name:
-            request = Path(name) / "request"
+        with scratch_folder(RUN_PREFIX) as folder:
+            request = folder / "request"
             request.write_bytes(encode_inspection(asked, limit_seconds=limit_seconds))
             command = [str(self._probe), str(request)]
-            return run_process(command, Path(name), limit_seconds + GRACE_SECONDS, self._environment)
+            return run_process(command, folder, limit_seconds + GRACE_SECONDS, self._environment)
 
     def close(self) -> None:
         """Nothing to give back: every run's folder goes with it."""

@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import shutil
-import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from device_runner.files import ZIP_ERRORS
+from device_runner.scratch import remove_abandoned, scratch_folder
 from pipeline.convert import convert_model
 from pipeline.convert.request import ConvertRequest, ConvertResult
 from pipeline.files import make_folder, safe_name, storage_errors
@@ -28,6 +27,9 @@ LIBRARY_FACTOR = 3.0
 
 DATA_ENDINGS = (".data", "_data", ".weight")
 """What exporters put behind a model's name for the file of its weights."""
+
+WORK_PREFIX = ".work."
+"""Scratch folders inside an output folder."""
 
 TIMEOUT_SECONDS = 90.0
 SECONDS_PER_BYTE = 1e-6
@@ -116,11 +118,10 @@ def memory_budget() -> int:
 
 @contextlib.contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
-    """A scratch folder inside `folder`, gone at the end, also after an error or Ctrl-C."""
+    """A scratch folder inside `folder`, gone at the end, also after an error or Ctrl-C; what a kill left goes first."""
     make_folder(folder)
-    with storage_errors(folder):
-        path = Path(tempfile.mkdtemp(prefix=".work.", dir=folder))
-    try:
+    remove_abandoned(WORK_PREFIX, folder)
+    with contextlib.ExitStack() as stack:
+        with storage_errors(folder):
+            path = stack.enter_context(scratch_folder(WORK_PREFIX, folder))
         yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)

@@ -13,6 +13,9 @@ from pipeline.errors import MissingError, PipelineError
 
 CHUNK_BYTES = 1 << 20
 
+PART = ".part"
+"""What the names of files end in that are not whole yet; they begin with a dot."""
+
 
 def sha256_of(path: Path) -> str:
     """Hex digest of a file's bytes, read in pieces."""
@@ -45,7 +48,7 @@ def replacing(path: Path) -> Iterator[Path]:
         return
     make_folder(path.parent)
     with storage_errors(path):
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=".part", dir=path.parent)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=PART, dir=path.parent)
         os.close(descriptor)
     temporary = Path(name)
     try:

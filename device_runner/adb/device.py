@@ -2,7 +2,6 @@
 
 import contextlib
 import secrets
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -69,6 +68,7 @@ from device_runner.result import (
     utc_now,
     without_measurement,
 )
+from device_runner.scratch import RUN_PREFIX, scratch_folder
 from device_runner.selectors import on_network, parse_selector, split_server
 from device_runner.spec import RunSpec
 from device_runner.wheel import foreign_library
@@ -280,8 +280,8 @@ class AdbDevice:
         program = Path(str(spec.perf_test))
         if program.is_file() and (failure := wrong_library(program, facts)):
             return without_measurement(spec, self.name, failure)
-        with tempfile.TemporaryDirectory(prefix="ort-mobile-run-") as scratch:
-            result = run_over_adb(spec, self.name, self.link, self._store, self._folder, library, Path(scratch))
+        with scratch_folder(RUN_PREFIX) as scratch:
+            result = run_over_adb(spec, self.name, self.link, self._store, self._folder, library, scratch)
         crashed = result.failure is not None and result.failure.kind is FailureKind.CRASH
         return msgspec.structs.replace(result, log=self._tombstone()) if crashed else result
 

@@ -5,7 +5,6 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from device_runner.android_host.assembler import MACHINES, assembler, version_sc
 from device_runner.android_host.symbols import TABLE, How, shim_libraries, table
 from device_runner.errors import MissingError, RunnerError
 from device_runner.probe.build import cache_folder, zig_command, zig_version
+from device_runner.scratch import BUILD_PREFIX, remove_abandoned, scratch_folder
 
 SOURCES = Path(__file__).parent
 NNAPI = "libneuralnetworks.so"
@@ -104,8 +104,9 @@ def _digest(compiler: Compiler) -> str:
 def _make(compiler: Compiler, folder: Path) -> None:
     """Build in a folder of its own and rename it: another process may do the same, and one of both wins."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".build-") as name:
-        work, done = Path(name) / "work", Path(name) / "done"
+    remove_abandoned(BUILD_PREFIX, folder.parent)
+    with scratch_folder(BUILD_PREFIX, folder.parent) as building:
+        work, done = building / "work", building / "done"
         work.mkdir()
         done.mkdir()
         for library in shim_libraries():

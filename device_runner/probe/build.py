@@ -11,7 +11,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 from device_runner.errors import MissingError, RunnerError, SpecError
 from device_runner.probe import android
 from device_runner.probe.elf import read_elf
+from device_runner.scratch import BUILD_PREFIX, remove_abandoned, scratch_folder
 
 SOURCES = Path(__file__).parent
 HOST = "host"
@@ -206,12 +206,13 @@ def digest(recipe: Recipe) -> str:
 def make(recipe: Recipe, path: Path) -> None:
     """Run a recipe in a folder of its own, judge the result, and put it at `path` in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as folder:
+    remove_abandoned(BUILD_PREFIX, path.parent)
+    with scratch_folder(BUILD_PREFIX, path.parent) as folder:
         for name, text in recipe.texts:
-            (Path(folder) / name).write_text(text)
+            (folder / name).write_text(text)
         for step in recipe.steps:
-            _run_step([argument.replace("{out}", folder) for argument in step])
-        built = Path(folder) / "probe"
+            _run_step([argument.replace("{out}", str(folder)) for argument in step])
+        built = folder / "probe"
         _judge(recipe, built)
         with built.open("rb") as file:
             os.fsync(file.fileno())

@@ -1,7 +1,5 @@
 """The sequence of the whole job, and what it leaves in its output folder."""
 
-import contextlib
-import fcntl
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +12,13 @@ from pipeline.batch import scratch
 from pipeline.blaming import known_denied
 from pipeline.campaign import Lane, SkippedLane, baseline_of, plan_lanes
 from pipeline.config import Config
-from pipeline.errors import ConfigError, ExitCode
-from pipeline.files import make_folder, write_bytes, write_text
+from pipeline.errors import ExitCode
+from pipeline.files import write_bytes, write_text
 from pipeline.finding import Finding, errors
 from pipeline.job.assemble import Assembled, assemble
 from pipeline.job.blame import blame_crashes
 from pipeline.job.devices import Opened, libraries_by_device, opened
+from pipeline.job.folder import DATABASE, locked
 from pipeline.job.judge import OutputJudge, inputs_of
 from pipeline.job.predict import Prediction, predict
 from pipeline.job.prepare import ARTIFACTS, Prepared, find, oldest_release, prepare
@@ -93,7 +92,7 @@ def output_folder(config: Config, options: JobOptions) -> Path:
 
 def database_url(config: Config, folder: Path) -> str:
     """The database of a job: the config's, or a file in its output folder."""
-    return config.output.database or f"sqlite:///{folder / 'results.sqlite'}"
+    return config.output.database or f"sqlite:///{folder / DATABASE}"
 
 
 def run_job(config: Config, options: JobOptions, progress: Progress) -> JobResult:
@@ -118,23 +117,6 @@ def run_job(config: Config, options: JobOptions, progress: Progress) -> JobResul
     return JobResult(
         assembled=assembled, folder=folder, content=content, left=ended.left, denied=ended.denied, findings=findings
     )
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other jobs out of this output folder; raises ConfigError when one is in it."""
-    make_folder(folder)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError(
-                "another job works in this output folder",
-                where=str(folder),
-                why="two at once would measure each other",
-                remedy="wait for it, or choose another folder with --output",
-            ) from error
-        yield
 
 
 def write_operator_configs(config: Config, folder: Path, artifacts: Sequence[Artifact]) -> None:

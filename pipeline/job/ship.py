@@ -36,6 +36,9 @@ from pipeline.run_options import PREPACKING_KEY, SPINNING_KEYS
 MAKERS = ("ort-mobile", "onnxruntime", "onnx")
 """Programs whose versions decide the artifacts' bytes; the manifest's content names them."""
 
+BUNDLE = "bundle"
+"""The folder of what ships in a job's output folder."""
+
 REFERENCES = "reference"
 """The folder in which a job leaves raw tensors of the original models, one folder for each model."""
 MOST_KEPT_BYTES = 8 << 20
@@ -66,7 +69,7 @@ def ship(
     report = assembled.report
     references, tensors = kept_references(assembled, folder)
     manifest = make_bundle(
-        folder / "bundle",
+        folder / BUNDLE,
         name=report.name,
         sources=sources,
         ships=tuple(_shipped(assembled, choice) for choice in choices),
@@ -121,7 +124,7 @@ def _proof(bundle: Path, library: str, targets: tuple[str, ...], progress: Progr
 def proven(assembled: Assembled, folder: Path) -> Assembled:
     """The same with what came of the libraries that ship, where OUTPUT/bundle is of this campaign."""
     try:
-        evidence = read_manifest(folder / "bundle").evidence
+        evidence = read_manifest(folder / BUNDLE).evidence
         proofs = msgspec.convert(evidence.get(PROOFS, ()), tuple[LibraryProof, ...])
     except (PipelineError, msgspec.ValidationError):
         return assembled

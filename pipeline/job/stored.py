@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pipeline.errors import ConfigError
 from pipeline.job.assemble import Assembled, assemble
+from pipeline.job.folder import DATABASE
 from pipeline.job.ship import proven
 from pipeline.store import CampaignRecord, open_store
 
@@ -29,7 +30,7 @@ def stored(folder: Path, database: str | None, campaign: str | None) -> Assemble
 
 
 def _url(folder: Path, database: str | None) -> str:
-    file = folder / "results.sqlite"
+    file = folder / DATABASE
     if database is None and not file.is_file():
         raise ConfigError(
             "no results here",

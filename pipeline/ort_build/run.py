@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner.probe.build import cache_folder
+from device_runner.scratch import BUILD_PREFIX, remove_abandoned, scratch_folder
 from pipeline.errors import PipelineError
 from pipeline.files import make_folder, sha256_of, storage_errors, write_bytes, write_text
 from pipeline.ort_build.failure import cause_of, excerpt
@@ -180,8 +180,9 @@ def _record(request: Request, digest: str, sources: str, seconds: float) -> Buil
 def _publish(plan: BuildPlan, work: Path, folder: Path, record: BuildRecord) -> BuildRecord:
     """Copy what came out beside the cache and give it its name there only when all is whole."""
     make_folder(folder.parent)
-    with storage_errors(folder), tempfile.TemporaryDirectory(dir=folder.parent, prefix=".build-") as name:
-        whole = Path(name, "whole")
+    remove_abandoned(BUILD_PREFIX, folder.parent)
+    with storage_errors(folder), scratch_folder(BUILD_PREFIX, folder.parent) as building:
+        whole = building / "whole"
         whole.mkdir()
         files = tuple(_collect(plan, work, whole))
         done = msgspec.structs.replace(record, files=files)

@@ -1,14 +1,14 @@
 """Makes a bundle: a new folder takes the old one's place only when every byte of it is written and proven."""
 
-import shutil
-import tempfile
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from pipeline.errors import PipelineError
+from device_runner.scratch import scratch_folder
+from pipeline.errors import ConfigError
 from pipeline.files import copy_file, make_folder, sha256_of, storage_errors, umask, write_bytes, write_text
 from pipeline.release.manifest import (
     MANIFEST_FILE,
@@ -22,6 +22,9 @@ from pipeline.release.manifest import (
     encode_manifest,
 )
 from pipeline.release.verify import verify_bundle
+
+OLD = "old"
+"""The bundle that is being replaced, in a folder of its own."""
 
 
 def make_bundle(
@@ -44,9 +47,9 @@ def make_bundle(
     """
     make_folder(folder.parent)
     refuse_foreign(folder)
-    with storage_errors(folder):
-        building = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
-    try:
+    with contextlib.ExitStack() as stack:
+        with storage_errors(folder):
+            building = stack.enter_context(scratch_folder(f".{folder.name}.", folder.parent))
         files = tuple(_put(building, path, sources[path]) for path in sorted(sources))
         for path, source in (tensors or {}).items():
             _put(building, path, source)
@@ -59,8 +62,6 @@ def make_bundle(
             manifest = msgspec.structs.replace(manifest, evidence={**evidence, **added})
             _seal(building, manifest)
         _take_place(building, folder)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
     return manifest
 
 
@@ -77,7 +78,7 @@ def refuse_foreign(folder: Path) -> None:
     if not folder.exists() or (folder / MANIFEST_FILE).is_file():
         return
     if not folder.is_dir() or any(folder.iterdir()):
-        raise PipelineError(
+        raise ConfigError(
             "this folder is no bundle of ours",
             where=str(folder),
             why=f"it is not empty and has no {MANIFEST_FILE}; making the bundle would delete what is there",
@@ -98,10 +99,18 @@ def _take_place(building: Path, folder: Path) -> None:
     """Rename the new bundle into place; the old one goes last, so that at every instant one of them is whole."""
     with storage_errors(folder):
         building.chmod(0o777 & ~umask())
-        if folder.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".old", dir=folder.parent)) / "old"
-            folder.rename(old)
+        if not folder.exists():
             building.rename(folder)
-            shutil.rmtree(old.parent)
-        else:
+            return
+        with scratch_folder(f".{folder.name}.", folder.parent) as old:
+            folder.rename(old / OLD)
             building.rename(folder)
+
+
+def restore_interrupted(folder: Path) -> None:
+    """Put a bundle back that a process was about to replace when it was killed. Raises PipelineError."""
+    if not folder.exists():
+        for old in folder.parent.glob(f".{folder.name}.*/{OLD}"):
+            with storage_errors(folder):
+                old.rename(folder)
+            return
