@@ -1,1 +1,3 @@
 """Side-by-side measurements with what users have today. No test times anything: these do."""
+
+import device_runner  # noqa: F401 - switches the telemetry of ONNX Runtime off, in what is compared with as well

@@ -142,7 +142,7 @@ def run_process(
     command: list[str], folder: Path, limit_seconds: float, environment: Mapping[str, str] | None = None
 ) -> Answer | Failure:
     """Run the probe in a session of its own and read its document; a Failure when there is none."""
-    variables = {**os.environ, "ORT_DISABLE_TELEMETRY": "1", **(environment or {})}
+    variables = {**os.environ, **(environment or {})}
     code = run_group(command, folder, limit_seconds, variables)
     return _judge(code, (folder / "stdout").read_bytes(), tail(folder / "stderr"))
 

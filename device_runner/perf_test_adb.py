@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from device_runner import NO_TELEMETRY
 from device_runner.adb.link import Link, LinkTimeout
 from device_runner.adb.quote import script
 from device_runner.adb.store import Store
@@ -14,13 +15,13 @@ from device_runner.spec import RunSpec
 
 CSV_LIMIT_BYTES = 1 << 30
 
-RUN = """
+RUN = f"""
 rm -rf "$1" && mkdir -p "$1/test_data_set_0" && cd "$1" || exit 90
 shift
 while [ "$1" != -- ]; do ln -s "$1" "$2" || exit 91; shift 2; done
 shift
 exec 3<&0
-LD_LIBRARY_PATH=. "$@" </dev/null 3<&- &
+LD_LIBRARY_PATH=. {NO_TELEMETRY} "$@" </dev/null 3<&- &
 run=$!
 echo $run > pid
 ( while read -r line <&3; do :; done; kill -9 $run ) >/dev/null 2>&1 &

@@ -12,6 +12,7 @@ from typing import BinaryIO, Self
 
 import msgspec
 
+from device_runner import NO_TELEMETRY
 from device_runner.adb.endings import (
     ALL_THERE,
     EMPTIED,
@@ -79,11 +80,11 @@ REMOTE_ROOT = "/data/local/tmp/ort-mobile"
 CONDITIONS_AGE_SECONDS = 5.0
 """How long conditions count as those of now: heat and charge change slowly, and asking costs a round trip."""
 
-RUN = """
+RUN = f"""
 rm -rf "$1" && mkdir -p "$1" && cd "$1" || exit 90
 head -c "$2" > request || exit 91
 echo $$ > pid
-LD_LIBRARY_PATH="$4${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" ORT_DISABLE_TELEMETRY=1 exec "$3" request
+LD_LIBRARY_PATH="$4${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" {NO_TELEMETRY} exec "$3" request
 """
 """Run folder, bytes of the request on standard input, probe, folder of libraries before those of the device itself."""
 

@@ -1,0 +1,129 @@
+"""Nothing leaves the machine unasked: every command traced, and telemetry of ONNX Runtime off wherever it is loaded."""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from device_runner import NO_TELEMETRY, TELEMETRY_VARIABLE
+from device_runner.adb.device import RUN as RUN_PROBE
+from device_runner.perf_test_adb import RUN as RUN_PERF_TEST
+from tests.privacy.tracing import ROOT, compile_tracer, trace
+
+MNIST = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
+TELEMETRY_SINCE = (1, 31)
+CONFIG = f"""
+name = "mnist"
+[[models]]
+path = "{MNIST}"
+[[targets]]
+name = "desk"
+platform = "linux"
+[variants]
+levels = ["basic", "extended"]
+[measure]
+rounds = 1
+min_runs = 2
+min_seconds = 0.001
+"""
+LIBRARY_USE = f"""
+import {{package}}
+import onnxruntime
+onnxruntime.InferenceSession({str(MNIST)!r}, providers=["CPUExecutionProvider"])
+"""
+
+
+@pytest.fixture(scope="module")
+def tracer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_tracer(tmp_path_factory.mktemp("tracer"))
+
+
+def ours(home: Path) -> tuple[Path, ...]:
+    """Folders that commands may write to: the work folder, the temporary one, our own below XDG's, zig's cache."""
+    folders = (".cache/ort-mobile", ".local/state/ort-mobile", ".local/share/ort-mobile", ".cache/zig", "work", "tmp")
+    shared = os.environ.get("ZIG_GLOBAL_CACHE_DIR")
+    return (*(home / folder for folder in folders), *([Path(shared)] if shared else []))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("convert", MNIST, "--output", "out", "--level", "none,basic,extended,all", "--check"),
+        ("partition", MNIST, "--ep", "nnapi", "--optimize", "basic", "--advise"),
+        ("run", "mnist.toml", "--output", "out"),
+        ("perf", MNIST, "--device", "local"),
+    ],
+    ids=lambda arguments: str(arguments[0]),
+)
+def test_commands_contact_nobody_and_write_to_their_folders_only(
+    tracer: Path, tmp_path: Path, arguments: tuple[str | Path, ...]
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "mnist.toml").write_text(CONFIG)
+    traced = trace(tracer, [sys.executable, "-m", "pipeline", *arguments], tmp_path)
+    assert traced.code == 0, traced.output
+    assert traced.contacted == ()
+    assert traced.outside(*ours(tmp_path)) == []
+    assert traced.written, "the trace shows nothing at all"
+
+
+@pytest.mark.parametrize("package", ["pipeline", "device_runner"])
+def test_packages_used_from_python_contact_nobody(tracer: Path, tmp_path: Path, package: str) -> None:
+    traced = trace(tracer, [sys.executable, "-c", LIBRARY_USE.format(package=package)], tmp_path)
+    assert traced.code == 0, traced.output
+    assert (traced.contacted, traced.written) == ((), ())
+
+
+@pytest.mark.skipif(
+    tuple(map(int, importlib.metadata.version("onnxruntime").split(".")[:2])) < TELEMETRY_SINCE,
+    reason="the installed onnxruntime has no telemetry",
+)
+def test_the_trace_shows_the_telemetry_of_a_wheel_without_the_variable(tracer: Path, tmp_path: Path) -> None:
+    """It ends at once, before anything is sent."""
+    traced = trace(tracer, [sys.executable, "-c", "import onnxruntime, os; os._exit(0)"], tmp_path)
+    assert any("Microsoft" in path.parts for path in traced.outside(*ours(tmp_path)))
+
+
+def test_the_trace_shows_what_threads_and_children_do(tracer: Path, tmp_path: Path) -> None:
+    code = """
+import pathlib, socket, subprocess, sys, threading
+def reach():
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", 9))
+    with socket.socket() as stream:
+        stream.connect_ex(("127.0.0.1", 9))
+thread = threading.Thread(target=reach)
+thread.start()
+thread.join()
+subprocess.run(["sh", "-c", "echo x > ../elsewhere"])
+pathlib.Path("../folder").mkdir()
+"""
+    traced = trace(tracer, [sys.executable, "-c", code], tmp_path)
+    assert traced.contacted == ("127.0.0.1:9", "127.0.0.1:9")
+    assert traced.outside(*ours(tmp_path)) == [tmp_path / "elsewhere", tmp_path / "folder"]
+
+
+@pytest.mark.parametrize("package", ["pipeline", "device_runner", "tests", "benchmarks"])
+def test_importing_a_package_switches_telemetry_off_whatever_was_set(package: str) -> None:
+    code = f"import {package}, os; print(os.environ[{TELEMETRY_VARIABLE!r}])"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), TELEMETRY_VARIABLE: "0"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
+
+
+def test_programs_on_a_phone_start_with_telemetry_off(tmp_path: Path) -> None:
+    """Both scripts, run by this computer's shell with a program that prints its environment."""
+    (tmp_path / "env").write_text("#!/bin/sh\nenv\n")
+    (tmp_path / "env").chmod(0o755)
+    program, folder = str(tmp_path / "env"), str(tmp_path / "run")
+    for script, arguments in ((RUN_PROBE, [folder, "1", program, "/"]), (RUN_PERF_TEST, [folder, "--", program])):
+        environment = {name: value for name, value in os.environ.items() if name != TELEMETRY_VARIABLE}
+        command = ["sh", "-c", script, "sh", *arguments]
+        stdin, stays_open = os.pipe()  # its end would end the program
+        os.write(stays_open, b"x")
+        done = subprocess.run(command, env=environment, stdin=stdin, capture_output=True, text=True, check=True)
+        os.close(stdin)
+        os.close(stays_open)
+        assert NO_TELEMETRY in done.stdout.splitlines()
