@@ -15,11 +15,12 @@ from pathlib import Path
 from pipeline.convert import ConvertRequest, convert_model
 from pipeline.convert.references import AUTO, choose_reference
 from pipeline.convert.request import ConvertResult
+from pipeline.core.releases import installed_release
 from pipeline.model_sources import SourceModel
 from pipeline.ort_library import known_libraries
 from pipeline.partition.answer import ModelAnswer, Settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.options import installed_release, make_settings
+from pipeline.partition.options import make_settings
 from pipeline.splice.wish import Reference
 from pipeline.variant import Level, Variant
 from tests.ground_truth import ORACLE
@@ -36,7 +37,7 @@ def main() -> None:
     if reference is None:
         print("no Android library at hand (`ort-mobile library get`), or it cannot run here: nothing was measured")
         return
-    installed = ".".join(map(str, installed_release()))
+    installed = str(installed_release())
     print(f"Wheel {installed}, library {reference.release}; {len(LEVELS)} levels a model, best of {ROUNDS} rounds.\n")
     print("| model | nodes claimed | partitions | spliced ms | genuine ms | ratio | same operators |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
@@ -52,7 +53,7 @@ def main() -> None:
 
 def _reference() -> Reference | None:
     """The library of the installed release, else the newest at hand."""
-    wanted = ".".join(map(str, installed_release()))
+    wanted = str(installed_release())
     newest = max((k.release for k in known_libraries() if k.at_hand and k.name.startswith("android:")), key=_parts)
     for release in (wanted, newest):
         found = choose_reference(AUTO, release)

@@ -132,7 +132,7 @@ def as_answer(answer: ModelAnswer, one: Beside, release: str) -> ModelAnswer:
     """The library's claims in the shape of our answers, for a release without rules."""
     if one.error is not None:
         return msgspec.structs.replace(
-            answer, error=f"the library of {release} gave no answer: {one.error}", ort_release=release
+            answer, error=f"the library of {release} gave no answer: {one.error}", ort_release=release, rules_release=""
         )
     sides = {node.output: node.library for node in one.nodes if node.library}
     decisions = tuple(_theirs(decision, sides.get(first_output(decision))) for decision in answer.decisions)
@@ -143,6 +143,7 @@ def as_answer(answer: ModelAnswer, one: Beside, release: str) -> ModelAnswer:
     return msgspec.structs.replace(
         answer,
         ort_release=release,
+        rules_release="",
         claimed=sum(decision.claimed for decision in decisions),
         partitions=tuple(tuple(groups[number]) for number in sorted(groups)),
         decisions=decisions,

@@ -11,14 +11,12 @@ import msgspec
 
 from pipeline.config import REPLAY_KEY
 from pipeline.config.build import Kind
-from pipeline.convert.rules import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE, Release
+from pipeline.convert.rules import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE
+from pipeline.core.releases import NEWEST_KNOWN, Release
 from pipeline.finding import Finding, Severity
 from pipeline.ort_build.releases import at_release
 from pipeline.ort_defects import DEFECTS, Circumstances, marks_of
 from pipeline.ort_format import DEFAULT_DOMAIN, ELEMENT_TYPES, Graph, OrtModel, SequenceType, TensorType, TypeInfo
-
-NEWEST_KNOWN = Release(1, 31)
-"""Of later releases nothing was measured: only what cannot change is checked against them."""
 
 FULL_FORMATS: tuple[tuple[Release, frozenset[int]], ...] = (
     (Release(1, 5), frozenset({1})),
@@ -210,10 +208,6 @@ def _code(info: TypeInfo) -> int:
     return info.elem_type if isinstance(info, TensorType) else 0
 
 
-def _text(release: Release) -> str:
-    return f"{release.major}.{release.minor}"
-
-
 def _error(what: str, where: str, why: str, remedy: str) -> Finding:
     return Finding(severity=Severity.ERROR, what=what, where=where, why=why, remedy=remedy)
 
@@ -236,7 +230,7 @@ def _format(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Fi
     if version not in formats and (runtime.release <= NEWEST_KNOWN or version <= max(formats)):
         writers = WRITTEN_BY.get(version, "a later release")
         yield _error(
-            f"ONNX Runtime {_text(runtime.release)} ({runtime.kind}) does not load ORT format version {version}",
+            f"ONNX Runtime {runtime.release} ({runtime.kind}) does not load ORT format version {version}",
             artifact.name,
             f"it loads {', '.join(map(str, sorted(formats)))}; {writers} wrote this one",
             f"convert again with onnxruntime {WRITTEN_BY[max(formats)]}"
@@ -246,7 +240,7 @@ def _format(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Fi
 
 def _opset(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Finding]:
     highest = at_release(OPSETS, runtime.release)
-    release = _text(runtime.release)
+    release = str(runtime.release)
     if runtime.release > NEWEST_KNOWN:
         return
     if artifact.newest_since > highest:
@@ -265,7 +259,7 @@ def _opset(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Fin
 
 def _first_with(opset: int) -> str:
     releases = [since for since, highest in OPSETS if highest >= opset]
-    return f"ONNX Runtime {_text(releases[0])}" if releases else f"a release newer than {_text(NEWEST_KNOWN)}"
+    return f"ONNX Runtime {releases[0]}" if releases else f"a release newer than {NEWEST_KNOWN}"
 
 
 def _types(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Finding]:
@@ -274,9 +268,9 @@ def _types(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Fin
     )
     if young:
         names = ", ".join(ELEMENT_TYPES[code] for code in young)
-        since = _text(max(ELEMENT_TYPES_SINCE[code] for code in young))
+        since = max(ELEMENT_TYPES_SINCE[code] for code in young)
         yield _error(
-            f"ONNX Runtime {_text(runtime.release)} has no tensors of {names}", artifact.name,
+            f"ONNX Runtime {runtime.release} has no tensors of {names}", artifact.name,
             "the format version does not tell: newer types are written all the same",
             f"ship ONNX Runtime {since} or later, or quantize to 8 bits",
         )  # fmt: skip
@@ -285,7 +279,7 @@ def _types(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Fin
 def _replay(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Finding]:
     if not artifact.replays:
         return
-    release = _text(runtime.release)
+    release = str(runtime.release)
     if runtime.release < RUNTIME_STYLE_SINCE:
         yield _warning(
             f"ONNX Runtime {release} ignores saved runtime optimizations", artifact.name, "they came with 1.11",
@@ -309,7 +303,7 @@ def _defects(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Fi
         mark = artifact.defects.get(defect.name, "")
         if mark and defect.shows(here):
             sure = defect.measured is None or runtime.release in defect.measured
-            tried = "" if sure else f" (measured with {', '.join(map(_text, sorted(defect.measured or ())))})"
+            tried = "" if sure else f" (measured with {', '.join(map(str, sorted(defect.measured or ())))})"
             yield (_error if sure else _warning)(
                 defect.what.format(mark=mark), artifact.name, f"{defect.why.format(mark=mark)}{tried}", defect.remedy
             )
@@ -324,7 +318,7 @@ def _provider(use: Use, runtime: Runtime, where: str) -> Iterator[Finding]:
         )  # fmt: skip
     if use.provider == "coreml" and use.provider_options and runtime.release < GENERIC_COREML_SINCE:
         yield _error(
-            f"CoreML of ONNX Runtime {_text(runtime.release)} takes no options by name", where,
+            f"CoreML of ONNX Runtime {runtime.release} takes no options by name", where,
             "they came with 1.21; before, there are flags only", "ship ONNX Runtime 1.21 or later, or use no options",
         )  # fmt: skip
 
@@ -337,7 +331,7 @@ def _keys(use: Use, runtime: Runtime, where: str) -> Iterator[Finding]:
         since, values = SESSION_KEYS[key]
         if runtime.release < since:
             yield _warning(
-                f"{key} has no effect in ONNX Runtime {_text(runtime.release)}", where, f"it came with {_text(since)}",
+                f"{key} has no effect in ONNX Runtime {runtime.release}", where, f"it came with {since}",
                 "remove it, or ship that release",
             )  # fmt: skip
         if not re.fullmatch(values, value):

@@ -12,7 +12,8 @@ from pipeline.batch import NamedModel, convert_all, name_models, scratch
 from pipeline.compatibility import Runtime, Use
 from pipeline.config.build import Kind
 from pipeline.convert.request import ConvertRequest, ConvertResult, VariantFailure
-from pipeline.convert.rules import Platform, parse_release
+from pipeline.convert.rules import Platform
+from pipeline.core.releases import line_of
 from pipeline.errors import ExitCode, PipelineError
 from pipeline.files import write_text
 from pipeline.finding import Finding, errors
@@ -161,7 +162,7 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder) -> ConversionRep
 
 def _preflight(order: ConversionOrder, artifacts: Sequence[Artifact]) -> dict[tuple[str, str], tuple[Finding, ...]]:
     """What speaks against the artifacts in the release and kind of build that the order names."""
-    release = parse_release(order.release or installed_version("onnxruntime"))
+    release = line_of(order.release or installed_version("onnxruntime"))
     runtime = Runtime(release=release, kind=Kind(order.build_kind))
     read = read_artifacts({artifact.file: order.output / artifact.file for artifact in artifacts})
     found = {

@@ -9,14 +9,8 @@ from typing import NamedTuple
 
 from pipeline.config import REPLAY_KEY
 from pipeline.config.build import Kind
-from pipeline.convert.rules import (
-    REPLAY_NEEDS_KEY_SINCE,
-    RUNTIME_STYLE_SINCE,
-    UNCOUNTED,
-    YOUNG_ACTIONS,
-    Release,
-    unreplayable,
-)
+from pipeline.convert.rules import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE, UNCOUNTED, YOUNG_ACTIONS, unreplayable
+from pipeline.core.releases import Release
 from pipeline.ort_format import Graph, Node, OrtModel
 
 

@@ -14,7 +14,7 @@ from device_runner.library_source import PAGE_BYTES, find_archive, is_archive, s
 from pipeline.compatibility import ArtifactFacts, Runtime, Use, check_artifact, check_use, facts_of
 from pipeline.config import Config, Platform, Target
 from pipeline.config.build import BuildConfig, Kind
-from pipeline.convert.rules import Release, parse_release
+from pipeline.core.releases import Release, line_of
 from pipeline.errors import ModelError
 from pipeline.finding import Finding, Severity, errors
 from pipeline.ort_build.history import build_of, newest_build, operators_of, sizes_of_record
@@ -114,7 +114,7 @@ def _unknown_size(target: Target) -> Finding:
 
 def planned_runtime(target: Target, config: Config, installed: str) -> Runtime:
     """What the config alone says of a target's library; without a [build] table it is the release's full package."""
-    release = parse_release(target.ort_release or installed)
+    release = line_of(target.ort_release or installed)
     budget = config.build.max_library_bytes
     if config.build == BuildConfig(max_library_bytes=budget):
         return Runtime(release=release)
@@ -134,7 +134,7 @@ def library_release(target: Target) -> str:
     if not target.library or target.platform not in ELF_PLATFORMS:
         return ""
     library = _from_file(target, Runtime(release=NO_RELEASE))
-    return "" if library.runtime.release == NO_RELEASE else release_name(library.runtime.release)
+    return "" if library.runtime.release == NO_RELEASE else str(library.runtime.release)
 
 
 def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
@@ -169,7 +169,7 @@ def runtime_of(facts: LibraryFacts) -> Runtime | None:
     """What a library can load and has; None for one that does not tell its release."""
     if not facts.release:
         return None
-    return Runtime(release=parse_release(facts.release), kind=Kind(facts.kind), providers=frozenset(facts.providers))
+    return Runtime(release=line_of(facts.release), kind=Kind(facts.kind), providers=frozenset(facts.providers))
 
 
 def _no_abi(target: Target, missing: Iterable[str], found: Mapping[str, LibraryFacts]) -> Finding:
@@ -241,11 +241,6 @@ def local_runtime(device: str, library: str | None) -> Runtime | None:
         return runtime_of(find_library(rest.partition("?")[0])) if scheme == "android-host" else None
     except (RunnerError, OSError):
         return None
-
-
-def release_name(release: Release) -> str:
-    """A release line as configs write it."""
-    return f"{release.major}.{release.minor}"
 
 
 def text_of(finding: Finding) -> str:

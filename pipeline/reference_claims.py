@@ -14,20 +14,11 @@ from device_runner.android_host.build import check_host
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import find_library
 from pipeline.claims_beside import Beside, as_answer, beside
+from pipeline.core.releases import has_rules, line_of, rules_of
 from pipeline.errors import ConfigError, ExitCode
 from pipeline.library_claims import APPENDED, LibraryClaims, asked_of, check_asked, claims_of_named, tells_claims
 from pipeline.model_sources import find_models
-from pipeline.partition.answer import (
-    NEWEST_RELEASE,
-    OLDEST_RELEASE,
-    ModelAnswer,
-    Optimize,
-    PartitionDocument,
-    Provider,
-    Settings,
-    has_rules,
-)
-from pipeline.partition.options import parse_release
+from pipeline.partition.answer import ModelAnswer, Optimize, PartitionDocument, Provider, Settings
 from pipeline.partition.run import SUFFIXES
 from pipeline.partition.shown import Shown, ShowRequest, remove_model, show, written_bytes
 from pipeline.workers import Outcome, Task, run_tasks
@@ -105,7 +96,7 @@ def open_reference(text: str, provider: str, release: str) -> LibraryFacts:
 
 def rules_known(facts: LibraryFacts) -> bool:
     """Whether there are rules for a library's release; of one that does not tell it, that is for the user to know."""
-    return not facts.release or has_rules(parse_release(facts.release))
+    return not facts.release or has_rules(line_of(facts.release))
 
 
 def rules_release(facts: LibraryFacts, named: str) -> str:
@@ -116,8 +107,7 @@ def rules_release(facts: LibraryFacts, named: str) -> str:
     wanted = facts.release or named
     if not wanted:
         return ""
-    major, minor = min(max(parse_release(wanted), OLDEST_RELEASE), NEWEST_RELEASE)
-    return f"{major}.{minor}"
+    return str(rules_of(line_of(wanted)))
 
 
 def compare_answers(

@@ -48,17 +48,21 @@ class Way(StrEnum):
 
 
 class AwareBy(msgspec.Struct, frozen=True, kw_only=True):
-    """What made a provider-aware file. `release` and `sha256` are those of the library, or of the installed wheel."""
+    """What made a provider-aware file. `release` and `sha256` are those of the library, or of the installed wheel.
+
+    `rules` is the release whose rules decided for a later one that has none of its own.
+    """
 
     way: Way
     release: str = ""
     sha256: str = ""
+    rules: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def text(self) -> str:
         """In words: spliced; saved by libonnxruntime 1.29.0 (sha256 1fbfff77a79d)."""
         if self.way is Way.SPLICED:
-            return "spliced"
+            return f"spliced, by the rules of {self.rules}" if self.rules else "spliced"
         if self.way is Way.INSTALLED:
             return f"saved by the installed onnxruntime {self.release}"
         return f"saved by libonnxruntime {self.release} (sha256 {self.sha256[:12]})"

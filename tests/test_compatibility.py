@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from pipeline.compatibility import (
     DEFAULT_USE,
-    NEWEST_KNOWN,
     OPSETS,
     SESSION_KEYS,
     ArtifactFacts,
@@ -21,12 +20,12 @@ from pipeline.compatibility import (
     loadable_by,
 )
 from pipeline.config.build import Kind
-from pipeline.convert.rules import Release, parse_release
+from pipeline.core.releases import NEWEST_KNOWN, Release, line_of
 from pipeline.finding import Severity, errors
 from pipeline.ort_build.releases import at_release
 from pipeline.ort_format import parse_ort
 
-HERE = parse_release(version("onnxruntime"))
+HERE = line_of(version("onnxruntime"))
 RELEASES = st.integers(7, NEWEST_KNOWN.minor).map(lambda minor: Release(1, minor))
 KINDS = st.sampled_from([Kind.FULL, Kind.EXTENDED, Kind.MINIMAL])
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from pipeline.compatibility import Runtime, Use, check_artifact, facts_of
 from pipeline.config import REPLAY_KEY
 from pipeline.config.build import Kind
-from pipeline.convert.rules import Release
+from pipeline.core.releases import Release
 from pipeline.finding import errors
 from pipeline.ort_defects import marks_of
 from pipeline.ort_format import Graph, Metadata, Node, OrtModel, RuntimeOptimization, Tensor, read_ort

@@ -9,7 +9,7 @@ from device_runner.local import wheel_library
 from pipeline.compatibility import Runtime, Use
 from pipeline.config import Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
 from pipeline.config.build import BuildConfig, Kind
-from pipeline.convert.rules import Release
+from pipeline.core.releases import Release
 from pipeline.finding import Severity, errors
 from pipeline.job.prepare import oldest_release
 from pipeline.preflight import (

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from pipeline.cli.options import json_option, sizes, words, write_json
+from pipeline.cli.options import json_option, release, sizes, words, write_json
 from pipeline.cli.provider_options import provider_options, settings_of
 
 AWARE = ("nnapi", "coreml-nn", "coreml-mlprogram")
@@ -36,7 +36,10 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
     help="Who saves aware files: an Android library (AAR, .so or release), the installed onnxruntime, or none: they "
     "are spliced. auto asks a library of the release where one is at hand and can run here, and fetches none.",
 )  # fmt: skip
-@click.option("--ort-release", default="", metavar="X.Y", help="ONNX Runtime release that will run the artifacts.")
+@click.option(
+    "--ort-release", callback=release, metavar="X.Y",
+    help="ONNX Runtime release that will run the artifacts.  [default: the installed one]",
+)  # fmt: skip
 @click.option(
     "--build-kind", type=click.Choice(["full", "extended", "minimal"]), default="full", show_default=True,
     help="Build of that release in the app: artifacts are held against what it loads.",

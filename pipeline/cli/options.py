@@ -48,6 +48,16 @@ def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     return found
 
 
+def release(_ctx: click.Context, param: click.Parameter, value: str | None) -> str:
+    """A callback for a release of ONNX Runtime; ConfigError for none and for those that are not known to exist."""
+    if not value:
+        return ""
+    from pipeline.core.releases import read_release
+
+    read_release(value, param.opts[0])
+    return value
+
+
 def write_json(document: Any, destination: str) -> None:
     """Write a document as indented JSON to a file, or to stdout for `-`."""
     import msgspec

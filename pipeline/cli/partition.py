@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.options import json_option, sizes, write_json
+from pipeline.cli.options import json_option, release, sizes, write_json
 from pipeline.cli.provider_options import provider_options, settings_of
 
 if TYPE_CHECKING:
@@ -128,7 +128,10 @@ def _advice_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--optimize", type=click.Choice(["none", "basic"]), default="none", show_default=True,
     help="Judge the file as it stands, or what optimization level basic makes of it.",
 )  # fmt: skip
-@click.option("--ort-release", default="", metavar="X.Y", help="ONNX Runtime on the phone; default: the installed one.")
+@click.option(
+    "--ort-release", callback=release, metavar="X.Y",
+    help="ONNX Runtime in the app.  [default: the installed one]",
+)  # fmt: skip
 @click.option(
     "--reference", default="", metavar="LIBRARY",
     help="Hold the claims against an Android library's own: an AAR, a .so, or a release that is at hand.",

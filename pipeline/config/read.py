@@ -15,6 +15,7 @@ from pipeline.config.checks import KeyPath, Problem, missing_files, problems
 from pipeline.config.defaults import resolved, with_defaults
 from pipeline.config.table import Table
 from pipeline.config.values import Config
+from pipeline.core.releases import read_release
 from pipeline.errors import ConfigError
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ def read_config(path: Path, *, existing: bool = False) -> Config:
             why=str(error),
             remedy="fix the line; see docs/reference/config.md",
         ) from error
+    _check_releases(document, path, text)
     try:
         config = msgspec.convert(document, Config)
     except msgspec.ValidationError as error:
@@ -76,6 +78,15 @@ def _read_text(path: Path) -> str:
             "the config file cannot be read", where=str(path), why=str(error),
             remedy="a config is a TOML file in UTF-8; `ort-mobile init MODEL` writes one",
         ) from error  # fmt: skip
+
+
+def _check_releases(document: dict[str, object], path: Path, text: str) -> None:
+    """ConfigError for an `ort_release` that is none, or not known to exist; other mistakes are found later."""
+    targets = document.get("targets")
+    for number, target in enumerate(targets if isinstance(targets, list) else ()):
+        if isinstance(target, dict) and "ort_release" in target:
+            key = ("targets", number, "ort_release")
+            read_release(target["ort_release"], key[-1], _place(path, _line_of(text, key)))
 
 
 def _explain(path: Path, text: str, message: str) -> ConfigError:

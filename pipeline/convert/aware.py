@@ -9,8 +9,9 @@ import msgspec
 from device_runner.errors import RunnerError
 from pipeline.convert.genuine import genuine_parts, library_differences, library_serves
 from pipeline.convert.installed import installed_parts, installed_serves
-from pipeline.convert.rules import SessionSettings, parse_release
+from pipeline.convert.rules import SessionSettings
 from pipeline.convert.steps import OrtParts, Workshop, optimize, to_parts
+from pipeline.core.releases import has_rules, line_of, rules_of
 from pipeline.onnx_model import LeanModel
 from pipeline.splice.buildable import close_off
 from pipeline.splice.claims import find_claims, look_at
@@ -81,7 +82,7 @@ class AwareOptimizer:
             weights=made.weights,
             claimed=whole.claimed,
             notes=notes,
-            aware_by=AwareBy(way=Way.SPLICED),
+            aware_by=AwareBy(way=Way.SPLICED, rules=_borrowed_rules(wish)),
         )
 
     def _whole(self, wish: Wish) -> Whole:
@@ -123,10 +124,16 @@ def is_repeatable(wish: Wish | None, made_by: AwareBy | None = None) -> bool:
     return saves is None or (saves is genuine_parts and (made_by is None or made_by.way is Way.LIBRARY))
 
 
+def _borrowed_rules(wish: Wish) -> str | msgspec.UnsetType:
+    """The release whose rules decide where the wanted one has none of its own."""
+    releases = [one.ort_release for one in wish.providers if not has_rules(one.ort_release)]
+    return str(rules_of(releases[0])) if releases else msgspec.UNSET
+
+
 def _installed() -> tuple[int, int]:
     import onnxruntime
 
-    return parse_release(onnxruntime.__version__)
+    return line_of(onnxruntime.__version__)
 
 
 def _same_nodes(first: LeanModel, second: LeanModel) -> bool:

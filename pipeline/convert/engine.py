@@ -19,9 +19,7 @@ from pipeline.convert.optimizer import Optimizer
 from pipeline.convert.request import ConvertRequest, ConvertResult, VariantFailure
 from pipeline.convert.rules import (
     REPLAY_NEEDS_KEY_SINCE,
-    Release,
     SessionSettings,
-    parse_release,
     refusal,
     run_time_options,
     session_settings,
@@ -29,6 +27,7 @@ from pipeline.convert.rules import (
 )
 from pipeline.convert.sessions import return_freed_memory
 from pipeline.convert.steps import OrtParts, Workshop
+from pipeline.core.releases import Release, line_of
 from pipeline.errors import ConfigError, ModelError
 from pipeline.files import make_folder, share_file, storage_errors, sync_file
 from pipeline.onnx_model import content_digest, load_model, prepare_model
@@ -145,8 +144,8 @@ class _Maker:
         self.clock = clock
         self.reused = 0
         self.wheel: str = onnxruntime.__version__
-        self.installed = parse_release(self.wheel)
-        self.target = parse_release(request.release) if request.release else self.installed
+        self.installed = line_of(self.wheel)
+        self.target = line_of(request.release) if request.release else self.installed
         self.cache = Cache(Path(request.cache_folder)) if request.cache_folder else None
         self.written: dict[str, tuple[Made, Path]] = {}
         self.syncing: dict[Path, Future[None]] = {}

@@ -11,10 +11,10 @@ from device_runner.errors import RunnerError
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import find_library
 from pipeline.convert.genuine import only_nnapi
+from pipeline.core.releases import installed_release
 from pipeline.library_claims import check_asked
 from pipeline.ort_library import known_libraries
 from pipeline.partition.answer import Provider
-from pipeline.partition.options import installed_release
 from pipeline.splice.wish import Reference
 
 AUTO = "auto"
@@ -54,7 +54,7 @@ def _of(facts: LibraryFacts, *, optional: bool) -> Reference:
 
 def _at_hand(release: str, ships: Sequence[str]) -> LibraryFacts | None:
     """The first library of a release that runs here: one that ships, else the newest patch release in a cache."""
-    wanted = release or ".".join(map(str, installed_release()))
+    wanted = release or str(installed_release())
     try:
         check_host()
         for facts in _found([*ships, *_cached(wanted)]):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from pipeline.config import REPLAY_KEY
+from pipeline.core.releases import Release
 from pipeline.splice.wish import AWARE, Wish
 from pipeline.variant import Level, Style, Variant
 
@@ -37,23 +38,10 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_shared_dq: bool = False
 
 
-class Release(NamedTuple):
-    """An ONNX Runtime release line."""
-
-    major: int
-    minor: int
-
-
 LAYOUT_SINCE = Release(1, 23)
 RUNTIME_STYLE_SINCE = Release(1, 11)
 FORMAT_6_SINCE = Release(1, 16)
 REPLAY_NEEDS_KEY_SINCE = Release(1, 30)
-
-
-def parse_release(text: str) -> Release:
-    """The release line of a version such as `1.23` or `1.23.2`; ValueError when it is none."""
-    major, minor, *_ = text.split(".")
-    return Release(int(major), int(minor))
 
 
 def session_settings(variant: Variant, platform: Platform, aware: Wish | None = None) -> SessionSettings:
@@ -117,7 +105,7 @@ class Refusal(NamedTuple):
 
 def refusal(variant: Variant, target: Release, installed: Release) -> Refusal | None:
     """Why this variant cannot be made with the installed onnxruntime for a target's release; None when it can."""
-    at_target, here = _text(target), _text(installed)
+    at_target, here = str(target), str(installed)
     layout = variant.level is Level.LAYOUT
     rules = (
         (target < FORMAT_6_SINCE, f"onnxruntime {at_target} cannot load ORT format version 6, which {here} writes",
@@ -134,7 +122,3 @@ def refusal(variant: Variant, target: Release, installed: Release) -> Refusal | 
          "runtime style leaves every node to the providers as it is", "use style fixed, or runtime without providers"),
     )  # fmt: skip
     return next((Refusal(why, remedy) for applies, why, remedy in rules if applies), None)
-
-
-def _text(release: Release) -> str:
-    return f"{release.major}.{release.minor}"

@@ -15,7 +15,7 @@ from pipeline.job.prepare import ARTIFACTS
 from pipeline.model_sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Provider, Settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.options import installed_release, make_settings, parse_release
+from pipeline.partition.options import make_settings
 from pipeline.progress import Progress
 from pipeline.workers import Task, run_tasks
 
@@ -59,7 +59,7 @@ def settings_of(options: RunOptions, facts: DeviceFacts, release: str) -> Settin
     try:
         return make_settings(
             provider.value,
-            release=".".join(map(str, parse_release(release) if release else installed_release())),
+            release=release,
             api_level=level,
             coreml_options=[f"{key}={value}" for key, value in options.provider_options.items()],
             nnapi_flags=[flag.value for flag in options.flags],
@@ -77,13 +77,17 @@ def _provider(options: RunOptions) -> Provider | None:
 
 
 def summarized(answer: ModelAnswer) -> Prediction:
-    """The part of an answer that a report shows and a run can be held against."""
+    """The part of an answer that a report shows and a run is compared with.
+
+    `rules` is the release whose rules decided, "" where the device's own has rules.
+    """
     load = answer.load
     return {
         "nodes": answer.nodes,
         "claimed": answer.claimed,
         "partitions": load.partitions if load else len(answer.partitions),
         "estimate": bool(load and load.estimate),
+        "rules": answer.rules_release if answer.rules_release != answer.ort_release else "",
         "error": answer.error or (load.error if load else None),
     }
 

@@ -12,7 +12,7 @@ from pipeline.config import Config, ModelConfig, Platform, wanted_variants
 from pipeline.conversion import Converted, convert_models
 from pipeline.convert.references import choose_reference
 from pipeline.convert.rules import Platform as OptimizerPlatform
-from pipeline.convert.rules import parse_release
+from pipeline.core.releases import line_of
 from pipeline.errors import PipelineError
 from pipeline.model_sources import find_models
 from pipeline.partition.answer import Provider, Settings
@@ -62,7 +62,7 @@ def oldest_release(config: Config) -> str:
     A target that names none has that of its library, where this can be read.
     """
     named = [target.ort_release or library_release(target) for target in config.targets]
-    return min((release for release in named if release), key=parse_release, default="")
+    return min((release for release in named if release), key=line_of, default="")
 
 
 def optimizer_platform(config: Config) -> OptimizerPlatform:

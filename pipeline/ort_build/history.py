@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.convert.rules import Release, parse_release
+from pipeline.core.releases import Release, line_of
 from pipeline.ort_build.run import RECORD, BuildRecord, builds_in, default_cache
 from pipeline.ort_build.size import Addition, SizedBuild, rank_additions
 from pipeline.required_ops import RequiredOps, parse
@@ -22,7 +22,7 @@ def newest_build(target: str, release: Release, cache: Path | None = None) -> Bu
     made = [
         (folder, record)
         for folder, record in builds_in(cache or default_cache())
-        if record.target == target and parse_release(record.version) == release
+        if record.target == target and line_of(record.version) == release
     ]
     return max(made, key=lambda build: _made_at(build[0]))[1] if made else None
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from pipeline.config import Platform
-from pipeline.convert.rules import Release
+from pipeline.core.releases import Release
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pipeline.config import Platform, Target
 from pipeline.config.build import BuildConfig, Kind
-from pipeline.convert.rules import Release, parse_release
+from pipeline.core.releases import Release, line_of
 from pipeline.errors import ConfigError
 from pipeline.ort_build.releases import ABIS, CONVERTING_ONLY, DEFAULT_ABIS, FIRST_PLANNED, PROVIDERS
 from pipeline.required_ops import RequiredOps
@@ -43,7 +43,7 @@ def make_request(
     exist, and for releases whose scripts are not known.
     """
     version = target.ort_release or version
-    release = parse_release(version)
+    release = line_of(version)
     first = FIRST_PLANNED[target.platform]
     if release < first:
         raise ConfigError(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline.convert.rules import Release, parse_release
+from pipeline.core.releases import Release, line_of
 from pipeline.errors import ConfigError
 
 VERSION_FILE = "VERSION_NUMBER"
@@ -26,7 +26,7 @@ class SourceTree(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def release(self) -> Release:
         """The release line."""
-        return parse_release(self.version)
+        return line_of(self.version)
 
 
 def read_tree(path: Path) -> SourceTree:

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
+from pipeline.core.releases import DEFAULT_RELEASE, OLDEST_RULES, Release, by_rules, line_of
 from pipeline.errors import ConfigError
 
 
@@ -26,16 +27,6 @@ class Optimize(StrEnum):
 NNAPI_FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
 """Flags of NNAPI; only USE_NCHW changes claims (ep_rules D.1)."""
 
-OLDEST_RELEASE = (1, 19)
-NEWEST_RELEASE = (1, 29)
-"""Rules were held against real builds and libraries up to here; later releases are judged by the same ones."""
-DEFAULT_RELEASE = (1, 23)
-
-
-def has_rules(release: tuple[int, int]) -> bool:
-    """Whether the rules are known to be those of a release, (major, minor)."""
-    return OLDEST_RELEASE <= release <= NEWEST_RELEASE
-
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything beside the model that a claim depends on. Options that another provider reads are ignored.
@@ -56,11 +47,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stop_ops: tuple[str, ...] = ("NonMaxSuppression",)
 
     def __post_init__(self) -> None:
-        if self.ort_release < OLDEST_RELEASE:
+        if self.ort_release < OLDEST_RULES:
             raise ConfigError(
-                f"no rules for ONNX Runtime {self.ort_release[0]}.{self.ort_release[1]}",
-                why=f"the tables begin with release {OLDEST_RELEASE[0]}.{OLDEST_RELEASE[1]}",
-                remedy="give --ort-release 1.19 or later",
+                f"no rules for ONNX Runtime {Release(*self.ort_release)}",
+                why=f"the tables begin with release {OLDEST_RULES}",
+                remedy=f"give --ort-release {OLDEST_RULES} or later",
             )
         for flag in self.nnapi_flags:
             if flag not in NNAPI_FLAGS:
@@ -149,12 +140,14 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One model's answer, as it stands in the JSON. With `error` set, nothing else is known.
 
     `claimed` counts nodes of the main graph; `partitions` lists each group's nodes by their first outputs.
-    `shapes_from` is the onnxruntime whose shape inference was used.
+    `rules_release` is the release whose rules decided for `ort_release`, which has none of its own when it is later;
+    "" where a library's own claims are the answer. `shapes_from` is the onnxruntime whose shape inference was used.
     """
 
     path: str
     ep: str
     ort_release: str
+    rules_release: str = ""
     nodes: int = 0
     claimed: int = 0
     partitions: tuple[tuple[str, ...], ...] = ()
@@ -166,6 +159,11 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     error: str | None = None
     remedy: str | None = None
+
+    @property
+    def release_text(self) -> str:
+        """The release, and whose rules decided where it has none of its own."""
+        return by_rules(line_of(self.ort_release)) if self.rules_release else self.ort_release
 
 
 class PartitionDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -87,7 +87,7 @@ def _header(answer: ModelAnswer) -> Iterator[str]:
     name = answer.path.replace("\\", "/").rsplit("/", 1)[-1]
     yield f'<text class="title" x="{MARGIN}" y="38">{_clean(name)}</text>'
     facts = (
-        f"{answer.ep}, ONNX Runtime {answer.ort_release}: {answer.claimed} of {answer.nodes} nodes ({share:.0%}) "
+        f"{answer.ep}, ONNX Runtime {answer.release_text}: {answer.claimed} of {answer.nodes} nodes ({share:.0%}) "
         f"in {len(answer.partitions)} partition{'' if len(answer.partitions) == 1 else 's'}"
     )
     yield f'<text class="facts" x="{MARGIN}" y="60">{_clean(facts)}</text>'

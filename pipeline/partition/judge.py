@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pipeline.core.releases import Release, rules_of
 from pipeline.errors import PipelineError
 from pipeline.guards import check_constants, computed_constants, shaped_bytes
 from pipeline.model_sources import SourceModel
@@ -104,17 +105,14 @@ def _onnx_views(loaded: LoadedModel, request: PartitionRequest, work_folder: Pat
     return (ships.graph if shown is None else unique_dq(look(shown, read))), ships
 
 
-def _release(settings: Settings) -> str:
-    return ".".join(str(part) for part in settings.ort_release)
-
-
 def failed_answer(request: PartitionRequest, error: PipelineError | None) -> ModelAnswer:
     """The answer where nothing is known but what went wrong."""
     text = "; ".join(part for part in (error.what, error.why) if part) if error else "no answer"
     return ModelAnswer(
         path=request.source.name,
         ep=request.settings.provider.value,
-        ort_release=_release(request.settings),
+        ort_release=str(Release(*request.settings.ort_release)),
+        rules_release=str(rules_of(request.settings.ort_release)),
         error=text,
         remedy=(error.remedy or None) if error else None,
     )
@@ -124,7 +122,8 @@ def _answer(request: PartitionRequest, graph: Graph, found: Claim, load: LoadFor
     return ModelAnswer(
         path=request.source.name,
         ep=request.settings.provider.value,
-        ort_release=_release(request.settings),
+        ort_release=str(Release(*request.settings.ort_release)),
+        rules_release=str(rules_of(request.settings.ort_release)),
         nodes=len(graph.nodes),
         claimed=len(found.claimed),
         partitions=found.names(),

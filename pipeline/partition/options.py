@@ -1,12 +1,11 @@
 """The words of the command line and of configs as `Settings`."""
 
 import difflib
-import re
 from collections.abc import Iterable, Mapping
-from importlib import metadata
 
+from pipeline.core.releases import installed_release, line_of
 from pipeline.errors import ConfigError
-from pipeline.partition.answer import DEFAULT_RELEASE, Provider, Settings
+from pipeline.partition.answer import Provider, Settings
 
 FLAGS = ("0", "1")
 COREML_OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -20,22 +19,6 @@ COREML_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "ModelCacheDirectory": (),
 }
 """Keys of the CoreML provider with the values it takes (any, where none are listed); others throw (ep_rules E.1)."""
-
-
-def installed_release() -> tuple[int, int]:
-    """(major, minor) of the onnxruntime that is installed; the default release when its name is another one."""
-    try:
-        return parse_release(metadata.version("onnxruntime"))
-    except metadata.PackageNotFoundError:
-        return DEFAULT_RELEASE
-
-
-def parse_release(text: str) -> tuple[int, int]:
-    """X.Y of a release; further parts are ignored. ConfigError when it is none."""
-    match = re.match(r"(\d{1,4})\.(\d{1,4})(\.|$)", text)
-    if match is None:
-        raise ConfigError(f"'{text}' is no release of ONNX Runtime", remedy="write it as in 1.23")
-    return int(match[1]), int(match[2])
 
 
 def parse_coreml_options(pairs: Iterable[str]) -> dict[str, str]:
@@ -76,7 +59,7 @@ def make_settings(
     defaults = Settings(provider=chosen)
     return Settings(
         provider=chosen,
-        ort_release=parse_release(release) if release else installed_release(),
+        ort_release=line_of(release) if release else installed_release(),
         api_level=defaults.api_level if api_level is None else api_level,
         coreml_version=defaults.coreml_version if coreml_version is None else coreml_version,
         require_static_input_shapes=coreml.get("RequireStaticInputShapes") == "1",

@@ -69,7 +69,7 @@ def _overview(answers: Sequence[ModelAnswer]) -> Table:
 
 def _show(out: Console, answer: ModelAnswer) -> None:
     sizes = ", ".join(str(len(group)) for group in answer.partitions) or "none"
-    out.print(f"[bold]{escape(visible(answer.path))}[/]  {answer.ep}, ONNX Runtime {answer.ort_release}")
+    out.print(f"[bold]{escape(visible(answer.path))}[/]  {answer.ep}, ONNX Runtime {answer.release_text}")
     out.print(f"  {answer.claimed} of {answer.nodes} nodes claimed ({coverage(answer):.0%})")
     out.print(f"  partitions: {len(answer.partitions)}, of so many nodes: {sizes}")
     for body in answer.subgraphs:

@@ -60,8 +60,9 @@ def predicted(one: Profiled) -> str:
     """What the rules said before; "" where they have no word for the provider."""
     if not one.prediction:
         return ""
-    error = one.prediction.get("error")
-    return str(error or _claims(*(one.prediction[key] for key in ("claimed", "nodes", "partitions"))))
+    error, rules = one.prediction.get("error"), one.prediction.get("rules")
+    words = str(error or _claims(*(one.prediction[key] for key in ("claimed", "nodes", "partitions"))))
+    return f"{words} (by the rules of {rules})" if rules else words
 
 
 def where(one: Profiled) -> str:

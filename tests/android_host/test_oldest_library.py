@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.claims_beside import differing
+from pipeline.core.releases import OLDEST_RULES
 from pipeline.library_claims import LibraryClaims, asked_of, claims_of_many
-from pipeline.partition.answer import OLDEST_RELEASE, ModelAnswer, Optimize, Provider, Settings
+from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
 from pipeline.partition.run import judge_paths
 from tests.android_host.conftest import OLDEST, fetch
 
@@ -56,7 +57,7 @@ NEWER_SHAPES = re.compile("Dynamic shape is not supported")
 
 def compared(models: Iterable[Path], level: int) -> Iterator[tuple[Path, ModelAnswer, LibraryClaims, Side]]:
     """Models that both sides answer, with what one of them alone claims."""
-    settings = Settings(provider=Provider.NNAPI, ort_release=OLDEST_RELEASE, api_level=level)
+    settings = Settings(provider=Provider.NNAPI, ort_release=OLDEST_RULES, api_level=level)
     paths = list(models)
     pairs = [(path, one) for path, one in zip(paths, judge_paths(paths, settings, Optimize.NONE), strict=True)]
     good = [(path, answer) for path, answer in pairs if not answer.error]

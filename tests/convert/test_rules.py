@@ -3,16 +3,8 @@
 import pytest
 
 from pipeline.config import REPLAY_KEY
-from pipeline.convert.rules import (
-    Platform,
-    Release,
-    SessionSettings,
-    parse_release,
-    refusal,
-    run_time_options,
-    session_settings,
-    unreplayable,
-)
+from pipeline.convert.rules import Platform, SessionSettings, refusal, run_time_options, session_settings, unreplayable
+from pipeline.core.releases import Release
 from pipeline.variant import Level, Style, Variant
 
 NEW = Release(1, 31)
@@ -81,11 +73,3 @@ def test_replaying_needs_a_key_from_1_30_on() -> None:
     assert run_time_options(variant("all", "runtime"), Release(1, 29)) == {}
     assert run_time_options(variant("basic", "runtime"), Release(1, 31)) == {}
     assert run_time_options(variant("all"), Release(1, 31)) == {}
-
-
-def test_releases_are_read_from_versions() -> None:
-    assert parse_release("1.23.2") == (1, 23) == parse_release("1.23")
-    assert parse_release("1.9") < parse_release("1.10")
-    for text in ("", "1", "x.y"):
-        with pytest.raises(ValueError, match=r".+"):
-            parse_release(text)

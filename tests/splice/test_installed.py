@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.convert import ConvertRequest, convert_model, sessions
 from pipeline.convert import installed as module
+from pipeline.core.releases import has_rules, installed_release, rules_of
 from pipeline.model_sources import SourceModel
 from pipeline.partition.answer import Provider
 from pipeline.partition.options import make_settings
@@ -20,6 +21,8 @@ from pipeline.variant import AwareBy, Level, Variant, Way, aware_lines
 
 MNIST = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 AWARE = Variant(level=Level.EXTENDED, providers=("nnapi",))
+RULES = str(rules_of(installed_release()))
+SPLICED = AwareBy(way=Way.SPLICED, rules=msgspec.UNSET if has_rules(installed_release()) else RULES)
 PLAIN = Variant(level=Level.EXTENDED)
 
 
@@ -71,7 +74,7 @@ def test_auto_splices_without_it(tmp_path: Path) -> None:
         convert_model(request(tmp_path / str(number), reference))
         for number, reference in enumerate((Reference(optional=True), None))
     )
-    assert spliced.artifacts[0].aware_by == AwareBy(way=Way.SPLICED)
+    assert spliced.artifacts[0].aware_by == SPLICED
     assert spliced.artifacts[0].claimed == {"nnapi": 8}
     assert spliced.artifacts[0].sha256 == again.artifacts[0].sha256
 
@@ -82,7 +85,7 @@ def test_a_library_that_cannot_save_it_is_told_and_its_splice_is_not_kept(tmp_pa
     wanted = msgspec.structs.replace(request(tmp_path, gone), cache_folder=str(tmp_path / "cache"))
     first, second = (convert_model(wanted) for _ in range(2))
     aware = next(artifact for artifact in second.artifacts if artifact.variant == AWARE)
-    assert aware.aware_by == AwareBy(way=Way.SPLICED)
+    assert aware.aware_by == SPLICED
     assert "it is spliced, because no library at" in aware.notes[-1]
     assert (first.reused, second.reused) == (0, 1), "the plain variant alone is found again"
 
@@ -106,11 +109,20 @@ def test_a_library_serves_its_own_provider_and_costs_no_variant_of_another(tmp_p
     assert [artifact.variant for artifact in result.artifacts] == [PLAIN]
 
 
+def test_files_say_whose_rules_decided_for_a_release_without_its_own(tmp_path: Path) -> None:
+    asked = request(tmp_path, None)
+    for release, words in (("1.29", "spliced"), ("1.31", "spliced, by the rules of 1.29")):
+        aware = msgspec.structs.replace(asked, aware=(make_settings("nnapi", release=release),))
+        made_by = convert_model(aware).artifacts[0].aware_by
+        assert made_by
+        assert made_by.text == words
+
+
 def test_one_line_for_each_way(tmp_path: Path) -> None:
     (artifact, plain) = convert_model(request(tmp_path, None)).artifacts
     library = AwareBy(way=Way.LIBRARY, release="1.29.0", sha256="1fbfff77a79d" + 52 * "0")
     saved = msgspec.structs.replace(artifact, aware_by=library)
     assert aware_lines([artifact, saved, saved, plain]) == [
-        "provider-aware artifacts spliced: 1",
+        f"provider-aware artifacts {SPLICED.text}: 1",
         "provider-aware artifacts saved by libonnxruntime 1.29.0 (sha256 1fbfff77a79d): 2",
     ]

@@ -1,0 +1,105 @@
+"""Releases of ONNX Runtime: the one type, which are known, and how a user's words are read."""
+
+import re
+from importlib import metadata
+from typing import NamedTuple
+
+from pipeline.errors import ConfigError
+
+
+class Release(NamedTuple):
+    """A release line, as 1.29; patch releases change no rule."""
+
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        """As configs and the command line write it."""
+        return f"{self.major}.{self.minor}"
+
+
+NEWEST_KNOWN = Release(1, 31)
+"""The newest line whose packages were examined: formats, opsets, session options, libraries."""
+
+OLDEST_RULES, NEWEST_RULES = Release(1, 19), Release(1, 29)
+"""The lines whose claims were checked against real builds and libraries; later ones are judged by the newest's rules"""
+
+DEFAULT_RELEASE = Release(1, 23)
+"""What stands in where no package named onnxruntime is installed (nightly builds have other names)."""
+
+LINE = re.compile(r"(\d{1,4})\.(\d{1,4})(?=\.|$|[-+]|rc|\.dev)")
+WORDS = re.compile(r"(\d{1,2})\.(\d{1,3})(\.\d{1,3})?")
+
+
+def line_of(version: str) -> Release:
+    """The release line of a version that exists, as a wheel, a library or a source tree gives it.
+
+    ConfigError when it is none. Lines that are not known pass: the file is there.
+    """
+    found = LINE.match(version)
+    if found is None:
+        raise ConfigError(f"{version!r} is not a version of ONNX Runtime", remedy="write it as 1.29 or 1.29.0")
+    return Release(int(found[1]), int(found[2]))
+
+
+def installed_release() -> Release:
+    """The line of the installed onnxruntime; DEFAULT_RELEASE when it has another name."""
+    try:
+        return line_of(metadata.version("onnxruntime"))
+    except metadata.PackageNotFoundError:
+        return DEFAULT_RELEASE
+
+
+def newest_release() -> Release:
+    """The newest line that exists as far as this computer knows."""
+    return max(NEWEST_KNOWN, installed_release())
+
+
+def read_release(given: object, name: str, where: str = "") -> Release:
+    """The release line that a user gives to an option or key of this name, in the file and line `where`.
+
+    ConfigError, with how to write it, for what is no release and for lines that are not known to exist.
+    """
+    if not isinstance(given, str):
+        raise _not_a_release(name, given, where, f"write it in quotes, as {_quoted(given)}")
+    match = WORDS.fullmatch(given)
+    if match is None:
+        inside = re.search(r"(?<![\d.])1\.\d{1,2}(\.\d{1,2})?(?![\d.])", given)
+        remedy = f"write {inside[0]}" if inside else f"write it as {NEWEST_RULES} or {NEWEST_RULES}.0"
+        raise _not_a_release(name, given, where, remedy)
+    release = Release(int(match[1]), int(match[2]))
+    if not Release(1, 0) <= release <= newest_release():
+        raise ConfigError(
+            f"{name}: no ONNX Runtime {given} is known",
+            where=where,
+            why=f"the newest known release is {newest_release()}",
+            remedy="name the release that your app contains, or update ort-mobile and onnxruntime if it is newer",
+        )
+    return release
+
+
+def _quoted(given: object) -> str:
+    """How a number should have been written; 1.3 may have been 1.30, which a number cannot keep."""
+    text = str(given) if isinstance(given, int | float) and not isinstance(given, bool) else str(NEWEST_RULES)
+    both = re.fullmatch(r"1\.[123]", text)
+    return f'"{text}"' + (f' or "{text}0"' if both else "")
+
+
+def _not_a_release(name: str, given: object, where: str, remedy: str) -> ConfigError:
+    return ConfigError(f"{name}: {given!r} is not a release of ONNX Runtime", where=where, remedy=remedy)
+
+
+def has_rules(release: tuple[int, int]) -> bool:
+    """Whether the claims of a line were checked against its own builds."""
+    return OLDEST_RULES <= release <= NEWEST_RULES
+
+
+def rules_of(release: tuple[int, int]) -> Release:
+    """The line whose rules judge a release: its own, the newest with rules for later ones, the oldest for earlier."""
+    return Release(*min(max(release, OLDEST_RULES), NEWEST_RULES))
+
+
+def by_rules(release: tuple[int, int]) -> str:
+    """How to name a release in an answer: `1.31 (by the rules of 1.29)` where it has none of its own."""
+    named = Release(*release)
+    return str(named) if has_rules(named) else f"{named} (by the rules of {rules_of(named)})"
