@@ -95,7 +95,7 @@ class ConversionReport:
 
         What a release does not have is no failure.
         """
-        differing = not all(check.passed for checks in self.checks.values() for check in checks)
+        differing = any(check.failed for checks in self.checks.values() for check in checks)
         if differing or any(errors(found) for found in self.findings.values()):
             return ExitCode.CHECK_FAILED
         failed = any(c.error or any(not f.skipped for f in c.failures) for c in self.converted)

@@ -9,11 +9,12 @@ import msgspec
 
 from device_runner.files import ZIP_ERRORS
 from device_runner.spec import ONNX_CODES, ElementType, TensorFile
-from pipeline.compare import NUMPY_TYPES, Array, Precision
+from pipeline.compare import NUMPY_TYPES, Array, Precision, compare_outputs, usual_tolerance
 from pipeline.errors import ModelError
 from pipeline.files import make_folder, write_bytes
 from pipeline.model_sources import SourceModel
 from pipeline.onnx_model import PreparedModel, load_model, prepare_model
+from pipeline.output_spans import output_spans
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 TYPES_BY_CODE = {code: kind for kind, code in ONNX_CODES.items()}
 QUANTIZED = re.compile(r"QLinear|QuantizeLinear|Integer$|MatMulNBits|QGemm|QAttention")
 MAX_LABELLED = 10_000
+NUDGE_STEPS = 4
 
 
 class ReferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +59,11 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     labelled: LabelledSet | None = None
     input_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    random_inputs: bool = False
+    spans: dict[str, float] = {}
+    """Upper minus lower bound of outputs that their operators bound, by name."""
+    unsteady: tuple[str, ...] = ()
+    """Outputs that the original does not repeat when random inputs change by a rounding error."""
 
 
 def make_reference(request: ReferenceRequest) -> Reference:
@@ -68,6 +75,7 @@ def make_reference(request: ReferenceRequest) -> Reference:
     session = _session(model)
     feeds = _given_inputs(session, request) if request.test_data else _random_inputs(session, request.seed, model)
     outputs = _run(session, feeds, request.source.name)
+    precision = _precision(model, outputs)
     folder = Path(request.folder)
     make_folder(folder)
     return Reference(
@@ -77,11 +85,39 @@ def make_reference(request: ReferenceRequest) -> Reference:
             for n, (name, array) in enumerate(outputs.items())
             if array.dtype.kind in "fiub"
         ),
-        precision=_precision(model, outputs),
+        precision=precision,
         labelled=_labelled(session, request, folder) if request.labels else None,
         input_names=tuple(feeds),
         notes=tuple(_notes(request, outputs)) if request.test_data else (),
+        random_inputs=not request.test_data,
+        spans=output_spans(model.proto.graph),
+        unsteady=() if request.test_data else _unsteady(session, feeds, outputs, precision),
     )
+
+
+def _unsteady(
+    session: Any, feeds: Mapping[str, Array], outputs: Mapping[str, Array], precision: Precision
+) -> tuple[str, ...]:
+    """The outputs that fail their own check when every floating-point input is nudged.
+
+    Random inputs may lie where a model rounds, sorts or divides by nothing: no optimized file could repeat it there.
+    """
+    nudged = {name: _nudged(array) if array.dtype.kind == "f" else array for name, array in feeds.items()}
+    try:
+        names = list(outputs)
+        again = dict(zip(names, session.run(names, nudged), strict=True))
+    except Exception:  # noqa: BLE001 - onnxruntime raises types of its own; a model that fails so close by is unsteady
+        return tuple(outputs)
+    tolerance = usual_tolerance(precision)
+    return tuple(check.output for check in compare_outputs(outputs, again, tolerance) if check.failed)
+
+
+def _nudged(array: Array) -> Array:
+    """Every number larger by `NUDGE_STEPS` in its last place."""
+    import numpy as np
+
+    step = NUDGE_STEPS * float(np.finfo(array.dtype.name).eps)
+    return (array.astype(np.float64) * (1 + step)).astype(array.dtype)
 
 
 def _session(model: PreparedModel) -> Any:

@@ -60,6 +60,33 @@ def conv_bn(channels: int = 64) -> onnx.ModelProto:
     return make(nodes, [value("x", [1, 3, 8, 8])], [value(x, [1, channels, 8, 8])], weights)
 
 
+def quiet_map(bias: float = -12.0, *, gain: float = 3000.0) -> onnx.ModelProto:
+    """A map of probabilities around sigmoid(`bias`), whose logits are small differences of large numbers.
+
+    Two convolutions that cancel but for rounding add `gain` times that to the logits, and one of them has a
+    normalization for the optimizer to fold: files of all levels differ from the original by some 1e-3 in the logits.
+    """
+    random = np.random.default_rng(0)
+    kernel, scale = random.standard_normal((8, 3, 3, 3)), random.standard_normal(8)
+    arrays = {
+        "w": kernel, "scale": scale, "zero": np.zeros(8), "one": np.ones(8),
+        "folded": kernel * scale.reshape(8, 1, 1, 1), "gain": np.full((1, 8, 1, 1), gain / 8),
+        "signal": random.standard_normal((1, 3, 3, 3)) / 5, "bias": np.full(1, bias),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["c", "scale", "zero", "zero", "one"], ["n"], epsilon=0.0),
+        helper.make_node("Conv", ["x", "folded"], ["f"], pads=[1, 1, 1, 1]),
+        helper.make_node("Sub", ["n", "f"], ["d"]),
+        helper.make_node("Conv", ["d", "gain"], ["g"]),
+        helper.make_node("Conv", ["x", "signal", "bias"], ["s"], pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["g", "s"], ["logits"]),
+        helper.make_node("Sigmoid", ["logits"], ["y"]),
+    ]
+    weights = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items()]
+    return make(nodes, [value("x", [1, 3, 32, 32])], [value("y", [1, 1, 32, 32])], weights)
+
+
 def quantized(channels: int = 64) -> onnx.ModelProto:
     """A convolution in QDQ form whose quantized weight is large: runtime style records its fusion."""
     zero = numpy_helper.from_array(np.array(0, np.uint8), "zero")

@@ -10,7 +10,9 @@ from pipeline.config import CheckConfig
 from pipeline.convert import ConvertRequest, convert_model
 from pipeline.model_sources import SourceModel
 from pipeline.reference import ReferenceRequest, make_reference
+from pipeline.summary import OutputCheck
 from pipeline.variant import Level, Style, Variant
+from tests.onnx_samples import quiet_map, save
 
 VARIANTS = tuple(Variant(level=level, style=style) for level in (Level.BASIC, Level.ALL) for style in Style)
 MODELS = (
@@ -23,21 +25,61 @@ MODELS = (
 def test_every_artifact_computes_the_same(oracle: Path, tmp_path: Path, name: str) -> None:
     with zipfile.ZipFile(oracle / "real.zip") as packed:
         source = SourceModel(path=packed.extract(f"{name}.onnx", tmp_path))
+    for variant, checks in checked(source, source, tmp_path).items():
+        assert checks
+        assert [check for check in checks if not check.passed] == [], variant
+
+
+def checked(model: SourceModel, original: SourceModel, folder: Path) -> dict[str, tuple[OutputCheck, ...]]:
+    """The checks of a model's variants against a reference by `original`, by variant name."""
     made = convert_model(
         ConvertRequest(
-            source=source, variants=VARIANTS, stem="m", output_folder=str(tmp_path), work_folder=str(tmp_path / "w")
+            source=model, variants=VARIANTS, stem="m", output_folder=str(folder), work_folder=str(folder / "w")
         )
     )
-    (tmp_path / "r").mkdir()
+    (folder / "r").mkdir()
     reference = make_reference(
-        ReferenceRequest(source=source, folder=str(tmp_path / "t"), work_folder=str(tmp_path / "r"))
+        ReferenceRequest(source=original, folder=str(folder / "t"), work_folder=str(folder / "r"))
     )
-    assert made.artifacts
-    for artifact in made.artifacts:
-        request = CheckRequest(
-            artifact=artifact, file=str(tmp_path / artifact.file), reference=reference,
-            tolerance=tolerance_for(reference, CheckConfig()),
-        )  # fmt: skip
-        checks = check_artifact(request).checks
-        assert checks
-        assert [check for check in checks if not check.passed] == [], artifact.variant.name
+    assert len(made.artifacts) == len(VARIANTS)
+    return {
+        artifact.variant.name: check_artifact(
+            CheckRequest(
+                artifact=artifact,
+                file=str(folder / artifact.file),
+                reference=reference,
+                tolerance=tolerance_for(reference, CheckConfig()),
+            )
+        ).checks
+        for artifact in made.artifacts
+    }
+
+
+def test_small_probabilities_on_noise_pass_by_the_floor(tmp_path: Path) -> None:
+    """A detector sees nothing in noise: what it rounds there is far over a share of its largest output."""
+    source = SourceModel(path=str(save(quiet_map(), tmp_path / "quiet.onnx")))
+    checks = [check for (check,) in checked(source, source, tmp_path).values()]
+    assert all(check.passed for check in checks)
+    assert max(check.max_rel_error or 0 for check in checks) > 1e-3
+    assert all(check.limit == pytest.approx(1e-6) for check in checks)
+
+
+def test_a_wrong_model_of_small_probabilities_fails(tmp_path: Path) -> None:
+    right = SourceModel(path=str(save(quiet_map(), tmp_path / "right.onnx")))
+    wrong = SourceModel(path=str(save(quiet_map(-13.0), tmp_path / "wrong.onnx")))
+    assert all(check.failed for (check,) in checked(wrong, right, tmp_path).values())
+
+
+def test_a_model_that_random_inputs_saturate_is_not_judged(tmp_path: Path) -> None:
+    source = SourceModel(path=str(save(quiet_map(-30.0), tmp_path / "silent.onnx")))
+    checks = [check for (check,) in checked(source, source, tmp_path).values()]
+    assert not any(check.failed for check in checks)
+    assert [check.reason for check in checks if "cannot judge on random inputs" in check.reason]
+
+
+def test_a_model_that_does_not_repeat_itself_is_not_judged(tmp_path: Path) -> None:
+    """Rounding decides on the last digits of what it amplifies: no file could give the same."""
+    source = SourceModel(path=str(save(quiet_map(0.0, gain=1e7), tmp_path / "chaotic.onnx")))
+    checks = [check for (check,) in checked(source, source, tmp_path).values()]
+    assert not any(check.failed for check in checks)
+    assert any("own output changes as much" in check.reason for check in checks)

@@ -126,9 +126,9 @@ def _loadable(record: JobRecord, target: Target, artifacts: Sequence[Artifact]) 
 
 
 def is_sound(record: JobRecord, key: ArtifactKey) -> bool:
-    """Whether an artifact's outputs were compared on this computer, and passed."""
+    """Whether an artifact's outputs were compared on this computer, and none was shown to be wrong."""
     checks = record.checks.get(key[0], {}).get(key[1], ())
-    return bool(checks) and all(check.passed for check in checks)
+    return bool(checks) and not any(check.failed for check in checks)
 
 
 def _candidates(
@@ -140,7 +140,7 @@ def _candidates(
         one = measured[lane.id]
         artifact = sound.get((lane.model, lane.variant))
         fine = one.status is Status.OK and all(run.result.status is Status.OK for run in one.runs)
-        if artifact and fine and all(check.passed for check in worst_checks(run.checks for run in one.runs)):
+        if artifact and fine and not any(check.failed for check in worst_checks(run.checks for run in one.runs)):
             whole = Lane(device=lane.device, artifact=artifact, options=lane.options)
             found.append(Candidate(lane=whole, group=run_group(one)))
     return found

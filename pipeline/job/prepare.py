@@ -42,9 +42,9 @@ class Prepared:
     errors: tuple[PipelineError, ...] = ()
 
     def sound(self, artifact: Artifact) -> bool:
-        """Whether its outputs were compared and found near enough."""
+        """Whether its outputs were compared, and none was shown to be wrong."""
         checks = self.checks.get(artifact.variant.name, ())
-        return bool(checks) and all(check.passed for check in checks)
+        return bool(checks) and not any(check.failed for check in checks)
 
 
 def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:

@@ -80,7 +80,7 @@ class JobResult:
         checks = [c for variants in record.checks.values() for found in variants.values() for c in found]
         checks += [check for row in report.rows for check in row.checks]
         refused = any(proof.failed for proof in report.proofs) or bool(errors(self.findings))
-        if refused or not all(check.passed for check in checks):
+        if refused or any(check.failed for check in checks):
             return ExitCode.CHECK_FAILED
         return ExitCode.SOME_FAILED if report.failures or self.left or not self.content else ExitCode.DONE
 

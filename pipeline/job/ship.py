@@ -154,8 +154,14 @@ def keep_reference(model: str, reference: Reference, folder: Path, check: CheckC
     """What a bundle keeps of a reference whose raw tensors lie in `folder`: outputs only beside their inputs."""
     inputs = _tensors(model, reference.inputs, folder)
     outputs = _tensors(model, reference.outputs, folder) if inputs or not reference.inputs else ()
-    error = tolerance_for(reference, check).max_relative_error
-    return KeptReference(model=model, inputs=inputs, outputs=outputs, max_relative_error=error)
+    tolerance = tolerance_for(reference, check)
+    return KeptReference(
+        model=model,
+        inputs=inputs,
+        outputs=outputs,
+        max_relative_error=tolerance.max_relative_error,
+        tolerance=tolerance,
+    )
 
 
 def _tensors(model: str, tensors: Sequence[TensorFile], folder: Path) -> tuple[KeptTensor, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from device_runner.result import Failure, FailureKind
+from pipeline.compare import remedy_of
 from pipeline.errors import ModelError
 from pipeline.finding import Severity
 from pipeline.library_proof import Kind, ProofFinding
@@ -107,24 +108,42 @@ def _missing_kernel(told: LogFinding, said: str, *, stock: bool) -> ProofFinding
 
 
 def explain_checks(checks: Sequence[OutputCheck], provider: str, origin: str) -> tuple[ProofFinding, ...]:
-    """Findings on outputs that are too far from what they must be; `origin` as in Expected."""
-    bad = [check for check in checks if not check.passed]
+    """Findings on outputs that are too far from what they must be, or cannot show it; `origin` as in Expected."""
+    return tuple(
+        finding
+        for finding in (_differing([c for c in checks if c.failed], provider, origin),
+                        _unknown([c for c in checks if c.unknown]))
+        if finding
+    )  # fmt: skip
+
+
+def _differing(bad: Sequence[OutputCheck], provider: str, origin: str) -> ProofFinding | None:
     if not bad:
-        return ()
-    other = "" if provider == "cpu" else f"see whether the CPU agrees, and leave {provider} out where it does not; "
-    return (
-        ProofFinding(
-            severity=Severity.ERROR,
-            kind=Kind.OUTPUTS_DIFFER,
-            what=f"outputs are not those of {origin or 'the original model'}",
-            why="; ".join(f"{check.output}: {check.reason}" for check in bad),
-            remedy=f"{other}raise max_relative_error in [check] if the app stands the difference",
-        ),
+        return None
+    other = "" if provider == "cpu" else f"if the CPU's outputs pass, leave {provider} out of [[runs]]; else "
+    return ProofFinding(
+        severity=Severity.ERROR,
+        kind=Kind.OUTPUTS_DIFFER,
+        what=f"outputs are not those of {origin or 'the original model'}",
+        why="; ".join(f"{check.output}: {check.reason}" for check in bad),
+        remedy=other + remedy_of(bad[0]),
+    )
+
+
+def _unknown(checks: Sequence[OutputCheck]) -> ProofFinding | None:
+    if not checks:
+        return None
+    return ProofFinding(
+        severity=Severity.WARNING,
+        kind=Kind.NOT_COMPARED,
+        what="it ran, but these inputs cannot show whether its outputs are right",
+        why="; ".join(f"{check.output}: {check.reason}" for check in checks),
+        remedy=f"{remedy_of(checks[0])} and make the bundle again",
     )
 
 
 def not_compared(why: str) -> ProofFinding:
-    """The finding when nothing is known that outputs could be held against."""
+    """The finding when there is nothing that outputs could be checked against."""
     return ProofFinding(
         severity=Severity.WARNING,
         kind=Kind.NOT_COMPARED,

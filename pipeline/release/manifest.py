@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from device_runner.spec import ElementType, RunOptions
+from pipeline.compare import Tolerance
 from pipeline.variant import AwareBy, Variant
 
 MANIFEST_VERSION = 2
@@ -71,13 +72,15 @@ class KeptTensor(BundledFile, frozen=True, kw_only=True):
 class KeptReference(Struct, frozen=True, kw_only=True):
     """What the original of a model made of some inputs, and how far artifacts may be from that.
 
-    Tensors that are large are not kept: `inputs` or `outputs` are then empty.
+    Tensors that are large are not kept: `inputs` or `outputs` are then empty. `tolerance` has everything that decides
+    whether an output passes; None in bundles that were made before it was kept, of which `max_relative_error` says it.
     """
 
     model: str
     inputs: tuple[KeptTensor, ...] = ()
     outputs: tuple[KeptTensor, ...] = ()
     max_relative_error: float
+    tolerance: Tolerance | None = None
 
 
 class Content(Struct, frozen=True, kw_only=True):

@@ -1,14 +1,18 @@
 """What `ort-mobile convert` shows: a table of artifacts, then what failed and why."""
 
+from collections.abc import Sequence
+
 import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pipeline.compare import remedy_of
 from pipeline.conversion import ConversionReport, Converted
 from pipeline.errors import PipelineError
 from pipeline.finding import Finding, Severity
 from pipeline.report.wording import size, visible
+from pipeline.summary import OutputCheck
 from pipeline.variant import aware_lines
 
 MOST_ROWS = 60
@@ -32,7 +36,9 @@ def show_conversion(report: ConversionReport) -> None:
     out.print(f"{len(rows)} artifacts of {models} {noun}, {size(total)}{known}: {escape(str(report.order.output))}")
     if report.checks:
         passed = sum(all(check.passed for check in checks) for checks in report.checks.values())
-        out.print(f"{passed} of {len(report.checks)} give the original model's outputs")
+        unknown = sum(_undecided(checks) for checks in report.checks.values())
+        more = f", {unknown} cannot be judged on these inputs" if unknown else ""
+        out.print(f"{passed} of {len(report.checks)} give the original model's outputs{more}")
     for line in aware_lines(artifact for _, artifact in rows):
         out.print(escape(line))
     for path in report.configs:
@@ -60,14 +66,27 @@ def _show_findings(report: ConversionReport) -> None:
 
 
 def _show_differences(report: ConversionReport) -> None:
-    """Print the artifacts whose outputs differ to stderr."""
+    """Print outputs that differ, and those that these inputs say nothing of, to stderr: once for all variants."""
     err = Console(stderr=True, highlight=False, soft_wrap=True)
+    shared: dict[tuple[str, OutputCheck], list[str]] = {}
     for (model, variant), checks in report.checks.items():
         for check in checks:
             if not check.passed:
-                output = f" output {check.output!r}" if check.output else ""
-                text = visible(f"{model} {variant}{output}: {check.reason}")
-                err.print(f"[bold red]check failed:[/] {escape(text)}")
+                told = OutputCheck(
+                    output=check.output, passed=False, unknown=check.unknown, random_inputs=check.random_inputs,
+                    reason=check.reason,
+                )  # fmt: skip
+                shared.setdefault((model, told), []).append(variant)
+    for (model, check), variants in shared.items():
+        head = "[yellow]not judged:[/]" if check.unknown else "[bold red]check failed:[/]"
+        output = f" output {check.output!r}" if check.output else ""
+        err.print(f"{head} {escape(visible(f'{model}{output}: {check.reason}'))} [dim]({', '.join(variants)})[/]")
+        if check.output:
+            err.print(f"  remedy: {escape(remedy_of(check))}")
+
+
+def _undecided(checks: Sequence[OutputCheck]) -> bool:
+    return any(check.unknown for check in checks) and not any(check.failed for check in checks)
 
 
 def _table(report: ConversionReport) -> Table:

@@ -60,7 +60,7 @@ def _shown(value: object) -> object:
 
 def _classes(row: Row) -> str:
     """The CSS classes of a row; colour only repeats what the words say."""
-    wrong = any(not check.passed for check in row.checks)
+    wrong = any(check.failed for check in row.checks)
     verdict = VERDICT_CLASSES[row.comparison.verdict] if row.comparison and not wrong else ""
     failed = "" if row.status is Status.OK else "failed"
     parts = (verdict, failed, "wrong" if wrong else "", "baseline" if row.baseline else "")

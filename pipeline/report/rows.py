@@ -117,7 +117,10 @@ def _shape(results: Sequence[RunResult]) -> Shape:
 
 
 def worst_checks(checks: Iterable[Sequence[OutputCheck]]) -> tuple[OutputCheck, ...]:
-    """One check per output over several runs: the largest errors, the smallest agreement, passed only if always."""
+    """One check per output over several runs: the largest errors, the smallest agreement, passed only if always.
+
+    Failed once is failed; what was known once only is not known.
+    """
     by_output: dict[str, list[OutputCheck]] = {}
     for check in (check for one_run in checks for check in one_run):
         by_output.setdefault(check.output, []).append(check)
@@ -125,15 +128,24 @@ def worst_checks(checks: Iterable[Sequence[OutputCheck]]) -> tuple[OutputCheck, 
 
 
 def _worst(checks: Sequence[OutputCheck]) -> OutputCheck:
+    passed, failed = all(check.passed for check in checks), any(check.failed for check in checks)
     return OutputCheck(
         output=checks[0].output,
-        passed=all(check.passed for check in checks),
+        passed=passed,
+        unknown=not passed and not failed,
+        random_inputs=any(check.random_inputs for check in checks),
         max_abs_error=_among(max, (check.max_abs_error for check in checks)),
         max_rel_error=_among(max, (check.max_rel_error for check in checks)),
+        limit=_among(min, (check.limit for check in checks)),
         cosine=_among(min, (check.cosine for check in checks)),
         top1_agreement=_among(min, (check.top1_agreement for check in checks)),
-        reason=next((check.reason for check in checks if not check.passed), ""),
+        reason=next((check.reason for check in sorted(checks, key=_gravity) if not check.passed), ""),
     )
+
+
+def _gravity(check: OutputCheck) -> bool:
+    """Sorts what failed before what is not known."""
+    return not check.failed
 
 
 def _among(choose: Callable[[list[float]], float], values: Iterable[float | None]) -> float | None:

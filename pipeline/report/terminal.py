@@ -79,7 +79,7 @@ def _table(title: str) -> Table:
 
 
 def _style(row: Row) -> str:
-    if row.status is not Status.OK or any(not check.passed for check in row.checks):
+    if row.status is not Status.OK or any(check.failed for check in row.checks):
         return "red"
     return STYLES[row.comparison.verdict] if row.comparison else ""
 

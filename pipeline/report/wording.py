@@ -78,10 +78,10 @@ def outputs(row: Row) -> str:
     """Whether outputs are the original model's, the largest relative error, top-1 agreement where it is not 100 %."""
     if not row.checks:
         return DASH
-    failed = [check for check in row.checks if not check.passed]
+    failed, unknown = any(c.failed for c in row.checks), any(c.unknown for c in row.checks)
     agreements = [check.top1_agreement for check in row.checks if check.top1_agreement is not None]
     errors = [check.max_rel_error for check in row.checks if check.max_rel_error is not None]
-    parts = ["differ" if failed else "ok", error_size(max(errors)) if errors else ""]
+    parts = ["differ" if failed else "not judged" if unknown else "ok", error_size(max(errors)) if errors else ""]
     parts.append(f"top-1 {share(min(agreements))}" if agreements and min(agreements) < 1 else "")
     return " ".join(part for part in parts if part)
 
