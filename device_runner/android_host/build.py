@@ -17,6 +17,9 @@ from device_runner.scratch import BUILD_PREFIX, remove_abandoned, scratch_folder
 SOURCES = Path(__file__).parent
 NNAPI = "libneuralnetworks.so"
 ASK = "ask"
+PROBE = SOURCES.parent / "probe"
+ASKS_WITH = ("checksum.c", "json.c", "platform.c")
+"""Units of the probe in `ask`."""
 ADAPTERS: dict[str, tuple[str, ...]] = {
     "libdl.so": (),
     "libm.so": ("math.c",),
@@ -33,7 +36,6 @@ FLAGS = (
     "-Wall",
     "-Wextra",
     "-Wno-psabi",
-    "-Wno-unused-function",
     "-Wno-unused-command-line-argument",
 )
 SHIM_FLAGS = ("-fno-builtin", "-D_FORTIFY_SOURCE=0")
@@ -96,7 +98,7 @@ def build_host() -> Path:
 def _digest(compiler: Compiler) -> str:
     total = hashlib.sha256(repr((compiler.identity, FLAGS, SHIM_FLAGS, LINK)).encode())
     own = [TABLE, *SOURCES.glob("*/*.[ch]"), *SOURCES.glob("*/*.def"), SOURCES / "assembler.py"]
-    for path in sorted([*own, *(SOURCES.parent / "probe").glob("*.h")]):
+    for path in sorted([*own, *PROBE.glob("*.[ch]")]):
         total.update(path.relative_to(SOURCES.parent).as_posix().encode() + b"\0" + path.read_bytes())
     return total.hexdigest()
 
@@ -112,7 +114,8 @@ def _make(compiler: Compiler, folder: Path) -> None:
         for library in shim_libraries():
             _make_shim(compiler, library, work, done / library)
         _make_nnapi(compiler, done / NNAPI)
-        _run((*compiler.command, *FLAGS, "-o", str(done / ASK), str(SOURCES / "ask" / "ask.c"), "-ldl"))
+        ask = (SOURCES / "ask" / "ask.c", *(PROBE / unit for unit in ASKS_WITH))
+        _run((*compiler.command, *FLAGS, "-D_GNU_SOURCE", "-o", str(done / ASK), *map(str, ask), "-ldl"))
         for path in done.iterdir():
             _sync(path)
         try:

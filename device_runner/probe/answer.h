@@ -3,12 +3,9 @@
 #ifndef ANSWER_H
 #define ANSWER_H
 
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 
 /* Steps of a run in order; a failure names the step, and its kind unless a closer one is known. */
 enum stage {
@@ -26,26 +23,13 @@ enum stage {
     STAGE_DONE
 };
 
-static const struct {
+extern const struct stage_name {
     const char *name, *kind;
-} STAGES[] = {
-    [STAGE_REQUEST] = {"request", "bad_options"},
-    [STAGE_OPEN] = {"open", "missing_library"},
-    [STAGE_ENVIRONMENT] = {"environment", "wrong_library"},
-    [STAGE_OPTIONS] = {"options", "bad_options"},
-    [STAGE_PROVIDER] = {"provider", "provider_refused"},
-    [STAGE_LOAD] = {"load", "model_load"},
-    [STAGE_INPUTS] = {"inputs", "bad_input"},
-    [STAGE_FIRST_RUN] = {"first_run", "run_error"},
-    [STAGE_RUN] = {"run", "run_error"},
-    [STAGE_OUTPUTS] = {"outputs", "device_error"},
-    [STAGE_RELEASE] = {"release", "crash"},
-    [STAGE_DONE] = {"done", "crash"},
-};
+} STAGES[STAGE_DONE + 1];
 
 enum stop { STOP_NONE, STOP_ENOUGH, STOP_MAX_SECONDS, STOP_MAX_RUNS };
 
-static const char *const STOPS[] = {"", "enough", "max_seconds", "max_runs"};
+extern const char *const STOPS[STOP_MAX_RUNS + 1];
 
 enum {
     MESSAGE_BYTES = 16 * 1024,
@@ -100,29 +84,9 @@ struct answer {
 };
 
 /* Note the first failure; later ones (of cleaning up) do not replace it. Always false, for `return fail(...)`. */
-__attribute__((format(printf, 4, 5))) static bool fail(
-    struct answer *answer, const char *kind, int ort_code, const char *format, ...) {
-    if (answer->failed) return false;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(answer->message, sizeof answer->message, format, arguments);
-    va_end(arguments);
-    snprintf(answer->kind, sizeof answer->kind, "%s", kind ? kind : STAGES[answer->stage].kind);
-    answer->ort_code = ort_code;
-    answer->failed = true;
-    return false;
-}
+__attribute__((format(printf, 4, 5))) bool fail( struct answer *answer, const char *kind, int ort_code, const char *format, ...);
 
 /* Append "L category: message" (L is the first letter of the severity). The caller holds the log's lock. */
-static void add_log(struct strings *log, unsigned severity, const char *category, const char *message) {
-    size_t room = sizeof log->bytes - log->used;
-    char letter = severity < 5 ? "VIWEF"[severity] : '?';
-    int length = snprintf(log->bytes + log->used, room, "%c %s: %s", letter, category, message);
-    if (length < 0 || (size_t)length >= room) {
-        log->dropped++;
-        return;
-    }
-    log->used += (size_t)length + 1;
-}
+void add_log(struct strings *log, unsigned severity, const char *category, const char *message);
 
 #endif

@@ -37,7 +37,8 @@ LINUX_TARGETS = {"linux-x86_64": "x86_64-linux-gnu.2.28", "linux-aarch64": "aarc
 
 TARGETS = (HOST, *NDK_TRIPLES, *LINUX_TARGETS)
 
-WARNINGS = ("-Wall", "-Wextra", "-Wno-unused-function")
+STANDARD = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wmissing-prototypes", "-Wstrict-prototypes")
+"""The language of every unit; GNU sources may name what Linux has beside POSIX."""
 
 
 Command = tuple[str, ...]
@@ -91,8 +92,13 @@ def find_recipe(target: str, api_level: int, flags: tuple[str, ...]) -> Recipe:
     return _ndk_recipe(Path(ndk), target, api_level, flags) if ndk else _stub_recipe(target, api_level, flags)
 
 
+def units() -> list[Path]:
+    """The probe's translation units, each with a header of its name but probe.c, which has `main`."""
+    return sorted(SOURCES.glob("*.c"))
+
+
 def _compile(flags: tuple[str, ...]) -> tuple[str, ...]:
-    return ("-std=c11", "-O2", *WARNINGS, *flags, "-o", "{out}/probe", str(SOURCES / "probe.c"))
+    return (*STANDARD, "-O2", *flags, "-o", "{out}/probe", *map(str, units()))
 
 
 def _host_recipe(flags: tuple[str, ...]) -> Recipe:
@@ -172,18 +178,16 @@ def _stub_recipe(abi: str, api_level: int, flags: tuple[str, ...]) -> Recipe:
         )
     zig = _zig(abi)
     compiler = (*zig, "cc", "-target", f"{android.ZIG_ARCH[abi]}-linux-android")
-    include = (*android.COMPILE_FLAGS, "-isystem", str(SOURCES / "android/include"), *WARNINGS, *flags)
-    start = (f"-DPROBE_API_LEVEL={api_level}", "-c", str(SOURCES / "android/start.c"), "-o", "{out}/start.o")
-    compiled = (
-        (*compiler, *include, "-c", str(SOURCES / "probe.c"), "-o", "{out}/probe.o"),
-        (*compiler, *include, *start),
-    )
+    include = (*STANDARD, *android.COMPILE_FLAGS, "-isystem", str(SOURCES / "android/include"), *flags)
+    sources = [*units(), SOURCES / "android/start.c"]
+    joined = ("-r", "-nostdlib", "-o", "{out}/probe.o")
+    compiled = (*compiler, *include, f"-DPROBE_API_LEVEL={api_level}", *joined, *map(str, sources))
     stubs = tuple(command for name in android.STUBS for command in _stub_commands(zig, compiler, name))
     extra = android.ARM64_LINK_FLAGS if abi == "arm64-v8a" else ()
     link = ("ld.lld", "-m", android.LD_EMULATION[abi], *android.LINK_FLAGS, *extra, "-o", "{out}/probe")
-    objects = ("{out}/start.o", "{out}/probe.o", *(f"{{out}}/{name}" for name in android.STUBS))
+    objects = ("{out}/probe.o", *(f"{{out}}/{name}" for name in android.STUBS))
     texts = tuple((f"{name}.s", android.stub_source(name)) for name in android.STUBS)
-    return Recipe(zig_version(), (*compiled, *stubs, (*zig, *link, *objects)), texts, "stubs")
+    return Recipe(zig_version(), (compiled, *stubs, (*zig, *link, *objects)), texts, "stubs")
 
 
 def _stub_commands(zig: Command, compiler: Command, name: str) -> tuple[Command, Command]:

@@ -2,70 +2,9 @@
 #ifndef LABELLED_H
 #define LABELLED_H
 
-#include "measure.h"
+#include "session.h"
 
-/* One sample; false at the end of the file, too, where `*more` turns false. */
-static bool run_sample(struct probe *probe, FILE *samples, FILE *answers, size_t bytes, uint32_t *sum, bool *more) {
-    struct input *input = probe->inputs;
-    void *data = NULL;
-    size_t got = fread(input->data, 1, input->bytes, samples);
-    *more = got > 0;
-    if (!got) return true;
-    if (got < input->bytes) return fail(probe->answer, "bad_input", 0, "the labelled set ends within a sample");
-    if (!ok(probe, run_once(probe))) return false;
-    drop_others(probe);
-    if (!ok(probe, ORT(probe->ort, GetTensorMutableData)(probe->output_values[0], &data))) return false;
-    *sum = checksum(*sum, data, bytes);
-    return fwrite(data, 1, bytes, answers) == bytes ||
-           fail(probe->answer, errno == ENOSPC ? "no_space" : NULL, 0, "labelled outputs: %s", strerror(errno));
-}
-
-static bool run_samples(struct probe *probe, FILE *samples, FILE *answers, struct shape *shape, int64_t *count) {
-    size_t bytes = 0;
-    bool more = true;
-    if (!total_bytes(shape, &bytes) || !bytes || !probe->inputs[0].bytes)
-        return fail(probe->answer, "bad_input", 0, "a labelled set needs an input and an output with elements");
-    for (*count = -1; more; ++*count)
-        if (!run_sample(probe, samples, answers, bytes, &shape->sum, &more)) return false;
-    return true;
-}
-
-static bool first_output_shape(struct probe *probe, struct shape *shape) {
-    OrtTensorTypeAndShapeInfo *info = NULL;
-    bool done = ok(probe, ORT(probe->ort, GetTensorTypeAndShape)(probe->output_values[0], &info)) &&
-                read_shape(probe, info, shape);
-    if (info) ORT(probe->ort, ReleaseTensorTypeAndShapeInfo)(info);
-    return done;
-}
-
-/* Note the answers as one more output, with the samples as its first axis; its file tells it from the others. */
-static bool note_answers(struct probe *probe, struct shape *shape, int64_t count, const char *path) {
-    struct sink sink = {.bytes = probe->answer->outputs, .capacity = TENSORS_BYTES};
-    sink.used = strlen(probe->answer->outputs);
-    if (shape->rank == DIMENSIONS_MAX) return fail(probe->answer, NULL, 0, "the labelled outputs have too many axes");
-    memmove(shape->sizes + 1, shape->sizes, shape->rank * sizeof *shape->sizes);
-    shape->sizes[0] = count;
-    shape->rank++;
-    note_output(&sink, probe->outputs[0].name, shape, path);
-    return !sink.full || fail(probe->answer, NULL, 0, "the model has too many outputs to list");
-}
-
-static bool run_labelled(struct probe *probe) {
-    const struct request *request = probe->request;
-    struct shape shape = {0};
-    char path[4096];
-    int64_t count = 0;
-    if (!request->labelled || !request->outputs) return true;
-    if (probe->input_count != 1 || !probe->output_count || !probe->outputs[0].tensor)
-        return fail(probe->answer, "bad_input", 0, "a labelled set needs a model of one input whose first output is a tensor");
-    snprintf(path, sizeof path, "%slabelled.raw", request->outputs);
-    FILE *samples = fopen(request->labelled, "rb"), *answers = fopen(path, "wb");
-    bool done = samples && answers
-                    ? first_output_shape(probe, &shape) && run_samples(probe, samples, answers, &shape, &count)
-                    : fail(probe->answer, NULL, 0, "%s: %s", samples ? path : request->labelled, strerror(errno));
-    if (samples) fclose(samples);
-    if (answers && fclose(answers) && done) done = fail(probe->answer, NULL, 0, "%s: %s", path, strerror(errno));
-    return done && note_answers(probe, &shape, count, path);
-}
+/* Run the set that the request names, if it names one, and note its outputs as one more. */
+bool run_labelled(struct probe *probe);
 
 #endif

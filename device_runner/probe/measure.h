@@ -2,110 +2,24 @@
 #ifndef MEASURE_H
 #define MEASURE_H
 
-#include "tensors.h"
+#include "session.h"
 
-static OrtStatus *run_once(struct probe *probe) {
-    return ORT(probe->ort, Run)(probe->session, NULL, probe->input_names, probe->input_values, probe->input_count,
-                                probe->output_names, probe->output_count, probe->output_values);
-}
+/* One inference, into the outputs that are there already; NULL when it went well. */
+OrtStatus *run_once(struct probe *probe);
 
 /* Outputs that Run cannot fill again (sequences, maps) are dropped before the next one. */
-static void drop_others(struct probe *probe) {
-    for (size_t i = 0; i < probe->output_count; i++) {
-        if (probe->outputs[i].tensor || !probe->output_values[i]) continue;
-        ORT(probe->ort, ReleaseValue)(probe->output_values[i]);
-        probe->output_values[i] = NULL;
-    }
-}
+void drop_others(struct probe *probe);
 
 /* The first inference makes the outputs' memory; every later one gets it to fill. */
-static bool first_run(struct probe *probe) {
-    uint64_t start = now_ns();
-    OrtStatus *status = run_once(probe);
-    probe->answer->first_run_ns = now_ns() - start;
-    if (!ok(probe, status)) return false;
-    for (size_t i = 0; i < probe->output_count; i++) {
-        int tensor = 0;
-        if (!ok(probe, ORT(probe->ort, IsTensor)(probe->output_values[i], &tensor))) return false;
-        probe->outputs[i].tensor = tensor;
-        probe->outputs[i].value = probe->output_values[i];
-    }
-    drop_others(probe);
-    return true;
-}
+bool first_run(struct probe *probe);
 
-static bool warm_up(struct probe *probe) {
-    uint64_t end = now_ns() + (uint64_t)probe->request->max_ns;
-    for (int64_t i = 0; i < probe->request->warmup && now_ns() < end; i++) {
-        if (!ok(probe, run_once(probe))) return false;
-        drop_others(probe);
-    }
-    return true;
-}
+/* Warm up, then fill the answer with latencies until one of the request's bounds is reached. */
+bool timed_runs(struct probe *probe);
 
-/* Which bound ends the loop after `runs` inferences in `elapsed` nanoseconds. */
-static enum stop reached(const struct request *request, size_t runs, uint64_t elapsed) {
-    if (runs >= (size_t)request->min_runs && elapsed >= (uint64_t)request->min_ns) return STOP_ENOUGH;
-    if (elapsed >= (uint64_t)request->max_ns) return STOP_MAX_SECONDS;
-    return runs == RUNS_KEPT ? STOP_MAX_RUNS : STOP_NONE;
-}
-
-static bool timed_runs(struct probe *probe) {
-    struct answer *answer = probe->answer;
-    if (!warm_up(probe)) return false;
-    uint64_t start = now_ns(), end = start;
-    while (!(answer->stop = reached(probe->request, answer->runs, end - start))) {
-        uint64_t begin = now_ns();
-        OrtStatus *status = run_once(probe);
-        end = now_ns();
-        if (status) return ok(probe, status);
-        answer->latencies[answer->runs] = end - begin;
-        answer->runs++;
-        drop_others(probe);
-    }
-    answer->memory_peak = peak_bytes();
-    return true;
-}
-
-static bool end_profile(struct probe *probe) {
-    char *path = NULL;
-    if (!probe->request->profile) return true;
-    if (!ok(probe, ORT(probe->ort, SessionEndProfiling)(probe->session, probe->allocator, &path))) return false;
-    snprintf(probe->answer->profile, sizeof probe->answer->profile, "%s", path);
-    return ok(probe, ORT(probe->ort, AllocatorFree)(probe->allocator, path));
-}
-
-static void release_name(struct probe *probe, char *name) {
-    if (name) ok(probe, ORT(probe->ort, AllocatorFree)(probe->allocator, name));
-}
-
-static void release_tensors(struct probe *probe) {
-    for (size_t i = 0; probe->inputs && i < probe->input_count; i++) {
-        if (probe->inputs[i].value) ORT(probe->ort, ReleaseValue)(probe->inputs[i].value);
-        release_name(probe, probe->inputs[i].name);
-        free(probe->inputs[i].data);
-    }
-    for (size_t i = 0; probe->outputs && i < probe->output_count; i++) {
-        if (probe->output_values && probe->output_values[i])
-            ORT(probe->ort, ReleaseValue)(probe->output_values[i]);
-        release_name(probe, probe->outputs[i].name);
-    }
-    free(probe->inputs);
-    free(probe->outputs);
-    free(probe->input_names);
-    free(probe->output_names);
-    free(probe->input_values);
-    free(probe->output_values);
-}
+/* Write the profile that the request asks for, and note its path. */
+bool end_profile(struct probe *probe);
 
 /* In the order that ONNX Runtime wants; the library itself stays open, since its threads may still be ending. */
-static void release_all(struct probe *probe) {
-    if (!probe->ort) return;
-    release_tensors(probe);
-    if (probe->memory) ORT(probe->ort, ReleaseMemoryInfo)(probe->memory);
-    if (probe->session) ORT(probe->ort, ReleaseSession)(probe->session);
-    if (probe->options) ORT(probe->ort, ReleaseSessionOptions)(probe->options);
-    if (probe->env) ORT(probe->ort, ReleaseEnv)(probe->env);
-}
+void release_all(struct probe *probe);
 
 #endif

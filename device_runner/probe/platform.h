@@ -3,51 +3,12 @@
 #define PLATFORM_H
 
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#if defined(__APPLE__)
-#include <mach/mach.h>
-#include <sys/resource.h>
-#endif
 
-static uint64_t now_ns(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
+/* Nanoseconds of a clock that only ever goes forward. */
+uint64_t now_ns(void);
 
-#if defined(__APPLE__)
+/* Memory that is in use now, and its largest amount so far; 0 where the system does not say. */
+uint64_t resident_bytes(void);
+uint64_t peak_bytes(void);
 
-static uint64_t resident_bytes(void) {
-    mach_task_basic_info_data_t info;
-    mach_msg_type_number_t count = MACH_TASK_BASIC_INFO_COUNT;
-    if (task_info(mach_task_self(), MACH_TASK_BASIC_INFO, (task_info_t)&info, &count)) return 0;
-    return info.resident_size;
-}
-
-static uint64_t peak_bytes(void) {
-    struct rusage usage;
-    return getrusage(RUSAGE_SELF, &usage) ? 0 : (uint64_t)usage.ru_maxrss;
-}
-
-#else
-
-/* A line of /proc/self/status such as "VmRSS:   1234 kB", in bytes; 0 where there is none. getrusage's maximum would
- * be that of the parent too, which execve hands on. */
-static uint64_t status_bytes(const char *name) {
-    FILE *file = fopen("/proc/self/status", "r");
-    char line[256];
-    uint64_t kilobytes = 0;
-    while (file && fgets(line, sizeof line, file))
-        if (!strncmp(line, name, strlen(name))) kilobytes = strtoull(line + strlen(name), NULL, 10);
-    if (file) fclose(file);
-    return kilobytes * 1024;
-}
-
-static uint64_t resident_bytes(void) { return status_bytes("VmRSS:"); }
-static uint64_t peak_bytes(void) { return status_bytes("VmHWM:"); }
-
-#endif
 #endif

@@ -6,21 +6,27 @@
  * not be used between fork and exec, so there it is one process and whoever started it sees the signal.
  *
  * Exit codes: 0 a measurement, 1 a document that says what failed, 2 wrong usage. */
-#if !defined(_GNU_SOURCE)
-#define _GNU_SOURCE
-#endif
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/types.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <sys/prctl.h>
 #endif
 
+#include "answer.h"
+#include "json.h"
+#include "nnapi.h"
 #include "pieces.h"
+#include "platform.h"
+#include "request.h"
 #include "stages.h"
 
 #ifndef PROBE_EXIT

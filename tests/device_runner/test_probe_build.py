@@ -259,8 +259,8 @@ def test_linux_builds(target: str) -> None:
 @needs_zig
 @pytest.mark.parametrize("target", ["aarch64-macos", "x86_64-macos"])
 def test_the_source_compiles_for_macos(tmp_path: Path, target: str) -> None:
-    flags = ("-target", target, "-std=c11", *build.WARNINGS, "-Werror", "-c", "-o", str(tmp_path / "probe.o"))
-    command = [*(build.zig_command() or ()), "cc", *flags, str(SOURCES / "probe.c")]
+    command = [*(build.zig_command() or ()), "cc", "-target", target, *build.STANDARD, "-Werror"]
+    command += ["-r", "-nostdlib", "-o", str(tmp_path / "probe.o"), *map(str, build.units())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -10,9 +10,10 @@
  * Answers are JSON lines: {"begun": ID} before a model, so that whoever reads knows which one crashed, and behind it
  * {"id", "code", "message", "resident_bytes", "recorded", "subgraphs": [{"provider", "nodes": [[NAME, DOMAIN,
  * OPERATOR]...]}], "log"}. */
-#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "../../probe/json.h"
 #include "../../probe/ort_table.h"

@@ -1,0 +1,160 @@
+#include "session.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "platform.h"
+#include "symbol.h"
+
+bool ok(struct probe *probe, OrtStatus *status) {
+    if (!status) return true;
+    int code = (int)ORT(probe->ort, GetErrorCode)(status);
+    fail(probe->answer, NULL, code, "%s", ORT(probe->ort, GetErrorMessage)(status));
+    ORT(probe->ort, ReleaseStatus)(status);
+    return false;
+}
+
+void *allocate(struct probe *probe, size_t count, size_t size) {
+    void *memory = calloc(count ? count : 1, size);
+    if (!memory) fail(probe->answer, "out_of_memory", 0, "no memory for %zu times %zu bytes", count, size);
+    return memory;
+}
+
+bool open_library(struct probe *probe) {
+    struct answer *answer = probe->answer;
+    uint64_t start = now_ns();
+    probe->library = dlopen(probe->request->library, RTLD_NOW | RTLD_LOCAL);
+    if (!probe->library) return fail(answer, NULL, 0, "%s", dlerror());
+    const struct ort_base *(*get_base)(void) =
+        (const struct ort_base *(*)(void))symbol(probe->library, "OrtGetApiBase");
+    if (!get_base) return fail(answer, "wrong_library", 0, "%s has no OrtGetApiBase", probe->request->library);
+    const struct ort_base *base = get_base();
+    snprintf(answer->ort_version, sizeof answer->ort_version, "%s", base->get_version());
+    probe->ort = base->get_api(ORT_VERSION_NEEDED);
+    if (!probe->ort)
+        return fail(answer, "wrong_library", 0, "ONNX Runtime %s has no API version %u", answer->ort_version,
+                    ORT_VERSION_NEEDED);
+    answer->open_ns = now_ns() - start;
+    return true;
+}
+
+/* ONNX Runtime's log; it may call from any of its threads. */
+static void log_message(void *context, unsigned severity, const char *category, const char *id, const char *place,
+                        const char *message) {
+    struct probe *probe = context;
+    (void)id, (void)place;
+    pthread_mutex_lock(&probe->log_lock);
+    add_log(&probe->answer->log, severity, category, message);
+    pthread_mutex_unlock(&probe->log_lock);
+}
+
+static bool list_providers(struct probe *probe) {
+    char **names = NULL;
+    int count = 0;
+    size_t used = 0;
+    char *list = probe->answer->providers;
+    if (!ok(probe, ORT(probe->ort, GetAvailableProviders)(&names, &count))) return false;
+    for (int i = 0; i < count && used + strlen(names[i]) + 2 < LIST_BYTES; i++) {
+        memcpy(list + used, names[i], strlen(names[i]) + 1);
+        used += strlen(names[i]) + 1;
+    }
+    return ok(probe, ORT(probe->ort, ReleaseAvailableProviders)(names, count));
+}
+
+bool create_environment(struct probe *probe) {
+    unsigned level = (unsigned)probe->request->log_level;
+    return ok(probe, ORT(probe->ort, CreateEnvWithCustomLogger)(log_message, probe, level, "probe", &probe->env)) &&
+           ok(probe, ORT(probe->ort, DisableTelemetryEvents)(probe->env)) && list_providers(probe);
+}
+
+/* Config entries and symbolic dimensions. */
+static bool add_entries(struct probe *probe) {
+    const char *const *triple;
+    int64_t size = 0;
+    for (size_t at = 0; (triple = next(probe->request, "config", &at));)
+        if (!ok(probe, ORT(probe->ort, AddSessionConfigEntry)(probe->options, triple[1], triple[2]))) return false;
+    for (size_t at = 0; (triple = next(probe->request, "dimension", &at));) {
+        if (!parse_number(triple[2], &size))
+            return fail(probe->answer, NULL, 0, "the size of dimension %s is no number: %s", triple[1], triple[2]);
+        if (!ok(probe, ORT(probe->ort, AddFreeDimensionOverrideByName)(probe->options, triple[1], size))) return false;
+    }
+    return true;
+}
+
+static bool set_memory(struct probe *probe) {
+    const ort_function *ort = probe->ort;
+    OrtSessionOptions *options = probe->options;
+    bool arena = probe->request->arena, pattern = probe->request->pattern;
+    return ok(probe, arena ? ORT(ort, EnableCpuMemArena)(options) : ORT(ort, DisableCpuMemArena)(options)) &&
+           ok(probe, pattern ? ORT(ort, EnableMemPattern)(options) : ORT(ort, DisableMemPattern)(options));
+}
+
+bool set_options(struct probe *probe) {
+    const struct request *request = probe->request;
+    const ort_function *ort = probe->ort;
+    if (!ok(probe, ORT(ort, CreateSessionOptions)(&probe->options))) return false;
+    OrtSessionOptions *options = probe->options;
+    return ok(probe, ORT(ort, SetIntraOpNumThreads)(options, (int)request->intra_threads)) &&
+           ok(probe, ORT(ort, SetInterOpNumThreads)(options, (int)request->inter_threads)) &&
+           ok(probe, ORT(ort, SetSessionExecutionMode)(options, (unsigned)request->parallel)) &&
+           ok(probe, ORT(ort, SetSessionGraphOptimizationLevel)(options, (unsigned)request->level)) &&
+           (!request->profile || ok(probe, ORT(ort, EnableProfiling)(options, request->profile))) &&
+           set_memory(probe) && add_entries(probe);
+}
+
+static bool append_generic(struct probe *probe) {
+    const struct request *request = probe->request;
+    size_t count = 0;
+    const char **keys = allocate(probe, 2 * count_of(request, "option"), sizeof *keys);
+    if (!keys) return false;
+    const char **values = keys + count_of(request, "option");
+    const char *const *triple;
+    for (size_t at = 0; (triple = next(request, "option", &at)); count++) {
+        keys[count] = triple[1];
+        values[count] = triple[2];
+    }
+    bool done = ok(probe, ORT(probe->ort, SessionOptionsAppendExecutionProvider)(probe->options, request->provider,
+                                                                                 keys, values, count));
+    free(keys);
+    return done;
+}
+
+/* The C functions of NNAPI and CoreML that stand beside the table. */
+typedef OrtStatus *(*append_by_flags)(OrtSessionOptions *, uint32_t);
+
+/* CoreML by options came with 1.21; before that, and where the library was built without, by its own function. */
+static bool append_coreml(struct probe *probe) {
+    append_by_flags append = (append_by_flags)symbol(probe->library, "OrtSessionOptionsAppendExecutionProvider_CoreML");
+    if (append && !count_of(probe->request, "option"))
+        return ok(probe, append(probe->options, (uint32_t)probe->request->flags));
+    return append_generic(probe);
+}
+
+/* Some builds of ONNX Runtime call a null pointer where the phone has no libneuralnetworks.so, so look first. */
+static bool append_nnapi(struct probe *probe) {
+    append_by_flags append = (append_by_flags)symbol(probe->library, "OrtSessionOptionsAppendExecutionProvider_Nnapi");
+    if (!append) return fail(probe->answer, "provider_missing", 0, "no NNAPI in this libonnxruntime");
+    if (!dlopen("libneuralnetworks.so", RTLD_NOW | RTLD_LOCAL))
+        return fail(probe->answer, "provider_missing", 0, "this system has no NNAPI: %s", dlerror());
+    return ok(probe, append(probe->options, (uint32_t)probe->request->flags));
+}
+
+bool append_provider(struct probe *probe) {
+    const char *name = probe->request->provider;
+    if (!strcmp(name, "cpu")) return true;
+    if (!strcmp(name, "nnapi")) return append_nnapi(probe);
+    return strcmp(name, "CoreML") ? append_generic(probe) : append_coreml(probe);
+}
+
+bool load_model(struct probe *probe) {
+    struct answer *answer = probe->answer;
+    answer->memory_before_load = resident_bytes();
+    uint64_t start = now_ns();
+    bool done = ok(probe, ORT(probe->ort, CreateSession)(probe->env, probe->request->model, probe->options,
+                                                         &probe->session));
+    answer->load_ns = now_ns() - start;
+    answer->memory_after_load = resident_bytes();
+    return done;
+}

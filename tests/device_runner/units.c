@@ -1,0 +1,69 @@
+/* Calls the parts of the probe that parse and print, for tests: `units PART FILE`, a line on stdout for each case.
+ *
+ *   string FILE     each NUL-ended text as a JSON string, and what a buffer of 16 bytes keeps of it
+ *   number FILE     each NUL-ended text: the number or "no"
+ *   sizes FILE      each NUL-ended text: the sizes or "no"
+ *   request FILE    the whole file as a request: "ok" with its triples and minimum of runs, or why not */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "answer.h"
+#include "json.h"
+#include "request.h"
+
+static void print_string(const char *text) {
+    char bytes[16] = "";
+    struct sink whole = {.file = stdout}, bounded = {.bytes = bytes, .capacity = sizeof bytes};
+    put_string(&whole, text);
+    put_string(&bounded, text);
+    printf("\t%d\t%zu\n", bounded.full, strlen(bytes));
+}
+
+static void print_number(const char *text) {
+    int64_t number = 0;
+    if (parse_number(text, &number))
+        printf("%lld\n", (long long)number);
+    else
+        puts("no");
+}
+
+static void print_sizes(const char *text) {
+    int64_t sizes[DIMENSIONS_MAX];
+    int count = parse_sizes(text, sizes);
+    for (int i = 0; i < count; i++) printf(i ? ",%lld" : "%lld", (long long)sizes[i]);
+    puts(count < 0 ? "no" : "");
+}
+
+static int print_request(const char *path) {
+    struct answer *answer = calloc(1, sizeof *answer);
+    struct request request = {.mode = "run"};
+    if (!answer) return 2;
+    bool good = read_request(&request, answer, path);
+    struct sink out = {.file = stdout};
+    if (good)
+        printf("ok %zu %lld", request.count / 3, (long long)request.min_runs);
+    else
+        put_string(&out, answer->message);
+    puts("");
+    release_request(&request);
+    free(answer);
+    return 0;
+}
+
+static int each_text(const char *path, void (*print)(const char *)) {
+    FILE *file = fopen(path, "rb");
+    char *text = NULL;
+    size_t room = 0;
+    while (file && getdelim(&text, &room, 0, file) > 0) print(text);
+    free(text);
+    return file ? fclose(file) : 2;
+}
+
+int main(int count, char **arguments) {
+    if (count != 3) return 2;
+    if (!strcmp(arguments[1], "string")) return each_text(arguments[2], print_string);
+    if (!strcmp(arguments[1], "number")) return each_text(arguments[2], print_number);
+    if (!strcmp(arguments[1], "sizes")) return each_text(arguments[2], print_sizes);
+    return print_request(arguments[2]);
+}
