@@ -102,8 +102,11 @@ def find_archive(text: str, abi: str = "") -> Path:
     name = name_of(text)
     if name is None or Path(text).exists():
         return _existing(text)
-    if found := next(iter(_candidates(name, abi)), None):
+    damaged: list[MissingError] = []
+    if found := next(_candidates(name, abi, damaged), None):
         return found
+    if damaged:
+        raise damaged[0]
     if name.scheme == "wheel":
         raise _no_wheel(name, abi)
     raise MissingError(
@@ -139,11 +142,20 @@ def _existing(text: str) -> Path:
     return path
 
 
-def _candidates(name: Name, abi: str) -> Iterator[Path]:
+def _candidates(name: Name, abi: str, damaged: list[MissingError]) -> Iterator[Path]:
     if entry := read_entry(name):
         yield Path(entry.file)
-    yield from (checked(path) for path in build_tool_caches(name))
+    yield from sound_files(name, damaged)
     yield from wheel_libraries(name, abi)
+
+
+def sound_files(name: Name, damaged: list[MissingError]) -> Iterator[Path]:
+    """Those of `build_tool_caches` that are what their build tool noted; why others are not is added to `damaged`."""
+    for path in build_tool_caches(name):
+        try:
+            yield checked(path)
+        except MissingError as error:
+            damaged.append(error)
 
 
 def build_tool_caches(name: Name) -> Iterator[Path]:

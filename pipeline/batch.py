@@ -4,7 +4,7 @@ import contextlib
 import os
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -33,7 +33,7 @@ WORK_PREFIX = ".work."
 
 TIMEOUT_SECONDS = 90.0
 SECONDS_PER_BYTE = 1e-6
-"""What a model may take: a minute and a half, and a second more for each megabyte. A hang must not stay unseen."""
+"""What work on a model may take: a minute and a half, and a second more for each megabyte. A hang must be noticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +92,13 @@ def convert_all(
         tasks,
         processes=processes,
         memory_bytes=memory_budget(),
-        timeout_seconds=TIMEOUT_SECONDS + SECONDS_PER_BYTE * max((m.size_bytes for m, _ in requests), default=0),
+        timeout_seconds=time_limit(model.size_bytes for model, _ in requests),
     )
+
+
+def time_limit(sizes_bytes: Iterable[int]) -> float:
+    """Seconds that one task may take where the largest of the models has so many bytes."""
+    return TIMEOUT_SECONDS + SECONDS_PER_BYTE * max(sizes_bytes, default=0)
 
 
 def needed_bytes(model_bytes: int, factor: float = MODEL_FACTOR) -> int:

@@ -14,7 +14,7 @@ from pipeline.config.build import Kind
 from pipeline.convert.request import ConvertRequest, ConvertResult, VariantFailure
 from pipeline.convert.rules import Platform
 from pipeline.core.releases import line_of
-from pipeline.errors import ExitCode, PipelineError
+from pipeline.errors import ExitCode, PipelineError, common_exit_code
 from pipeline.files import write_text
 from pipeline.finding import Finding, errors
 from pipeline.model_sources import find_models
@@ -93,11 +93,15 @@ class ConversionReport:
     def exit_code(self) -> ExitCode:
         """4 when outputs differ or the release cannot load an artifact, 1 when a model or variant failed.
 
-        What a release does not have is no failure.
+        Where all models failed for the same want (a wrong command line, a full disk) the code of that. What a release
+        does not have is no failure.
         """
         differing = any(check.failed for checks in self.checks.values() for check in checks)
         if differing or any(errors(found) for found in self.findings.values()):
             return ExitCode.CHECK_FAILED
+        stopped = [one.error for one in self.converted if one.error]
+        if stopped and len(stopped) == len(self.converted):
+            return common_exit_code(stopped)
         failed = any(c.error or any(not f.skipped for f in c.failures) for c in self.converted)
         return ExitCode.SOME_FAILED if failed else ExitCode.DONE
 

@@ -1,8 +1,14 @@
-"""One family of errors: each says what failed, where, why, and what to do; each has its exit code."""
+"""One family of errors: each says what failed, where, why, and what to do; each has its exit code.
 
+It is device_runner's family carried on: a `ConfigError` is a `SpecError`, a `MissingError` is device_runner's too. Code
+that handles what either package raises catches the class of device_runner.
+"""
+
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import ClassVar
 
+from device_runner import errors as runner
 from device_runner.errors import RunnerError
 
 
@@ -18,12 +24,12 @@ class ExitCode(IntEnum):
 
 
 class PipelineError(RunnerError):
-    """Base of everything that a user can cause or mend: some models or runs failed, the rest is done."""
+    """Base of everything that a user can cause or fix: some models or runs failed, the rest is done."""
 
     exit_code: ClassVar[int] = ExitCode.SOME_FAILED
 
 
-class ConfigError(PipelineError):
+class ConfigError(PipelineError, runner.SpecError):
     """The command line or a config file is wrong: nothing was done."""
 
     exit_code = ExitCode.USAGE
@@ -33,13 +39,39 @@ class ModelError(PipelineError):
     """A model, its data or an artifact cannot be used; other models of the run go on."""
 
 
-class MissingError(PipelineError):
+class MissingError(PipelineError, runner.MissingError):
     """Something that this machine must have is not there: a compiler, a library, a device."""
 
     exit_code = ExitCode.MISSING
+
+
+class DiskFullError(MissingError):
+    """The disk or the user's quota is full: this costs a whole run, not one file of it."""
 
 
 class CheckFailed(PipelineError):
     """A check says no: coverage, operators, budget, regression, a bundle that was changed."""
 
     exit_code = ExitCode.CHECK_FAILED
+
+
+CLASSES: dict[str, type[PipelineError]] = {
+    kind.__name__: kind for kind in (PipelineError, ConfigError, ModelError, MissingError, DiskFullError, CheckFailed)
+}
+"""What may travel between processes, by the name it travels under."""
+
+
+def class_name(error: RunnerError) -> str:
+    """The name in `CLASSES` for an error of either package: that of the first of its classes, or a kind of one."""
+    if type(error).__name__ in CLASSES:
+        return type(error).__name__
+    return next((name for kind, name in _RUNNER_KINDS if isinstance(error, kind)), PipelineError.__name__)
+
+
+_RUNNER_KINDS = ((runner.SpecError, ConfigError.__name__), (runner.MissingError, MissingError.__name__))
+
+
+def common_exit_code(errors: Iterable[RunnerError]) -> ExitCode:
+    """The exit code of a run of which nothing could be done: the one that all its errors share, else SOME_FAILED."""
+    codes = {error.exit_code for error in errors}
+    return ExitCode(codes.pop()) if len(codes) == 1 else ExitCode.SOME_FAILED

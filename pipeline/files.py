@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.errors import MissingError, PipelineError
+from pipeline.errors import DiskFullError, PipelineError
 
 CHUNK_BYTES = 1 << 20
 
@@ -103,7 +103,7 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _explain(error, path) from error
+        raise os_error(error, path) from error
 
 
 REMEDIES = {
@@ -115,15 +115,18 @@ REMEDIES = {
     errno.ENOTDIR: "a file stands where a folder is needed: choose another folder with --output",
     errno.EEXIST: "a file stands where a folder is needed: choose another folder with --output",
     errno.ENAMETOOLONG: "choose a shorter name or folder",
+    errno.EMFILE: "this process may not open more files: raise the limit (`ulimit -n 1024`)",
+    errno.ENFILE: "the system may not open more files: end other programs",
 }
 
 
-def _explain(error: OSError, path: Path) -> PipelineError:
-    kind = MissingError if error.errno in (errno.ENOSPC, errno.EDQUOT) else PipelineError
+def os_error(error: OSError, path: Path | None = None) -> PipelineError:
+    """What the operating system refused as an error of ours: writing to `path`, or whatever the error itself names."""
+    kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else PipelineError
     return kind(
-        "cannot write",
-        where=str(path),
-        why=error.strerror or str(error),
+        "cannot write" if path or kind is DiskFullError else "the operating system refuses a file or a connection",
+        where=str(path or error.filename or ""),
+        why=error.strerror or str(error) or type(error).__name__,
         remedy=REMEDIES.get(error.errno or 0, "see the reason, or choose another folder with --output"),
     )
 

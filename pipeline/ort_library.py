@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner import errors as runner
 from device_runner.library_facts import LIBRARY, LibraryFacts, read_facts
 from device_runner.library_source import (
     GROUP,
@@ -25,7 +26,6 @@ from device_runner.library_source import (
     Name,
     archive_abis,
     build_tool_caches,
-    checked,
     entries,
     find_archive,
     is_archive,
@@ -33,6 +33,7 @@ from device_runner.library_source import (
     name_of,
     open_library,
     read_entry,
+    sound_files,
     wheel_abi,
     wheel_libraries,
 )
@@ -182,7 +183,7 @@ def _first(name: Name, ways: list[Callable[[Name], Entry]]) -> Entry:
     for way in ways:
         try:
             return way(name)
-        except MissingError as error:
+        except runner.MissingError as error:  # a damaged file in a build tool's cache is one of these too
             reasons.append(f"{error.what} ({error.why})" if error.why else error.what)
             remedies = [error.remedy, *remedies] if error.remedy else remedies
     artifact = MAVEN_PACKAGES[name.scheme].artifact
@@ -191,10 +192,11 @@ def _first(name: Name, ways: list[Callable[[Name], Entry]]) -> Entry:
 
 
 def _from_caches(name: Name) -> Entry:
-    path = next(iter(build_tool_caches(name)), None)
+    damaged: list[runner.MissingError] = []
+    path = next(sound_files(name, damaged), None)
     if path is None:
-        raise MissingError("it is in no Gradle or Maven cache")
-    content = checked(path).read_bytes()
+        raise damaged[0] if damaged else MissingError("it is in no Gradle or Maven cache")
+    content = path.read_bytes()
     return keep(content, file=path.name, name=name, source=str(path), licence=MIT)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipeline.batch import NamedModel, memory_budget, needed_bytes, scratch
+from pipeline.batch import NamedModel, memory_budget, needed_bytes, scratch, time_limit
 from pipeline.check import CheckRequest, CheckResult, check_artifact, tolerance_for
 from pipeline.config import CheckConfig
 from pipeline.conversion import ConversionReport
@@ -65,7 +65,8 @@ def make_references(
         tasks.append(Task(label=model.source.name, request=request, memory_bytes=needed_bytes(2 * model.size_bytes)))
     outcomes = {}
     with progress.stage("reference", len(tasks)) as stage:
-        for outcome in run_tasks(make_reference, Reference, tasks, memory_bytes=memory_budget()):
+        limit = time_limit(subject.model.size_bytes for subject in subjects)
+        for outcome in run_tasks(make_reference, Reference, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
             outcomes[Path(outcome.task.request.folder).name] = outcome
             stage.done()
     return outcomes
@@ -89,7 +90,10 @@ def check_all(exhibits: Sequence[Exhibit], config: CheckConfig, progress: Progre
     checks: dict[tuple[str, str], tuple[OutputCheck, ...]] = {}
     errors: dict[tuple[str, str], PipelineError] = {}
     with progress.stage("check", len(tasks)) as stage:
-        for outcome in run_tasks(check_artifact, CheckResult, tasks, memory_bytes=memory_budget()):
+        limit = time_limit(exhibit.artifact.size_bytes for exhibit in exhibits)
+        for outcome in run_tasks(
+            check_artifact, CheckResult, tasks, memory_bytes=memory_budget(), timeout_seconds=limit
+        ):
             artifact = outcome.task.request.artifact
             if outcome.value:
                 checks[artifact.model, artifact.variant.name] = outcome.value.checks

@@ -19,7 +19,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from device_runner.errors import RunnerError
-from pipeline.errors import ModelError, PipelineError
+from pipeline.errors import CLASSES, ModelError, PipelineError, class_name
+from pipeline.files import os_error
 
 Request = TypeVar("Request", bound=msgspec.Struct)
 Result = TypeVar("Result")
@@ -29,8 +30,9 @@ HEADER = struct.Struct("<Q")
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """An error of the pipeline as it travels from a child to its parent."""
+    """An error as it travels from a child to its parent; `kind` is the name of its class in `pipeline.errors`."""
 
+    kind: str = ModelError.__name__
     what: str
     where: str = ""
     why: str = ""
@@ -199,7 +201,8 @@ class _Pool(Generic[Request, Result]):
         reply = msgspec.json.decode(message, type=Reply)
         if reply.failure:
             f = reply.failure
-            return Outcome(task=task, error=ModelError(f.what, where=f.where, why=f.why, remedy=f.remedy))
+            kind = CLASSES.get(f.kind, ModelError)
+            return Outcome(task=task, error=kind(f.what, where=f.where, why=f.why, remedy=f.remedy))
         return Outcome(task=task, value=self.decoder.decode(reply.value))
 
     def _overdue(self) -> Iterator[Outcome[Request, Result]]:
@@ -240,7 +243,7 @@ def _death(label: str, why: str, status: int, timeout_seconds: float) -> ModelEr
             "no answer in time",
             where=label,
             why=f"the work on it took longer than {timeout_seconds:g} s and was stopped",
-            remedy="look whether the model really is that large, or raise the time limit",
+            remedy="look for endless loops and for functions nested deep in the model; the limit follows from its size",
         )
     name = signal.Signals(-status).name if status < 0 and -status in set(signal.Signals) else f"exit status {status}"
     memory = status == -signal.SIGKILL
@@ -287,7 +290,9 @@ def _answer(message: bytes) -> Reply:
     try:
         value = function(msgspec.json.decode(call.argument, type=request_type))
     except RunnerError as error:  # not PipelineError alone: device_runner's have the same four parts
-        return Reply(failure=Failure(what=error.what, where=error.where, why=error.why, remedy=error.remedy))
+        return Reply(failure=_failure(error))
+    except OSError as error:
+        return Reply(failure=_failure(os_error(error)))
     except MemoryError:
         return Reply(failure=Failure(what="not enough memory", remedy="use a machine with more memory"))
     except Exception as error:  # noqa: BLE001 - whatever a hostile file brings about must not cost the other files
@@ -295,14 +300,19 @@ def _answer(message: bytes) -> Reply:
     return Reply(value=msgspec.Raw(msgspec.json.encode(value)))
 
 
+def _failure(error: RunnerError) -> Failure:
+    parts = {"what": error.what, "where": error.where, "why": error.why, "remedy": error.remedy}
+    return Failure(kind=class_name(error), **parts)
+
+
 def _unforeseen(error: Exception) -> Failure:
     import traceback
 
     place = traceback.extract_tb(error.__traceback__)[-1]
     return Failure(
-        what="an error that the pipeline did not foresee",
+        what="internal error",
         why=f"{type(error).__name__}: {error} ({place.name}, line {place.lineno})",
-        remedy="please report it with the model; the other models are done",
+        remedy="this is a defect of ort-mobile: please report it with the model; the other models are done",
     )
 
 

@@ -1,6 +1,7 @@
 """The command line: help without heavy imports, errors without tracebacks, exit codes as documented."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -86,11 +87,64 @@ def test_exit_codes(arguments: list[str], code: int) -> None:
     assert ort_mobile(*arguments).returncode == code
 
 
-def test_a_closed_pipe_is_no_error() -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-m", "pipeline", "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+@pytest.mark.parametrize("command", ["schema", "long"])
+def test_a_reader_that_has_gone_is_no_error(command: str, tmp_path: Path) -> None:
+    """Neither at the last flush (little output) nor in the middle of it (more than a buffer)."""
+    code = (
+        "import sys, click; from pipeline.cli import main\n"
+        "@click.command()\n"
+        "def long(): click.echo('x' * 500_000); click.echo('more')\n"
+        "main.COMMANDS['long'] = ('sys.modules:none', '')\n"
+        "main.LateGroup.get_command = lambda self, ctx, name: long if name == 'long' else None\n"
+        "main.main(['long'])"
     )
+    program = ["-c", code] if command == "long" else ["-m", "pipeline", command]
+    child = subprocess.Popen([sys.executable, *program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
     assert child.stdout is not None
     child.stdout.close()
     _, errors = child.communicate(timeout=60)
-    assert errors == b""
+    assert (errors, child.returncode) == (b"", 0)
+
+
+def test_a_connection_that_breaks_is_an_error(tmp_path: Path) -> None:
+    """Only the reader of the output may go without a word: a broken connection is another matter."""
+    code = (
+        "import click; from pipeline.cli import main\n"
+        "@click.command()\n"
+        "def broken(): raise BrokenPipeError(32, 'Broken pipe')\n"
+        "main.LateGroup.get_command = lambda self, ctx, name: broken\n"
+        "main.main(['broken'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 1
+    assert "a connection broke" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_under_the_output_is_an_error() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline", "schema"], stdout=full, stderr=subprocess.PIPE, cwd=ROOT, check=False
+        )
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[0] == b"error: cannot write"
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="shells there cannot close a stream")
+@pytest.mark.parametrize("closing", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_error(closing: str) -> None:
+    command = f"exec {shlex.quote(sys.executable)} -m pipeline schema {closing}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_small_limit_of_open_files_is_named(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"ulimit -n 8; exec {shlex.quote(sys.executable)} -m pipeline convert x.onnx --output o"],
+        capture_output=True, text=True, cwd=ROOT, check=False,
+    )  # fmt: skip
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+    assert "did not foresee" not in done.stderr

@@ -10,11 +10,31 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from device_runner.errors import MissingError
-from pipeline.errors import ModelError
+from device_runner import errors as runner
+from pipeline.errors import (
+    CheckFailed,
+    ConfigError,
+    DiskFullError,
+    MissingError,
+    ModelError,
+    PipelineError,
+    common_exit_code,
+)
 from pipeline.workers import Task, run_tasks
 
 SPAN_NS = 300_000_000
+
+RAISED: dict[str, tuple[type[runner.RunnerError], type[PipelineError]]] = {
+    "model": (ModelError, ModelError),
+    "config": (ConfigError, ConfigError),
+    "missing-here": (MissingError, MissingError),
+    "disk": (DiskFullError, DiskFullError),
+    "check": (CheckFailed, CheckFailed),
+    "spec": (runner.SpecError, ConfigError),
+    "runner-missing": (runner.MissingError, MissingError),
+    "runner": (runner.RunnerError, PipelineError),
+}
+"""What a child raises, and what its parent gets."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -29,7 +49,9 @@ def obey(order: Order) -> int:
     if order.deed == "fail":
         raise ModelError("it is broken", where="here", why="because", remedy="mend it")
     if order.deed == "missing":
-        raise MissingError("no such library", where="there", why="nobody fetched it", remedy="fetch it")
+        raise runner.MissingError("no such library", where="there", why="nobody fetched it", remedy="fetch it")
+    if order.deed in RAISED:
+        raise RAISED[order.deed][0]("failed")
     if order.deed == "bug":
         raise ZeroDivisionError("unforeseen")
     if order.deed == "crash":
@@ -80,6 +102,25 @@ def test_an_error_of_the_runner_keeps_its_four_parts() -> None:
     (outcome,) = run_tasks(obey, int, tasks(Order("missing")))
     assert outcome.error is not None
     assert [text for _, text in outcome.error.lines()] == ["no such library", "there", "nobody fetched it", "fetch it"]
+
+
+@pytest.mark.parametrize("deed", RAISED)
+def test_an_error_keeps_its_class_and_exit_code(deed: str) -> None:
+    raised, expected = RAISED[deed]
+    (outcome,) = run_tasks(obey, int, tasks(Order(deed)))
+    assert type(outcome.error) is expected
+    assert expected.exit_code == raised.exit_code
+
+
+def test_one_handler_catches_what_either_package_misses() -> None:
+    assert issubclass(MissingError, runner.MissingError)
+    assert issubclass(ConfigError, runner.SpecError)
+
+
+def test_the_exit_code_that_all_errors_share() -> None:
+    assert common_exit_code([DiskFullError("a"), MissingError("b")]) == 3
+    assert common_exit_code([ConfigError("a"), ModelError("b")]) == 1
+    assert common_exit_code([]) == 1
 
 
 def test_tasks_run_side_by_side_only_within_the_memory_budget() -> None:

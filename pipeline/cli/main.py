@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -50,6 +50,15 @@ class LateGroup(click.Group):
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does it, with errors of our own for broken pipes: click ends with 1 and says nothing."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            if _output_is_closed():
+                raise _ReaderGoneError from error
+            raise RunnerError("a connection broke", why=str(error), remedy="try again") from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands from the table, so that no module is imported for it."""
@@ -97,6 +106,10 @@ def show_error(error: BaseException) -> None:
         click.echo(f"{head} {visible_lines(text)}", err=True)
 
 
+class _ReaderGoneError(Exception):
+    """Nobody reads the standard output any more, as in `| head`. Click takes a BrokenPipeError for a failure."""
+
+
 def _unforeseen(error: BaseException) -> list[tuple[str, str]]:
     return [
         ("error", "the pipeline met something that it did not foresee"),
@@ -106,16 +119,54 @@ def _unforeseen(error: BaseException) -> list[tuple[str, str]]:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit at once; a closed stdout (as in `| head`) is no error of ours."""
+    """Exit at once; a reader of the output that has gone (as in `| head`) is no error, a full disk is one."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes once more
+        if not isinstance(error, BrokenPipeError):
+            known = _known(error)
+            show_error(known)
+            code = code or getattr(known, "exit_code", ExitCode.SOME_FAILED)
     sys.exit(code)
+
+
+def _known(error: Exception) -> Exception:
+    """An error of the operating system as one of ours; any other as it is."""
+    if not isinstance(error, OSError):
+        return error
+    from pipeline.files import os_error
+
+    return os_error(error)
+
+
+def _output_is_closed() -> bool:
+    """Whether the standard output is a pipe that nobody reads."""
+    import select
+
+    if not hasattr(select, "poll"):
+        return True
+    waiting = select.poll()
+    waiting.register(1, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in waiting.poll(0))
+
+
+def _fill_missing_streams() -> None:
+    """Give a process that was started without standard streams (`>&-`) the null device in their place.
+
+    Else the next file that is opened gets the number 1 or 2, and output of a library goes there.
+    """
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for good
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the codes of `ExitCode`."""
+    _fill_missing_streams()
     debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
     try:
         code = cli.main(args=arguments, prog_name="ort-mobile", standalone_mode=False)
@@ -126,10 +177,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         _leave(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
+    except _ReaderGoneError:
         _leave(ExitCode.DONE)
     except Exception as error:
         if debug:
             raise
-        show_error(error)
-        _leave(getattr(error, "exit_code", ExitCode.SOME_FAILED))
+        known = _known(error)
+        show_error(known)
+        _leave(getattr(known, "exit_code", ExitCode.SOME_FAILED))

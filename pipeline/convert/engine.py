@@ -28,7 +28,7 @@ from pipeline.convert.rules import (
 from pipeline.convert.sessions import return_freed_memory
 from pipeline.convert.steps import OrtParts, Workshop
 from pipeline.core.releases import Release, line_of
-from pipeline.errors import ConfigError, ModelError
+from pipeline.errors import ConfigError, DiskFullError, ModelError
 from pipeline.files import make_folder, share_file, storage_errors, sync_file
 from pipeline.onnx_model import content_digest, load_model, prepare_model
 from pipeline.ort_writer import Plan, plan_file, write_file
@@ -37,14 +37,14 @@ from pipeline.variant import Artifact, Style, Variant
 ONE_FILES_ERRORS = (ModelError, ConfigError, MissingError, SpecError)
 """What costs the variants of one file: onnxruntime's refusals, and a reference that cannot serve them.
 
-A full disk (the pipeline's own MissingError) is none of them: it costs all.
+A full disk is none of them: it costs all.
 """
 
 
 def convert_model(request: ConvertRequest) -> ConvertResult:
     """Convert one model to the variants of the request; what fails for one variant costs no other.
 
-    ModelError (ConfigError for a dimension that the model lacks) when the model itself cannot be used, MissingError
+    ModelError (ConfigError for a dimension that the model lacks) when the model itself cannot be used, DiskFullError
     when the disk is full. Runs in a process of its own where models are not trusted: onnxruntime can crash on them.
     """
     work = Path(request.work_folder)
@@ -122,6 +122,8 @@ def _make_all(
             try:
                 file = maker.make(settings, disk)
                 made += [(variant, *file) for variant in variants if maker.can_load(variant, *file, failures)]
+            except DiskFullError:
+                raise
             except ONE_FILES_ERRORS as error:
                 failures += [_failure(variant, error, maker.request.source.name) for variant in variants]
         with maker.clock("write"):
@@ -218,7 +220,7 @@ class _Maker:
         return not broken
 
     def wait_for_disk(self) -> None:
-        """Return when all files are on the disk; MissingError when it is full."""
+        """Return when all files are on the disk; DiskFullError when it is full."""
         for path, syncing in self.syncing.items():
             with storage_errors(path):
                 syncing.result()

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.convert.ort_messages import explain
 from pipeline.convert.rules import SessionSettings
-from pipeline.errors import MissingError
+from pipeline.errors import DiskFullError
 from pipeline.variant import Level
 
 LEVELS = {
@@ -45,7 +45,7 @@ def save_optimized(
     `extra` are further session config entries, `provider` one that is asked before the CPU, with its options: then the
     names of the nodes that it took are returned, None from onnxruntime before 1.24, which does not tell.
     onnxruntime's low-level class is used because the public one answers a failure by trying the same thing again.
-    ModelError with onnxruntime's reason when it refuses the model, MissingError when the disk is full.
+    ModelError with onnxruntime's reason when it refuses the model, DiskFullError when the disk is full.
     """
     from onnxruntime.capi import _pybind_state as ort
 
@@ -86,11 +86,11 @@ def _taken(session: Any, provider: str) -> frozenset[str] | None:
 
 
 def _check_disk(target: Path, size_bytes: int) -> None:
-    """MissingError when a file of the model's size does not fit any more: onnxruntime then says little of use."""
+    """DiskFullError when a file of the model's size does not fit any more: onnxruntime then says little of use."""
     free = shutil.disk_usage(target.parent).free
     if free < size_bytes + SPARE_BYTES:
-        raise MissingError("cannot write", where=str(target.parent), why=f"the disk is full: {free} bytes are free",
-                           remedy="free some space on that disk, or choose another folder with --output")  # fmt: skip
+        raise DiskFullError("cannot write", where=str(target.parent), why=f"the disk is full: {free} bytes are free",
+                            remedy="free some space on that disk, or choose another folder with --output")  # fmt: skip
 
 
 def return_freed_memory() -> None:

@@ -8,7 +8,7 @@ from device_runner.coverage import measured_coverage
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions
-from pipeline.batch import memory_budget, needed_bytes
+from pipeline.batch import memory_budget, needed_bytes, time_limit
 from pipeline.campaign import Lane, lane_id
 from pipeline.errors import ConfigError
 from pipeline.job.prepare import ARTIFACTS
@@ -43,7 +43,8 @@ def _answers(asked: Mapping[str, tuple[PartitionRequest, int, list[str]]], progr
     ]
     found = {}
     with progress.stage("predict", len(tasks)) as stage:
-        for outcome in run_tasks(judge, ModelAnswer, tasks, memory_bytes=memory_budget()):
+        limit = time_limit(size for _, size, _ in asked.values())
+        for outcome in run_tasks(judge, ModelAnswer, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
             for lane in asked[outcome.task.label][2]:
                 found[lane] = summarized(outcome.value) if outcome.value else {"error": str(outcome.error)}
             stage.done()

@@ -13,7 +13,7 @@ from pipeline.conversion import Converted, convert_models
 from pipeline.convert.references import choose_reference
 from pipeline.convert.rules import Platform as OptimizerPlatform
 from pipeline.core.releases import line_of
-from pipeline.errors import PipelineError
+from pipeline.errors import ExitCode, PipelineError, common_exit_code
 from pipeline.model_sources import find_models
 from pipeline.partition.answer import Provider, Settings
 from pipeline.partition.options import make_settings
@@ -107,7 +107,10 @@ def _reference(config: Config) -> WhoseSession | None:
 def prepare(
     config: Config, found: Sequence[tuple[NamedModel, ModelConfig]], folder: Path, work: Path, progress: Progress
 ) -> list[Prepared]:
-    """Convert, compute references and check; what fails for one model or artifact is in its `errors`."""
+    """Convert, compute references and check; what fails for one model or artifact is in its `errors`.
+
+    Raises the first error where every model failed and all for want of the same: a wrong command line, a full disk.
+    """
     models = [model for model, _ in found]
     variants = tuple(wanted_variants(config.variants))
     with progress.stage("convert", len(models)) as stage:
@@ -122,12 +125,16 @@ def prepare(
             reference=_reference(config) if any(variant.providers for variant in variants) else None,
             done=lambda _: stage.done(),
         )
+    _stop_if_hopeless(converted)
     subjects = [
-        Subject(model=model, test_data=table.test_data or "", labels=table.labels or "") for model, table in found
+        Subject(model=model, test_data=table.test_data or "", labels=table.labels or "")
+        for (model, table), one in zip(found, converted, strict=True)
+        if one.artifacts  # what could not be converted is not tried a second time: it may have taken its whole time
     ]
     references = make_references(subjects, folder / "reference", work, progress)
     prepared = [
-        _joined(model, table, one, references[model.name]) for (model, table), one in zip(found, converted, strict=True)
+        _joined(model, table, one, references.get(model.name))
+        for (model, table), one in zip(found, converted, strict=True)
     ]
     exhibits = [
         Exhibit(artifact=artifact, file=folder / ARTIFACTS / artifact.file, reference=one.reference)
@@ -139,18 +146,23 @@ def prepare(
     return [_with_checks(one, checks) for one in prepared]
 
 
+def _stop_if_hopeless(converted: Sequence[Converted]) -> None:
+    errors = [one.error for one in converted if one.error]
+    if errors and len(errors) == len(converted) and common_exit_code(errors) is not ExitCode.SOME_FAILED:
+        raise errors[0]
+
+
 def _joined(
-    model: NamedModel, table: ModelConfig, converted: Converted, reference: Outcome[ReferenceRequest, Reference]
+    model: NamedModel, table: ModelConfig, converted: Converted, reference: Outcome[ReferenceRequest, Reference] | None
 ) -> Prepared:
-    errors = [error for error in (converted.error, reference.error) if error]
-    same = len(errors) == 2 and str(errors[0]) == str(errors[1])
+    errors = [error for error in (converted.error, reference.error if reference else None) if error]
     return Prepared(
         model=model,
         table=table,
         converted=converted,
         artifacts=tuple(msgspec.structs.replace(a, model=model.name) for a in converted.artifacts),
-        reference=reference.value,
-        errors=tuple(errors[:1] if same else errors),
+        reference=reference.value if reference else None,
+        errors=tuple(errors),
     )
 
 

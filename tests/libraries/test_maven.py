@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from device_runner.errors import MissingError as RunnerMissing
-from device_runner.library_source import Name, entries, library_folder
+from device_runner.library_source import Name, entries, find_archive, library_folder
 from pipeline.errors import MissingError
 from pipeline.maven import Coordinates, by_https
 from pipeline.ort_library import get_library, known_libraries
@@ -129,10 +129,22 @@ def _cached(home: Path, tool: str, digest: str) -> Path:
 @pytest.mark.parametrize("tool", ["gradle", "maven"])
 def test_a_build_tools_file_is_held_against_its_checksum(own_caches: Path, tool: str) -> None:
     _cached(own_caches, tool, "1" * 40)
-    with pytest.raises((MissingError, RunnerMissing)) as caught:
+    with pytest.raises(RunnerMissing) as caught:
+        find_archive("android:9.8.7")
+    assert "SHA-1" in caught.value.why
+    with pytest.raises(MissingError) as caught:
         get_library("android:9.8.7")
     assert "SHA-1" in caught.value.why
+    assert "cannot be fetched" in caught.value.why, "the search went on"
     assert entries() == []
+
+
+def test_a_damaged_file_in_one_cache_does_not_stop_the_search(own_caches: Path, tmp_path: Path) -> None:
+    _cached(own_caches, "gradle", "1" * 40)
+    digest = hashlib.sha1(official_aar(tmp_path / "same.aar", "9.8.7").read_bytes(), usedforsecurity=False).hexdigest()
+    sound = _cached(own_caches, "maven", digest)
+    assert find_archive("android:9.8.7") == sound
+    assert get_library("android:9.8.7").source == str(sound)
 
 
 @pytest.mark.parametrize("tool", ["gradle", "maven"])
