@@ -1,13 +1,14 @@
 """References and checks of many models and artifacts in worker processes, where a crash costs one of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pipeline.batch import NamedModel, memory_budget, needed_bytes, scratch, time_limit
 from pipeline.check import CheckRequest, CheckResult, check_artifact, tolerance_for
 from pipeline.config import CheckConfig
 from pipeline.conversion import ConversionReport
+from pipeline.dataset import Dataset
 from pipeline.errors import PipelineError
 from pipeline.progress import Progress
 from pipeline.reference import Reference, ReferenceRequest, make_reference
@@ -15,15 +16,13 @@ from pipeline.summary import OutputCheck
 from pipeline.variant import Artifact
 from pipeline.workers import Outcome, Task, run_tasks
 
-SEED = 0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A model that is to have a reference: `test_data` and `labels` are paths, or "" for none."""
+    """A model that is to have a reference: what it is run on, and the path of its labelled set, or "" for none."""
 
     model: NamedModel
-    test_data: str = ""
+    data: Dataset = field(default_factory=Dataset)
     labels: str = ""
 
 
@@ -56,9 +55,8 @@ def make_references(
         request = ReferenceRequest(
             source=model.source,
             fixed_dimensions=model.dimensions,
-            test_data=subject.test_data,
+            data=subject.data,
             labels=subject.labels,
-            seed=SEED,
             folder=str(folder / model.name),
             work_folder=str(scratch),
         )

@@ -1,25 +1,24 @@
 """What a model computes here without any optimization: the outputs that every artifact and run must match."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from device_runner.files import ZIP_ERRORS
-from device_runner.spec import ONNX_CODES, ElementType, TensorFile
-from pipeline.compare import NUMPY_TYPES, Array, Precision, compare_outputs, usual_tolerance
+from device_runner.spec import ElementType, TensorFile
+from pipeline.compare import Array, Precision, compare_outputs, usual_tolerance
+from pipeline.dataset import Dataset, Sample, TensorInfo, first_sample
+from pipeline.dataset.signature import tensor_infos
+from pipeline.dataset.values import plain_dtype
 from pipeline.errors import ModelError
 from pipeline.files import make_folder, write_bytes
 from pipeline.model_sources import SourceModel
 from pipeline.onnx_model import PreparedModel, load_model, prepare_model
 from pipeline.output_spans import output_spans
 
-if TYPE_CHECKING:
-    import numpy as np
-
-TYPES_BY_CODE = {code: kind for kind, code in ONNX_CODES.items()}
 QUANTIZED = re.compile(r"QLinear|QuantizeLinear|Integer$|MatMulNBits|QGemm|QAttention")
 MAX_LABELLED = 10_000
 NUDGE_STEPS = 4
@@ -28,15 +27,14 @@ NUDGE_STEPS = 4
 class ReferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One model, the inputs to run it with, and where raw tensors go.
 
-    `test_data` is a folder with test_data_set_0 in it, or "" for random inputs from `seed`; `labels` is an .npz file
-    with `inputs` [N, ...] and `labels` [N], or "".
+    The model runs on the first sample of `data`. `labels` is an .npz file with `inputs` [N, ...] and `labels` [N],
+    or "".
     """
 
     source: SourceModel
     fixed_dimensions: dict[str, int] = {}
-    test_data: str = ""
+    data: Dataset = Dataset()
     labels: str = ""
-    seed: int = 0
     folder: str
     work_folder: str
 
@@ -51,7 +49,10 @@ class LabelledSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """Inputs and what the original model makes of them, as raw files; `notes` are findings that a user should see."""
+    """Inputs and what the original model makes of them, as raw files; `notes` are findings that a user should see.
+
+    `data` says what the inputs were taken from, and `sample` which of its samples they are.
+    """
 
     inputs: tuple[TensorFile, ...]
     outputs: tuple[TensorFile, ...]
@@ -64,34 +65,43 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """Upper minus lower bound of outputs that their operators bound, by name."""
     unsteady: tuple[str, ...] = ()
     """Outputs that the original does not repeat when random inputs change by a rounding error."""
+    data: Dataset = Dataset()
+    sample: str = ""
 
 
 def make_reference(request: ReferenceRequest) -> Reference:
     """Run the original model without optimizations on the CPU and keep inputs and outputs as raw files.
 
-    ModelError when the model cannot run here, when its test data or labelled set does not fit it.
+    ModelError when the model cannot run here or its labelled set does not fit it; ConfigError when its test data does
+    not.
     """
     model = prepare_model(load_model(request.source, Path(request.work_folder)), request.fixed_dimensions)
     session = _session(model)
-    feeds = _given_inputs(session, request) if request.test_data else _random_inputs(session, request.seed, model)
-    outputs = _run(session, feeds, request.source.name)
+    takes = tensor_infos(model.proto.graph.input)
+    sample = first_sample(request.data, takes)
+    outputs = _run(session, sample.inputs, request.source.name)
     precision = _precision(model, outputs)
+    random = request.data.is_random(takes)
     folder = Path(request.folder)
     make_folder(folder)
     return Reference(
-        inputs=tuple(_store(folder / f"input_{n}.bin", name, array) for n, (name, array) in enumerate(feeds.items())),
+        inputs=tuple(
+            _store(folder / f"input_{n}.bin", name, array) for n, (name, array) in enumerate(sample.inputs.items())
+        ),
         outputs=tuple(
             _store(folder / f"output_{n}.bin", name, array)
             for n, (name, array) in enumerate(outputs.items())
             if array.dtype.kind in "fiub"
         ),
         precision=precision,
-        labelled=_labelled(session, request, folder) if request.labels else None,
-        input_names=tuple(feeds),
-        notes=tuple(_notes(request, outputs)) if request.test_data else (),
-        random_inputs=not request.test_data,
+        labelled=_labelled(session, takes, request, folder) if request.labels else None,
+        input_names=tuple(sample.inputs),
+        notes=tuple(_notes(sample, outputs)),
+        data=request.data,
+        sample=sample.name,
+        random_inputs=random,
         spans=output_spans(model.proto.graph),
-        unsteady=() if request.test_data else _unsteady(session, feeds, outputs, precision),
+        unsteady=_unsteady(session, sample.inputs, outputs, precision) if random else (),
     )
 
 
@@ -160,123 +170,31 @@ def _run(session: Any, feeds: Mapping[str, Array], where: str) -> dict[str, Arra
     return {name: value for name, value in zip(names, values, strict=True) if hasattr(value, "dtype")}
 
 
-def _random_inputs(session: Any, seed: int, model: PreparedModel) -> dict[str, Array]:
-    """Seeded random tensors for every input; open dimensions are 1. Small whole numbers, so that indices fit."""
-    import numpy as np
-
-    generator = np.random.Generator(np.random.PCG64(seed))
-    return {
-        value.name: _random_array(generator, value.type, value.shape, value.name, model.source.name)
-        for value in session.get_inputs()
-    }
-
-
-def _random_array(generator: "np.random.Generator", kind: str, shape: list[Any], name: str, where: str) -> Array:
-    import numpy as np
-
-    sizes = [size if isinstance(size, int) and size >= 0 else 1 for size in shape]
-    element = _element(kind)
-    if element is None:
-        raise ModelError(
-            f"the input {name!r} has type {kind}, which cannot be made at random",
-            where=where,
-            remedy="give test data (`test_data` in the config)",
-        )
-    dtype = np.dtype(NUMPY_TYPES[element])
-    if dtype.kind == "f":
-        return generator.standard_normal(sizes).astype(dtype)
-    return generator.integers(0, 2, sizes).astype(dtype)
-
-
-def _element(kind: str) -> ElementType | None:
-    """The element type that onnxruntime's `tensor(float)` names; None for what has no raw file."""
-    short = {"float": ElementType.FLOAT32, "double": ElementType.FLOAT64}
-    match = re.fullmatch(r"tensor\((\w+)\)", kind)
-    name = match.group(1) if match else ""
-    if name in short:
-        return short[name]
-    return ElementType(name) if name in set(ElementType) - {ElementType.STRING, ElementType.BFLOAT16} else None
-
-
-def _given_inputs(session: Any, request: ReferenceRequest) -> dict[str, Array]:
-    """The inputs of test_data_set_0, matched by name, else by number."""
-    folder = Path(request.test_data) / "test_data_set_0"
-    tensors = _tensors(folder, "input")
-    wanted = session.get_inputs()
-    if len(tensors) != len(wanted):
-        raise ModelError(
-            f"the test data has {len(tensors)} inputs, the model {len(wanted)}",
-            where=str(folder),
-            remedy="give input_0.pb … for every input of the model, and for no initializer",
-        )
-    by_name = dict(tensors) if {name for name, _ in tensors} == {value.name for value in wanted} else {}
-    feeds = {value.name: by_name.get(value.name, tensors[n][1]) for n, value in enumerate(wanted)}
-    for value in wanted:
-        _check_fits(value, feeds[value.name], folder)
-    return feeds
-
-
-def _check_fits(value: Any, array: Array, folder: Path) -> None:
-    element = _element(value.type)
-    sizes_fit = len(array.shape) == len(value.shape) and all(
-        not isinstance(want, int) or want == have for want, have in zip(value.shape, array.shape, strict=False)
-    )
-    if not sizes_fit or element is None or array.dtype != NUMPY_TYPES[element]:
-        raise ModelError(
-            f"the test data does not fit the input {value.name!r}",
-            where=str(folder),
-            why=f"it is {array.dtype} {list(array.shape)}, the model takes {value.type} {value.shape}",
-            remedy="make the test data anew for this model",
-        )
-
-
-def _tensors(folder: Path, kind: str) -> list[tuple[str, Array]]:
-    """input_K.pb or output_K.pb of a test data set in the order of K, with the names inside."""
-    import onnx
-    from onnx import numpy_helper
-
-    numbered = {int(m.group(1)): f for f in folder.glob(f"{kind}_*.pb") if (m := re.search(r"_(\d+)\.pb$", f.name))}
-    if not numbered and kind == "input":
-        raise ModelError(
-            "no test data here", where=str(folder), why="there is no input_0.pb", remedy="check `test_data`"
-        )
-    found = []
-    for _, file in sorted(numbered.items()):
-        tensor = onnx.TensorProto()
-        try:
-            tensor.ParseFromString(file.read_bytes())
-            found.append((tensor.name, numpy_helper.to_array(tensor)))
-        except Exception as error:
-            raise ModelError("not a tensor in ONNX's format", where=str(file), why=_first_line(error)) from error
-    return found
-
-
-def _notes(request: ReferenceRequest, outputs: Mapping[str, Array]) -> Iterator[str]:
+def _notes(sample: Sample, outputs: Mapping[str, Array]) -> Iterator[str]:
     """Where the test data's own outputs are not what this computer computes."""
     import numpy as np
 
-    expected = _tensors(Path(request.test_data) / "test_data_set_0", "output")
-    for (_, theirs), (name, ours) in zip(expected, outputs.items(), strict=False):
+    for (_, theirs), (name, ours) in zip(sample.expected, outputs.items(), strict=False):
         if theirs.shape != ours.shape or not np.allclose(
             theirs.astype(np.float64), ours.astype(np.float64), rtol=1e-3, atol=1e-3
         ):
             yield f"output {name!r} of the test data is not what the model computes on this computer"
 
 
-def _labelled(session: Any, request: ReferenceRequest, folder: Path) -> LabelledSet:
+def _labelled(session: Any, takes: Sequence[TensorInfo], request: ReferenceRequest, folder: Path) -> LabelledSet:
     """The labelled set, run sample by sample through the model's one input; its first output gives the answers."""
     import numpy as np
 
     images, labels = _read_labelled(request)
     (value, *others) = session.get_inputs()
-    element = _element(value.type)
-    if others or element is None:
+    (info, *_) = takes
+    if others or info.dtype is None:
         raise ModelError(
             "a labelled set needs a model of one tensor input",
             where=request.source.name,
             remedy="leave out `labels` for this model",
         )
-    samples = images.astype(NUMPY_TYPES[element])
+    samples = images.astype(plain_dtype(info))
     first = session.get_outputs()[0].name
     answers = []
     for sample in samples:

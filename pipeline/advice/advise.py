@@ -10,6 +10,7 @@ from pipeline.advice.fixes import ENABLERS, OTHER_FORMAT, Fix, fixes_for
 from pipeline.advice.trial import Bench, State, attempt, judged
 from pipeline.advice.verdict import improves, perfect, preference, verdict
 from pipeline.advice.write import write_model
+from pipeline.dataset import Dataset
 from pipeline.errors import ModelError, PipelineError
 from pipeline.files import share_file
 from pipeline.model_sources import SourceModel
@@ -87,7 +88,7 @@ def _reference(loaded: LoadedModel, sizes: dict[str, int], folder: Path) -> Refe
     request = ReferenceRequest(
         source=loaded.source,
         fixed_dimensions={key: size for key, size in sizes.items() if key in known},
-        seed=SEED,
+        data=Dataset(seed=SEED),
         folder=str(folder / "reference"),
         work_folder=str(folder),
     )

@@ -1,6 +1,7 @@
 """Configs: the TOML that a user writes, read strictly, completed, and described for editors."""
 
 from pipeline.config.build import BuildConfig
+from pipeline.config.data import InputValue, PreprocessConfig, Range
 from pipeline.config.defaults import (
     ACCELERATOR_OPTIONS,
     ADVISED_RUNS,
@@ -31,7 +32,8 @@ from pipeline.config.values import (
 
 __all__ = [
     "ACCELERATOR_OPTIONS", "ADVISED_RUNS", "ALL_FLAGS", "DEFAULT_TARGET", "REPLAY_KEY", "TABLES", "Accelerator",
-    "BuildConfig", "CheckConfig", "ConditionsConfig", "Config", "Count", "MeasureConfig", "ModelConfig", "OneOrMore",
-    "OutputConfig", "Platform", "RunConfig", "Table", "Target", "VariantsConfig", "comparing_runs", "config_schema",
-    "key_texts", "null_last", "read_config", "resolved", "wanted_variants", "with_defaults",
+    "BuildConfig", "CheckConfig", "ConditionsConfig", "Config", "Count", "InputValue", "MeasureConfig",
+    "ModelConfig", "OneOrMore", "OutputConfig", "Platform", "PreprocessConfig", "Range", "RunConfig", "Table",
+    "Target", "VariantsConfig", "comparing_runs", "config_schema", "key_texts", "null_last", "read_config",
+    "resolved", "wanted_variants", "with_defaults",
 ]  # fmt: skip

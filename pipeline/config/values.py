@@ -10,6 +10,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from pipeline.config.build import BuildConfig
+from pipeline.config.data import InputValue, PreprocessConfig, Range
 from pipeline.config.runs import RunConfig
 from pipeline.config.table import Count, Name, Release, Seconds, Table
 from pipeline.variant import Level, Style
@@ -52,7 +53,12 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     name: Name | None = None
     """How the model is called in tables and file names; the file's stem by default."""
     test_data: str | None = None
-    """A folder with test_data_set_N/{input,output}_K.pb in it, ONNX's own layout; random inputs without it."""
+    """What it is run on: ONNX's test_data_set_N folders, .npz, .npy, images or WAV files (file or folder), or a
+    Python function as `module:function`. Random inputs without it."""
+    inputs: dict[str, InputValue] = {}
+    """Values of single inputs, by name: a number, a list of all elements, or a range `{ low = 0, high = 178 }`."""
+    preprocess: PreprocessConfig | None = None
+    """How images and recordings become the model's input; needed where `test_data` is such files."""
     labels: str | None = None
     """A labelled evaluation set (.npz with `inputs` and `labels`) for top-1 agreement."""
     dimensions: dict[str, Count] = {}
@@ -185,6 +191,8 @@ class Config(Table, frozen=True, kw_only=True):
 TABLES: dict[str, type[Table]] = {
     "Top level": Config,
     "[[models]]": ModelConfig,
+    "[models.preprocess]": PreprocessConfig,
+    "[models.inputs.NAME]": Range,
     "[[targets]]": Target,
     "[variants]": VariantsConfig,
     "[[runs]]": RunConfig,

@@ -13,6 +13,7 @@ from pipeline.conversion import Converted, convert_models
 from pipeline.convert.references import choose_reference
 from pipeline.convert.rules import Platform as OptimizerPlatform
 from pipeline.core.releases import line_of
+from pipeline.dataset import dataset_of
 from pipeline.errors import ExitCode, PipelineError, common_exit_code
 from pipeline.model_sources import find_models
 from pipeline.partition.answer import Provider, Settings
@@ -127,7 +128,7 @@ def prepare(
         )
     _stop_if_hopeless(converted)
     subjects = [
-        Subject(model=model, test_data=table.test_data or "", labels=table.labels or "")
+        Subject(model=model, data=dataset_of(table), labels=table.labels or "")
         for (model, table), one in zip(found, converted, strict=True)
         if one.artifacts  # what could not be converted is not tried a second time: it may have taken its whole time
     ]

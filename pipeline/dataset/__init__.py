@@ -1,0 +1,16 @@
+"""What a model is run on: test data, declared values and random numbers as samples, one at a time."""
+
+from pipeline.dataset.dataset import Dataset, Sample, check_data, dataset_of, first_sample, samples
+from pipeline.dataset.signature import Array, TensorInfo, element_of
+
+__all__ = [
+    "Array",
+    "Dataset",
+    "Sample",
+    "TensorInfo",
+    "check_data",
+    "dataset_of",
+    "element_of",
+    "first_sample",
+    "samples",
+]

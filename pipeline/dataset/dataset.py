@@ -1,0 +1,167 @@
+"""The value that says what a model is run on, and its samples, one at a time."""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from pipeline.config import ModelConfig
+from pipeline.config.data import InputValue, PreprocessConfig, Range
+from pipeline.dataset.files import Found, Wanted, find_samples, safe
+from pipeline.dataset.functions import function_samples, is_function
+from pipeline.dataset.signature import Array, TensorInfo
+from pipeline.dataset.values import plain_dtype, value_array
+from pipeline.errors import ConfigError
+
+
+class Dataset(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model is run on: plain data, so that it travels to worker processes and into results.
+
+    `test_data` is a file, a folder or `module:function`; "" for none. `inputs` are declared values, which win over
+    test data. What neither gives is random from `seed`, with open axes as in `sizes` (by `input[axis]` or symbolic
+    name, else 1); with test data nothing is random that is not declared so.
+    """
+
+    test_data: str = ""
+    inputs: dict[str, InputValue] = {}
+    preprocess: PreprocessConfig | None = None
+    sizes: dict[str, int] = {}
+    seed: int = 0
+
+    @property
+    def given(self) -> bool:
+        """Whether anything but random numbers was asked for."""
+        return bool(self.test_data or self.inputs)
+
+    def is_random(self, takes: Sequence[TensorInfo]) -> bool:
+        """Whether any input of a model gets random numbers, in a declared range or not."""
+        return not self.test_data and any(
+            info.name not in self.inputs or isinstance(self.inputs[info.name], Range) for info in takes
+        )
+
+    @property
+    def source(self) -> str:
+        """Where the samples come from, for reports."""
+        declared = f"declared values of {', '.join(self.inputs)}" if self.inputs else ""
+        origin = self.test_data or f"random inputs of seed {self.seed}"
+        return f"{origin}, {declared}" if declared else origin
+
+
+def dataset_of(table: ModelConfig) -> Dataset:
+    """What a table of a config says that its models are run on."""
+    return Dataset(test_data=table.test_data or "", inputs=table.inputs, preprocess=table.preprocess)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One set of inputs in the model's order; `expected` are outputs that came with it, by the names in the files."""
+
+    name: str
+    inputs: dict[str, Array]
+    expected: list[tuple[str, Array]] = field(default_factory=list)
+
+
+def samples(data: Dataset, takes: Sequence[TensorInfo]) -> Iterator[Sample]:
+    """Samples for a model with these inputs; only one is in memory at a time.
+
+    Test data give as many as they have, anything else gives one. ConfigError for the first wrong sample, with its file
+    and the reason; MissingError when images need Pillow.
+    """
+    _check_names(data, takes)
+    if not data.test_data:
+        name = data.source
+        yield Sample(name=name, inputs=_complete(data, takes, {}, 0, name))
+        return
+    number = -1
+    for number, found in enumerate(_found(data, tuple(takes))):
+        given = _matched(found, [info for info in takes if info.name not in data.inputs], takes)
+        yield Sample(name=found.name, inputs=_complete(data, takes, given, number, found.name), expected=found.expected)
+    if number < 0:
+        raise ConfigError("the test data has no samples", where=data.test_data, remedy="check `test_data`")
+
+
+def first_sample(data: Dataset, takes: Sequence[TensorInfo]) -> Sample:
+    """The first sample; raises as `samples` does."""
+    return next(samples(data, takes))
+
+
+def check_data(data: Dataset, takes: Sequence[TensorInfo]) -> int:
+    """How many samples there are; raises as `samples` does for the first that is wrong."""
+    return sum(1 for _ in samples(data, takes))
+
+
+def _found(data: Dataset, takes: tuple[TensorInfo, ...]) -> Iterator[Found]:
+    if is_function(data.test_data):
+        for name, arrays in function_samples(data.test_data):
+            yield Found(name=name, inputs=list(arrays.items()), expected=[])
+        return
+    without = tuple(info for info in takes if info.name not in data.inputs)
+    yield from find_samples(Path(data.test_data), Wanted(takes=takes, open=without, preprocess=data.preprocess))
+
+
+def _check_names(data: Dataset, takes: Sequence[TensorInfo]) -> None:
+    names = [info.name for info in takes]
+    for name in data.inputs:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else f"inputs: {', '.join(names) or 'none'}"
+            raise ConfigError(f"the model has no input {name!r}", where=f"inputs.{name}", remedy=remedy)
+
+
+def _matched(found: Found, wanted: Sequence[TensorInfo], takes: Sequence[TensorInfo]) -> dict[str, Array]:
+    """Arrays of a sample by the model's names: by name, by the name's letters that files can have, else by number."""
+    names = {safe(info.name): info.name for info in takes} | {info.name: info.name for info in takes}
+    if len({name for name, _ in found.inputs}) == len(found.inputs) and all(n in names for n, _ in found.inputs):
+        return {names[name]: array for name, array in found.inputs}
+    if found.by_number:
+        for infos in (takes, wanted):
+            if len(infos) == len(found.inputs):
+                return {info.name: array for info, (_, array) in zip(infos, found.inputs, strict=True)}
+        raise ConfigError(
+            f"the test data has {len(found.inputs)} inputs, the model {len(takes)}", where=found.name,
+            remedy="give input_0.pb … for every input of the model, and for no initializer",
+        )  # fmt: skip
+    extra = [name for name, _ in found.inputs if name not in names]
+    raise ConfigError(
+        f"the test data has {', '.join(map(repr, extra[:5]))}, which the model does not take", where=found.name,
+        remedy=f"name arrays after the model's inputs: {', '.join(info.name for info in takes)}",
+    )  # fmt: skip
+
+
+def _complete(
+    data: Dataset, takes: Sequence[TensorInfo], given: dict[str, Array], number: int, where: str
+) -> dict[str, Array]:
+    """Every input of the model: declared values before given arrays before random numbers."""
+    import numpy as np
+
+    generator = np.random.Generator(np.random.PCG64(data.seed + number))
+    made = {}
+    for info in takes:
+        if info.name in data.inputs or (not data.test_data and info.name not in given):
+            made[info.name] = value_array(info, data.inputs.get(info.name), data.sizes, generator)
+        elif info.name in given:
+            made[info.name] = _fitting(info, given[info.name], where)
+        else:
+            raise ConfigError(
+                f"the test data lacks the input {info.name!r}", where=where,
+                why=f"it has {', '.join(given) or 'none'}",
+                remedy=f"add it, or give it a value: `inputs.{info.name} = …` in the config, --input {info.name}=…",
+            )  # fmt: skip
+    return made
+
+
+def _fitting(info: TensorInfo, array: Array, where: str) -> Array:
+    """The array, when it has the input's type and sizes."""
+    sizes_fit = info.shape is None or (
+        len(array.shape) == len(info.shape)
+        and all(not isinstance(want, int) or want == have for want, have in zip(info.shape, array.shape, strict=True))
+    )
+    if not sizes_fit or array.dtype != plain_dtype(info):
+        raise ConfigError(
+            f"the test data does not fit the input {info.name!r}", where=where,
+            why=f"it is {array.dtype} {list(array.shape)}, the model takes {info}",
+            remedy="make the test data again for this model, or change `dimensions`",
+        )  # fmt: skip
+    return array

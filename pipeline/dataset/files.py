@@ -1,0 +1,212 @@
+"""Test data on the disk: ONNX's test data sets, .npz and .npy files, folders of images and recordings."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from device_runner.files import ZIP_ERRORS
+from pipeline.config.data import PreprocessConfig
+from pipeline.dataset.media import image_tensor, wav_tensor
+from pipeline.dataset.signature import Array, TensorInfo
+from pipeline.errors import ConfigError
+
+IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".gif"})
+RECORDINGS = frozenset({".wav"})
+Named: TypeAlias = list[tuple[str, Array]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One sample as it lies on the disk; names are those in the files, matched to the model's inputs later.
+
+    `by_number` says that names may be anything, as long as there are as many as inputs (ONNX's own layout).
+    """
+
+    name: str
+    inputs: Named
+    expected: Named
+    by_number: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What reading needs to know: the model's inputs, those without a declared value, and the preprocessing."""
+
+    takes: tuple[TensorInfo, ...]
+    open: tuple[TensorInfo, ...]
+    preprocess: PreprocessConfig | None
+
+
+def find_samples(path: Path, wanted: Wanted) -> Iterator[Found]:
+    """Every sample under a path, in the order of names with numbers by value; ConfigError names what is wrong."""
+    if path.is_file():
+        yield from (_read(file, wanted) for file in (path,))
+        return
+    if not path.is_dir():
+        raise ConfigError(
+            "no such test data", where=str(path), why=f"searched for {path.resolve()}", remedy="check `test_data`"
+        )
+    sets = _sorted(child for child in path.glob("test_data_set_*") if child.is_dir())
+    if sets or any(path.glob("input_*.pb")):
+        yield from (_data_set(folder) for folder in sets or [path])
+        return
+    files = _sorted(child for child in path.iterdir() if child.is_file() and _reader(child))
+    if not files:
+        raise _nothing(path)
+    arrays = [file for file in files if file.suffix.lower() == ".npy"]
+    if arrays and len(arrays) == len(files) and len(wanted.open) > 1:
+        yield Found(name=str(path), inputs=[(file.stem, _array(file)) for file in arrays], expected=[])
+        return
+    yield from (_read(file, wanted) for file in files)
+
+
+def _sorted(files: Iterable[Path]) -> list[Path]:
+    def key(file: Path) -> list[tuple[int, str]]:
+        return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", file.name)]
+
+    return sorted(files, key=key)
+
+
+def _nothing(path: Path) -> ConfigError:
+    endings = Counter(child.suffix.lower() or child.name for child in path.iterdir())
+    seen = ", ".join(f"{count} {ending}" for ending, count in endings.most_common(4)) or "nothing"
+    return ConfigError(
+        "no test data in this folder", where=str(path), why=f"it has {seen}",
+        remedy="give a folder with test_data_set_0/input_0.pb …, .npz, .npy, images or WAV files, or one such file",
+    )  # fmt: skip
+
+
+def _reader(file: Path) -> Callable[[Path, Wanted], Found] | None:
+    suffix = file.suffix.lower()
+    if suffix in IMAGES | RECORDINGS:
+        return partial(_media, image_tensor if suffix in IMAGES else wav_tensor)
+    return {".npz": _archive, ".npy": _single, ".pb": _tensor_alone}.get(suffix)
+
+
+def _read(file: Path, wanted: Wanted) -> Found:
+    reader = _reader(file)
+    if reader is None:
+        raise ConfigError(
+            "this file is no test data", where=str(file),
+            remedy="give .npz, .npy, an image, a WAV file, or a folder of them, or ONNX's test_data_set folders",
+        )  # fmt: skip
+    return reader(file, wanted)
+
+
+def _only_open(file: Path, wanted: Wanted, name: str | None = None) -> TensorInfo:
+    """The input that a file of one tensor is for."""
+    for info in wanted.takes:
+        if info.name == name:
+            return info
+    if name is not None:
+        raise ConfigError(
+            f"the model has no input {name!r}", where="preprocess.input", remedy=f"inputs: {_names(wanted.takes)}"
+        )
+    if len(wanted.open) != 1:
+        raise ConfigError(
+            "it is not said for which input this is", where=str(file),
+            why=f"the model has {len(wanted.open)} inputs without a value: {_names(wanted.open)}",
+            remedy="give the others as `inputs.NAME = value`, or name it by `preprocess.input`",
+        )  # fmt: skip
+    return wanted.open[0]
+
+
+def _names(infos: tuple[TensorInfo, ...]) -> str:
+    return ", ".join(info.name for info in infos) or "none"
+
+
+def _media(convert: Callable[[Path, PreprocessConfig, TensorInfo], Array], file: Path, wanted: Wanted) -> Found:
+    if wanted.preprocess is None:
+        raise ConfigError(
+            "it is not said how these files become inputs", where=str(file),
+            remedy="declare it in the config: `preprocess = { resize = [224, 224], scale = 0.0039 }` for images, "
+            "`preprocess = { sample_rate = 16000 }` for recordings; docs/guide.md has more",
+        )  # fmt: skip
+    info = _only_open(file, wanted, wanted.preprocess.input)
+    return Found(name=str(file), inputs=[(info.name, convert(file, wanted.preprocess, info))], expected=[])
+
+
+def _single(file: Path, wanted: Wanted) -> Found:
+    named = {safe(info.name): info for info in wanted.takes}.get(safe(file.stem))
+    info = named or _only_open(file, wanted)
+    return Found(name=str(file), inputs=[(info.name, _array(file))], expected=[])
+
+
+def safe(name: str) -> str:
+    """An input's name in the letters that every file system has."""
+    return re.sub(r"[^\w.-]", "_", name)
+
+
+def _array(file: Path) -> Array:
+    import numpy as np
+
+    try:
+        array = np.load(file, allow_pickle=False)
+    except (*ZIP_ERRORS, SyntaxError) as error:
+        raise _damaged(file, error) from error
+    if not isinstance(array, np.ndarray):
+        raise _damaged(file, ValueError("it is an archive of arrays; name it .npz"))
+    return array
+
+
+def _archive(file: Path, wanted: Wanted) -> Found:
+    import numpy as np
+
+    del wanted
+    try:
+        with np.load(file, allow_pickle=False) as data:
+            if isinstance(data, np.ndarray):
+                raise _damaged(file, ValueError("it is one array; name it .npy"))
+            return Found(name=str(file), inputs=[(key, data[key]) for key in data.files], expected=[])
+    except (*ZIP_ERRORS, KeyError, SyntaxError) as error:
+        raise _damaged(file, error) from error
+
+
+def _damaged(file: Path, error: Exception) -> ConfigError:
+    why = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    return ConfigError("this test data cannot be read", where=str(file), why=why, remedy="write the file again")
+
+
+def _data_set(folder: Path) -> Found:
+    inputs = _numbered(folder, "input")
+    if not inputs:
+        raise ConfigError(
+            "no inputs in this test data set",
+            where=str(folder),
+            why="there is no input_0.pb",
+            remedy="check `test_data`",
+        )
+    return Found(name=str(folder), inputs=inputs, expected=_numbered(folder, "output"), by_number=True)
+
+
+def _tensor_alone(file: Path, wanted: Wanted) -> Found:
+    del wanted
+    raise ConfigError("one tensor of a test data set", where=str(file), remedy=f"name its folder, {file.parent}")
+
+
+def _numbered(folder: Path, kind: str) -> Named:
+    """input_K.pb or output_K.pb of a test data set in the order of K, with the names inside."""
+    files = {int(m.group(1)): f for f in folder.glob(f"{kind}_*.pb") if (m := re.search(r"_([0-9]{1,9})\.pb$", f.name))}
+    return [_tensor(file) for _, file in sorted(files.items())]
+
+
+def _tensor(file: Path) -> tuple[str, Array]:
+    import onnx
+    from onnx import numpy_helper
+
+    tensor = onnx.TensorProto()
+    try:
+        tensor.ParseFromString(file.read_bytes())
+        if tensor.data_location == tensor.EXTERNAL:
+            raise _damaged(file, ValueError("its data lie in another file"))  # noqa: TRY301 - reported like the rest
+        return tensor.name, numpy_helper.to_array(tensor)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            "not a tensor in ONNX's format", where=str(file), why=_damaged(file, error).why, remedy="write it again"
+        ) from error

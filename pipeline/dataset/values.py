@@ -1,0 +1,113 @@
+"""Tensors without a file: declared constants, declared ranges, and seeded random numbers for the rest."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from device_runner.spec import ElementType
+from pipeline.config.data import InputValue, Range
+from pipeline.dataset.signature import Array, TensorInfo
+from pipeline.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_BYTES = 4 << 30
+"""A generated input above this is a mistake in its dimensions: ONNX Runtime takes it, most phones do not."""
+
+
+def value_array(
+    info: TensorInfo, value: InputValue | None, sizes: Mapping[str, int], generator: "np.random.Generator"
+) -> Array:
+    """The tensor that a declared value, or None for random numbers, gives for an input.
+
+    `sizes` are for open axes, by `input[axis]` or by symbolic name; others are 1. Random numbers are standard normal
+    for floats, 0 and 1 for integers, so that they are indices of every table. ConfigError for what does not fit.
+    """
+    import numpy as np
+
+    dtype = plain_dtype(info)
+    if isinstance(value, tuple):
+        return _elements(info, value, sizes, dtype)
+    shape = generated_shape(info, sizes)
+    if int(np.prod(shape, dtype=object)) * dtype.itemsize > MAX_BYTES:
+        raise _unfit(info, f"{list(shape)} would be more than {MAX_BYTES >> 30} GiB", "give it smaller dimensions")
+    if isinstance(value, Range):
+        return _random_in(info, value, shape, dtype, generator)
+    if value is not None:
+        return np.full(shape, _cast(info, (value,), dtype)[0], dtype)
+    if dtype.kind == "f":
+        return generator.standard_normal(shape).astype(dtype)
+    return generator.integers(0, 2, shape).astype(dtype)
+
+
+def plain_dtype(info: TensorInfo) -> "np.dtype[Any]":
+    """The numpy type of an input's elements; ConfigError for inputs that no file and no number can give."""
+    import numpy as np
+
+    if info.dtype in (None, ElementType.BFLOAT16, ElementType.STRING):
+        why = f"its type is {info.dtype.value if info.dtype else 'no tensor'}, which no array here has"
+        raise _unfit(info, why, "leave the model out")
+    return np.dtype(info.dtype.value)
+
+
+def generated_shape(info: TensorInfo, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """A size for every axis: the model's own, that in `sizes`, else 1."""
+    return tuple(
+        size if isinstance(size, int) else sizes.get(f"{info.name}[{axis}]") or (size and sizes.get(size)) or 1
+        for axis, size in enumerate(info.shape or ())
+    )
+
+
+def _elements(
+    info: TensorInfo, value: tuple[int | float, ...], sizes: Mapping[str, int], dtype: "np.dtype[Any]"
+) -> Array:
+    """A list of elements in the input's shape; one axis without a size takes what the others leave."""
+    import numpy as np
+
+    known = [
+        size if isinstance(size, int) else sizes.get(f"{info.name}[{axis}]") or (size and sizes.get(size)) or -1
+        for axis, size in enumerate(info.shape if info.shape is not None else (len(value),))
+    ]
+    shape = [
+        size if size != -1 or axis == max(i for i, s in enumerate(known) if s == -1) else 1
+        for axis, size in enumerate(known)
+    ]
+    try:
+        return np.array(_cast(info, value, dtype), dtype).reshape(shape)
+    except ValueError as error:
+        raise _unfit(info, f"{len(value)} elements do not fill {info}", "give one number, or all elements") from error
+
+
+def _random_in(
+    info: TensorInfo,
+    value: Range,
+    shape: tuple[int, ...],
+    dtype: "np.dtype[Any]",
+    generator: "np.random.Generator",
+) -> Array:
+    low, high = _cast(info, (value.low, value.high), dtype, end=True)
+    if not low < high:
+        raise _unfit(info, f"the range from {value.low} to {value.high} is empty", "give `high` above `low`")
+    if dtype.kind == "f":
+        return generator.uniform(low, high, shape).astype(dtype)
+    return generator.integers(int(low), int(high), shape).astype(dtype)
+
+
+def _cast(
+    info: TensorInfo, numbers: tuple[int | float, ...], dtype: "np.dtype[Any]", *, end: bool = False
+) -> tuple[int | float, ...]:
+    """The numbers, when the input's type has them; with `end` the last may be one more than its largest."""
+    import numpy as np
+
+    if dtype.kind == "f":
+        return numbers
+    least, most = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    for place, number in enumerate(numbers):
+        room = int(end and place == len(numbers) - 1)
+        if number != int(number) or not least <= number <= most + room:
+            raise _unfit(info, f"{number} is no {dtype} number", f"whole numbers from {least} to {most} fit")
+    return tuple(int(number) for number in numbers)
+
+
+def _unfit(info: TensorInfo, why: str, remedy: str) -> ConfigError:
+    return ConfigError(f"no value for the input {info.name!r}", where=f"inputs.{info.name}", why=why, remedy=remedy)
