@@ -29,7 +29,7 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
-    assert "Commands:" in done.stdout
+    assert "From a model to a release:" in done.stdout
 
 
 def test_a_misspelt_command_is_a_usage_error_with_a_suggestion() -> None:
@@ -45,7 +45,7 @@ def test_errors_show_their_four_parts_and_no_traceback(tmp_path: Path) -> None:
     assert done.stderr.splitlines() == [
         "error: unknown key `paht`",
         "where: c.toml:3",
-        "why: this table takes: path, name, test_data, labels, dimensions",
+        "why: this table takes: path, name, test_data, inputs, preprocess, labels, dimensions",
         "remedy: did you mean `path`?",
     ]
 

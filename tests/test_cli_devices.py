@@ -32,7 +32,7 @@ def test_devices_without_adb_are_this_computer() -> None:
 @pytest.mark.usefixtures("no_adb")
 def test_devices_as_json() -> None:
     done = CliRunner().invoke(devices, ["--json", "-"])
-    listed = json.loads(done.stdout)
+    listed = json.loads(done.stdout)["devices"]
     assert [facts["name"] for facts in listed] == ["local"]
     assert listed[0]["readiness"] == "ready"
 

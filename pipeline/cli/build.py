@@ -1,10 +1,13 @@
 """`ort-mobile build`: plans and runs custom builds of ONNX Runtime, and says what is missing for them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from pipeline.cli.command import Group
+from pipeline.cli.options import json_option, json_or_flag, shows_text, write_json
 
 if TYPE_CHECKING:
     from pipeline.finding import Finding
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
     from pipeline.ort_build.plan import BuildPlan
     from pipeline.ort_build.request import Request
     from pipeline.ort_build.run import BuildRecord, Built
+    from pipeline.ort_build.size import SizeChange
     from pipeline.ort_build.source_tree import SourceTree
 
 FILE = click.Path(path_type=Path)
@@ -33,7 +37,7 @@ def _choices(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.group()
+@click.group(cls=Group)
 def build() -> None:
     """Plan and run custom builds of ONNX Runtime.
 
@@ -44,8 +48,8 @@ def build() -> None:
 @build.command()
 @_choices
 @click.option("--output", type=FILE, help="Write plan and settings files below this folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
-def plan(output: Path | None, as_json: bool, **chosen: Any) -> None:
+@json_or_flag
+def plan(output: Path | None, json_to: str | None, **chosen: Any) -> None:
     """Show the exact commands and settings files of a build; exit code 4 when something speaks against it."""
     from pipeline.cli.findings import show_findings
     from pipeline.finding import errors
@@ -56,20 +60,18 @@ def plan(output: Path | None, as_json: bool, **chosen: Any) -> None:
     findings = [finding for request in requests for finding in lint(request)]
     if output:
         _write_plans(plans, output)
-    if as_json:
-        import msgspec
-
-        click.echo(msgspec.json.format(msgspec.json.encode({"plans": plans, "findings": findings})))
-    else:
-        for each in plans:
-            _show_plan(each)
+    if json_to:
+        write_json({"plans": plans, "findings": findings}, json_to)
+    for each in plans if shows_text(json_to) else ():
+        _show_plan(each)
     show_findings(findings)
     _refuse(errors(findings), tree, plans)
 
 
 @build.command()
 @_choices
-def doctor(**chosen: Any) -> None:
+@json_option
+def doctor(json_to: str | None, **chosen: Any) -> None:
     """Say what this machine lacks for a build, and where to get it; exit code 3 when something is missing.
 
     Without CONFIG and --target: for a library for Android and one for this computer.
@@ -82,7 +84,10 @@ def doctor(**chosen: Any) -> None:
     else:
         requests, tree = _requests(**chosen)
     checks = {check: None for request in requests for check in examine(request, tree, Path.cwd())}
-    _show_checks(checks)
+    if json_to:
+        write_json({"checks": list(checks)}, json_to)
+    if shows_text(json_to):
+        _show_checks(checks)
     require(tuple(checks))
 
 
@@ -91,7 +96,8 @@ def doctor(**chosen: Any) -> None:
 @click.option("--output", type=FILE, help="Copy what was built into this folder.")
 @click.option("--cache", type=FILE, help="Where builds are kept by digest; ~/.cache/ort-mobile/builds by default.")
 @click.option("--dry-run", is_flag=True, help="Check everything, build nothing.")
-def run(output: Path | None, cache: Path | None, dry_run: bool, **chosen: Any) -> None:
+@json_option
+def run(output: Path | None, cache: Path | None, dry_run: bool, json_to: str | None, **chosen: Any) -> None:
     """Build, or take from the cache what was built before from the same plan and source."""
     from pipeline.ort_build.history import newest_build, sizes_of_record
     from pipeline.ort_build.run import default_cache
@@ -100,32 +106,51 @@ def run(output: Path | None, cache: Path | None, dry_run: bool, **chosen: Any) -
     place = cache or default_cache()
     for request in requests:
         _preflight(request, tree, place)
-    if tree is None or dry_run:
-        return
-    for request in requests:
-        before = newest_build(request.target.name, request.release, place)
-        _show_built(_run(request, tree, place), request, output, sizes_of_record(before) if before else {})
+    made: list[Built] = []
+    if tree and not dry_run:
+        for request in requests:
+            before = newest_build(request.target.name, request.release, place)
+            made.append(_run(request, tree, place))
+            _copy_built(made[-1], request, output)
+            if shows_text(json_to):
+                _show_built(made[-1], sizes_of_record(before) if before else {})
+            _check_sizes(made[-1], request)
+    if json_to:
+        write_json({"builds": made}, json_to)
 
 
 @build.command()
 @click.argument("before", type=FILE, required=False)
 @click.argument("after", type=FILE, required=False)
 @click.option("--cache", type=FILE, help="Where builds are kept; ~/.cache/ort-mobile/builds by default.")
-def size(before: Path | None, after: Path | None, cache: Path | None) -> None:
+@json_option
+def size(before: Path | None, after: Path | None, cache: Path | None, json_to: str | None) -> None:
     """List builds with their sizes, and rank operators by what they added between builds.
 
     With BEFORE and AFTER (each a library, an AAR, a JAR, or a build's folder or the first letters of its name): how
     much the library of each ABI grew or shrank, and between builds what was added and removed for it.
     """
+    import msgspec
+
+    from pipeline.ort_build.history import ranking
     from pipeline.ort_build.run import builds_in, default_cache
 
     place = cache or default_cache()
     if before and after:
-        _show_comparison(before, after, place)
+        _compare(before, after, place, json_to)
         return
     if before:
         raise click.UsageError("give both BEFORE and AFTER, or neither")
     builds = builds_in(place)
+    if json_to:
+        listed = [{"folder": str(folder), **msgspec.to_builtins(record)} for folder, record in builds]
+        ranked = [item._asdict() for item in ranking(record for _, record in builds)]
+        write_json({"builds": listed, "ranking": ranked}, json_to)
+    if shows_text(json_to):
+        _show_builds(builds)
+
+
+def _show_builds(builds: "Sequence[tuple[Path, BuildRecord]]") -> None:
     if not builds:
         click.echo("no builds yet: `ort-mobile build run` makes one")
     for folder, record in builds:
@@ -135,19 +160,28 @@ def size(before: Path | None, after: Path | None, cache: Path | None) -> None:
     _show_ranking([record for _, record in builds])
 
 
-def _show_comparison(before: Path, after: Path, cache: Path) -> None:
+def _compare(before: Path, after: Path, cache: Path, json_to: str | None) -> None:
     from pipeline.ort_build.measured import measured_at
     from pipeline.ort_build.size import added_names, size_changes
 
     old, new = measured_at(before, cache), measured_at(after, cache)
-    for change in size_changes(old.sizes, new.sizes):
+    changes = size_changes(old.sizes, new.sizes)
+    adds = added_names(old.operators, new.operators) if old.operators and new.operators else ()
+    removes = added_names(new.operators, old.operators) if old.operators and new.operators else ()
+    if json_to:
+        write_json({"changes": changes, "adds": adds, "removes": removes}, json_to)
+    if shows_text(json_to):
+        _show_comparison(changes, adds, removes)
+
+
+def _show_comparison(changes: "Iterable[SizeChange]", adds: Iterable[str], removes: Iterable[str]) -> None:
+    for change in changes:
         cells = [f"{size:,}" if size is not None else "none" for size in (change.before_bytes, change.after_bytes)]
         grown = f"{change.change_bytes:+,}" if change.change_bytes is not None else ""
         click.echo(f"{change.abi:<12} {cells[0]:>14} -> {cells[1]:>14} {grown:>12}")
-    if old.operators and new.operators:
-        for verb, less, more in (("adds", old.operators, new.operators), ("removes", new.operators, old.operators)):
-            for name in added_names(less, more):
-                click.echo(f"{verb} {name}")
+    for verb, names in (("adds", adds), ("removes", removes)):
+        for name in names:
+            click.echo(f"{verb} {name}")
 
 
 def _requests(
@@ -292,19 +326,21 @@ def _run(request: "Request", tree: "SourceTree", cache: Path) -> "Built":
         return run_build(request, tree, cache, progress, android=android_folders(os.environ))
 
 
-def _show_built(built: "Built", request: "Request", output: Path | None, before: "Mapping[str, int]") -> None:
-    """Show what was built, and how much the library of each ABI grew since the last build for the target."""
+def _copy_built(built: "Built", request: "Request", output: Path | None) -> None:
     from pipeline.files import copy_file
 
+    for file in built.record.files if output else ():
+        copy_file(Path(built.folder) / file.file, Path(str(output)) / request.target.name / file.file)
+
+
+def _show_built(built: "Built", before: "Mapping[str, int]") -> None:
+    """Show what was built, and how much the library of each ABI grew since the last build for the target."""
     record = built.record
     how = f"built in {record.seconds / 60:.1f} minutes" if built.fresh else "taken from the cache"
     click.echo(f"{record.target}: ONNX Runtime {record.version}, {record.kind}, {how}")
     for file in record.files:
         grown = f"  ({file.size_bytes - before[file.abi]:+,} bytes)" if built.fresh and file.abi in before else ""
         click.echo(f"  {file.size_bytes:>12,}  {Path(built.folder) / file.file}{grown}")
-        if output:
-            copy_file(Path(built.folder) / file.file, output / request.target.name / file.file)
-    _check_sizes(built, request)
 
 
 def _check_sizes(built: "Built", request: "Request") -> None:

@@ -5,14 +5,15 @@ from typing import Any
 
 import click
 
-from pipeline.cli.options import json_option, release, sizes, words, write_json
+from pipeline.cli.command import Command
+from pipeline.cli.options import json_option, progress, release, shows_text, sizes, words, write_json
 from pipeline.cli.provider_options import provider_options, settings_of
 
 AWARE = ("nnapi", "coreml-nn", "coreml-mlprogram")
 LEVELS = ("none", "basic", "extended", "layout", "all")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder for the artifacts.")
 @click.option(
@@ -99,12 +100,11 @@ def convert(
     )  # fmt: skip
     report = convert_paths(paths, order)
     if check:
-        from pipeline.progress import progress_for
         from pipeline.proving import check_conversion
 
-        report = check_conversion(report, progress_for())
+        report = check_conversion(report, progress())
     if json_to:
         write_json(report.document(), json_to)
-    if json_to != "-":
+    if shows_text(json_to):
         show_conversion(report)
     ctx.exit(report.exit_code)

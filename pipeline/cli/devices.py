@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.options import json_option, write_json
+from pipeline.cli.command import Command
+from pipeline.cli.options import json_option, quiet, write_json, write_result
 
 if TYPE_CHECKING:
     from device_runner.adb.link import NoServer
     from device_runner.device import DeviceFacts
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("selector", default="*")
 @json_option
 @click.option(
@@ -35,8 +36,8 @@ def devices(ctx: click.Context, selector: str, json_to: str | None, profile_to: 
     found = _matching(connected, selector)
     here = [open_device("local").facts()] if selector == "*" else []
     if json_to:
-        write_json([*here, *found], json_to)
-    if "-" not in (json_to, profile_to) and (here or found):
+        write_json({"devices": [*here, *found]}, json_to)
+    if "-" not in (json_to, profile_to) and (here or found) and not quiet():
         from pipeline.report.devices import show_devices
 
         show_devices([*here, *found])
@@ -92,6 +93,8 @@ def _explain_none(selector: str, connected: "Sequence[DeviceFacts]", no_server: 
 
 def _write_profile(ready: "Sequence[DeviceFacts]", profile_to: str) -> None:
     """The driver profile of the one device, to a file; raises ConfigError for none or several, MissingError."""
+    import msgspec
+
     from device_runner.adb.device import open_adb
     from device_runner.android_host.inspection import inspect_phone
     from pipeline.errors import ConfigError, MissingError
@@ -106,6 +109,6 @@ def _write_profile(ready: "Sequence[DeviceFacts]", profile_to: str) -> None:
         )
     with open_adb(ready[0].name.partition(":")[2]) as phone:
         profile = inspect_phone(phone)
-    write_json(profile, profile_to)
+    write_result(msgspec.json.encode(profile), profile_to)
     names = ", ".join(driver.name for driver in profile.devices) or "no device: NNAPI names them from API 29 on"
     click.echo(f"{profile_to}: {names}", err=True)

@@ -4,14 +4,18 @@ from pathlib import Path
 
 import click
 
+from pipeline.cli.command import Command
+from pipeline.cli.options import as_argument, json_option, shows_text, write_json
 
-@click.command()
+
+@click.command(cls=Command)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Where to write it; MODEL's name with .toml here by default."
 )
+@json_option
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
-def init(model: Path, output: Path | None, force: bool) -> None:
+def init(model: Path, output: Path | None, force: bool, json_to: str | None) -> None:
     """Write a commented config for MODEL (an .onnx file), with its inputs and open dimensions filled in."""
     from pipeline.config_template import config_text
     from pipeline.errors import ConfigError
@@ -23,4 +27,7 @@ def init(model: Path, output: Path | None, force: bool) -> None:
             "there is a file already", where=str(path), remedy="choose another with --output, or pass --force"
         )
     write_text(path, config_text(model, path.parent))
-    click.echo(f"{path}: written; run it with `ort-mobile run {path}`")
+    if json_to:
+        write_json({"config": str(path), "model": str(model)}, json_to)
+    if shows_text(json_to):
+        click.echo(f"{path}: written; run it with `ort-mobile run {as_argument(path)}`")

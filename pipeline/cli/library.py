@@ -1,11 +1,17 @@
 """`ort-mobile library`: libraries of ONNX Runtime by name: what is at hand, fetch one, look into one."""
 
+from typing import TYPE_CHECKING
+
 import click
 
-from pipeline.cli.options import json_option, write_json
+from pipeline.cli.command import Group
+from pipeline.cli.options import json_option, shows_text, write_json
+
+if TYPE_CHECKING:
+    from pipeline.ort_library import Contents
 
 
-@click.group()
+@click.group(cls=Group)
 def library() -> None:
     """Find, fetch and look into libraries of ONNX Runtime (AAR, JAR, libonnxruntime.so).
 
@@ -21,9 +27,8 @@ def list_libraries(json_to: str | None) -> None:
 
     known = known_libraries()
     if json_to:
-        write_json(known, json_to)
-        return
-    for item in known:
+        write_json({"libraries": known}, json_to)
+    for item in known if shows_text(json_to) else ():
         state = "at hand" if item.at_hand else "to get "
         licence = f"  [{item.licence}]" if item.licence else ""
         click.echo(f"{item.name:<16} {item.abi:<9} {state}  {item.place}{licence}")
@@ -32,8 +37,9 @@ def list_libraries(json_to: str | None) -> None:
 @library.command("get")
 @click.argument("name")
 @click.option("--abi", help="Unpack the library of this ABI (arm64-v8a, x86_64, ...) and print its path.")
+@json_option
 @click.option("--accept-licence", is_flag=True, help="Accept the licence of a package that is not MIT.")
-def get(name: str, abi: str | None, accept_licence: bool) -> None:
+def get(name: str, abi: str | None, accept_licence: bool, json_to: str | None) -> None:
     """Have a library at hand, as in `android:1.29.0`: from caches, Maven Central, PyPI or a registry package."""
     from pathlib import Path
 
@@ -41,7 +47,11 @@ def get(name: str, abi: str | None, accept_licence: bool) -> None:
     from pipeline.ort_library import get_library
 
     entry = get_library(name, accept_licence=accept_licence, abi=abi or "")
-    click.echo(open_library(Path(entry.file), abi).path if abi else entry.file)
+    file = str(open_library(Path(entry.file), abi).path if abi else entry.file)
+    if json_to:
+        write_json({"file": file, "release": entry.release, "sha256": entry.sha256, "source": entry.source}, json_to)
+    if shows_text(json_to):
+        click.echo(file)
     click.echo(f"release {entry.release}, sha256 {entry.sha256}, from {entry.source}", err=True)
 
 
@@ -50,13 +60,18 @@ def get(name: str, abi: str | None, accept_licence: bool) -> None:
 @json_option
 def show(name: str, json_to: str | None) -> None:
     """Say what NAME (a release, an AAR, a JAR, a .so) is: release, ABIs, kind of build, providers, page size."""
-    from device_runner.text import visible
     from pipeline.ort_library import show_library
 
     contents = show_library(name)
     if json_to:
         write_json(contents, json_to)
-        return
+    if shows_text(json_to):
+        _show(contents)
+
+
+def _show(contents: "Contents") -> None:
+    from device_runner.text import visible
+
     click.echo(visible(contents.archive))
     for facts in contents.libraries:
         pages = ", 16 KB pages" if facts.page_bytes >= 16384 else f", {facts.page_bytes}-byte pages only"

@@ -15,28 +15,46 @@ import click
 from device_runner.errors import RunnerError
 from device_runner.text import visible_lines
 from pipeline import __version__
+from pipeline.cli.command import Group
+from pipeline.cli.streams import accept_any_text
 from pipeline.errors import ExitCode
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("pipeline.cli.run:run", "Convert, check, measure, choose, bundle and report: the whole job."),
-    "init": ("pipeline.cli.init:init", "Write a commented config for a model."),
-    "convert": ("pipeline.cli.convert:convert", "Convert models to ORT format in every variant asked for."),
-    "partition": ("pipeline.cli.partition:partition", "Say which nodes an execution provider will take, and why."),
-    "op-config": ("pipeline.cli.op_config:op_config", "Make, merge, prove and explain operator configs."),
-    "perf": ("pipeline.cli.perf:perf", "Measure models on devices as they are, without converting."),
-    "devices": ("pipeline.cli.devices:devices", "List devices and whether each is ready."),
-    "build-probe": ("pipeline.cli.build_probe:build_probe", "Build the probe for this computer or for Android."),
-    "library": ("pipeline.cli.library:library", "Find, fetch and look into Android libraries of ONNX Runtime."),
-    "report": ("pipeline.cli.report:report", "Write the report of stored results again."),
-    "release": ("pipeline.cli.release:release", "Make the bundle of stored results again, within its budgets."),
-    "build": ("pipeline.cli.build:build", "Plan and run custom builds of ONNX Runtime, and check for what they need."),
-    "prove": ("pipeline.cli.prove:prove", "Run a bundle in the Android library that ships, without a phone."),
-    "verify": ("pipeline.cli.verify:verify", "Check every byte of a bundle, offline."),
-    "schema": ("pipeline.cli.schema:schema", "Print the JSON schema of configs, for editors."),
-}
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "From a model to a release": {
+        "init": ("pipeline.cli.init:init", "Write a commented config for a model."),
+        "run": ("pipeline.cli.run:run", "Convert, check, measure, choose, bundle and report: the whole job."),
+        "report": ("pipeline.cli.report:report", "Write the report of stored results again."),
+        "release": ("pipeline.cli.release:release", "Rebuild the bundle from stored results; enforce size budgets."),
+        "prove": ("pipeline.cli.prove:prove", "Run a bundle in the Android library of your app, without a phone."),
+        "verify": ("pipeline.cli.verify:verify", "Check every byte of a bundle against its manifest, offline."),
+    },
+    "Single steps": {
+        "partition": ("pipeline.cli.partition:partition", "Show which nodes NNAPI, CoreML or XNNPACK support."),
+        "convert": ("pipeline.cli.convert:convert", "Convert models to ORT format."),
+        "perf": ("pipeline.cli.perf:perf", "Measure model files on a device, without converting."),
+        "op-config": ("pipeline.cli.op_config:op_config", "Create and check operator configs of reduced builds."),
+    },
+    "Devices, libraries and builds": {
+        "devices": ("pipeline.cli.devices:devices", "List devices and whether each is ready."),
+        "library": ("pipeline.cli.library:library", "Download and inspect libraries of ONNX Runtime."),
+        "build": ("pipeline.cli.build:build", "Plan and run custom builds of ONNX Runtime."),
+        "build-probe": ("pipeline.cli.build_probe:build_probe", "Build the program that measures, for a device."),
+    },
+    "Help": {
+        "help": ("pipeline.cli.shell:show_help", "Show the help of a command."),
+        "completion": ("pipeline.cli.shell:completion", "Print the completion script of a shell."),
+        "schema": ("pipeline.cli.schema:schema", "Print the JSON schema of config files, for editors."),
+    },
+}  # fmt: skip
+"""Commands by the title under which `--help` lists them: where each is, and its line there."""
+
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+"""Of the log, by the number of -v."""
 
 
-class LateGroup(click.Group):
+class LateGroup(Group):
     """A group that imports a command's module only when that command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -62,8 +80,10 @@ class LateGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands from the table, so that no module is imported for it."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{width}}", text) for name, (_, text) in commands.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -89,11 +109,17 @@ class _VisibleFormatter(logging.Formatter):
 
 @click.group(cls=LateGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ort-mobile")
+@click.option("--verbose", "-v", count=True, help="Log what is done; -vv logs everything.")
+@click.option("--quiet", "-q", is_flag=True, help="No tables and no progress; log errors only.")
 @click.option("--debug", is_flag=True, help="Log everything and show tracebacks.")
-@click.option("--quiet", "-q", is_flag=True, help="Log errors only.")
-def cli(debug: bool, quiet: bool) -> None:
-    """Prepare ONNX models for ONNX Runtime on Android and iOS: convert, prove, measure on devices, bundle."""
-    level = logging.DEBUG if debug else logging.ERROR if quiet else logging.WARNING
+def cli(verbose: int, quiet: bool, debug: bool) -> None:
+    """Turn ONNX models into releases for Android and iOS: convert, check, measure on devices, bundle.
+
+    Results go to stdout, messages to stderr. In a pipe tables are plain text, one line a row; `--json FILE|-` of a
+    command writes its result as JSON. Exit codes: 0 done, 1 some models or runs failed, 2 wrong command line or
+    config, 3 something is missing on this computer, 4 a check failed, 130 interrupted.
+    """
+    level = logging.DEBUG if debug else logging.ERROR if quiet else LEVELS[min(verbose, 2)]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_VisibleFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
@@ -101,7 +127,7 @@ def cli(debug: bool, quiet: bool) -> None:
 
 def show_error(error: BaseException) -> None:
     """Print the four parts of an error to stderr."""
-    for label, text in error.lines() if isinstance(error, RunnerError) else _unforeseen(error):
+    for label, text in error.lines() if isinstance(error, RunnerError) else _internal(error):
         head = click.style(f"{label}:", fg="red" if label == "error" else "cyan", bold=True)
         click.echo(f"{head} {visible_lines(text)}", err=True)
 
@@ -110,11 +136,11 @@ class _ReaderGoneError(Exception):
     """Nobody reads the standard output any more, as in `| head`. Click takes a BrokenPipeError for a failure."""
 
 
-def _unforeseen(error: BaseException) -> list[tuple[str, str]]:
+def _internal(error: BaseException) -> list[tuple[str, str]]:
     return [
-        ("error", "the pipeline met something that it did not foresee"),
+        ("error", "Internal error"),
         ("why", f"{type(error).__name__}: {error}"),
-        ("remedy", "this is a defect: run it again with `ort-mobile --debug` and report what it prints"),
+        ("remedy", "run it again with `ort-mobile --debug` and report what it prints: this is a defect of ort-mobile"),
     ]
 
 
@@ -168,6 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the codes of `ExitCode`."""
     _fill_missing_streams()
     debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
+    accept_any_text()
     try:
         code = cli.main(args=arguments, prog_name="ort-mobile", standalone_mode=False)
         _leave(code if isinstance(code, int) else ExitCode.DONE)

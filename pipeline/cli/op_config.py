@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.cli.command import Group
+from pipeline.cli.options import json_option, json_or_flag, shows_text, write_json
 from pipeline.errors import CheckFailed, ConfigError, ModelError
 
 if TYPE_CHECKING:
     from pipeline.required_ops.artifacts import ArtifactNeeds
     from pipeline.required_ops.device_log import Finding
     from pipeline.required_ops.proof import Missing
+    from pipeline.required_ops.review import Use
     from pipeline.required_ops.value import RequiredOps
 
 PROVIDERS = ("coreml", "nnapi", "qnn", "xnnpack")
@@ -19,7 +22,6 @@ PROVIDERS = ("coreml", "nnapi", "qnn", "xnnpack")
 _path = click.Path(path_type=Path)
 _artifacts = click.argument("artifacts", nargs=-1, required=True, type=_path)
 _some_artifacts = click.argument("artifacts", nargs=-1, type=_path)
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _output = click.option("--output", "-o", type=_path, help="Write the config here instead of to the terminal.")
 _provider = click.option(
     "--provider", "providers", multiple=True, type=click.Choice(PROVIDERS),
@@ -32,7 +34,7 @@ _extended = click.option(
 )  # fmt: skip
 
 
-@click.group()
+@click.group(cls=Group)
 def op_config() -> None:
     """Make, merge, prove and explain the operator configs of reduced builds.
 
@@ -48,9 +50,10 @@ def op_config() -> None:
 @_provider
 @_extended
 @_output
+@json_option
 def create(
     artifacts: Sequence[Path], types: bool, globally_allowed_types: str | None, providers: Sequence[str],
-    extended: bool, output: Path | None,
+    extended: bool, output: Path | None, json_to: str | None,
 ) -> None:  # fmt: skip
     """Make the smallest config with which one build runs every ARTIFACT, and prove it before it is written."""
     from pipeline.required_ops import covers, from_needs, parse, union_of
@@ -65,18 +68,19 @@ def create(
         _print_missing(missing)
         raise CheckFailed("the config would not run these models", why="they use types that are not allowed",
                           remedy="allow these types too, or leave the option out")  # fmt: skip
-    _write(required, output)
+    _write(required, output, json_to)
     _warn_of_foreign_domains(required)
 
 
 @op_config.command()
 @click.argument("configs", nargs=-1, required=True, type=_path)
 @_output
-def merge(configs: Sequence[Path], output: Path | None) -> None:
+@json_option
+def merge(configs: Sequence[Path], output: Path | None, json_to: str | None) -> None:
     """Join CONFIGS without losing a type: what ONNX Runtime itself does not (its last line wins)."""
     from pipeline.required_ops import read_config, union_of
 
-    _write(union_of(read_config(path, merged=True) for path in configs), output)
+    _write(union_of(read_config(path, merged=True) for path in configs), output, json_to)
 
 
 @op_config.command()
@@ -87,9 +91,14 @@ def merge(configs: Sequence[Path], output: Path | None) -> None:
 @click.option(
     "--from-log", "log", type=_path, help="Read what ONNX Runtime said on a device, and name the line for it."
 )
-@_json
+@json_or_flag
 def check(
-    config: Path, artifacts: Sequence[Path], providers: Sequence[str], extended: bool, log: Path | None, as_json: bool
+    config: Path,
+    artifacts: Sequence[Path],
+    providers: Sequence[str],
+    extended: bool,
+    log: Path | None,
+    json_to: str | None,
 ) -> None:
     """Prove that a build of CONFIG runs every ARTIFACT: all nodes, opsets, types. Exit code 4 names what lacks."""
     from pipeline.required_ops import covers, read_config
@@ -100,9 +109,9 @@ def check(
     found = _needs(artifacts, providers, extended=extended) if artifacts else []
     missing = {artifact.name: covers(required, artifact.needs) for artifact in found}
     findings = _findings(log, required, found) if log else ()
-    if as_json:
-        _print_json({"config": str(config), "missing": missing, "log": findings})
-    else:
+    if json_to:
+        write_json({"config": str(config), "missing": missing, "log": findings}, json_to)
+    if shows_text(json_to):
         _print_missing(missing)
         _print_findings(findings)
     lines = {item.line for items in missing.values() for item in items} | {item.line for item in findings if item.line}
@@ -112,7 +121,7 @@ def check(
     if findings:
         raise CheckFailed("the log has errors that this config is not the cause of", where=str(log),
                           remedy="see the advice with each of them")  # fmt: skip
-    if not as_json:
+    if shows_text(json_to):
         click.echo(_all_covered(config, found, log))
 
 
@@ -122,10 +131,10 @@ def check(
 @click.option("--config", type=_path, help="Also show what this config has and no ARTIFACT needs.")
 @_provider
 @_extended
-@_json
+@json_or_flag
 def explain(
     artifacts: Sequence[Path], operator: str | None, config: Path | None, providers: Sequence[str], extended: bool,
-    as_json: bool,
+    json_to: str | None,
 ) -> None:  # fmt: skip
     """Say which ARTIFACT needs which operator with which types, and for which nodes."""
     from pipeline.required_ops import EMPTY, read_config
@@ -135,9 +144,13 @@ def explain(
     found = _needs(artifacts, providers, extended=extended)
     shown = [use for use in uses(found) if operator in (None, use.op, f"{use.domain}:{use.op}")]
     unused = list(operator_lines(superfluous(read_config(config), found) if config else EMPTY))
-    if as_json:
-        _print_json({"uses": shown, "superfluous": unused})
-        return
+    if json_to:
+        write_json({"uses": shown, "superfluous": unused}, json_to)
+    if shows_text(json_to):
+        _show_uses(shown, unused)
+
+
+def _show_uses(shown: "Sequence[Use]", unused: Sequence[str]) -> None:
     for use in shown:
         _show(f"{use.domain}:{use.op} since {use.since_version}{_listed(use.types, ': ')}")
         for name, nodes in use.artifacts.items():
@@ -152,23 +165,24 @@ def explain(
 @_some_artifacts
 @_provider
 @_extended
-@_json
+@json_or_flag
 def diff(
-    old: Path, new: Path, artifacts: Sequence[Path], providers: Sequence[str], extended: bool, as_json: bool
+    old: Path, new: Path, artifacts: Sequence[Path], providers: Sequence[str], extended: bool, json_to: str | None
 ) -> None:
     """Compare two configs as a reviewer reads it; with ARTIFACTS also who needs what is added."""
     from pipeline.required_ops import read_config
     from pipeline.required_ops.review import changes, counted, sentence
 
     found = _needs(artifacts, providers, extended=extended) if artifacts else []
-    told = changes(read_config(old), read_config(new), found)
-    if as_json:
-        _print_json({"old": str(old), "new": str(new), "changes": told})
+    differences = changes(read_config(old), read_config(new), found)
+    if json_to:
+        write_json({"old": str(old), "new": str(new), "changes": differences}, json_to)
+    if not shows_text(json_to):
         return
-    for change in told:
+    for change in differences:
         _show(sentence(change))
-    if told:
-        click.echo(counted(told), err=True)
+    if differences:
+        click.echo(counted(differences), err=True)
     else:
         click.echo("the same operators, opsets and types")
 
@@ -187,14 +201,19 @@ def _needs(paths: Sequence[Path], providers: Sequence[str], *, extended: bool) -
     return found
 
 
-def _write(required: "RequiredOps", output: Path | None) -> None:
+def _write(required: "RequiredOps", output: Path | None, json_to: str | None) -> None:
+    """The config to a file, or to stdout where JSON does not go there."""
     from pipeline.files import write_text
     from pipeline.required_ops import render
+    from pipeline.required_ops.text import operator_lines
 
-    if output is None:
-        click.echo(render(required), nl=False)
-    else:
+    if json_to:
+        lines = tuple(operator_lines(required))
+        write_json({"config": str(output) if output else None, "lines": lines, "text": render(required)}, json_to)
+    if output:
         write_text(output, render(required))
+    elif json_to != "-":
+        click.echo(render(required), nl=False)
 
 
 def _warn_of_foreign_domains(required: "RequiredOps") -> None:
@@ -254,9 +273,3 @@ def _all_covered(config: Path, found: "list[ArtifactNeeds]", log: Path | None) -
     proven = f"{config}: all {nodes} kernels that {len(found)} artifacts need are there" if found else ""
     silent = f"{log}: nothing about operators" if log else ""
     return "\n".join(line for line in (proven, silent) if line)
-
-
-def _print_json(content: dict[str, object]) -> None:
-    import msgspec
-
-    click.echo(msgspec.json.format(msgspec.json.encode({"version": 1, **content}), indent=2).decode())

@@ -1,12 +1,16 @@
 """Options and outputs that several commands share."""
 
 import difflib
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from pipeline.cli.command import JsonOrFlag
+
+if TYPE_CHECKING:
+    from pipeline.progress import Progress
 
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
@@ -58,17 +62,52 @@ def release(_ctx: click.Context, param: click.Parameter, value: str | None) -> s
     return value
 
 
+DOCUMENT_VERSION = 1
+"""Of JSON documents whose type has no version of its own."""
+
+
 def write_json(document: Any, destination: str) -> None:
-    """Write a document as indented JSON to a file, or to stdout for `-`."""
+    """Write a document as indented JSON to a file, or to stdout for `-`: an object with a `version`, always."""
+    import msgspec
+
+    write_result(msgspec.json.encode({"version": DOCUMENT_VERSION, **msgspec.to_builtins(document)}), destination)
+
+
+def write_result(json_text: bytes, destination: str) -> None:
+    """Write JSON, indented, to a file, or to stdout for `-`."""
     import msgspec
 
     from pipeline.files import write_bytes
 
-    text = msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+    text = msgspec.json.format(json_text, indent=1) + b"\n"
     if destination == "-":
-        sys.stdout.buffer.write(text)
+        click.echo(text, nl=False)
     else:
         write_bytes(Path(destination), text)
+
+
+def quiet() -> bool:
+    """Whether this is `ort-mobile --quiet …`: no tables, no progress."""
+    return bool(click.get_current_context().find_root().params.get("quiet"))
+
+
+def shows_text(json_to: str | None) -> bool:
+    """Whether the result is for people: neither --quiet, nor JSON on stdout, where nothing else may stand."""
+    return json_to != "-" and not quiet()
+
+
+def progress() -> "Progress":
+    """How a command shows its progress."""
+    from pipeline.progress import progress_for
+
+    return progress_for(quiet=quiet())
+
+
+def as_argument(path: Path) -> str:
+    """A path as it can be pasted behind a command: `./-a.toml`, which no command takes for an option."""
+    import shlex
+
+    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
 perf_test_option = click.option(
@@ -79,5 +118,8 @@ perf_test_option = click.option(
 )
 
 json_option = click.option(
-    "--json", "json_to", metavar="FILE|-", help="Write the answer as JSON to a file, or to stdout."
+    "--json", "json_to", metavar="FILE|-", help="Write the result as JSON to a file, or to stdout."
+)
+json_or_flag = click.option(
+    "--json", "json_to", cls=JsonOrFlag, metavar="FILE|-", help="Write the result as JSON to a file, or to stdout."
 )

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.options import json_option, release, sizes, write_json
+from pipeline.cli.command import Command
+from pipeline.cli.options import json_option, release, shows_text, sizes, write_json
 from pipeline.cli.provider_options import provider_options, settings_of
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _advice_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--ep", "provider", type=click.Choice(PROVIDERS), required=True, help="The execution provider.")
 @click.option(
@@ -173,7 +174,7 @@ def partition(
         document = compare_answers(paths, found, facts, settings, Optimize(optimize), processes=jobs)
     if json_to:
         write_json(document, json_to)
-    if json_to != "-":
+    if shows_text(json_to):
         _show(document)
     if svg:
         _draw(document.models, svg)

@@ -5,12 +5,13 @@ from typing import Any
 
 import click
 
-from pipeline.cli.options import json_option, perf_test_option, sizes, write_json
+from pipeline.cli.command import Command
+from pipeline.cli.options import json_option, perf_test_option, progress, shows_text, sizes, write_json, write_result
 from pipeline.cli.run_conditions import conditions_of, run_conditions
 from pipeline.cli.run_settings import options_of, run_settings
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MODEL...")
 @click.option("--device", default="local", show_default=True, help="local or adb:SERIAL.")
 @click.option("--library", help="libonnxruntime to run with, in place of the device's default.")
@@ -55,13 +56,13 @@ def perf(
     Nothing is converted or stored: `ort-mobile run` does that. Rounds alternate between the files, each in a fresh
     process, so that heat and noise meet all alike.
     """
-    from rich.console import Console
+    import msgspec
 
     from pipeline.cli.show import show_denied
     from pipeline.config import MeasureConfig
     from pipeline.perf import PerfOrder, exit_code, measure_files
-    from pipeline.progress import progress_for
     from pipeline.report import terminal
+    from pipeline.report.console import open_console
     from pipeline.report.profile import show_profiles
 
     order = PerfOrder(
@@ -75,13 +76,13 @@ def perf(
         profiles=profiles,
         blame=blame,
     )
-    measured = measure_files(order, progress_for())
+    measured = measure_files(order, progress())
     if profiles:
-        write_json(measured.profiled, str(profiles / "profiles.json"))
+        write_result(msgspec.json.encode(measured.profiled), str(profiles / "profiles.json"))
     if json_to:
         write_json(measured.report, json_to)
-    if json_to != "-":
-        console = Console(highlight=False)
+    if shows_text(json_to):
+        console = open_console()
         terminal.show(measured.report, console)
         show_profiles(measured.profiled, console)
     show_denied(measured.denied)

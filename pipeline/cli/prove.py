@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.options import json_option, write_json
+from pipeline.cli.command import Command
+from pipeline.cli.options import json_option, progress, shows_text, write_json
 
 
 def levels(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
@@ -20,7 +21,7 @@ def levels(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     return tuple(dict.fromkeys(found))
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--library", required=True, metavar="AAR|SO|android:RELEASE", help="The library that ships.")
 @click.option("--target", "targets", multiple=True, help="Targets that ship it; all of Android's by default.")
@@ -51,13 +52,11 @@ def prove(
     Every artifact runs with every provider and flag combination that the bundle's config has, and its outputs are
     compared with the original model's. Exit code 4 when anything fails; each finding has its cause and remedy.
     """
-    from rich.console import Console
-
     from device_runner.android_host.profile import read_profile
     from pipeline.errors import ExitCode
-    from pipeline.progress import progress_for
     from pipeline.prove import ProofOrder, prove_bundle
     from pipeline.report import terminal
+    from pipeline.report.console import open_console
 
     order = ProofOrder(
         library=library,
@@ -66,9 +65,9 @@ def prove(
         driver=read_profile(driver) if driver else None,
         timeout_seconds=timeout,
     )
-    proof = prove_bundle(bundle, order, progress_for())
+    proof = prove_bundle(bundle, order, progress())
     if json_to:
         write_json(proof, json_to)
-    if json_to != "-":
-        terminal.show_proof(proof, Console(highlight=False))
+    if shows_text(json_to):
+        terminal.show_proof(proof, open_console())
     ctx.exit(ExitCode.CHECK_FAILED if proof.failed else ExitCode.DONE)

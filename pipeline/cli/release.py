@@ -5,17 +5,24 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.cli.command import Command
+from pipeline.cli.options import json_option, progress, shows_text, write_json
+
 if TYPE_CHECKING:
     from pipeline.job.assemble import Assembled
     from pipeline.library_proof import LibraryProof
+    from pipeline.release.manifest import Content
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--database", help="SQLAlchemy URL, where results are not in FOLDER/results.sqlite.")
 @click.option("--campaign", help="Id of a campaign; the newest by default.")
+@json_option
 @click.pass_context
-def release(ctx: click.Context, /, folder: Path, database: str | None, campaign: str | None) -> None:
+def release(
+    ctx: click.Context, /, folder: Path, database: str | None, campaign: str | None, json_to: str | None
+) -> None:
     """Choose anew from the results that a run stored in FOLDER, and make FOLDER/bundle of what ships.
 
     Exit code 4, and no bundle, when an artifact that ships cannot be loaded by its target's library, or that library is
@@ -24,12 +31,11 @@ def release(ctx: click.Context, /, folder: Path, database: str | None, campaign:
     from pipeline.errors import CheckFailed, ExitCode
     from pipeline.job.ship import proven, ship
     from pipeline.job.stored import stored
-    from pipeline.progress import progress_for
     from pipeline.release.manifest import content_digest
 
     assembled = stored(folder, database, campaign)
     _gate(assembled, folder)
-    content = ship(assembled, folder, progress=progress_for())
+    content = ship(assembled, folder, progress=progress())
     if content is None:
         raise CheckFailed(
             "nothing may ship",
@@ -37,21 +43,30 @@ def release(ctx: click.Context, /, folder: Path, database: str | None, campaign:
             why="no artifact's outputs were compared with the original model's and found near enough",
             remedy="see the report for what failed",
         )
-    for shipped in content.ships:
-        click.echo(f"{shipped.target}: {shipped.model} {shipped.variant.name} on {shipped.provider} ({shipped.basis})")
-    click.echo(f"bundle   {folder / 'bundle'} (digest {content_digest(content)[:16]})")
     proofs = proven(assembled, folder).report.proofs
-    _show_proofs(proofs)
+    if json_to:
+        bundle = {"bundle": str(folder / "bundle"), "digest": content_digest(content)}
+        write_json({**bundle, "ships": content.ships, "proofs": proofs}, json_to)
+    if shows_text(json_to):
+        _show(content, folder)
+        _show_proofs(proofs)
     ctx.exit(ExitCode.CHECK_FAILED if any(proof.failed for proof in proofs) else ExitCode.DONE)
 
 
-def _show_proofs(proofs: "tuple[LibraryProof, ...]") -> None:
-    from rich.console import Console
+def _show(content: "Content", folder: Path) -> None:
+    from pipeline.release.manifest import content_digest
 
+    for shipped in content.ships:
+        click.echo(f"{shipped.target}: {shipped.model} {shipped.variant.name} on {shipped.provider} ({shipped.basis})")
+    click.echo(f"bundle   {folder / 'bundle'} (digest {content_digest(content)[:16]})")
+
+
+def _show_proofs(proofs: "tuple[LibraryProof, ...]") -> None:
     from pipeline.report import terminal
+    from pipeline.report.console import open_console
 
     for proof in proofs:
-        terminal.show_proof(proof, Console(highlight=False))
+        terminal.show_proof(proof, open_console())
 
 
 def _gate(assembled: "Assembled", folder: Path) -> None:

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.options import perf_test_option
+from pipeline.cli.command import Command
+from pipeline.cli.options import json_option, perf_test_option, progress, shows_text, write_json
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--model", type=click.Path(path_type=Path), help="Run a model without a config, everything by default.")
 @click.option("--output", type=click.Path(path_type=Path), help="Folder for everything; output/NAME by default.")
@@ -20,6 +21,7 @@ from pipeline.cli.options import perf_test_option
     help="Where runs crash, find the smallest part of their options that does, and keep it in the deny list.",
 )  # fmt: skip
 @perf_test_option
+@json_option
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -32,6 +34,7 @@ def run(
     resume: bool,
     blame: bool,
     perf_test: str | None,
+    json_to: str | None,
 ) -> None:
     """Convert, check, measure, choose, bundle and report, as CONFIG says or for one --model.
 
@@ -45,7 +48,6 @@ def run(
     from pipeline.config import read_config
     from pipeline.config_template import config_for_model
     from pipeline.job import JobOptions, run_job
-    from pipeline.progress import progress_for
 
     settings = config_for_model(model) if model else read_config(Path(str(config)), existing=True)
     if perf_test:
@@ -54,8 +56,10 @@ def run(
     options = JobOptions(
         output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame
     )
-    result = run_job(settings, options, progress_for())
-    from pipeline.cli.show import show_job
+    result = run_job(settings, options, progress())
+    from pipeline.cli.show import job_document, show_job
 
-    show_job(result)
+    if json_to:
+        write_json(job_document(result), json_to)
+    show_job(result, text=shows_text(json_to))
     ctx.exit(result.exit_code)

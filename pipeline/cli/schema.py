@@ -2,8 +2,10 @@
 
 import click
 
+from pipeline.cli.command import Command
 
-@click.command()
+
+@click.command(cls=Command)
 def schema() -> None:
     """Print the JSON schema of config files."""
     import json

@@ -1,9 +1,9 @@
 """What a job shows at its end."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import click
-from rich.console import Console
 
 from device_runner.blame import Denied
 from pipeline.blaming import deny_list
@@ -12,6 +12,7 @@ from pipeline.finding import errors
 from pipeline.job import JobResult
 from pipeline.release.manifest import content_digest
 from pipeline.report import terminal
+from pipeline.report.console import open_console
 from pipeline.report.wording import visible
 from pipeline.run_options import options_name
 
@@ -24,18 +25,39 @@ def show_denied(entries: Iterable[Denied]) -> None:
         click.echo(f"denied from now on: {visible(name)} ({deny_list()})", err=True)
 
 
-def show_job(result: JobResult) -> None:
-    """The report in the terminal, then where everything lies."""
-    console = Console(highlight=False)
-    terminal.show(result.assembled.report, console)
+def job_document(result: JobResult) -> dict[str, Any]:
+    """What a job left, for programs: the files, the bundle, and what speaks against shipping."""
+    folder, content = result.folder, result.content
+    bundle = (
+        {"folder": str(folder / "bundle"), "digest": content_digest(content), "ships": content.ships}
+        if content
+        else None
+    )
+    return {
+        "folder": str(folder),
+        "results": str(folder / "results.json"),
+        "reports": [str(folder / "report.html"), str(folder / "report.md")],
+        "bundle": bundle,
+        "findings": result.findings,
+        "left": [{"device": left.device, "reason": left.reason} for left in result.left],
+        "denied": result.denied,
+        "exit_code": result.exit_code,
+    }
+
+
+def show_job(result: JobResult, *, text: bool = True) -> None:
+    """The report and where everything is on stdout, unless there is to be no text; what went wrong on stderr."""
+    if text:
+        terminal.show(result.assembled.report, open_console())
     for left in result.left:
         click.echo(visible(f"{left.device} was left before the end: {left.reason}"), err=True)
     show_denied(result.denied)
     show_findings(result.findings)
     folder = result.folder
-    click.echo(f"report   {folder / 'report.html'}, {folder / 'report.md'}, {folder / 'results.json'}")
-    if result.content:
+    if text:
+        click.echo(f"report   {folder / 'report.html'}, {folder / 'report.md'}, {folder / 'results.json'}")
+    if result.content and text:
         click.echo(f"bundle   {folder / 'bundle'} (digest {content_digest(result.content)[:16]})")
-    else:
+    elif not result.content:
         reason = "see the errors above" if errors(result.findings) else "no artifact may ship"
         click.echo(f"bundle   none: {reason}", err=True)

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from pipeline.claims_beside import Beside, NodeBeside, Side
 from pipeline.reference_claims import LibraryReference
+from pipeline.report.console import open_console
 from pipeline.report.partition import MOST_DETAILED
 from pipeline.report.wording import visible
 
@@ -20,7 +21,7 @@ MOST_DIFFERENT = 40
 
 def show_reference(reference: LibraryReference) -> None:
     """Print models beside one another, what differs with both reasons, and one line that sums up; to stdout."""
-    out, err = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
+    out, err = open_console(), open_console(stderr=True)
     few = len(reference.models) <= MOST_DETAILED
     for one in reference.models:
         if one.error and reference.rules:  # without rules it is an error of the answer, which was shown

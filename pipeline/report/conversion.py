@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import msgspec
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -11,6 +10,7 @@ from pipeline.compare import remedy_of
 from pipeline.conversion import ConversionReport, Converted
 from pipeline.errors import PipelineError
 from pipeline.finding import Finding, Severity
+from pipeline.report.console import open_console
 from pipeline.report.wording import size, visible
 from pipeline.summary import OutputCheck
 from pipeline.variant import aware_lines
@@ -24,7 +24,7 @@ MOST_FAILURES = 40
 
 def show_conversion(report: ConversionReport) -> None:
     """Print the artifacts to stdout, failures to stderr."""
-    out = Console(highlight=False)
+    out = open_console()
     rows = [(one, artifact) for one in report.converted for artifact in one.artifacts]
     if 0 < len(rows) <= MOST_ROWS:
         out.print(_table(report))
@@ -50,7 +50,7 @@ def show_conversion(report: ConversionReport) -> None:
 
 def _show_findings(report: ConversionReport) -> None:
     """Print what the release that will run the artifacts says to them: once for all that share it, to stderr."""
-    err = Console(stderr=True, highlight=False, soft_wrap=True)
+    err = open_console(stderr=True)
     shared: dict[tuple[str, Finding], list[str]] = {}
     for (model, variant), findings in report.findings.items():
         for finding in findings:
@@ -67,7 +67,7 @@ def _show_findings(report: ConversionReport) -> None:
 
 def _show_differences(report: ConversionReport) -> None:
     """Print outputs that differ, and those that these inputs say nothing of, to stderr: once for all variants."""
-    err = Console(stderr=True, highlight=False, soft_wrap=True)
+    err = open_console(stderr=True)
     shared: dict[tuple[str, OutputCheck], list[str]] = {}
     for (model, variant), checks in report.checks.items():
         for check in checks:
@@ -103,7 +103,7 @@ def _table(report: ConversionReport) -> Table:
 
 def show_failures(converted: tuple[Converted, ...]) -> None:
     """Print what could not be made, and warnings, to stderr: once for all variants that share a reason."""
-    err = Console(stderr=True, highlight=False, soft_wrap=True)
+    err = open_console(stderr=True)
     told = [(one.model.source.name, told) for one in converted for told in _failures(one)]
     for name, (error, variants) in told[:MOST_FAILURES]:
         which = f" [dim]({', '.join(variants)})[/]" if variants else ""

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from device_runner.device import DeviceFacts, Readiness
 from pipeline.report import wording
+from pipeline.report.console import open_console
 
 
 def _processor(facts: DeviceFacts) -> str:
@@ -64,4 +65,4 @@ def show_devices(devices: Sequence[DeviceFacts], console: Console | None = None)
         table.add_column(COLUMNS[index][0], overflow="fold")
     for row in rows:
         table.add_row(*(Text(wording.visible(row[index])) for index in kept))
-    (console or Console(highlight=False)).print(table)
+    (console or open_console()).print(table)

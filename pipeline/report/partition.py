@@ -11,6 +11,7 @@ from pipeline.advice.answer import Advice, AdvisedAnswer, standing_of
 from pipeline.advice.verdict import verdict
 from pipeline.partition.answer import ModelAnswer, Provider
 from pipeline.report.advice import advice_lines, verdict_line
+from pipeline.report.console import open_console
 from pipeline.report.wording import visible
 
 MOST_DETAILED = 20
@@ -23,7 +24,7 @@ MOST_LINES = 200
 
 def show_answers(answers: Sequence[ModelAnswer]) -> None:
     """Print answers to stdout; models that could not be judged to stderr."""
-    out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+    out, err = open_console(), open_console(stderr=True)
     good = [answer for answer in answers if not answer.error]
     for answer in answers:
         if answer.error:

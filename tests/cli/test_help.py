@@ -1,0 +1,91 @@
+"""Help: groups of commands and options, examples that exist, `help`, completion."""
+
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from pipeline.cli.command import REST, section_of
+from pipeline.cli.help import EXAMPLES, SECTIONS
+from pipeline.cli.main import cli
+from tests.cli.commands import leaves, ort_mobile
+
+COMMANDS = dict(leaves())
+
+
+def test_sections_name_options_that_exist() -> None:
+    known = {name for command in COMMANDS.values() for param in command.params for name in param.opts} | {"--help"}
+    assert frozenset.union(*SECTIONS.values()) <= known
+
+
+def test_no_command_has_many_options_in_one_section() -> None:
+    for name, command in COMMANDS.items():
+        counts: dict[str, int] = {}
+        for param in command.params:
+            if isinstance(param, click.Option):
+                counts[section_of(param)] = counts.get(section_of(param), 0) + 1
+        assert counts.get(REST, 0) <= 16, (name, counts)
+
+
+def test_every_command_has_examples_that_its_parser_accepts() -> None:
+    assert {f"ort-mobile {name}" for name in COMMANDS} - EXAMPLES.keys() == {"ort-mobile help"}
+    for path, lines in EXAMPLES.items():
+        for line in lines:
+            assert path in line or path == "ort-mobile", line
+    for line in (line for lines in EXAMPLES.values() for line in lines):
+        for part in line.removeprefix('eval "$(').removesuffix(')"').split(" && "):
+            words = shlex.split(part.partition(" >")[0])
+            assert words[0] == "ort-mobile"
+            parse(words[1:])
+
+
+def parse(words: list[str]) -> None:
+    """Parse as the command line would; raises click's UsageError."""
+    context = click.Context(cli, info_name="ort-mobile")
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        _, child, words = command.resolve_command(context, words)
+        assert child is not None
+        command, context = child, click.Context(child, parent=context, info_name=child.name)
+    command.parse_args(context, words)
+
+
+@pytest.mark.parametrize("words", [("run",), ("op-config", "check"), ()])
+def test_help_of_a_command_is_its_help(words: tuple[str, ...], tmp_path: Path) -> None:
+    assert ort_mobile("help", *words, cwd=tmp_path) == ort_mobile(*words, "--help", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("nope",), "No such command 'nope'"),
+        (("op-config", "chek"), "'chek'"),
+        (("run", "x"), "no commands of its own"),
+    ],
+)
+def test_help_of_what_is_no_command(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    done = ort_mobile("help", *words, cwd=tmp_path)
+    assert done.code == 2
+    assert message in done.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str, tmp_path: Path) -> None:
+    done = ort_mobile("completion", shell, cwd=tmp_path)
+    assert done.code == 0
+    assert "_ORT_MOBILE_COMPLETE" in done.out
+
+
+def test_completion_completes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_ORT_MOBILE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "ort-mobile op-c")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert "op-config" in ort_mobile(cwd=tmp_path).out
+
+
+def test_perf_lists_its_options_in_sections(tmp_path: Path) -> None:
+    text = ort_mobile("perf", "--help", cwd=tmp_path).out
+    titles = ["Options:", *(f"{title}:" for title in ("Provider options", "Session options", "Measurement",
+              "State of the phone", "Output", "Examples"))]  # fmt: skip
+    assert [line for line in text.splitlines() if line in titles] == titles

@@ -1,0 +1,92 @@
+"""JSON of one kind: every command that has a result writes it with --json, as an object with a version."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import leaves, ort_mobile
+
+WITHOUT_RESULT = {"help", "completion", "schema"}
+"""Commands that print text or a schema by definition."""
+
+NOT_RUN_HERE = {
+    "prove": "needs an Android library (tests/android_host)",
+    "library get": "needs the network (tests/libraries)",
+    "build run": "builds ONNX Runtime for hours (tests/ort_build runs it on a small tree)",
+}
+"""Commands whose document is tested elsewhere, and why."""
+
+LINES = {
+    "init": "init my.onnx --output other.toml",
+    "run": "run my.toml --convert-only --output run_output",
+    "report": "report output/my",
+    "release": "release output/my",
+    "verify": "verify output/my/bundle",
+    "partition": "partition my.onnx --ep nnapi",
+    "convert": "convert my.onnx --output converted --level all --style fixed",
+    "perf": "perf out/my.all-fixed.ort --rounds 1 --min-runs 1 --min-seconds 0.001",
+    "op-config create": "op-config create out",
+    "op-config merge": "op-config merge out/required_operators.config",
+    "op-config check": "op-config check out/required_operators.config out",
+    "op-config explain": "op-config explain out",
+    "op-config diff": "op-config diff out/required_operators.config out/required_operators_and_types.config",
+    "devices": "devices local",
+    "library list": "library list",
+    "library show": "library show LIBRARY",
+    "build plan": "build plan --target linux-x86_64",
+    "build doctor": "build doctor --target linux-x86_64",
+    "build size": "build size --cache empty",
+    "build-probe": "build-probe",
+}
+
+COMMANDS = dict(leaves())
+
+
+def installed_library() -> str:
+    import onnxruntime
+
+    return str(next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime*.so*")))
+
+
+def test_every_command_with_a_result_has_the_option_and_a_line_here() -> None:
+    with_option = {name for name, command in COMMANDS.items() if any("--json" in p.opts for p in command.params)}
+    assert with_option == COMMANDS.keys() - WITHOUT_RESULT
+    assert LINES.keys() | NOT_RUN_HERE.keys() == with_option
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_stdout_is_one_object_with_a_version(name: str, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "1")
+    monkeypatch.setenv("ADBUTILS_ADB_PATH", "/bin/false")
+    line = LINES[name].replace("LIBRARY", installed_library())
+    done = ort_mobile(*line.split(), "--json", "-", cwd=workplace)
+    assert done.document()["version"] >= 1, done.err
+    assert done.code in (0, 3), done.err  # 3: `build doctor` on a computer that lacks something
+
+
+def test_a_file_gets_the_document_and_stdout_the_text(workplace: Path, tmp_path: Path) -> None:
+    done = ort_mobile("verify", "output/my/bundle", "--json", tmp_path / "v.json", cwd=workplace)
+    assert done.out.startswith("OK: ")
+    assert json.loads((tmp_path / "v.json").read_bytes()) == {
+        "version": 1, "bundle": "output/my/bundle", "files": int(done.out.split()[1]),
+        "digest": done.out.split()[-1],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [("--json",), ("--json", "-"), ("--json=-",)])
+def test_where_json_was_a_flag_it_may_stand_alone(arguments: tuple[str, ...], workplace: Path) -> None:
+    config = "out/required_operators.config"
+    assert ort_mobile("op-config", "check", *arguments, config, "out", cwd=workplace).document()["missing"]
+    assert ort_mobile("op-config", "check", config, "out", *arguments, cwd=workplace).document()["config"] == config
+
+
+def test_a_config_behind_the_flag_is_read_and_not_replaced(workplace: Path) -> None:
+    config = workplace / "out/required_operators.config"
+    before = config.read_bytes()
+    assert ort_mobile("op-config", "diff", "--json", config, config, cwd=workplace).document()["changes"] == []
+    assert config.read_bytes() == before
+
+
+def test_quiet_prints_no_tables(workplace: Path) -> None:
+    assert ort_mobile("-q", "partition", "my.onnx", "--ep", "nnapi", cwd=workplace) == (0, "", "")

@@ -1,0 +1,100 @@
+"""Output in pipes and files: plain, whole, in any encoding."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.report.console import PlainConsole, open_console, plain_lines
+from tests.cli.commands import ort_mobile
+from tests.onnx_samples import make, save, value
+
+ROOT = Path(__file__).resolve().parents[2]
+LONG = "long-name-" * 30
+
+
+def piped(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", *arguments], capture_output=True, timeout=120, cwd=cwd, check=False,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(cwd), **environment},
+    )  # fmt: skip
+
+
+def cut_in_two() -> onnx.ModelProto:
+    """NNAPI has no Erf: the answer says what claiming it would give, with an arrow."""
+    nodes = [helper.make_node(op, [x], [y]) for op, x, y in (("Relu", "x", "a"), ("Erf", "a", "b"), ("Relu", "b", "y"))]
+    return make(nodes, [value("x", [1, 4])], [value("y", [1, 4])], [])
+
+
+def table() -> Table:
+    made = Table(title="a title that is longer than the table")
+    made.add_column("name")
+    made.add_column("count", justify="right")
+    made.add_row(Text("x"), Text("1"))
+    made.add_row("[red]long one[/]", "1000")
+    return made
+
+
+def test_tables_are_aligned_without_borders_or_trailing_blanks() -> None:
+    assert list(plain_lines(table())) == [
+        "a title that is longer than the table",
+        "name      count",
+        "x             1",
+        "long one   1000",
+        "",
+    ]
+
+
+def test_values_are_whole_however_long() -> None:
+    made = Table(LONG, "b")
+    made.add_row(LONG, LONG)
+    assert list(plain_lines(made)) == [f"{LONG}  b", f"{LONG}  {LONG}"]
+
+
+def test_groups_paddings_and_markup() -> None:
+    item = Group(Padding(Text("[not markup]\nsecond"), (1, 0, 1, 2)), "[bold]markup[/]")
+    assert list(plain_lines(item)) == ["", "  [not markup]", "  second", "", "markup"]
+
+
+def test_a_pipe_gets_the_plain_console(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    pipe = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", pipe)
+    console = open_console()
+    assert isinstance(console, PlainConsole)
+    console.print(Text(LONG), "b")
+    console.print()
+    assert pipe.getvalue() == f"{LONG}\nb\n\n"
+
+
+def test_long_paths_stay_on_one_line(workplace: Path) -> None:
+    folder = f"{'deep-' * 30}out"
+    done = ort_mobile("convert", "my.onnx", "--output", folder, "--level", "all", "--style", "fixed", cwd=workplace)
+    assert f"operators they need: {folder}/required_operators.config" in done.out.splitlines()
+    assert any(line.startswith("my  ") and "all-fixed" in line for line in done.out.splitlines())
+    assert all(line == line.rstrip() for line in done.out.splitlines())
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "utf-8"])
+def test_every_encoding_of_stdout_will_do(encoding: str, tmp_path: Path) -> None:
+    save(cut_in_two(), tmp_path / "cut.onnx")
+    done = piped("partition", "cut.onnx", "--ep", "nnapi", cwd=tmp_path, PYTHONIOENCODING=encoding)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.decode(encoding)
+    assert ("→" if encoding == "utf-8" else "->") in text
+    assert piped("--help", cwd=tmp_path, PYTHONIOENCODING=encoding).returncode == 0
+
+
+def test_what_has_no_ascii_form_is_escaped(tmp_path: Path) -> None:
+    done = ort_mobile("verify", "日本", cwd=tmp_path, encoding="cp1252")
+    assert done.code == 2
+    assert "\\u65e5\\u672c" in done.err
