@@ -116,7 +116,7 @@ def measure(
         try:
             return [left for future in futures if (left := future.result()) is not None]
         except KeyboardInterrupt:
-            log.warning("interrupted: waits for the runs that are on; --resume goes on after them")
+            log.warning("interrupted: finishing the runs in progress")
             raise
         finally:
             stop.set()

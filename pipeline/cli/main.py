@@ -6,6 +6,7 @@ Modules of commands are imported late, so that `--help` needs nothing but click 
 import importlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -190,9 +191,19 @@ def _fill_missing_streams() -> None:
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for good
 
 
+def _end_as_by_ctrl_c() -> None:
+    """SIGTERM (a cancelled CI job) and SIGHUP (a closed terminal) end a command as Ctrl-C; `nohup` stays in force."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the codes of `ExitCode`."""
     _fill_missing_streams()
+    if arguments is None:
+        _end_as_by_ctrl_c()
     debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
     accept_any_text()
     try:

@@ -1,5 +1,6 @@
 """`ort-mobile run`: the whole job."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -47,6 +48,7 @@ def run(
 
     from pipeline.config import read_config
     from pipeline.config_template import config_for_model
+    from pipeline.errors import ExitCode
     from pipeline.job import JobOptions, run_job
 
     settings = config_for_model(model) if model else read_config(Path(str(config)), existing=True)
@@ -56,10 +58,33 @@ def run(
     options = JobOptions(
         output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame
     )
-    result = run_job(settings, options, progress())
+    try:
+        result = run_job(settings, options, progress())
+    except KeyboardInterrupt as error:
+        click.echo(f"interrupted: {str(error) or NOTHING_MEASURED}", err=True)
+        click.echo(f"continue with: {shlex.join(_same_command(ctx))}", err=True)
+        ctx.exit(ExitCode.INTERRUPTED)
     from pipeline.cli.show import job_document, show_job
 
     if json_to:
         write_json(job_document(result), json_to)
     show_job(result, text=shows_text(json_to))
     ctx.exit(result.exit_code)
+
+
+NOTHING_MEASURED = "no report and no bundle were written; what was converted is kept"
+
+
+def _same_command(ctx: click.Context) -> list[str]:
+    """The command line that goes on with this job."""
+    words = ["ort-mobile", "run"]
+    for option in ctx.command.params:
+        value = True if option.name == "resume" else ctx.params[str(option.name)]
+        if isinstance(option, click.Argument):
+            words += [] if value is None else [str(value)]
+        elif isinstance(value, bool):
+            words += [option.opts[0]] if value else []
+        else:
+            for one in value if isinstance(value, tuple) else (value,):
+                words += [] if one is None else [option.opts[0], str(one)]
+    return words

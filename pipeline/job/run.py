@@ -40,6 +40,7 @@ from pipeline.job.resuming import identity, known_on_network, resume
 from pipeline.job.ship import operator_configs, proven, ship
 from pipeline.job.shipping import Held, check_shipping, hold_against_targets, possible_lanes, read_all, unshipped
 from pipeline.measure import Left, Plan, measure, runs_left
+from pipeline.measure import Progress as Tell
 from pipeline.progress import Progress
 from pipeline.release.manifest import Content
 from pipeline.report.model import Skipped
@@ -178,10 +179,21 @@ class _Job:
                     lines[device].at(f"{plan.round_name(number)}: {lane.artifact.model}/{lane.run_name}")
                     lines[device].done()
 
-                left = measure(plan, field.devices, self.store, work, tell)
+                left = self._measured(plan, field, work, tell)
             wanted = self.options.blame
             denied = blame_crashes(plan, field.devices, field.facts, self.store, progress) if wanted else ()
             return _Ended(campaign=campaign, left=(*left, *_away(campaign, field)), denied=denied)
+
+    def _measured(self, plan: Plan, field: Opened, work: Path, tell: Tell) -> list[Left]:
+        """Run the plan; an interruption says how many runs are kept."""
+        try:
+            return measure(plan, field.devices, self.store, work, tell)
+        except KeyboardInterrupt as error:
+            planned = len(plan.lanes) * plan.rounds
+            kept = planned - runs_left(plan, self.store).total()
+            raise KeyboardInterrupt(
+                f"{kept} of {planned} runs are kept; no report and no bundle were written"
+            ) from error
 
     def _devices(self) -> list[str]:
         """What is to be opened; with `resume` also devices on the network that an adb server has forgotten."""

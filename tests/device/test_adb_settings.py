@@ -147,15 +147,20 @@ def arguments_of(command: str, phone: Phone, folder: Path) -> tuple[str, ...]:
     return ("run", str(folder / "held.toml"), "--output", str(folder / "out"), *device)
 
 
-@pytest.mark.parametrize("command", ["perf", "run"])
-def test_ctrl_c_restores_at_once(command: str, farm: Farm, phone: Phone, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [("perf", signal.SIGINT), ("perf", signal.SIGTERM), ("run", signal.SIGINT), ("run", signal.SIGHUP)],
+)
+def test_ctrl_c_and_other_signals_restore_at_once(
+    command: str, number: signal.Signals, farm: Farm, phone: Phone, tmp_path: Path
+) -> None:
     job = start(farm, phone, *arguments_of(command, phone, tmp_path))
     until_held(phone, job)
-    job.send_signal(signal.SIGINT)
+    job.send_signal(number)
     said, _ = job.communicate(timeout=60)
     assert job.returncode == 130, said
     assert "Traceback" not in said
-    assert ("waits for the runs that are on" in said) is (command == "run")
+    assert ("finishing the runs in progress" in said) is (command == "run")
     assert settings_of(phone) == ("false", "3")
     assert notes(phone) == []
 

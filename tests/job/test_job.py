@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -211,30 +212,44 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> 
     assert rest == []
 
 
-def test_ctrl_c_keeps_what_was_measured_and_resume_completes_it(tmp_path: Path) -> None:
-    config = write_config(tmp_path, CONFIG.replace("min_seconds = 0.001", "min_seconds = 0.4"))
-    database = tmp_path / "out" / "results.sqlite"
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_what_ci_and_terminals_send_ends_a_job_as_ctrl_c_does(tmp_path: Path, number: signal.Signals) -> None:
+    kept, command = interrupted(tmp_path, number)
+    assert kept >= 2
+    assert command[:2] == ["ort-mobile", "run"]
+
+
+def test_ctrl_c_keeps_what_was_measured_and_the_command_that_it_names_completes_it(tmp_path: Path) -> None:
+    kept, command = interrupted(tmp_path, signal.SIGINT)
+    assert command == ["ort-mobile", "run", str(tmp_path / "demo.toml"), "--output", str(tmp_path / "out"), "--resume"]
+    resumed = ort_mobile(*command[1:])
+    assert resumed.returncode == 0, resumed.stderr
+    with sqlite3.connect(tmp_path / "out" / "results.sqlite") as connection:
+        runs = connection.execute("SELECT campaign_id, spec_id, round FROM runs").fetchall()
+    assert len(runs) == len(set(runs)) == 12, "six variants on the CPU in two rounds; there is no NNAPI to run"
+    assert len({campaign for campaign, _, _ in runs}) == 1
+    assert 2 <= kept < 12
+
+
+def interrupted(folder: Path, number: signal.Signals) -> tuple[int, list[str]]:
+    """Send a signal to a job that has stored two runs: how many it kept, and the command to go on with."""
+    config = write_config(folder, CONFIG.replace("min_seconds = 0.001", "min_seconds = 0.6"))
+    database = folder / "out" / "results.sqlite"
     job = subprocess.Popen(
-        [sys.executable, "-m", "pipeline", "run", str(config), "--output", str(tmp_path / "out")],
+        [sys.executable, "-m", "pipeline", "run", str(config), "--output", str(folder / "out")],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     while count(database) < 2 and job.poll() is None:
         time.sleep(0.05)
-    job.send_signal(signal.SIGINT)
+    job.send_signal(number)
     _, errors = job.communicate(timeout=60)
     assert job.returncode == 130
-    waits, last = filter(None, errors.decode().splitlines())
-    assert waits.endswith("interrupted: waits for the runs that are on; --resume goes on after them")
-    assert last == "interrupted"
     kept = count(database)
-    assert 2 <= kept < 12
-
-    resumed = ort_mobile("run", config, "--output", tmp_path / "out", "--resume")
-    assert resumed.returncode == 0, resumed.stderr
-    with sqlite3.connect(database) as connection:
-        runs = connection.execute("SELECT campaign_id, spec_id, round FROM runs").fetchall()
-    assert len(runs) == len(set(runs)) == 12, "six variants on the CPU in two rounds; there is no NNAPI to run"
-    assert len({campaign for campaign, _, _ in runs}) == 1
+    waits, told, command = filter(None, errors.decode().splitlines())
+    assert waits.endswith("interrupted: finishing the runs in progress")
+    assert told == f"interrupted: {kept} of 12 runs are kept; no report and no bundle were written"
+    assert not [path for path in (folder / "out").rglob("*") if path.name.startswith(".work")]
+    return kept, shlex.split(command.removeprefix("continue with: "))
 
 
 def count(database: Path) -> int:
