@@ -9,7 +9,7 @@ import msgspec
 
 from device_runner.scratch import scratch_folder
 from pipeline.errors import ConfigError
-from pipeline.files import copy_file, make_folder, sha256_of, storage_errors, umask, write_bytes, write_text
+from pipeline.files import copy_file, make_folder, sha256_of, storage_errors, umask, write_bytes
 from pipeline.release.manifest import (
     MANIFEST_FILE,
     SEAL_FILE,
@@ -20,6 +20,7 @@ from pipeline.release.manifest import (
     Shipped,
     content_digest,
     encode_manifest,
+    sealed,
 )
 from pipeline.release.verify import verify_bundle
 
@@ -67,9 +68,9 @@ def make_bundle(
 
 def _seal(building: Path, manifest: Manifest) -> None:
     """Write manifest and seal, and prove that the bundle is then whole."""
-    path = building / MANIFEST_FILE
-    write_bytes(path, encode_manifest(manifest))
-    write_text(building / SEAL_FILE, f"{sha256_of(path)}  {MANIFEST_FILE}\n")
+    text = encode_manifest(manifest)
+    write_bytes(building / MANIFEST_FILE, text)
+    write_bytes(building / SEAL_FILE, sealed(text))
     verify_bundle(building)
 
 

@@ -119,3 +119,8 @@ def content_digest(content: Content | dict[str, Any]) -> str:
 def encode_manifest(manifest: Manifest) -> bytes:
     """The bytes of manifest.json."""
     return msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=2) + b"\n"
+
+
+def sealed(manifest: bytes) -> bytes:
+    """The bytes of manifest.sha256 for those of manifest.json, as `sha256sum` writes them."""
+    return f"{hashlib.sha256(manifest).hexdigest()}  {MANIFEST_FILE}\n".encode()

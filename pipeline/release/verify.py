@@ -1,11 +1,17 @@
-"""Proves every byte of a bundle offline: anything changed, missing or added is named."""
+"""Checks every byte of a bundle offline: anything changed, missing or added is named.
+
+A manifest is not signed: whoever changes a bundle can write a manifest that fits. Where a bundle comes from is proven
+only by its digest, compared with the one that its maker names (`expected`).
+"""
 
 import os
-from pathlib import Path
+from collections import Counter
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
 
+from device_runner.reading import read_regular
 from pipeline.errors import CheckFailed, ConfigError
 from pipeline.files import sha256_of
 from pipeline.release.manifest import (
@@ -15,21 +21,33 @@ from pipeline.release.manifest import (
     BundledFile,
     Manifest,
     content_digest,
+    sealed,
 )
 
+MANIFEST_BYTES = 256 << 20
+"""Most that is read of a manifest; one of a hundred models and their evidence has some megabytes."""
+SHOWN = 200
+"""Characters of a path or a reason that a finding shows."""
 
-def verify_bundle(folder: Path) -> Manifest:
-    """The manifest of a bundle of which every byte is as it was made.
 
-    Raises CheckFailed that names each file that was changed, is missing or was added (symbolic links count as
-    added: a bundle has none), and ConfigError where there is no bundle at all.
+def verify_bundle(folder: Path, expected: str = "") -> Manifest:
+    """The manifest of a bundle of which every byte matches it.
+
+    `expected` is the digest that the bundle's maker names, "" for none. Raises CheckFailed that names each file that
+    was changed, is missing, was added (symbolic links count as added: a bundle has none) or cannot be looked at, and
+    ConfigError where there is no bundle at all.
     """
     manifest = read_manifest(folder)
-    findings = [finding for file in manifest.files for finding in _compare(folder, file)]
+    findings = _contradictions(manifest)
+    findings += [finding for file in manifest.files for finding in _compare(folder, file)]
+    present, unreadable = _present(folder)
     listed = {file.path for file in manifest.files} | {MANIFEST_FILE, SEAL_FILE}
-    findings += [f"added: {path}" for path in sorted(_present(folder) - listed)]
+    findings += [f"added: {path[:SHOWN]}" for path in sorted(present - listed)]
+    findings += unreadable
     if findings:
         raise _refusal(folder, findings)
+    if expected and manifest.content_sha256 != expected.strip().lower():
+        raise _another(folder, manifest.content_sha256, expected)
     return manifest
 
 
@@ -38,20 +56,26 @@ def read_manifest(folder: Path) -> Manifest:
 
     Raises as `verify_bundle`.
     """
-    path = folder / MANIFEST_FILE
-    if not path.is_file():
-        raise ConfigError(
-            "there is no bundle here",
-            where=str(folder),
-            why=f"it has no {MANIFEST_FILE}",
-            remedy="name the folder that `ort-mobile run` or `ort-mobile release` wrote (…/bundle)",
-        )
-    seal = folder / SEAL_FILE
-    if not seal.is_file():
-        raise _refusal(folder, [f"missing: {SEAL_FILE}"])
-    if seal.read_bytes() != f"{sha256_of(path)}  {MANIFEST_FILE}\n".encode():
-        raise _refusal(folder, [f"changed: {MANIFEST_FILE} or {SEAL_FILE}"])
-    return _decode(folder, path.read_bytes())
+    path, seal = folder / MANIFEST_FILE, folder / SEAL_FILE
+    try:
+        if not path.is_file() and not path.is_symlink():
+            raise ConfigError(
+                "there is no bundle here",
+                where=str(folder),
+                why=f"it has no {MANIFEST_FILE}",
+                remedy="name the folder that `ort-mobile run` or `ort-mobile release` wrote (…/bundle)",
+            )
+        if links := [f"link: {file.name}" for file in (path, seal) if file.is_symlink()]:
+            raise _refusal(folder, links)
+        if not seal.is_file():
+            raise _refusal(folder, [f"missing: {SEAL_FILE}"])
+        text = read_regular(path, MANIFEST_BYTES)
+        wanted = sealed(text)
+        if seal.stat().st_size != len(wanted) or read_regular(seal) != wanted:
+            raise _refusal(folder, [f"changed: {MANIFEST_FILE} or {SEAL_FILE}"])
+    except OSError as error:
+        raise _refusal(folder, [_unreadable(Path(error.filename or path).name, error)]) from error
+    return _decode(folder, text)
 
 
 def _decode(folder: Path, text: bytes) -> Manifest:
@@ -59,9 +83,10 @@ def _decode(folder: Path, text: bytes) -> Manifest:
         document = msgspec.json.decode(text, type=dict[str, Any])
         _check_version(folder, document.get("version"))
         manifest = msgspec.convert(document, Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _refusal(folder, [f"unreadable: {MANIFEST_FILE} ({error})"]) from error
-    if manifest.content_sha256 != content_digest(document["content"]):
+        digest = content_digest(document["content"])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _refusal(folder, [f"unreadable: {MANIFEST_FILE} ({str(error)[:SHOWN]})"]) from error
+    if manifest.content_sha256 != digest:
         raise _refusal(folder, [f"changed: the content part of {MANIFEST_FILE}"])
     return manifest
 
@@ -69,39 +94,80 @@ def _decode(folder: Path, text: bytes) -> Manifest:
 def _check_version(folder: Path, version: object) -> None:
     if version not in READABLE_VERSIONS:
         raise ConfigError(
-            f"this bundle has version {version}",
+            f"this bundle has version {str(version)[:SHOWN]}",
             where=str(folder / MANIFEST_FILE),
             why=f"this release reads versions {' and '.join(map(str, READABLE_VERSIONS))}",
             remedy="use the release of ort-mobile that made it, or make the bundle again",
         )
 
 
+def _contradictions(manifest: Manifest) -> list[str]:
+    """What a manifest says that no bundle of ours does: a file listed twice, or shipped and not listed."""
+    paths = Counter(file.path for file in manifest.files)
+    content = {file.path for file in manifest.content.files}
+    odd = [path for path in paths if PurePosixPath(path).as_posix() != path or path in (MANIFEST_FILE, SEAL_FILE)]
+    return [
+        *(f"not a plain path: {path[:SHOWN]}" for path in odd),
+        *(f"listed {count} times: {path[:SHOWN]}" for path, count in paths.items() if count > 1),
+        *(f"ships, but is not listed: {one.file[:SHOWN]}" for one in manifest.content.ships if one.file not in content),
+    ]
+
+
 def _compare(folder: Path, file: BundledFile) -> list[str]:
     path = folder / file.path
-    if path.is_symlink() or not path.is_file():
-        return [f"missing: {file.path}"]
-    size = path.stat().st_size
-    if size != file.size_bytes:
-        return [f"changed: {file.path} ({size} bytes instead of {file.size_bytes})"]
-    return [] if sha256_of(path) == file.sha256 else [f"changed: {file.path}"]
+    try:
+        if path.is_symlink() or not path.is_file():
+            return [f"missing: {file.path[:SHOWN]}"]
+        size = path.stat().st_size
+        if size != file.size_bytes:
+            return [f"changed: {file.path} ({size} bytes instead of {file.size_bytes})"]
+        return [] if sha256_of(path) == file.sha256 else [f"changed: {file.path}"]
+    except OSError as error:
+        return [_unreadable(file.path, error)]
 
 
-def _present(folder: Path) -> set[str]:
-    """Every file and link below `folder`, by its path inside it; empty folders count, with a slash behind."""
-    found = set()
-    for place, folders, files in os.walk(folder):
-        inside = Path(place).relative_to(folder)
-        links = [name for name in folders if (Path(place) / name).is_symlink()]
-        found |= {(inside / name).as_posix() for name in [*files, *links]}
-        if not files and not folders and place != str(folder):
+def _present(folder: Path) -> tuple[set[str], list[str]]:
+    """Every file and link below `folder` by its path inside it, and what could not be looked at, as findings.
+
+    Empty folders count as files, with a slash behind their name.
+    """
+    found: set[str] = set()
+    unreadable: list[str] = []
+    waiting = [folder]
+    while waiting:
+        place = waiting.pop()
+        inside = place.relative_to(folder)
+        try:
+            with os.scandir(place) as entries:
+                below = list(entries)
+            folders = [entry for entry in below if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            unreadable.append(_unreadable(inside.as_posix(), error))
+            continue
+        waiting += [Path(entry.path) for entry in folders]
+        found |= {(inside / entry.name).as_posix() for entry in below if entry not in folders}
+        if not below and place != folder:
             found.add(f"{inside.as_posix()}/")
-    return found
+    return found, sorted(unreadable)
+
+
+def _unreadable(path: str, error: OSError) -> str:
+    return f"cannot be read: {path[:SHOWN]} ({error.strerror or error})"
 
 
 def _refusal(folder: Path, findings: list[str]) -> CheckFailed:
     return CheckFailed(
-        f"the bundle is not as it was made ({len(findings)} {'finding' if len(findings) == 1 else 'findings'})",
+        f"the bundle does not match its manifest ({len(findings)} {'finding' if len(findings) == 1 else 'findings'})",
         where=str(folder),
         why="; ".join(findings),
-        remedy="take the bundle from its source again, or make it anew",
+        remedy="get the bundle from its source again, or make it again",
+    )
+
+
+def _another(folder: Path, digest: str, expected: str) -> CheckFailed:
+    return CheckFailed(
+        "this is another bundle than the expected one",
+        where=str(folder),
+        why=f"its digest is {digest}, expected is {expected}",
+        remedy="get the bundle from its source again, and ask its maker for the digest",
     )

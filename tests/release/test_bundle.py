@@ -1,7 +1,12 @@
 """Bundles: the same inputs give the same digest, and no byte can change unseen."""
 
+import hashlib
 import json
 import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +16,15 @@ from device_runner.spec import ElementType
 from pipeline.errors import CheckFailed, ConfigError, PipelineError
 from pipeline.files import sha256_of
 from pipeline.release.bundle import make_bundle
-from pipeline.release.manifest import MANIFEST_FILE, SEAL_FILE, KeptReference, KeptTensor, Shipped, content_digest
+from pipeline.release.manifest import (
+    MANIFEST_FILE,
+    SEAL_FILE,
+    KeptReference,
+    KeptTensor,
+    Shipped,
+    content_digest,
+    sealed,
+)
 from pipeline.release.verify import verify_bundle
 from pipeline.variant import Level, Variant
 
@@ -82,7 +95,7 @@ def test_every_changed_byte_is_found_and_its_file_named(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     bundle_in(tmp_path)
     (tmp_path / "bundle" / name).unlink()
-    with pytest.raises(CheckFailed, match="not as it was made") as caught:
+    with pytest.raises(CheckFailed, match="does not match its manifest") as caught:
         verify_bundle(tmp_path / "bundle")
     assert f"missing: {name}" in caught.value.why
 
@@ -114,6 +127,120 @@ def test_a_manifest_sealed_anew_is_still_held_to_its_content_digest(tmp_path: Pa
     with pytest.raises(CheckFailed) as caught:
         verify_bundle(manifest.parent)
     assert "content part" in caught.value.why
+
+
+def reseal(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a manifest as somebody would who also writes new digests."""
+    document = json.loads((bundle / MANIFEST_FILE).read_bytes())
+    change(document)
+    document["content_sha256"] = content_digest(document["content"])
+    text = json.dumps(document).encode()
+    (bundle / MANIFEST_FILE).write_bytes(text)
+    (bundle / SEAL_FILE).write_bytes(sealed(text))
+
+
+def entry(path: str) -> dict[str, Any]:
+    """A listed file with the bytes of the model."""
+    content = bytes(range(256)) * 40
+    return {"path": path, "size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+@pytest.mark.parametrize(
+    ("change", "finding"),
+    [
+        (lambda d: d["content"]["ships"][0].update(file="../../../etc/passwd"), "ships, but is not listed: ../../.."),
+        (lambda d: d["content"]["ships"][0].update(file="models/n.ort"), "ships, but is not listed: models/n.ort"),
+        (lambda d: d["content"]["files"].append(entry("models/m.ort")), "listed 2 times: models/m.ort"),
+        (lambda d: d["content"]["files"].append(entry("models//m.ort")), "not a plain path: models//m.ort"),
+        (lambda d: d["content"]["files"].append(entry("./models/m.ort")), "not a plain path: ./models/m.ort"),
+        (lambda d: d["content"]["files"].append(entry("manifest.json")), "not a plain path: manifest.json"),
+        (lambda d: d["content"]["files"].append(entry("a" * 5000)), "cannot be read: " + "a" * 200 + " (File name"),
+        (lambda d: d["content"]["files"].append(entry("m/" * 3000)), "cannot be read: m/"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], finding: str
+) -> None:
+    bundle_in(tmp_path)
+    reseal(tmp_path / "bundle", lambda document: None)
+    verify_bundle(tmp_path / "bundle")
+    reseal(tmp_path / "bundle", change)
+    with pytest.raises(CheckFailed) as caught:
+        verify_bundle(tmp_path / "bundle")
+    assert finding in caught.value.why
+
+
+def test_evidence_nested_without_end_is_refused(tmp_path: Path) -> None:
+    bundle_in(tmp_path)
+    manifest = tmp_path / "bundle" / MANIFEST_FILE
+    text = manifest.read_bytes().replace(b'"seconds": 1.0', b'"seconds": ' + b"[" * 200_000 + b"]" * 200_000)
+    manifest.write_bytes(text)
+    (manifest.parent / SEAL_FILE).write_bytes(sealed(text))
+    with pytest.raises(CheckFailed) as caught:
+        verify_bundle(manifest.parent)
+    assert f"unreadable: {MANIFEST_FILE}" in caught.value.why
+
+
+@pytest.mark.parametrize("name", [MANIFEST_FILE, SEAL_FILE])
+def test_a_huge_manifest_or_seal_is_not_read(tmp_path: Path, name: str) -> None:
+    bundle_in(tmp_path)
+    os.truncate(tmp_path / "bundle" / name, 40 << 30)
+    with pytest.raises(CheckFailed) as caught:
+        verify_bundle(tmp_path / "bundle")
+    assert name in caught.value.why
+
+
+@pytest.mark.parametrize("name", [MANIFEST_FILE, SEAL_FILE])
+def test_a_manifest_or_seal_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
+    bundle_in(tmp_path)
+    path = tmp_path / "bundle" / name
+    path.rename(tmp_path / name)
+    path.symlink_to(tmp_path / name)
+    with pytest.raises(CheckFailed) as caught:
+        verify_bundle(tmp_path / "bundle")
+    assert caught.value.why == f"link: {name}"
+
+
+def test_the_digest_of_the_maker_tells_a_bundle_from_another(tmp_path: Path) -> None:
+    digest = bundle_in(tmp_path)
+    assert verify_bundle(tmp_path / "bundle", digest.upper()).content_sha256 == digest
+    reseal(tmp_path / "bundle", lambda document: document["content"].update(name="another"))
+    verify_bundle(tmp_path / "bundle")
+    with pytest.raises(CheckFailed, match="another bundle") as caught:
+        verify_bundle(tmp_path / "bundle", digest)
+    assert f"expected is {digest}" in caught.value.why
+
+
+UNPRIVILEGED = "--bounding-set=-dac_override,-dac_read_search,-fowner"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are another matter there")
+@pytest.mark.parametrize("hidden", ["folder", "manifest", "file", "sub-folder without x"])
+def test_what_cannot_be_looked_at_is_named_and_never_ok(tmp_path: Path, hidden: str) -> None:
+    bundle_in(tmp_path)
+    bundle = tmp_path / "bundle"
+    place, mode = {
+        "folder": (bundle / "hidden", 0),
+        "manifest": (bundle / MANIFEST_FILE, 0),
+        "file": (bundle / "models" / "m.ort", 0),
+        "sub-folder without x": (bundle / "models", 0o400),
+    }[hidden]
+    if hidden == "folder":
+        place.mkdir()
+        (place / "evil").write_text("x")
+    place.chmod(mode)
+    command = [sys.executable, "-m", "pipeline", "verify", str(bundle)]
+    if os.geteuid() == 0:  # root reads everything: take that away from the child
+        if not shutil.which("setpriv"):
+            pytest.skip("root without setpriv cannot be bound by permissions")
+        command = ["setpriv", UNPRIVILEGED, "--inh-caps=-all", *command]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    place.chmod(0o700)
+    assert done.returncode == 4
+    assert "cannot be read: " in done.stderr
+    assert place.name in done.stderr
+    assert "Permission denied" in done.stderr
+    assert done.stdout == ""
 
 
 def test_no_bundle_is_a_clear_error(tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""Files that others chose: what is no regular file is refused at once, and nothing is read without end."""
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from device_runner.reading import open_regular, read_regular
+
+
+def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"12345")
+    assert read_regular(tmp_path / "a", 5) == b"12345"
+    with open_regular(tmp_path / "a") as file:
+        assert file.read(2) == b"12"
+
+
+def test_a_larger_file_is_refused_without_reading_it(tmp_path: Path) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(40 << 30)
+    with pytest.raises(OSError, match="42,949,672,960 bytes; at most 1,000 are read") as caught:
+        read_regular(tmp_path / "sparse", 1000)
+    assert caught.value.errno == errno.EFBIG
+
+
+def test_a_file_that_names_no_size_is_read_to_the_limit_only() -> None:
+    path = Path("/proc/self/maps")
+    if not path.exists():
+        pytest.skip("this system has no /proc")
+    assert path.stat().st_size == 0
+    assert read_regular(path)
+    with pytest.raises(OSError, match="at most 10 are read"):
+        read_regular(path, 10)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and devices have no names there")
+@pytest.mark.parametrize("kind", ["named pipe", "device", "socket", "folder"])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "it"
+    if kind == "named pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path = Path("/dev/zero")
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+    else:
+        path.mkdir()
+    descriptors = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").exists() else 0
+    with pytest.raises(OSError):  # noqa: PT011 - a socket cannot even be opened, and says so in the system's words
+        read_regular(path)
+    if descriptors:
+        assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
