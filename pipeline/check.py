@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from pipeline.compare import Array, Precision, Tolerance, compare_outputs, read_tensor, usual_tolerance
+from pipeline.compare import Array, Tolerance, compare_outputs, read_tensor
 from pipeline.config import CheckConfig
 from pipeline.errors import ModelError
 from pipeline.reference import Reference
@@ -37,14 +37,8 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def tolerance_for(reference: Reference, config: CheckConfig) -> Tolerance:
     """What may differ: as configured, or what the model's precision brings with it; and what the reference is worth."""
-    usual = usual_tolerance(Precision(reference.precision), config.max_relative_error or None)
-    return msgspec.structs.replace(
-        usual,
-        spans=reference.spans,
-        random_inputs=reference.random_inputs,
-        unsteady=reference.unsteady,
-        min_top1_agreement=config.min_top1_agreement,
-    )
+    tolerance = reference.tolerance(config.max_relative_error)
+    return msgspec.structs.replace(tolerance, min_top1_agreement=config.min_top1_agreement)
 
 
 def check_artifact(request: CheckRequest) -> CheckResult:

@@ -9,7 +9,7 @@ import msgspec
 
 from device_runner.files import ZIP_ERRORS
 from device_runner.spec import ElementType, TensorFile
-from pipeline.compare import Array, Precision, compare_outputs, usual_tolerance
+from pipeline.compare import Array, Precision, Tolerance, compare_outputs, usual_tolerance
 from pipeline.dataset import Dataset, Sample, TensorInfo, first_sample
 from pipeline.dataset.signature import tensor_infos
 from pipeline.dataset.values import plain_dtype
@@ -68,6 +68,15 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     data: Dataset = Dataset()
     sample: str = ""
 
+    def tolerance(self, max_relative_error: float | None = None) -> Tolerance:
+        """What outputs may differ by: as asked, or what the precision brings with it."""
+        return msgspec.structs.replace(
+            usual_tolerance(self.precision, max_relative_error),
+            spans=self.spans,
+            random_inputs=self.random_inputs,
+            unsteady=self.unsteady,
+        )
+
 
 def make_reference(request: ReferenceRequest) -> Reference:
     """Run the original model without optimizations on the CPU and keep inputs and outputs as raw files.
@@ -81,7 +90,8 @@ def make_reference(request: ReferenceRequest) -> Reference:
     sample = first_sample(request.data, takes)
     outputs = _run(session, sample.inputs, request.source.name)
     precision = _precision(model, outputs)
-    random = request.data.is_random(takes)
+    random, spans = request.data.is_random(takes), output_spans(model.proto.graph)
+    tolerance = msgspec.structs.replace(usual_tolerance(precision), spans=spans)
     folder = Path(request.folder)
     make_folder(folder)
     return Reference(
@@ -100,13 +110,13 @@ def make_reference(request: ReferenceRequest) -> Reference:
         data=request.data,
         sample=sample.name,
         random_inputs=random,
-        spans=output_spans(model.proto.graph),
-        unsteady=_unsteady(session, sample.inputs, outputs, precision) if random else (),
+        spans=spans,
+        unsteady=_unsteady(session, sample.inputs, outputs, tolerance) if random else (),
     )
 
 
 def _unsteady(
-    session: Any, feeds: Mapping[str, Array], outputs: Mapping[str, Array], precision: Precision
+    session: Any, feeds: Mapping[str, Array], outputs: Mapping[str, Array], tolerance: Tolerance
 ) -> tuple[str, ...]:
     """The outputs that fail their own check when every floating-point input is nudged.
 
@@ -118,7 +128,6 @@ def _unsteady(
         again = dict(zip(names, session.run(names, nudged), strict=True))
     except Exception:  # noqa: BLE001 - onnxruntime raises types of its own; a model that fails so close by is unsteady
         return tuple(outputs)
-    tolerance = usual_tolerance(precision)
     return tuple(check.output for check in compare_outputs(outputs, again, tolerance) if check.failed)
 
 

@@ -186,6 +186,8 @@ def _combination(base: State, best: State, used: Sequence[Fix], bench: Bench) ->
         verdict=verdict(best.standing, best.request.settings.provider),
         error=best.error,
         tolerance=best.tolerance,
+        absolute_error=best.absolute_error,
+        limit=best.limit,
         settings=tuple(_settings(base.request, best.request)),
     )
 

@@ -29,6 +29,11 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         """The claimed share of the nodes, 0 to 1."""
         return self.claimed / self.nodes if self.nodes else 0.0
 
+    @property
+    def left(self) -> int:
+        """The nodes that stay on the CPU."""
+        return self.nodes - self.claimed
+
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """A choice with its reason in words."""
@@ -50,8 +55,9 @@ class FixResult(msgspec.Struct, frozen=True, kw_only=True):
     """One fix applied alone. `why` explains what is not a gain; `after` is there when the fixed model was judged.
 
     `error` is the largest difference of an output relative to its largest number, against the original without any
-    optimization on the CPU; up to `tolerance` passes, 0 means equal numbers. Both are None where nothing was compared:
-    a change of settings leaves the model as it is, and what gains nothing is not run.
+    optimization on the CPU; up to `tolerance` passes, 0 means equal numbers. `absolute_error` is that of the output
+    that is nearest to its `limit`, which is above its share where these inputs give small numbers only. All are None
+    where nothing was compared: a change of settings leaves the model as it is, and what gains nothing is not run.
     """
 
     name: str
@@ -62,6 +68,8 @@ class FixResult(msgspec.Struct, frozen=True, kw_only=True):
     after: Standing | None = None
     error: float | None = None
     tolerance: float | None = None
+    absolute_error: float | None = None
+    limit: float | None = None
 
 
 class Combination(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +84,8 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     error: float | None = None
     tolerance: float | None = None
+    absolute_error: float | None = None
+    limit: float | None = None
     settings: tuple[str, ...] = ()
     written: str | None = None
 
@@ -125,6 +135,8 @@ def gain_of(before: Standing, after: Standing, provider: Provider) -> str:
     coverage = f"coverage {before.coverage:.0%} → {after.coverage:.0%}".replace("% →", " →").replace("%", " %")
     parts = [] if provider is Provider.XNNPACK else [f"partitions {before.partitions} → {after.partitions}"]
     parts.append(coverage)
+    if f"{before.coverage:.0%}" == f"{after.coverage:.0%}" and before.left != after.left:
+        parts.append(f"nodes on the CPU {before.left} → {after.left}")
     if before.load_error and not after.load_error:
         parts.append("loads on the phone")
     return ", ".join(parts)

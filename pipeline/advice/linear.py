@@ -77,6 +77,9 @@ def cropped_conv_transpose(node: "NodeProto", known: Known, write: Writer) -> bo
     auto_pad = attribute(node, "auto_pad", "NOTSET")
     if x is None or w is None or y is None or auto_pad == "VALID" or attribute(node, "output_shape"):
         return False
+    padded = any(attribute(node, "pads") or ()) or any(attribute(node, "output_padding") or ())
+    if auto_pad == "NOTSET" and not padded:
+        return False
     axes = len(x) - 2
     strides = attribute(node, "strides") or [1] * axes
     dilations = attribute(node, "dilations") or [1] * axes

@@ -10,12 +10,15 @@ if TYPE_CHECKING:
 MODERN = 11
 """Opset from which Resize has coordinate modes."""
 
+OPTIONAL_SINCE = 13
+"""Opset from which the region and the scales may be left out; before, both are there, empty where they do not count."""
+
 CENTRED = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
 ROUNDED = ("round_prefer_floor", "round_prefer_ceil")
 
 
 def equal_resize(node: "NodeProto", known: Known, write: Writer) -> bool:
-    """Resize with another name for the same positions, and without empty inputs.
+    """Resize with another name for the same positions, and without inputs that are empty and may be left out.
 
     Nearest, enlarged by whole numbers s: output q*s+r reads (q*s+r+0.5)/s-0.5, which lies within 0.5 of q and never
     at the border, so each rounding gives q; asymmetric with floor gives floor(q+r/s) = q. Linear: half_pixel and
@@ -25,7 +28,8 @@ def equal_resize(node: "NodeProto", known: Known, write: Writer) -> bool:
         return False
     before = _modes(node)
     after = _equal_modes(node, known, before)
-    inputs = [name if slot == 0 or not _is_empty(known, name) else "" for slot, name in enumerate(node.input)]
+    needed = 1 if known.opset >= OPTIONAL_SINCE else 3
+    inputs = [name if slot < needed or not _is_empty(known, name) else "" for slot, name in enumerate(node.input)]
     while inputs and not inputs[-1]:
         inputs.pop()
     if after == before and inputs == list(node.input):

@@ -62,17 +62,20 @@ def _without_copies(standing: Standing, name: str, share: str) -> Verdict:
 
 
 def improves(after: Standing, before: Standing, provider: Provider) -> bool:
-    """Whether a standing is better: it loads, has a better verdict, or is better in one count and worse in none."""
+    """Whether a standing is better: it loads, or has fewer borders or fewer nodes on the CPU and a verdict no worse.
+
+    Coverage alone is no gain: it also rises when a node that is taken becomes two.
+    """
     if bool(after.load_error) != bool(before.load_error):
         return not after.load_error
+    if not before.claimed or not after.claimed:
+        return after.claimed > before.claimed
+    fewer = 0 if provider is Provider.XNNPACK else before.partitions - after.partitions
+    less = before.left - after.left
     ranks = [RANKS[verdict(standing, provider).choice] for standing in (after, before)]
     if ranks[0] != ranks[1]:
-        return ranks[0] > ranks[1]
-    if not before.claimed:
-        return after.claimed > 0
-    fewer = 0 if provider is Provider.XNNPACK else before.partitions - after.partitions
-    more = after.coverage - before.coverage
-    return after.claimed > 0 and fewer >= 0 and more >= 0 and (fewer > 0 or more > 0)
+        return ranks[0] > ranks[1] and (fewer > 0 or less > 0)
+    return fewer >= 0 and less >= 0 and (fewer > 0 or less > 0)
 
 
 def preference(standing: Standing, provider: Provider) -> tuple[bool, int, int, float]:

@@ -38,11 +38,11 @@ def _error(result: FixResult | Combination) -> str:
     """The numeric error in words."""
     if result.error is None:
         return ""
-    return (
-        ", outputs equal"
-        if result.error == 0
-        else f", relative error {result.error:.1g} of {result.tolerance:g} allowed"
-    )
+    if result.error == 0:
+        return ", outputs equal"
+    if result.tolerance is not None and result.error > result.tolerance:
+        return f", absolute error {result.absolute_error:.1g} of {result.limit:.1g} allowed"
+    return f", relative error {result.error:.1g} of {result.tolerance:g} allowed"
 
 
 def _others(advice: Advice) -> Iterator[str]:

@@ -16,7 +16,8 @@ from pipeline.cli.partition import partition
 from pipeline.errors import ConfigError, ModelError
 from pipeline.model_sources import SourceModel
 from pipeline.partition.answer import Optimize, Provider, Settings
-from tests.advice.fix_cases import MLP, NN, NNAPI, Model, i64, outputs, weights
+from pipeline.report.advice import advice_lines
+from tests.advice.fix_cases import MLP, NN, NNAPI, Model, f32, i64, outputs, weights
 from tests.partition_samples import chain, model, value
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,6 +163,45 @@ def test_inputs_too_large_to_make_leave_the_rest_of_the_advice(tmp_path: Path) -
     assert given.error is None
     assert given.best is None
     assert "nothing could be compared" in given.checked_on
+
+
+def gated(bias: float) -> Model:
+    """Probabilities around sigmoid(`bias`) behind an Erf that NNAPI refuses and whose error is amplified."""
+    nodes = [
+        helper.make_node("Mul", ["x", "small"], ["s"]),
+        helper.make_node("Erf", ["s"], ["h"]),
+        helper.make_node("Mul", ["h", "large"], ["l"]),
+        helper.make_node("Sub", ["l", "middle"], ["m"]),
+        helper.make_node("Sigmoid", ["m"], ["y"]),
+    ]
+    constants = {"small": f32(2e-5), "large": f32(2e4), "middle": f32(-bias)}
+    return model(nodes, [value("x", (1, 4, 32, 32))], ["y"], constants)
+
+
+def test_the_rounding_of_tiny_outputs_rejects_no_fix(tmp_path: Path) -> None:
+    onnx.save(gated(-12.0), tmp_path / "m.onnx")
+    given = advice(tmp_path / "m.onnx", NNAPI)
+    (result,) = [fix for fix in given.fixes if fix.name == "erf-by-exp"]
+    assert result.outcome is Outcome.GAINS, result.why
+    assert result.error is not None
+    assert result.tolerance is not None
+    assert result.absolute_error is not None
+    assert result.limit is not None
+    assert result.error > result.tolerance
+    assert result.absolute_error < result.limit == pytest.approx(1e-6)
+    assert given.best is not None
+    assert "erf-by-exp" in given.best.fixes
+    lines = " ".join(advice_lines(given))
+    assert "absolute error" in lines
+    assert "of 1e-06 allowed" in lines
+
+
+def test_outputs_that_show_nothing_reject_a_fix_that_rounds_and_ask_for_test_data(tmp_path: Path) -> None:
+    onnx.save(gated(30.0), tmp_path / "m.onnx")
+    (result,) = [fix for fix in advice(tmp_path / "m.onnx", NNAPI).fixes if fix.name == "erf-by-exp"]
+    assert result.outcome is Outcome.REJECTED
+    assert "cannot judge on random inputs" in result.why
+    assert "give test data" in result.why
 
 
 def test_an_ort_format_file_cannot_be_changed(tmp_path: Path) -> None:

@@ -51,10 +51,19 @@ def test_verdicts(standing: Standing, provider: Provider, choice: Choice, reason
         (stand(10, 3), stand(100, 1, load_error="no"), NNAPI, True),
         (stand(100, 1, load_error="no"), stand(10, 3), NNAPI, False),
         (stand(60, 60), stand(50, 50), XNNPACK, True),
+        (stand(320, 7, nodes=332), stand(318, 7, nodes=330), NNAPI, False),
+        (stand(320, 1, nodes=420), stand(300, 1, nodes=400), NNAPI, False),
+        (stand(356, 3, nodes=358), stand(318, 7, nodes=330), NNAPI, True),
+        (stand(78, 6, nodes=98), stand(80, 6), NNAPI, False),
     ],
 )
 def test_what_is_better(after: Standing, before: Standing, provider: Provider, better: bool) -> None:
     assert improves(after, before, provider) is better
+
+
+def test_a_gain_that_coverage_rounds_away_is_named() -> None:
+    gain = gain_of(stand(990, 1, nodes=1000), stand(991, 1, nodes=1000), NNAPI)
+    assert gain == "partitions 1 → 1, coverage 99 → 99 %, nodes on the CPU 10 → 9"
 
 
 def test_perfect_and_gain_in_words() -> None:
