@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.advice.answer import Advice, AdviceRequest, Combination, FixResult, gain_of
+from pipeline.advice.dimensions import open_dimensions, sizes_of
 from pipeline.advice.fixes import ENABLERS, OTHER_FORMAT, Fix, fixes_for
 from pipeline.advice.trial import Bench, State, attempt, judged
 from pipeline.advice.verdict import improves, perfect, preference, verdict
 from pipeline.advice.write import write_model
 from pipeline.dataset import Dataset
-from pipeline.errors import ModelError, PipelineError
+from pipeline.errors import ConfigError, ModelError, PipelineError
 from pipeline.files import share_file
 from pipeline.model_sources import SourceModel
 from pipeline.onnx_model import LoadedModel, external_entries, load_model
@@ -20,7 +21,6 @@ from pipeline.partition.judge import PartitionRequest
 from pipeline.partition.subject import open_subject
 from pipeline.reference import Reference, ReferenceRequest, make_reference
 
-SEED = 0
 PATIENCE_SECONDS = 200.0
 """How long fixes of one model are tried: a model of thousands of nodes takes seconds for each."""
 
@@ -29,15 +29,16 @@ MOST_ROUNDS = 3
 
 
 def advise(request: AdviceRequest) -> Advice:
-    """Try every fix on a model. What is wrong with the model stands in the advice; only --fix's file raises."""
+    """Try every fix on a model. What is wrong with the model stands in the advice; --fix's file and data raise."""
     with tempfile.TemporaryDirectory(prefix="ort-mobile-") as name:
         folder = Path(name)
         loaded = _loaded(request.source, folder)
-        reference = _reference(loaded, request.sizes, folder)
+        sizes = {**sizes_of(loaded.proto, request.data), **request.sizes}
+        reference = _reference(loaded, request.data, sizes, folder)
         deadline = time.monotonic() + PATIENCE_SECONDS
         bench = Bench(folder=folder, provider=request.settings.provider, reference=reference, deadline=deadline)
         asked = PartitionRequest(source=loaded.source, settings=request.settings, optimize=request.optimize)
-        base = judged(loaded, asked, None, dict(request.sizes))
+        base = judged(loaded, asked, None, sizes)
         fixes = () if perfect(base.standing) else fixes_for(request.settings.provider)
         alone = [(fix, *attempt(fix, base, bench)) for fix in fixes]
         best, used = combined(base, alone, bench)
@@ -80,21 +81,21 @@ def _loaded(source: SourceModel, folder: Path) -> LoadedModel:
     return load_model(SourceModel(path=str(path)), folder)
 
 
-def _reference(loaded: LoadedModel, sizes: dict[str, int], folder: Path) -> Reference | str:
-    """What the original computes on seeded inputs, or why it does not."""
-    from pipeline.advice.dimensions import open_dimensions
-
+def _reference(loaded: LoadedModel, data: Dataset, sizes: dict[str, int], folder: Path) -> Reference | str:
+    """What the original computes on its data, or why it does not; ConfigError for data that are no input of it."""
     known = {key for label, dim in open_dimensions(loaded.proto) for key in (label, dim.dim_param) if key}
     request = ReferenceRequest(
         source=loaded.source,
         fixed_dimensions={key: size for key, size in sizes.items() if key in known},
-        data=Dataset(seed=SEED),
+        data=data,
         folder=str(folder / "reference"),
         work_folder=str(folder),
     )
     try:
         return make_reference(request)
     except PipelineError as error:
+        if isinstance(error, ConfigError) and data.given:
+            raise
         return "; ".join(part for part in (error.what, error.why) if part)
     except (ValueError, OverflowError, MemoryError) as error:
         return f"its inputs are too large to be made here: {error}"
@@ -104,7 +105,7 @@ def _checked_on(reference: Reference | str) -> str:
     if isinstance(reference, str):
         return f"nothing could be compared: {reference}"
     shapes = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in reference.inputs)
-    return f"random inputs of seed {SEED} ({shapes}), on the CPU without optimizations"
+    return f"{reference.data.source} ({shapes}), on the CPU without optimizations"
 
 
 def combined(

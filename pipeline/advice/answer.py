@@ -4,6 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
+from pipeline.dataset import Dataset
 from pipeline.model_sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
 
@@ -111,12 +112,16 @@ class AdvisedAnswer(ModelAnswer, frozen=True, kw_only=True):
 
 
 class AdviceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A model, a provider with its settings, wanted sizes of open dimensions, and where the fixed model goes."""
+    """A model, a provider with its settings, wanted sizes of open dimensions, and where the fixed model goes.
+
+    Outputs are compared on the first sample of `data`, whose shapes also give sizes that are not asked for.
+    """
 
     source: SourceModel
     settings: Settings
     optimize: Optimize = Optimize.NONE
     sizes: dict[str, int] = {}
+    data: Dataset = Dataset()
     write_to: str = ""
 
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pipeline.advice.known import Known
+from pipeline.dataset import Dataset, first_sample
+from pipeline.dataset.signature import tensor_infos
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorShapeProto
@@ -30,6 +32,23 @@ def fix_dimensions(model: "ModelProto", known: Known) -> "ModelProto | None":
                 if dim.dim_param in chosen:
                     dim.dim_value = chosen[dim.dim_param]
     return changed if found else None
+
+
+def sizes_of(model: "ModelProto", data: Dataset) -> dict[str, int]:
+    """The sizes that test data give to open dimensions, by `input[axis]`; none without test data. Raises ConfigError
+    for data that do not fit the model.
+    """
+    if not data.test_data:
+        return {}
+    constants = {tensor.name for tensor in model.graph.initializer}
+    takes = tensor_infos(value for value in model.graph.input if value.name not in constants)
+    arrays = first_sample(data, takes).inputs
+    return {
+        f"{info.name}[{axis}]": int(arrays[info.name].shape[axis])
+        for info in takes
+        for axis, size in enumerate(info.shape or ())
+        if not isinstance(size, int)
+    }
 
 
 def open_dimensions(model: "ModelProto") -> "Iterator[tuple[str, TensorShapeProto.Dimension]]":

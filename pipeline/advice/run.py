@@ -7,6 +7,7 @@ import msgspec
 
 from pipeline.advice.advise import advise
 from pipeline.advice.answer import Advice, AdviceRequest, AdvisedAnswer
+from pipeline.dataset import Dataset
 from pipeline.model_sources import find_models
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.run import SUFFIXES
@@ -23,12 +24,23 @@ def advise_answers(
     optimize: Optimize,
     sizes: Mapping[str, int],
     *,
+    data: Dataset | None = None,
     write_to: str = "",
     processes: int = 1,
 ) -> tuple[ModelAnswer, ...]:
-    """The answers for the models under `paths`, in their order, with advice; those with an error stay as they are."""
+    """The answers for the models under `paths`, in their order, with advice; those with an error stay as they are.
+
+    `data` is what outputs are compared on: random inputs without it.
+    """
     requests = [
-        AdviceRequest(source=source, settings=settings, optimize=optimize, sizes=dict(sizes), write_to=write_to)
+        AdviceRequest(
+            source=source,
+            settings=settings,
+            optimize=optimize,
+            sizes=dict(sizes),
+            data=data or Dataset(),
+            write_to=write_to,
+        )
         for source in find_models(paths, SUFFIXES)
     ]
     good = [request for request, answer in zip(requests, answers, strict=True) if not answer.error]

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from pipeline.advice.advise import advise
 from pipeline.advice.answer import Advice, AdviceRequest, Choice, Outcome
 from pipeline.cli.partition import partition
+from pipeline.dataset import Dataset
 from pipeline.errors import ConfigError, ModelError
 from pipeline.model_sources import SourceModel
 from pipeline.partition.answer import Optimize, Provider, Settings
@@ -165,8 +166,8 @@ def test_inputs_too_large_to_make_leave_the_rest_of_the_advice(tmp_path: Path) -
     assert "nothing could be compared" in given.checked_on
 
 
-def gated(bias: float) -> Model:
-    """Probabilities around sigmoid(`bias`) behind an Erf that NNAPI refuses and whose error is amplified."""
+def gated(bias: float, gain: float = 2e4) -> Model:
+    """Probabilities around sigmoid(`bias`) behind an Erf that NNAPI refuses and whose error is multiplied by `gain`."""
     nodes = [
         helper.make_node("Mul", ["x", "small"], ["s"]),
         helper.make_node("Erf", ["s"], ["h"]),
@@ -174,7 +175,7 @@ def gated(bias: float) -> Model:
         helper.make_node("Sub", ["l", "middle"], ["m"]),
         helper.make_node("Sigmoid", ["m"], ["y"]),
     ]
-    constants = {"small": f32(2e-5), "large": f32(2e4), "middle": f32(-bias)}
+    constants = {"small": f32(0.4 / gain), "large": f32(gain), "middle": f32(-bias)}
     return model(nodes, [value("x", (1, 4, 32, 32))], ["y"], constants)
 
 
@@ -202,6 +203,28 @@ def test_outputs_that_show_nothing_reject_a_fix_that_rounds_and_ask_for_test_dat
     assert result.outcome is Outcome.REJECTED
     assert "cannot judge on random inputs" in result.why
     assert "give test data" in result.why
+
+
+def test_test_data_decide_where_random_inputs_cannot_and_give_sizes(tmp_path: Path) -> None:
+    """Saturated on noise, not on the data; the open axis has the size that the data have."""
+    made = gated(30.0, gain=1e3)
+    made.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
+    del made.graph.value_info[:]
+    onnx.save(made, tmp_path / "m.onnx")
+    values = (np.random.default_rng(0).standard_normal((1, 4, 8, 32)) * 10 - 65).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=values)
+    given = advice(tmp_path / "m.onnx", NNAPI, data=Dataset(test_data=str(tmp_path / "data.npz")))
+    assert given.best is not None
+    assert "erf-by-exp" in given.best.fixes
+    assert "x [1, 4, 8, 32]" in given.checked_on
+    assert "data.npz" in given.checked_on
+
+
+def test_test_data_that_do_not_fit_are_the_users_error(tmp_path: Path) -> None:
+    onnx.save(gated(0.0), tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", x=np.zeros((1, 2), np.float32))
+    with pytest.raises(ConfigError, match="does not fit"):
+        advice(tmp_path / "m.onnx", NNAPI, data=Dataset(test_data=str(tmp_path / "data.npz")))
 
 
 def test_an_ort_format_file_cannot_be_changed(tmp_path: Path) -> None:
