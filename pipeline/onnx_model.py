@@ -4,7 +4,6 @@ A loaded model's large initializers are external data: byte ranges of the model 
 model names. ONNX Runtime maps them, the ORT format writer copies them from where they lie, and nobody parses them.
 """
 
-import difflib
 import hashlib
 import mmap
 import re
@@ -15,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from pipeline.dataset.dimensions import open_axes, resolve_dimensions
+from pipeline.dataset.signature import own_inputs
 from pipeline.onnx_tensors import MAX_WEIGHT_BYTES, tensor_bytes, unsound
 
-from .errors import ConfigError, ModelError
+from .errors import ModelError
 from .model_sources import SourceModel, Spool
 from .onnx_wire import WireError, lean_model
 
@@ -331,7 +332,7 @@ def _is_beside(location: str) -> bool:
 def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int]) -> PreparedModel:
     """Initializers out of the graph inputs, symbolic dimensions fixed.
 
-    Keys of `fixed_dimensions` are symbolic names, or `input[axis]` for a dimension that has none. An initializer that
+    Keys of `fixed_dimensions` are symbolic names, or `input[axis]` for any dimension. An initializer that
     is also an input could be overridden by the caller and so is no constant to the optimizer (ONNX IR specification,
     initializers); without the input it needs IR version 4. ConfigError for a key that names nothing.
     """
@@ -340,11 +341,11 @@ def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int]) -> P
     proto = onnx.ModelProto()
     proto.CopyFrom(loaded.proto)
     _remove_initializers_from_inputs(proto)
-    _fix_dimensions(loaded.source, proto, fixed_dimensions)
+    fix_dimensions(proto, fixed_dimensions, loaded.source.name)
     return PreparedModel(
         source=loaded.source, path=loaded.path, folder=loaded.folder, proto=proto, weights=loaded.weights,
         outside=loaded.outside,
-        dynamic=tuple(label for label, dim in _input_dimensions(proto.graph) if not _is_fixed(dim)),
+        dynamic=tuple(f"{a.key} {a.symbol}".rstrip() for a in open_axes(own_inputs(proto))),
         operators=dict(sorted(Counter(f"{n.domain or 'ai.onnx'}:{n.op_type}" for n in proto.graph.node).items())),
     )  # fmt: skip
 
@@ -358,40 +359,25 @@ def _remove_initializers_from_inputs(proto: "onnx.ModelProto") -> None:
         proto.ir_version = max(proto.ir_version, 4)
 
 
-def _input_dimensions(graph: "onnx.GraphProto") -> Iterator[tuple[str, "onnx.TensorShapeProto.Dimension"]]:
-    """Dimensions of the graph's inputs with their labels `input[axis] name`."""
-    for value in graph.input:
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            yield f"{value.name}[{axis}] {dim.dim_param}".rstrip(), dim
+def fix_dimensions(proto: "onnx.ModelProto", fixed: Mapping[str, int], where: str) -> None:
+    """Give open dimensions their sizes, in place: those of the inputs, and every other of the same symbolic name.
 
-
-def _is_fixed(dim: "onnx.TensorShapeProto.Dimension") -> bool:
-    return bool(dim.HasField("dim_value")) and dim.dim_value >= 0
-
-
-def _fix_dimensions(source: SourceModel, proto: "onnx.ModelProto", fixed: Mapping[str, int]) -> None:
-    if not fixed:
-        return
-    open_dims = [(label, dim) for label, dim in _input_dimensions(proto.graph) if not _is_fixed(dim)]
-    by_key = {label.partition(" ")[0]: dim for label, dim in open_dims}
-    names = {dim.dim_param for _, dim in open_dims if dim.dim_param}
-    for key in fixed:
-        if key not in names and key not in by_key:
-            raise _unknown_dimension(source, key, sorted(names | set(by_key)))
-    for key, dim in by_key.items():
-        if key in fixed:
-            dim.dim_value = fixed[key]
+    Names are those of `resolve_dimensions`, which refuses what names nothing.
+    """
+    takes = own_inputs(proto)
+    sizes = resolve_dimensions(takes, fixed, where)
+    inputs = {value.name: value for value in proto.graph.input}
+    by_symbol: dict[str, set[int]] = {}
+    for axis in open_axes(takes):
+        if axis.key in sizes:
+            inputs[axis.input].type.tensor_type.shape.dim[axis.axis].dim_value = sizes[axis.key]
+            by_symbol.setdefault(axis.symbol, set()).add(sizes[axis.key])
+    known = {symbol: next(iter(found)) for symbol, found in by_symbol.items() if symbol and len(found) == 1}
     for graph in subgraphs(proto.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
             for dim in value.type.tensor_type.shape.dim:
-                if dim.dim_param in fixed:
-                    dim.dim_value = fixed[dim.dim_param]
-
-
-def _unknown_dimension(source: SourceModel, key: str, known: list[str]) -> ConfigError:
-    close = difflib.get_close_matches(key, known, n=1)
-    remedy = f"did you mean {close[0]!r}?" if close else f"open dimensions: {', '.join(known) or 'none'}"
-    return ConfigError(f"the model has no open dimension {key!r}", where=source.name, remedy=remedy)
+                if dim.dim_param in known:
+                    dim.dim_value = known[dim.dim_param]
 
 
 def range_digests(places: Collection[ByteRange]) -> dict[ByteRange, str]:

@@ -11,7 +11,7 @@ from device_runner.files import ZIP_ERRORS
 from device_runner.spec import ElementType, TensorFile
 from pipeline.compare import Array, Precision, Tolerance, compare_outputs, usual_tolerance
 from pipeline.dataset import Dataset, Sample, TensorInfo, first_sample
-from pipeline.dataset.signature import tensor_infos
+from pipeline.dataset.signature import own_inputs
 from pipeline.dataset.values import plain_dtype
 from pipeline.errors import ModelError
 from pipeline.files import make_folder, write_bytes
@@ -86,7 +86,7 @@ def make_reference(request: ReferenceRequest) -> Reference:
     """
     model = prepare_model(load_model(request.source, Path(request.work_folder)), request.fixed_dimensions)
     session = _session(model)
-    takes = tensor_infos(model.proto.graph.input)
+    takes = own_inputs(model.proto)
     sample = first_sample(request.data, takes)
     outputs = _run(session, sample.inputs, request.source.name)
     precision = _precision(model, outputs)

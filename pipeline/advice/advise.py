@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.advice.answer import Advice, AdviceRequest, Combination, FixResult, gain_of
-from pipeline.advice.dimensions import open_dimensions, sizes_of
 from pipeline.advice.fixes import ENABLERS, OTHER_FORMAT, Fix, fixes_for
 from pipeline.advice.trial import Bench, State, attempt, judged
 from pipeline.advice.verdict import improves, perfect, preference, verdict
 from pipeline.advice.write import write_model
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, sizes_in
+from pipeline.dataset.dimensions import resolve_dimensions
+from pipeline.dataset.signature import own_inputs
 from pipeline.errors import ConfigError, ModelError, PipelineError
 from pipeline.files import share_file
 from pipeline.model_sources import SourceModel
@@ -29,11 +30,15 @@ MOST_ROUNDS = 3
 
 
 def advise(request: AdviceRequest) -> Advice:
-    """Try every fix on a model. What is wrong with the model stands in the advice; --fix's file and data raise."""
+    """Try every fix on a model. What is wrong with the model stands in the advice.
+
+    Raises ConfigError for sizes and data that are no input of the model, and for --fix's file.
+    """
     with tempfile.TemporaryDirectory(prefix="ort-mobile-") as name:
         folder = Path(name)
         loaded = _loaded(request.source, folder)
-        sizes = {**sizes_of(loaded.proto, request.data), **request.sizes}
+        takes = own_inputs(loaded.proto)
+        sizes = sizes_in(request.data, takes) | resolve_dimensions(takes, request.sizes, request.source.name)
         reference = _reference(loaded, request.data, sizes, folder)
         deadline = time.monotonic() + PATIENCE_SECONDS
         bench = Bench(folder=folder, provider=request.settings.provider, reference=reference, deadline=deadline)
@@ -83,10 +88,9 @@ def _loaded(source: SourceModel, folder: Path) -> LoadedModel:
 
 def _reference(loaded: LoadedModel, data: Dataset, sizes: dict[str, int], folder: Path) -> Reference | str:
     """What the original computes on its data, or why it does not; ConfigError for data that are no input of it."""
-    known = {key for label, dim in open_dimensions(loaded.proto) for key in (label, dim.dim_param) if key}
     request = ReferenceRequest(
         source=loaded.source,
-        fixed_dimensions={key: size for key, size in sizes.items() if key in known},
+        fixed_dimensions=sizes,
         data=data,
         folder=str(folder / "reference"),
         work_folder=str(folder),

@@ -9,6 +9,7 @@ import msgspec
 
 from pipeline.config import ModelConfig
 from pipeline.config.data import InputValue, PreprocessConfig, Range
+from pipeline.dataset.dimensions import open_axes
 from pipeline.dataset.files import Found, Wanted, find_samples, safe
 from pipeline.dataset.functions import function_samples, is_function
 from pipeline.dataset.signature import Array, TensorInfo
@@ -90,6 +91,17 @@ def first_sample(data: Dataset, takes: Sequence[TensorInfo]) -> Sample:
 def check_data(data: Dataset, takes: Sequence[TensorInfo]) -> int:
     """How many samples there are; raises as `samples` does for the first that is wrong."""
     return sum(1 for _ in samples(data, takes))
+
+
+def sizes_in(data: Dataset, takes: Sequence[TensorInfo]) -> dict[str, int]:
+    """Sizes that the first sample of test data gives to open axes, by `input[axis]`; none without test data.
+
+    Raises as `samples` does.
+    """
+    if not data.test_data:
+        return {}
+    arrays = first_sample(data, takes).inputs
+    return {axis.key: int(arrays[axis.input].shape[axis.axis]) for axis in open_axes(takes)}
 
 
 def _found(data: Dataset, takes: tuple[TensorInfo, ...]) -> Iterator[Found]:

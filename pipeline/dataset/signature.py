@@ -43,6 +43,13 @@ def tensor_infos(values: "Iterable[onnx.ValueInfoProto]") -> tuple[TensorInfo, .
     return tuple(TensorInfo(name=value.name, dtype=_dtype(value), shape=_shape(value)) for value in values)
 
 
+def own_inputs(model: "onnx.ModelProto") -> tuple[TensorInfo, ...]:
+    """The inputs that a caller must give: initializers among the graph's inputs have values already."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    constants |= {tensor.values.name for tensor in model.graph.sparse_initializer}
+    return tensor_infos(value for value in model.graph.input if value.name not in constants)
+
+
 def element_of(code: int) -> ElementType | None:
     """The element type of ONNX's number for it; None for strings and what ONNX Runtime's C API cannot be given raw."""
     found = TYPES_BY_CODE.get(code)

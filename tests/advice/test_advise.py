@@ -101,12 +101,19 @@ def test_mnist_of_open_batch_gets_one_partition(tmp_path: Path) -> None:
 def test_wanted_sizes_are_used(tmp_path: Path) -> None:
     fixed = tmp_path / "fixed.onnx"
     onnx.save(chain("Relu", "Tanh", dims=("n", 3, None)), tmp_path / "m.onnx")
-    given = advice(tmp_path / "m.onnx", NNAPI, sizes={"n": 2, "x[2]": 5, "other": 9}, write_to=str(fixed))
+    given = advice(tmp_path / "m.onnx", NNAPI, sizes={"n": 2, "x[2]": 5}, write_to=str(fixed))
     assert given.best is not None
     assert given.best.written == str(fixed)
     assert "x [2, 3, 5]" in given.checked_on
     (graph_input,) = onnx.load(fixed).graph.input
     assert [dim.dim_value for dim in graph_input.type.tensor_type.shape.dim] == [2, 3, 5]
+
+
+def test_a_size_for_no_dimension_is_refused(tmp_path: Path) -> None:
+    onnx.save(chain("Relu", "Tanh", dims=("height", 3, None)), tmp_path / "m.onnx")
+    with pytest.raises(ConfigError) as caught:
+        advice(tmp_path / "m.onnx", NNAPI, sizes={"heigth": 2})
+    assert caught.value.remedy == "did you mean 'height'?"
 
 
 def test_fixes_that_only_help_together_are_found(tmp_path: Path) -> None:
