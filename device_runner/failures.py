@@ -1,5 +1,6 @@
 """From error texts of ONNX Runtime, linkers and devices to kinds, causes and remedies. One table, first match wins."""
 
+import errno
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -279,6 +280,8 @@ KINDS: dict[FailureKind, tuple[str, str]] = {
 """What a kind means where no text says more."""
 
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 ERROR_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (SpecError, FailureKind.BAD_OPTIONS),
     (MissingError, FailureKind.MISSING_LIBRARY),
@@ -289,9 +292,22 @@ ERROR_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
 
 def failure_of(error: Exception, kinds: Sequence[tuple[type[Exception], FailureKind]] = ERROR_KINDS) -> Failure:
     """The failure of a run that an error ended, with what the error itself knows of cause and remedy."""
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        return _host_full(error)
     kind = next(kind for sort, kind in kinds if isinstance(error, sort))
     cause, remedy = (error.why, error.remedy) if isinstance(error, RunnerError) else ("", "")
     return explain(Failure(kind=kind, message=str(error), cause=cause, remedy=remedy))
+
+
+def _host_full(error: OSError) -> Failure:
+    """Errors of the system are this computer's: a device that is full says so in its own words."""
+    place = f" at {error.filename}" if error.filename else ""
+    return Failure(
+        kind=FailureKind.NO_SPACE,
+        message=f"the disk of this computer is full{place} ({error.strerror})",
+        cause="no room for the outputs or temporary files of the run on this computer, not on the device",
+        remedy="make room there, or set TMPDIR and --output to folders on another disk",
+    )
 
 
 def explain(failure: Failure) -> Failure:

@@ -104,7 +104,7 @@ def keep_files(spec: RunSpec, result: RunResult, fetch: Fetch) -> RunResult:
         staged = [replace(tensor, file=taken(tensor.file, tensor_bytes(tensor))) for tensor in tensors]
         if failure := next(filter(None, map(broken_output, staged)), None):
             return replace(bare, status=status_of(failure), failure=failure)
-        profile = result.profile_file and taken(result.profile_file, PROFILE_LIMIT_BYTES)
+        profile = taken(result.profile_file, PROFILE_LIMIT_BYTES) if result.profile_file and spec.profile else None
         for path in folder.iterdir():
             path.replace(target / path.name)
     kept = tuple(replace(tensor, file=str(target / Path(tensor.file).name)) for tensor in staged)

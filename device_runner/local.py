@@ -141,10 +141,16 @@ def _places(spec: RunSpec, library: Path, folder: Path) -> Places:
 def run_process(
     command: list[str], folder: Path, limit_seconds: float, environment: Mapping[str, str] | None = None
 ) -> Answer | Failure:
-    """Run the probe in a session of its own and read its document; a Failure when there is none."""
+    """Run the probe in a session of its own and read its document; a Failure when there is none.
+
+    Raises OSError, also when the disk is so full that it could write none.
+    """
     variables = {**os.environ, **(environment or {})}
     code = run_group(command, folder, limit_seconds, variables)
-    return _judge(code, (folder / "stdout").read_bytes(), tail(folder / "stderr"))
+    answer = _judge(code, (folder / "stdout").read_bytes(), tail(folder / "stderr"))
+    if isinstance(answer, Failure) and answer.kind is FailureKind.GARBAGE:
+        (folder / "room").write_bytes(bytes(4096))  # on a full disk the probe cannot write its answer
+    return answer
 
 
 def _judge(code: int | None, stdout: bytes, stderr: str) -> Answer | Failure:

@@ -16,6 +16,7 @@ import msgspec
 from device_runner.coverage import fell_back
 from device_runner.failures import explain
 from device_runner.options import Rule
+from device_runner.plausible import implausible
 from device_runner.probe.protocol import LEVEL_NUMBERS
 from device_runner.result import Failure, FailureKind, Mark, RunResult, Status, without_measurement
 from device_runner.spec import ONNX_CODES, ExecutionMode, RunOptions, RunSpec, TensorFile
@@ -173,6 +174,12 @@ def _varint(number: int) -> bytes:
 
 def to_result(spec: RunSpec, device: str, ended: Ended, *, exact: bool) -> RunResult:
     """What it printed, as a result; `exact` when it was told to count runs, all of which must then be there."""
+    result = _result(spec, device, ended, exact=exact)
+    failure = implausible(spec, result)
+    return without_measurement(spec, device, failure) if failure else result
+
+
+def _result(spec: RunSpec, device: str, ended: Ended, *, exact: bool) -> RunResult:
     failure = _failure(spec, ended)
     if failure:
         return without_measurement(spec, device, failure)

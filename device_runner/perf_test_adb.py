@@ -5,6 +5,7 @@ from pathlib import Path
 
 from device_runner import NO_TELEMETRY
 from device_runner.adb.link import Link, LinkTimeout
+from device_runner.adb.pulls import fetch_from
 from device_runner.adb.quote import script
 from device_runner.adb.store import Store
 from device_runner.files import keep_files
@@ -13,7 +14,10 @@ from device_runner.perf_test_tool import OUTPUT_TAIL_BYTES, input_files, model_n
 from device_runner.result import Failure, RunResult, without_measurement
 from device_runner.spec import RunSpec
 
-CSV_LIMIT_BYTES = 1 << 30
+OUTPUT_LIMIT_BYTES = 64 << 20
+CSV_LIMIT_BYTES = 64 << 20
+CSV_LINE_BYTES = 512
+"""The result file: a line for each run, with the name of the run folder in it."""
 
 RUN = f"""
 rm -rf "$1" && mkdir -p "$1/test_data_set_0" && cd "$1" || exit 90
@@ -61,7 +65,7 @@ def run_over_adb(
     def execute(arguments: list[str]) -> Ended:
         command = script(RUN, folder, *pairs, "--", program, *arguments)
         try:
-            output = link.shell(command, seconds=spec.timeout_seconds)
+            output = link.shell(command, seconds=spec.timeout_seconds, limit_bytes=OUTPUT_LIMIT_BYTES)
         except LinkTimeout:
             link.shell(script(KILL, folder), seconds=5.0)
             return Ended(code=None, stdout="", stderr="")
@@ -71,16 +75,15 @@ def run_over_adb(
             code=128 - output.code if 128 < output.code < 160 else output.code,
             stdout=text,
             stderr=output.stderr[-OUTPUT_TAIL_BYTES:].decode("utf-8", "replace"),
-            csv=_pulled(link, f"{folder}/{RESULT_FILE}", scratch / RESULT_FILE) if output.code == 0 else "",
+            csv=_csv(spec, link, f"{folder}/{RESULT_FILE}", scratch / RESULT_FILE) if output.code == 0 else "",
             profile=found[-1] if found else None,
         )
 
-    def fetch(name: str, path: Path, limit_bytes: int) -> None:
-        link.pull(f"{folder}/{name}", path, seconds=300.0, limit_bytes=limit_bytes)
-
-    return keep_files(spec, measured_with(spec, device, execute, model_name(spec)), fetch)
+    result = measured_with(spec, device, execute, model_name(spec))
+    return keep_files(spec, result, fetch_from(link, folder, result))
 
 
-def _pulled(link: Link, remote: str, path: Path) -> str:
-    link.pull(remote, path, seconds=60.0, limit_bytes=CSV_LIMIT_BYTES)
+def _csv(spec: RunSpec, link: Link, remote: str, path: Path) -> str:
+    limit_bytes = max(CSV_LIMIT_BYTES, CSV_LINE_BYTES * spec.min_runs)
+    link.pull(remote, path, seconds=60.0, limit_bytes=limit_bytes)
     return text_of(path)

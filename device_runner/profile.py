@@ -7,6 +7,7 @@ The file itself is an array of Chrome trace events and opens in Perfetto (ui.per
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -20,6 +21,15 @@ KERNEL = "_kernel_time"
 CPU = "CPUExecutionProvider"
 
 
+Microseconds = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
+
+MOST_EVENTS = 1_500_000
+"""ONNX Runtime's profiler stops at a million; each has two objects."""
+
+MOST_OPERATORS = 5_000
+"""Kinds of operators that a model is believed to have on all providers together."""
+
+
 class _Args(msgspec.Struct, frozen=True):
     op_name: str = ""
     provider: str = ""
@@ -31,8 +41,8 @@ class _Event(msgspec.Struct, frozen=True):
 
     cat: str = ""
     name: str = ""
-    ts: float = 0.0
-    dur: float = 0.0
+    ts: Microseconds = 0.0
+    dur: Microseconds = 0.0
     args: _Args = _Args()
 
 
@@ -71,12 +81,7 @@ def _unreadable(result: RunResult, message: str) -> RunResult:
 
 def read_profile(path: Path) -> Profile:
     """What the profile in a file says; raises RunnerError for a file that is none or has no inference in it."""
-    try:
-        events = msgspec.json.decode(path.read_bytes(), type=list[_Event], strict=False)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RunnerError(
-            "the profile cannot be read", where=str(path), why=str(error), remedy="run it once more"
-        ) from error
+    events = _read_events(path)
     runs = sorted((event for event in events if event.name == "model_run"), key=lambda event: event.ts)
     if not runs:
         raise RunnerError("the profile has no inference in it", where=str(path), remedy="run it once more")
@@ -87,6 +92,18 @@ def read_profile(path: Path) -> Profile:
     )
 
 
+def _read_events(path: Path) -> list[_Event]:
+    try:
+        data = path.read_bytes()
+        if data.count(b"{") > 2 * MOST_EVENTS:
+            raise msgspec.ValidationError("it has more events than ONNX Runtime writes")
+        return msgspec.json.decode(data, type=list[_Event], strict=False)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RunnerError(
+            "the profile cannot be read", where=str(path), why=str(error), remedy="run it again"
+        ) from error
+
+
 def _operators(kernels: Iterable[_Event], inferences: int) -> tuple[OperatorTime, ...]:
     """The slowest first."""
     times: dict[tuple[str, str], float] = {}
@@ -95,6 +112,8 @@ def _operators(kernels: Iterable[_Event], inferences: int) -> tuple[OperatorTime
         key = (_operator(event.args), event.args.provider)
         times[key] = times.get(key, 0.0) + event.dur
         nodes.setdefault(key, set()).add(event.name)
+    if len(times) > MOST_OPERATORS:
+        raise RunnerError("the profile cannot be read", why=f"it names {len(times)} operators", remedy="run it again")
     total = sum(times.values()) or 1.0
     return tuple(
         OperatorTime(

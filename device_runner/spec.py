@@ -15,6 +15,10 @@ Count = Annotated[int, Meta(ge=0, le=10_000_000)]
 Seconds = Annotated[float, Meta(ge=0, le=86_400)]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Text = Annotated[str, Meta(max_length=65_536)]
+Bytes = Annotated[int, Meta(ge=0, le=1 << 44)]
+
+OUTPUTS_LIMIT_BYTES = 1 << 31
+"""The most that the outputs of a run may have where a spec does not say less."""
 
 
 class ElementType(StrEnum):
@@ -129,7 +133,9 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     `min_runs` and `min_seconds` are both reached, or at `max_seconds`; after `timeout_seconds` in all (loading
     included) the process is killed. `labelled` are samples for the model's only input, stacked along a first axis:
     after the timed loop each is run once and the first output kept. `outputs_folder` is where outputs and the profile
-    are put; None wants none. `perf_test` is onnxruntime_perf_test to measure with in place of the probe.
+    are put; None wants none. `outputs_limit_bytes` is the most that its outputs may have together, those for the
+    labelled set included: a device that announces more is not believed, and nothing is fetched. `perf_test` is
+    onnxruntime_perf_test to measure with in place of the probe.
     """
 
     id: Annotated[str, Meta(min_length=1, max_length=256)]
@@ -147,6 +153,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     max_seconds: Seconds = 60.0
     timeout_seconds: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
     outputs_folder: str | None = None
+    outputs_limit_bytes: Bytes = OUTPUTS_LIMIT_BYTES
     profile: bool = False
     perf_test: str | None = None
     log_level: LogLevel = LogLevel.WARNING

@@ -10,7 +10,7 @@ import msgspec
 
 from device_runner.blame import Denied
 from device_runner.device import DeviceFacts
-from device_runner.spec import RunOptions, RunSpec, TensorFile
+from device_runner.spec import OUTPUTS_LIMIT_BYTES, RunOptions, RunSpec, TensorFile
 from pipeline.blaming import denied_here
 from pipeline.config import REPLAY_KEY, MeasureConfig, RunConfig
 from pipeline.run_options import options_name, run_options
@@ -52,11 +52,15 @@ class SkippedLane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a model is measured with, and the labelled set (samples stacked along a first axis) that it answers."""
+    """What a model is measured with, and the labelled set (samples stacked along a first axis) that it answers.
+
+    `outputs_limit_bytes` is what its outputs may have at most: the host knows how large the original's are.
+    """
 
     tensors: tuple[TensorFile, ...] = ()
     labelled: TensorFile | None = None
     dimensions: dict[str, int]
+    outputs_limit_bytes: int = OUTPUTS_LIMIT_BYTES
 
 
 def plan_lanes(
@@ -147,6 +151,7 @@ def spec_of(
         inputs=inputs.tensors,
         labelled=inputs.labelled,
         dimensions=inputs.dimensions,
+        outputs_limit_bytes=inputs.outputs_limit_bytes,
         warmup=measure.warmup,
         min_runs=measure.min_runs,
         min_seconds=measure.min_seconds,

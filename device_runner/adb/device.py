@@ -39,6 +39,7 @@ from device_runner.adb.link import (
     server_at,
 )
 from device_runner.adb.nnapi import SUFFIX as PROBE_SUFFIX
+from device_runner.adb.pulls import fetch_from
 from device_runner.adb.quote import script
 from device_runner.adb.settings import (
     FIRST_FIXED_PERFORMANCE_API,
@@ -48,7 +49,7 @@ from device_runner.adb.settings import (
     restore,
     restore_quietly,
 )
-from device_runner.adb.store import SLOWEST_BYTES_PER_SECOND, Store
+from device_runner.adb.store import Store
 from device_runner.device import DeviceFacts, Readiness
 from device_runner.errors import MissingError, RunnerError
 from device_runner.failures import failure_of
@@ -59,7 +60,16 @@ from device_runner.options import impossible_here
 from device_runner.perf_test_adb import run_over_adb
 from device_runner.probe.build import HOST, build_probe
 from device_runner.probe.elf import read_header
-from device_runner.probe.protocol import Answer, Places, decode_answer, encode_inspection, encode_request, to_result
+from device_runner.probe.protocol import (
+    ANSWER_BYTES,
+    Answer,
+    Places,
+    answer_limit,
+    decode_answer,
+    encode_inspection,
+    encode_request,
+    to_result,
+)
 from device_runner.result import (
     Conditions,
     Failure,
@@ -231,7 +241,8 @@ class AdbDevice:
         request = encode_inspection(asked, limit_seconds=limit_seconds, watch_stdin=True)
         try:
             tools = self._tools = self._tools or default_tools(self._known_facts())
-            output = self._execute(request, self._store.put(tools.probe, PROBE_SUFFIX), limit_seconds)
+            probe = self._store.put(tools.probe, PROBE_SUFFIX)
+            output = self._execute(request, probe, limit_seconds, ANSWER_BYTES)
         except (LinkError, RunnerError, OSError) as error:
             return failure_of(error, LINK_KINDS)
         answer = decode_answer(output.stdout)
@@ -274,7 +285,8 @@ class AdbDevice:
     def _by_probe(self, spec: RunSpec, library: Path, program: Path) -> RunResult:
         places = self._places(spec, library)
         probe = self._store.put(program, PROBE_SUFFIX)
-        output = self._execute(encode_request(spec, places, watch_stdin=True), probe, spec.timeout_seconds)
+        request = encode_request(spec, places, watch_stdin=True)
+        output = self._execute(request, probe, spec.timeout_seconds, answer_limit(spec))
         return self._doubted(self._result(spec, output), _pushed(probe, places))
 
     def _by_perf_test(self, spec: RunSpec, library: Path, facts: DeviceFacts) -> RunResult:
@@ -297,10 +309,11 @@ class AdbDevice:
             profile=f"{self._folder}/profile" if spec.profile else None,
         )
 
-    def _execute(self, request: bytes, probe: str, limit_seconds: float) -> Output:
+    def _execute(self, request: bytes, probe: str, limit_seconds: float, limit_bytes: int) -> Output:
         arguments = script(RUN, self._folder, str(len(request)), probe, f"{self._root}/store")
         try:
-            return self.link.shell(arguments, stdin=request, seconds=limit_seconds + GRACE_SECONDS)
+            seconds = limit_seconds + GRACE_SECONDS
+            return self.link.shell(arguments, stdin=request, seconds=seconds, limit_bytes=limit_bytes)
         except LinkTimeout as error:
             with contextlib.suppress(LinkError):
                 self.link.shell(script(KILL, self._folder), seconds=5.0)
@@ -311,14 +324,9 @@ class AdbDevice:
         if isinstance(answer, Failure):
             return without_measurement(spec, self.name, ended(output, answer))
         result = to_result(spec, self.name, answer)
-
-        def fetch(name: str, path: Path, limit_bytes: int) -> None:
-            seconds = 20.0 + limit_bytes / SLOWEST_BYTES_PER_SECOND
-            self.link.pull(f"{self._folder}/{name}", path, seconds=seconds, limit_bytes=limit_bytes)
-
         if result.failure and result.failure.kind is FailureKind.CRASH:
             return msgspec.structs.replace(result, log=(*result.log, *self._tombstone()))
-        return keep_files(spec, result, fetch)
+        return keep_files(spec, result, fetch_from(self.link, self._folder, result))
 
     def _doubted(self, result: RunResult, pushed: Sequence[str]) -> RunResult:
         """The result; another failure where the device has lost files that were pushed, which is no fault of the run.

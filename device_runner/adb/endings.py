@@ -14,6 +14,8 @@ from device_runner.result import Conditions, Failure, FailureKind, Mark
 TOMBSTONE_LINES = 60
 """Enough for signal, cause, registers and the upper part of the backtrace."""
 
+TOMBSTONE_LINE_LENGTH = 1000
+
 LINK_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (LinkLost, FailureKind.LOST_DEVICE),
     (RunTimeout, FailureKind.TIMEOUT),
@@ -70,7 +72,8 @@ def tombstone(crash_log: str, root: str) -> tuple[str, ...]:
     """The last record of a crash log that speaks of something under `root`, as lines of a result's log."""
     records = re.split(r"^(?=.*\*\*\* \*\*\*)", crash_log, flags=re.MULTILINE)
     ours = [record for record in records if root in record]
-    return tuple(f"crash log: {line}" for line in ours[-1].splitlines()[:TOMBSTONE_LINES]) if ours else ()
+    lines = ours[-1].splitlines()[:TOMBSTONE_LINES] if ours else []
+    return tuple(f"crash log: {line[:TOMBSTONE_LINE_LENGTH]}" for line in lines)
 
 
 OF_MISSING_FILES = frozenset(

@@ -38,6 +38,8 @@ CONDITIONS = {
     "now_khz": "cat /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq",
 }
 
+ABI_NAME = re.compile(r"[A-Za-z0-9_-]{2,20}")
+
 ABI_OF_MACHINE = {"x86_64": "x86_64", "aarch64": "arm64-v8a", "armv7l": "armeabi-v7a", "i686": "x86"}
 
 
@@ -56,7 +58,7 @@ def read_facts(link: Link, name: str, root: str, probe: str = "") -> DeviceFacts
     """What the device is; NNAPI is asked by this probe on it, or by one that lies there. Raises LinkError."""
     said = ask(link, SECTIONS, PROPERTIES, root)
     facts = parse_facts(name, said)
-    if not any(facts.abis):
+    if not facts.abis:
         raise LinkError("the device does not say which processor it has")
     return nnapi.add_nnapi(link, facts, said, root, probe)
 
@@ -69,7 +71,7 @@ def read_conditions(link: Link) -> Conditions:
 def parse_facts(name: str, said: dict[str, str]) -> DeviceFacts:
     """Facts from what a device said; what makes no sense counts as not said."""
     api_level = _number(said.get("ro.build.version.sdk", ""))
-    listed = [abi for abi in said.get("ro.product.cpu.abilist", "").split(",") if re.fullmatch(r"[\w-]{2,20}", abi)]
+    listed = [abi for abi in said.get("ro.product.cpu.abilist", "").split(",")[:16] if ABI_NAME.fullmatch(abi)]
     machine = ABI_OF_MACHINE.get(said.get("machine", ""), said.get("machine", ""))
     conditions = parse_conditions(said)
     return DeviceFacts(
@@ -78,7 +80,7 @@ def parse_facts(name: str, said: dict[str, str]) -> DeviceFacts:
         manufacturer=_line(said.get("ro.product.manufacturer", "")),
         model=_line(said.get("ro.product.model", "")),
         soc=_soc(said),
-        abis=tuple(listed or [machine]),
+        abis=tuple(listed or filter(ABI_NAME.fullmatch, [machine])),
         api_level=api_level,
         os_release=_line(said.get("ro.build.version.release", "") or said.get("kernel", "")),
         fingerprint=_line(said.get("ro.build.fingerprint", "")),
@@ -95,11 +97,11 @@ def parse_facts(name: str, said: dict[str, str]) -> DeviceFacts:
 def parse_conditions(said: dict[str, str]) -> Conditions:
     """Conditions from `dumpsys battery`, `thermalservice` and `power`; None for what is not said."""
     battery = said.get("battery", "")
-    level, scale = _found(r"^\s*level: (\d+)", battery), _match(r"^\s*scale: (\d+)", battery) or 100
-    tenths = _found(r"^\s*temperature: (-?\d+)", battery)
+    level, scale = _found(r"^[ \t]*level: ([0-9]+)", battery), _match(r"^[ \t]*scale: ([0-9]+)", battery) or 100
+    tenths = _found(r"^[ \t]*temperature: (-?[0-9]+)", battery)
     awake = re.search(r"mWakefulness=(\w+)", said.get("power", ""))
     return Conditions(
-        thermal_status=_found(r"^Thermal Status: (\d)", said.get("thermal", "")),
+        thermal_status=_found(r"^Thermal Status: ([0-9])", said.get("thermal", "")),
         battery_percent=None if level is None else min(100, level * 100 // scale),
         battery_celsius=None if tenths is None else tenths / 10,
         charging=_charging(battery),
@@ -109,13 +111,14 @@ def parse_conditions(said: dict[str, str]) -> Conditions:
 
 
 def _charging(battery: str) -> bool | None:
-    powered: list[str] = re.findall(r"^\s*(?:AC|USB|Wireless|Dock) powered: (true|false)", battery, re.MULTILINE)
+    lines = r"^[ \t]*(?:AC|USB|Wireless|Dock) powered: (true|false)"
+    powered: list[str] = re.findall(lines, battery, re.MULTILINE)
     return "true" in powered if powered else None
 
 
 def free_bytes(df: str) -> int:
     """Free bytes by the last line of `df -k`; 0 when it does not tell. A long name may stand on a line of its own."""
-    numbers = re.findall(r"(\d+)\s+(\d+)\s+(\d+)\s+\d+%", df)
+    numbers = re.findall(r"([0-9]{1,15})\s+([0-9]{1,15})\s+([0-9]{1,15})\s+[0-9]{1,3}%", df[:100_000])
     return int(numbers[-1][2]) * 1024 if numbers else 0
 
 
@@ -139,7 +142,7 @@ def _number(text: str) -> int:
 
 def _found(pattern: str, text: str) -> int | None:
     match = re.search(pattern, text[:100_000], re.MULTILINE)
-    return int(match.group(1)[:9]) if match else None
+    return int(match.group(1)[:10]) if match else None
 
 
 def _match(pattern: str, text: str) -> int:

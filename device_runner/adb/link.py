@@ -21,8 +21,11 @@ from device_runner.errors import MissingError, SpecError
 CHUNK = 64 * 1024
 """The most that one packet of the sync protocol may carry."""
 
-OUTPUT_LIMIT = 256 * 1024 * 1024
-"""Bytes of output that are kept of a command; what says more is lying or broken."""
+OUTPUT_LIMIT = 1 << 20
+"""Bytes of output of a command where nothing else is said: answers of a device about itself have some 100 KB."""
+
+MOST_DEVICES = 512
+"""Devices that one adb server is believed to have."""
 
 LONGEST_SERVICE = 0xFFFF
 """adb gives the length of a service in four hexadecimal digits: more would be read as part of another."""
@@ -143,12 +146,10 @@ class _Stream:
             raise LinkLost(str(error)) from error
 
     def read(self, size: int) -> bytes:
-        parts = []
-        while size:
-            part = self._some(min(size, 1 << 20))
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
+        data = bytearray()
+        while len(data) < size:
+            data += self._some(min(size - len(data), 1 << 20))
+        return bytes(data)
 
     def _some(self, size: int) -> bytes:
         self._limit()
@@ -205,13 +206,15 @@ class Link:
             stream.command(f"host:transport:{self.serial}")
             yield stream
 
-    def shell(self, arguments: Sequence[str], *, stdin: bytes = b"", seconds: float = 30.0) -> Output:
+    def shell(
+        self, arguments: Sequence[str], *, stdin: bytes = b"", seconds: float = 30.0, limit_bytes: int = OUTPUT_LIMIT
+    ) -> Output:
         """Run arguments on the device. `stdin` is sent, then held open: its end tells the device that we are gone.
 
-        Raises LinkLost, LinkTimeout (the command may still run), LinkError.
+        Raises LinkLost, LinkTimeout (the command may still run), LinkError, also for more output than `limit_bytes`.
         """
-        kept: dict[int, list[bytes]] = {STDOUT: [], STDERR: []}
-        total = 0
+        kept = {STDOUT: bytearray(), STDERR: bytearray()}
+        left = limit_bytes
         with self._open(seconds) as stream:
             stream.command(f"shell,v2,raw:{remote_command(arguments)}")
             for start in range(0, len(stdin), CHUNK):
@@ -219,13 +222,14 @@ class Link:
                 stream.send(struct.pack("<BI", STDIN, len(part)) + part)
             while True:
                 kind, size = struct.unpack("<BI", stream.read(5))
-                total += size
-                if total > OUTPUT_LIMIT:
-                    raise LinkError("the device says more than can be true")
+                left -= size
+                if left < 0:
+                    raise LinkError(f"the device answers with more than {limit_bytes} bytes")
                 data = stream.read(size)
                 if kind == EXIT:
-                    return Output(data[0] if data else 255, b"".join(kept[STDOUT]), b"".join(kept[STDERR]))
-                kept.setdefault(kind, []).append(data)
+                    return Output(data[0] if data else 255, bytes(kept[STDOUT]), bytes(kept[STDERR]))
+                if kind in kept:
+                    kept[kind] += data
 
     def push(self, parts: Iterable[bytes], remote: str, *, seconds: float) -> None:
         """Send a file, part by part; what arrives is to be checked. Parts of 256 KB cost the least.
@@ -296,7 +300,8 @@ def list_serials(server: Server, seconds: float = 10.0) -> list[tuple[str, str]]
             why=f"what listens there does not answer as one: {error}",
             remedy="`adb kill-server`, end what listens there, or set ANDROID_ADB_SERVER_PORT to another port",
         ) from error
-    return [(serial, state) for serial, _, state in (line.partition("\t") for line in lines) if state]
+    listed = [(serial, state) for serial, _, state in (line.partition("\t") for line in lines) if state]
+    return listed[:MOST_DEVICES]
 
 
 def reconnect(server: Server, serial: str, seconds: float = 10.0) -> str:

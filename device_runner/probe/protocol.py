@@ -9,9 +9,19 @@ import msgspec
 from device_runner.coverage import fell_back
 from device_runner.errors import SpecError
 from device_runner.failures import explain
-from device_runner.result import Failure, FailureKind, Mark, RunResult, Status, status_of
+from device_runner.plausible import FASTEST_NS, implausible
+from device_runner.result import (
+    Failure,
+    FailureKind,
+    Mark,
+    RunResult,
+    Status,
+    status_of,
+    without_measurement,
+)
 from device_runner.spec import (
     ONNX_CODES,
+    Bytes,
     ExecutionMode,
     LogLevel,
     NnapiFlag,
@@ -40,6 +50,18 @@ PROVIDER_NAMES = {"coreml": "CoreML", "xnnpack": "XNNPACK", "qnn": "QNN", "webgp
 """Our names to those of the generic append call; cpu and nnapi are the probe's own, others go as they are."""
 
 DTYPES = {code: kind for kind, code in ONNX_CODES.items()}
+
+LOG_CHARACTERS = 512 * 1024
+"""The most that the probe keeps of a log (LOG_BYTES of answer.h); a character has a byte or more."""
+
+RUNS_KEPT = 10_000_000
+"""The most latencies that the probe keeps (answer.h)."""
+
+ANSWER_BYTES = 16 << 20
+"""The most that an answer without its latencies has: the buffers of answer.h, each byte escaped as \\u00XX."""
+
+LATENCY_BYTES = 16
+"""Digits and comma of a latency of up to 11 days."""
 
 
 class Places(Struct, frozen=True, kw_only=True):
@@ -118,14 +140,25 @@ def _shapes(spec: RunSpec, places: Places) -> Iterator[tuple[str, str, str]]:
         yield "shape", str(ONNX_CODES[tensor.dtype]), ",".join(map(str, tensor.shape))
 
 
+Word = Annotated[str, msgspec.Meta(max_length=64)]
+Path = Annotated[str, msgspec.Meta(max_length=4096)]
+Message = Annotated[str, msgspec.Meta(max_length=16 * 1024)]
+Line = Annotated[str, msgspec.Meta(max_length=LOG_CHARACTERS)]
+Crc32 = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+Number = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
+"""Up to 11 days: a run ends within one."""
+
+
 class Output(msgspec.Struct, frozen=True):
     """One output as the probe notes it; `file` is empty for what has no raw form."""
 
-    name: str
-    type: int
-    file: str
-    shape: list[int]
-    crc32: int
+    name: Annotated[str, msgspec.Meta(max_length=65_536)]
+    type: Number
+    file: Path
+    shape: Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]], msgspec.Meta(max_length=32)]
+    crc32: Crc32
 
 
 class ToldDevice(msgspec.Struct, frozen=True):
@@ -136,7 +169,7 @@ class ToldDevice(msgspec.Struct, frozen=True):
 
     name: Annotated[str, msgspec.Meta(max_length=300)]
     version: Annotated[str, msgspec.Meta(max_length=300)]
-    type: int
+    type: Number
     level: Annotated[int, msgspec.Meta(ge=0, le=2_000_000_000)]
     answers: Annotated[str, msgspec.Meta(pattern="^[ynxe]{0,1024}$")]
 
@@ -150,31 +183,37 @@ class ToldNnapi(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The document that the probe prints."""
+    """The document that the probe prints. What is out of these ranges cannot come from it."""
 
-    probe: int
+    probe: Number
     status: Status
-    stage: str
-    kind: str
-    message: str
-    ort_code: int
-    signal: str
-    ort_version: str
-    stop: str
-    profile: str
-    available_providers: list[str]
-    log: list[str]
-    open_ns: int
-    load_ns: int
-    first_run_ns: int
-    memory_before_load_bytes: int
-    memory_after_load_bytes: int
-    memory_peak_bytes: int
-    log_dropped: int
-    latencies_ns: list[int]
+    stage: Word
+    kind: Word
+    message: Message
+    ort_code: Number
+    signal: Word
+    ort_version: Word
+    stop: Word
+    profile: Path
+    available_providers: Annotated[list[Annotated[str, msgspec.Meta(max_length=1024)]], msgspec.Meta(max_length=256)]
+    log: list[Line]
+    open_ns: Nanoseconds
+    load_ns: Nanoseconds
+    first_run_ns: Nanoseconds
+    memory_before_load_bytes: Bytes
+    memory_after_load_bytes: Bytes
+    memory_peak_bytes: Bytes
+    log_dropped: Count
+    latencies_ns: Annotated[list[Nanoseconds], msgspec.Meta(max_length=RUNS_KEPT)]
     nnapi: ToldNnapi
-    outputs: list[Output]
-    crc32: int
+    outputs: Annotated[list[Output], msgspec.Meta(max_length=4096)]
+    crc32: Crc32
+
+
+def answer_limit(spec: RunSpec) -> int:
+    """The most bytes that the probe prints for a spec; what says more is not the probe."""
+    most_runs = max(spec.min_runs, round(spec.min_seconds * 1e9 / FASTEST_NS))
+    return ANSWER_BYTES + LATENCY_BYTES * min(most_runs, RUNS_KEPT)
 
 
 def decode_answer(stdout: bytes) -> Answer | Failure:
@@ -183,7 +222,7 @@ def decode_answer(stdout: bytes) -> Answer | Failure:
         answer = msgspec.json.decode(stdout, type=Answer)
         if answer.crc32 != zlib.crc32(stdout[: stdout.rfind(b',"crc32":')]):
             raise msgspec.ValidationError("its checksum is wrong")
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         start = stdout[:500].decode("utf-8", "replace")
         return Failure(
             kind=FailureKind.GARBAGE,
@@ -198,14 +237,25 @@ def _doubt(answer: Answer) -> Failure | None:
     """What a document that parses may still not say."""
     if answer.status is not Status.OK and answer.kind not in set(FailureKind):
         return Failure(kind=FailureKind.GARBAGE, message=f"a failure of unknown kind {answer.kind!r}")
-    strange = [output for output in answer.outputs if output.type not in DTYPES and output.file]
-    if strange or min(answer.latencies_ns, default=0) < 0:
-        return Failure(kind=FailureKind.GARBAGE, message=f"numbers that cannot be: {strange or 'latencies below 0'}")
+    strange = [output.type for output in answer.outputs if output.type not in DTYPES and output.file]
+    if strange:
+        return Failure(kind=FailureKind.GARBAGE, message=f"an output of unknown type {strange[0]}")
+    if sum(map(len, answer.log)) > LOG_CHARACTERS:
+        return Failure(kind=FailureKind.GARBAGE, message=f"a log of more than {LOG_CHARACTERS} characters")
     return None
 
 
 def to_result(spec: RunSpec, device: str, answer: Answer) -> RunResult:
-    """What a document of the probe means for its spec; output files still have the names that the probe gave them."""
+    """What a document of the probe means for its spec; output files still have the names that the probe gave them.
+
+    Numbers that cannot be true make it a `garbage` failure, of which nothing else is kept.
+    """
+    result = _result(spec, device, answer)
+    failure = implausible(spec, result)
+    return without_measurement(spec, device, failure) if failure else result
+
+
+def _result(spec: RunSpec, device: str, answer: Answer) -> RunResult:
     failure = None if answer.status is Status.OK else _failure(answer)
     return RunResult(
         spec_id=spec.id,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from device_runner.files import tensor_bytes
 from device_runner.result import RunResult
 from pipeline.campaign import Inputs, Lane
 from pipeline.check import tolerance_for
@@ -10,11 +11,21 @@ from pipeline.config import CheckConfig
 from pipeline.reference import Reference
 from pipeline.summary import OutputCheck
 
+OUTPUTS_FACTOR, OUTPUTS_ROOM_BYTES = 4, 16 << 20
+"""A device's outputs may be larger than the original's (detections of a model in half precision), within reason."""
+
 
 def inputs_of(reference: Reference, dimensions: dict[str, int]) -> Inputs:
     """What the runs of a model are given: the reference's own inputs, and its labelled set."""
     labelled = reference.labelled.inputs if reference.labelled else None
-    return Inputs(tensors=reference.inputs, labelled=labelled, dimensions=dimensions)
+    outputs = (*reference.outputs, *((reference.labelled.outputs,) if reference.labelled else ()))
+    limit_bytes = OUTPUTS_ROOM_BYTES + OUTPUTS_FACTOR * sum(map(tensor_bytes, outputs))
+    return Inputs(
+        tensors=reference.inputs,
+        labelled=labelled,
+        dimensions=dimensions,
+        outputs_limit_bytes=limit_bytes,
+    )
 
 
 class OutputJudge:

@@ -14,7 +14,9 @@ class Listener(Link):
         super().__init__(Server("127.0.0.1", 1), "S")
         self.seconds: list[float] = []
 
-    def shell(self, arguments: Sequence[str], *, stdin: bytes = b"", seconds: float = 30.0) -> Output:
+    def shell(
+        self, arguments: Sequence[str], *, stdin: bytes = b"", seconds: float = 30.0, limit_bytes: int = 1 << 20
+    ) -> Output:
         self.seconds.append(seconds)
         return Output(1 if len(self.seconds) == 1 else 0, b"", b"")
 
