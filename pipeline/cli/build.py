@@ -247,11 +247,15 @@ def _show_plan(plan: "BuildPlan") -> None:
     click.echo(click.style(f"{plan.target}: ONNX Runtime {plan.version}, {plan.kind.value}", bold=True))
     for file in plan.files:
         lines = file.content.count("\n")
-        click.echo(f"  file  {file.path} ({lines} lines)")
+        written = "" if Path(file.path).exists() else ", written by --output and by `ort-mobile build run`"
+        click.echo(f"  file  {file.path} ({lines} lines{written})")
         if file.path.endswith(".json"):
             click.echo("\n".join(f"        {line}" for line in file.content.splitlines()))
     for step in plan.steps:
-        click.echo(f"  in    {step.folder}")
+        absent = (
+            "" if Path(step.folder).is_dir() else "  (not there yet: give the source tree of ONNX Runtime by --source)"
+        )
+        click.echo(f"  in    {step.folder}{absent}")
         click.echo("  run   " + " \\\n          ".join(shlex.quote(argument) for argument in step.arguments))
     for product in plan.products:
         click.echo(f"  makes {product.pattern}")

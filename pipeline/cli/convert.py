@@ -90,8 +90,11 @@ def convert(
     """
     from pipeline.conversion import ConversionOrder, convert_paths
     from pipeline.convert.references import choose_reference
+    from pipeline.errors import ConfigError
     from pipeline.report.conversion import show_conversion
 
+    if output.exists() and not output.is_dir():
+        raise ConfigError("--output is a file", where=str(output), remedy="name a folder: each variant is a file in it")
     order = ConversionOrder(
         levels=levels, styles=styles, release=ort_release, platform=target_platform, dimensions=dimensions,
         output=output, cache=cache, check=check, config=config, processes=jobs,

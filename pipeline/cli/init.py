@@ -21,6 +21,8 @@ def init(model: Path, output: Path | None, force: bool, json_to: str | None) -> 
     from pipeline.errors import ConfigError
     from pipeline.files import write_text
 
+    if not model.is_file():
+        raise ConfigError("no such model file", where=str(model), remedy="check the path")
     path = output or Path(f"{model.stem}.toml")
     if path.exists() and not force:
         raise ConfigError(

@@ -1,5 +1,6 @@
 """`ort-mobile op-config`: makes, merges, proves, explains and compares operator configs."""
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from pipeline.required_ops.proof import Missing
     from pipeline.required_ops.review import Use
     from pipeline.required_ops.value import RequiredOps
+
+MOST_ARTIFACTS = 3
+"""So many artifacts are listed with each operator that is missing."""
 
 PROVIDERS = ("coreml", "nnapi", "qnn", "xnnpack")
 
@@ -114,10 +118,12 @@ def check(
     if shows_text(json_to):
         _print_missing(missing)
         _print_findings(findings)
-    lines = {item.line for items in missing.values() for item in items} | {item.line for item in findings if item.line}
-    if lines:
-        raise CheckFailed(f"the config lacks {len(lines)} lines", where=str(config),
-                          remedy="add them with `ort-mobile op-config merge`, or create the config anew")  # fmt: skip
+    kernels = {(item.domain, item.op, item.since_version) for items in missing.values() for item in items}
+    if count := len(kernels | {item.line for item in findings if item.line}):
+        raise CheckFailed(
+            f"the config lacks {_counted(count, 'operator')}", where=str(config),
+            remedy="save the lines in a file and join it with `ort-mobile op-config merge`, or create the config anew",
+        )  # fmt: skip
     if findings:
         raise CheckFailed("the log has errors that this config is not the cause of", where=str(log),
                           remedy="see the advice with each of them")  # fmt: skip
@@ -142,12 +148,27 @@ def explain(
     from pipeline.required_ops.text import operator_lines
 
     found = _needs(artifacts, providers, extended=extended)
-    shown = [use for use in uses(found) if operator in (None, use.op, f"{use.domain}:{use.op}")]
+    shown = _uses_of(operator, uses(found))
     unused = list(operator_lines(superfluous(read_config(config), found) if config else EMPTY))
     if json_to:
         write_json({"uses": shown, "superfluous": unused}, json_to)
     if shows_text(json_to):
         _show_uses(shown, unused)
+
+
+def _uses_of(operator: str | None, found: "Sequence[Use]") -> "Sequence[Use]":
+    """The uses of one operator, named as Conv or ai.onnx:Conv in any case; ConfigError for one that no artifact has."""
+    if operator is None:
+        return found
+    names = {name.lower(): use.op for use in found for name in (use.op, f"{use.domain}:{use.op}")}
+    if operator.lower() not in names:
+        close = difflib.get_close_matches(operator.lower(), names, n=1)
+        known = ", ".join(sorted({use.op for use in found}))
+        raise ConfigError(
+            f"no artifact uses an operator {operator!r}", where="--operator",
+            remedy=f"did you mean {names[close[0]]}?" if close else f"they use: {known}",
+        )  # fmt: skip
+    return [use for use in found if operator.lower() in (use.op.lower(), f"{use.domain}:{use.op}".lower())]
 
 
 def _show_uses(shown: "Sequence[Use]", unused: Sequence[str]) -> None:
@@ -197,7 +218,7 @@ def _needs(paths: Sequence[Path], providers: Sequence[str], *, extended: bool) -
         show_error(error)
     if errors:
         raise ModelError(f"{len(errors)} of {len(errors) + len(found)} artifacts cannot be read",
-                         remedy="mend them, or leave them out")  # fmt: skip
+                         remedy="fix them, or leave them out")  # fmt: skip
     return found
 
 
@@ -237,11 +258,20 @@ def _findings(log: Path, required: "RequiredOps", found: "list[ArtifactNeeds]") 
 
 
 def _print_missing(missing: "dict[str, tuple[Missing, ...]]") -> None:
-    for name, items in missing.items():
-        for item in items:
-            _show(f"{name}: {item.domain}:{item.op} since {item.since_version}{_listed(item.types, ', ')}"
-                       f" for {_nodes(item.node, item.nodes)}: {item.why}")  # fmt: skip
-            click.echo(f"    {item.line}")
+    """Each kernel that is missing with the artifacts that need it, then the lines that bring them all."""
+    from pipeline.required_ops.review import lacks, lines_to_add
+
+    found = lacks(missing)
+    for lack in found:
+        _show(f"{lack.domain}:{lack.op} since {lack.since_version}{_listed(lack.types, ', ')}: {'; '.join(lack.why)}")
+        for name, (node, count) in list(lack.nodes.items())[:MOST_ARTIFACTS]:
+            _show(f"    {name}: {_nodes(node, count)}")
+        if len(lack.nodes) > MOST_ARTIFACTS:
+            _show(f"    and {_counted(len(lack.nodes) - MOST_ARTIFACTS, 'more artifact')}; --json has them all")
+    if found:
+        click.echo("add:")
+    for line in lines_to_add(item for items in missing.values() for item in items):
+        click.echo(f"    {line}")
 
 
 def _print_findings(findings: "tuple[Finding, ...]") -> None:
@@ -264,12 +294,17 @@ def _listed(types: Sequence[str], before: str) -> str:
     return before + ", ".join(types) if types else ""
 
 
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def _nodes(first: str, count: int) -> str:
     return f"node {first}" + (f" and {count - 1} more" if count > 1 else "")
 
 
 def _all_covered(config: Path, found: "list[ArtifactNeeds]", log: Path | None) -> str:
-    nodes = sum(len(labels) for artifact in found for labels in artifact.needs.values())
-    proven = f"{config}: all {nodes} kernels that {len(found)} artifacts need are there" if found else ""
+    operators = {(need.domain, need.op) for artifact in found for need in artifact.needs}
+    sizes = f"{_counted(len(operators), 'operator')} of {_counted(len(found), 'artifact')}"
+    proven = f"{config}: covers all {sizes}" if found else ""
     silent = f"{log}: nothing about operators" if log else ""
     return "\n".join(line for line in (proven, silent) if line)

@@ -1,5 +1,6 @@
 """From what stands on the command line to requests: a campaign's config, a build file, or just a target's name."""
 
+import difflib
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def _found(choice: Choice) -> _Found:
 def _is_campaign(path: Path) -> bool:
     """Campaigns have models; what cannot be read is left to the reader of build files to explain."""
     try:
-        return "models" in tomllib.loads(path.read_text(encoding="utf-8"))
+        return "models" in tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return False
 
@@ -92,10 +93,13 @@ def _named_target(name: str) -> Target:
     """`android-arm64-v8a`, `linux-x86_64`, `ios-arm64`: a target by platform and ABI alone."""
     platform, _, abi = name.partition("-")
     if platform not in set(Platform) or abi not in ABIS[Platform(platform)]:
+        known = tuple(_target_names())
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
         raise ConfigError(
             f"there is no target {name!r}", where="--target",
             why="without a config, a target is PLATFORM-ABI",
-            remedy=f"it takes: {', '.join(_target_names())}; or give a config and the name of one of its targets",
+            remedy=f"{hint}It is one of: {', '.join(known)}; or give a config and the name of one of its targets",
         )  # fmt: skip
     return Target(name=name, platform=Platform(platform), abis=(abi,))
 

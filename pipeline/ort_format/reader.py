@@ -96,7 +96,11 @@ _FOREIGN = (
     (b"version https://git-lfs", "it is a Git LFS pointer, not the file itself", "run `git lfs pull`"),
     (b"PK\x03\x04", "it is a zip archive", "give the archive with the suffix .zip, or unpack it"),
     (b"\x1f\x8b", "it is compressed with gzip", "decompress it first"),
-    (b"\x08", "it looks like an ONNX model", "convert it with `ort-mobile convert`, or give it the suffix .onnx"),
+    (
+        b"\x08",
+        "it looks like an ONNX model",
+        "run `ort-mobile convert MODEL --output FOLDER`, and name FOLDER",
+    ),
 )
 
 

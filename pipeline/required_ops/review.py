@@ -1,6 +1,6 @@
 """Reading configs as a reviewer does: what one adds to another, which model needs it, what no model needs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -8,6 +8,7 @@ from pipeline.required_ops.artifacts import ArtifactNeeds
 from pipeline.required_ops.needs import from_needs
 from pipeline.required_ops.proof import Missing, covers
 from pipeline.required_ops.rules import CUSTOM, Slot
+from pipeline.required_ops.text import HEADER, parse_merged, render
 from pipeline.required_ops.value import OperatorKey, OpTypes, RequiredOps
 
 MAX_NAMES = 3
@@ -163,6 +164,49 @@ def uses(artifacts: Iterable[ArtifactNeeds]) -> tuple[Use, ...]:
         Use(domain=domain, op=op, since_version=version, types=types, artifacts=by_artifact)
         for (domain, op, version, types), by_artifact in sorted(found.items(), key=lambda item: item[0])
     )
+
+
+class Lack(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel that a build would lack, for all artifacts together: its types, why, and the first node of each."""
+
+    domain: str
+    op: str
+    since_version: int
+    types: tuple[str, ...]
+    why: tuple[str, ...]
+    nodes: dict[str, tuple[str, int]]
+    """By artifact: the first node that needs it, and how many do."""
+
+
+def lacks(missing: Mapping[str, Sequence[Missing]]) -> tuple[Lack, ...]:
+    """What artifacts lack, one entry a kernel, sorted by operator."""
+    found: dict[tuple[str, str, int], list[tuple[str, Missing]]] = {}
+    for name, items in missing.items():
+        for item in items:
+            found.setdefault((item.domain, item.op, item.since_version), []).append((name, item))
+    return tuple(
+        Lack(
+            domain=domain, op=op, since_version=version,
+            types=tuple(dict.fromkeys(text for _, item in items for text in item.types)),
+            why=tuple(dict.fromkeys(item.why for _, item in items)),
+            nodes=_counted_nodes(items),
+        )
+        for (domain, op, version), items in sorted(found.items())
+    )  # fmt: skip
+
+
+def _counted_nodes(items: Iterable[tuple[str, Missing]]) -> dict[str, tuple[str, int]]:
+    found: dict[str, tuple[str, int]] = {}
+    for name, item in items:
+        first, count = found.get(name, (item.node, 0))
+        found[name] = (first, count + item.nodes)
+    return found
+
+
+def lines_to_add(missing: Iterable[Missing]) -> tuple[str, ...]:
+    """The config lines that bring all of it, one for each domain and opset, without contradictions between them."""
+    text = "\n".join(dict.fromkeys(item.line for item in missing))
+    return tuple(render(parse_merged(text, "the missing lines")).removeprefix(HEADER).splitlines())
 
 
 def superfluous(required: RequiredOps, artifacts: Iterable[ArtifactNeeds]) -> RequiredOps:

@@ -159,12 +159,33 @@ def test_check_proves_or_names_the_line(folder: Path, tmp_path: Path, run: Run) 
     assert code == 4
     assert "com.microsoft;1;FusedConv" in out
     assert "conv_relu.extended-fixed.ort" in out
-    assert "lacks 1 lines" in err
+    assert "lacks 1 operator" in err
     code, out, _ = run("check", "--json", config, folder)
     assert code == 4
     told = json.loads(out)["missing"]
     assert {item["op"] for items in told.values() for item in items} == {"FusedConv"}
     assert all(item["node"] for items in told.values() for item in items)
+
+
+def test_check_groups_what_artifacts_lack_and_its_lines_can_be_merged(folder: Path, tmp_path: Path, run: Run) -> None:
+    config, lines = tmp_path / "c.config", tmp_path / "lines.config"
+    run("create", artifact(folder, "control_flow"), "-o", config)
+    code, out, err = run("check", config, folder)
+    assert code == 4
+    heads = [line for line in out.splitlines() if line.startswith(("ai.onnx:", "com.microsoft:"))]
+    assert len(heads) == len({head.partition(",")[0] for head in heads})
+    assert f"lacks {len(heads)} operators" in err
+    lines.write_text("\n".join(line.strip() for line in out.partition("\nadd:\n")[2].splitlines()) + "\n")
+    assert read_config(lines)
+    assert run("merge", config, lines, "-o", config)[0] == 0
+    assert run("check", config, folder)[0] == 0
+
+
+def test_explain_takes_any_case_and_suggests(folder: Path, run: Run) -> None:
+    assert run("explain", folder, "--operator", "tan") == run("explain", folder, "--operator", "ai.onnx:Tan")
+    code, _, err = run("explain", folder, "--operator", "Tann")
+    assert code == 2
+    assert "did you mean Tan?" in err
 
 
 def test_check_reads_a_log(folder: Path, tmp_path: Path, run: Run) -> None:

@@ -1,0 +1,29 @@
+"""Conversions into one folder, one after the other."""
+
+from pathlib import Path
+
+from tests.cli.commands import ort_mobile
+from tests.onnx_samples import conv_bn, linear, save
+
+
+def test_the_operator_config_covers_all_artifacts_of_the_folder(tmp_path: Path) -> None:
+    save(conv_bn(8), tmp_path / "a.onnx")
+    save(linear(8), tmp_path / "b.onnx")
+    for line in (
+        "convert a.onnx --level all --style fixed --output out",
+        "convert b.onnx --level basic --output out",
+        "convert a.onnx --ep nnapi --level extended --output out",
+    ):
+        assert ort_mobile(*line.split(), cwd=tmp_path).code == 0
+    for name in ("required_operators.config", "required_operators_and_types.config"):
+        done = ort_mobile("op-config", "check", f"out/{name}", "out", cwd=tmp_path)
+        assert done.code == 0, done
+
+
+def test_a_foreign_file_in_the_folder_costs_nothing(tmp_path: Path) -> None:
+    save(linear(8), tmp_path / "b.onnx")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/foreign.ort").write_bytes(b"no model")
+    done = ort_mobile("convert", "b.onnx", "--level", "all", "--output", "out", cwd=tmp_path)
+    assert done.code == 0, done
+    assert "Gemm" in (tmp_path / "out/required_operators.config").read_text()
