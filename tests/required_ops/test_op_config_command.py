@@ -176,7 +176,7 @@ def test_check_groups_what_artifacts_lack_and_its_lines_can_be_merged(folder: Pa
     assert len(heads) == len({head.partition(",")[0] for head in heads})
     assert f"lacks {len(heads)} operators" in err
     lines.write_text("\n".join(line.strip() for line in out.partition("\nadd:\n")[2].splitlines()) + "\n")
-    assert read_config(lines)
+    assert read_config(lines).operator_keys()
     assert run("merge", config, lines, "-o", config)[0] == 0
     assert run("check", config, folder)[0] == 0
 
