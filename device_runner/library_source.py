@@ -16,11 +16,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from device_runner.errors import MissingError, RunnerError, SpecError
+from device_runner.errors import MissingError, SpecError
 from device_runner.files import ZIP_ERRORS, sha256
+from device_runner.folders import are_sound, cache_folder, note_digests, own_folder_errors
 from device_runner.library_facts import LIBRARY, LibraryFacts, android_facts, of_abi, read_facts
-from device_runner.probe.build import cache_folder
 from device_runner.probe.elf import NotElf, parse_header
+from device_runner.reading import open_regular, read_regular
 from device_runner.wheel import MACHINES
 
 GROUP = "com.microsoft.onnxruntime"
@@ -47,6 +48,9 @@ PAGE_BYTES = 16384
 HEAD_BYTES = 65536
 MAX_BYTES = 1 << 30
 """No libonnxruntime.so is larger than this; an archive that says so is not unpacked."""
+
+CHECKSUM_BYTES = 4096
+"""Most that is read of a file with a checksum; the longest, of SHA-512, has 128 digits and perhaps a name."""
 
 GET = "ort-mobile library get {name}"
 
@@ -194,7 +198,7 @@ def checked(path: Path) -> Path:
     Raises MissingError when it is another file. Both are SHA-1, Gradle's without leading zeros.
     """
     beside = path.with_name(f"{path.name}.sha1")
-    noted = beside.read_text(encoding="ascii", errors="replace").split()[:1] if beside.is_file() else []
+    noted = read_regular(beside, CHECKSUM_BYTES).decode("ascii", "replace").split()[:1] if beside.is_file() else []
     wanted = noted[0] if noted else path.parent.name
     if re.fullmatch(r"[0-9a-f]{30,40}", wanted):
         with path.open("rb") as file:
@@ -210,18 +214,25 @@ def checked(path: Path) -> Path:
 
 
 def read_entry(name: Name) -> Entry | None:
-    """What was fetched for a name, None when nothing was, its note cannot be read or its file is gone."""
+    """What was fetched for a name, None when nothing was, its note cannot be read, its file is gone or was damaged."""
+    entry = _noted(name)
+    with contextlib.suppress(OSError):
+        return entry if entry and sha256(Path(entry.file)) == entry.sha256 else None
+    return None
+
+
+def _noted(name: Name) -> Entry | None:
     try:
-        entry = msgspec.json.decode(_entry_path(name).read_bytes(), type=Entry)
+        entry = msgspec.json.decode(read_regular(_entry_path(name)), type=Entry)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     return entry if Path(entry.file).is_file() else None
 
 
 def entries() -> list[Entry]:
-    """All that was fetched and is still there, by name."""
+    """All that was fetched and is still there, by name; the files themselves are not read."""
     names = sorted(path.stem for path in (library_folder() / "index").glob("*.json"))
-    found = (read_entry(Name(*stem.split("-", 1))) for stem in names if "-" in stem)
+    found = (_noted(Name(*stem.split("-", 1))) for stem in names if "-" in stem)
     return [entry for entry in found if entry]
 
 
@@ -233,7 +244,7 @@ def keep(content: bytes, *, file: str, name: Name, source: str, licence: str) ->
     """Put a fetched file into the cache, whole or not at all, and note it as the library of that name."""
     digest = hashlib.sha256(content).hexdigest()
     path = library_folder() / "files" / digest / file
-    if not path.is_file():
+    if not path.is_file() or sha256(path) != digest:
         _write(path, content)
     entry = Entry(
         scheme=name.scheme, release=name.release, file=str(path), sha256=digest, source=source, licence=licence
@@ -259,14 +270,16 @@ def _unpacked(path: Path, abi: str) -> Path:
     if not is_archive(path):
         return path
     target = library_folder() / "unpacked" / sha256(path) / abi / LIBRARY
-    if not target.is_file():
+    if not are_sound(target.parent, [target.name]):
         _write(target, _member(path, abi))
+        with own_folder_errors(target):
+            note_digests(target.parent, [target.name])
     return target
 
 
 def is_archive(path: Path) -> bool:
     """Whether a file begins as a zip archive does; a cut-off one does too."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(2) == b"PK"
 
 
@@ -337,8 +350,8 @@ def _no_member(path: Path, abi: str, found: list[str]) -> MissingError:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all; raises RunnerError when the disk says no."""
-    try:
+    """Write a file whole or not at all; raises MissingError when the disk says no."""
+    with own_folder_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".part-", delete=False) as file:
             part = Path(file.name)
@@ -350,10 +363,3 @@ def _write(path: Path, content: bytes) -> None:
             except BaseException:
                 part.unlink(missing_ok=True)
                 raise
-    except OSError as error:
-        raise RunnerError(
-            "cannot write into the cache",
-            where=str(path),
-            why=error.strerror or str(error),
-            remedy="free some space, or set ORT_MOBILE_CACHE to another folder",
-        ) from error

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from device_runner.errors import MissingError
 from device_runner.files import ZIP_ERRORS
-from device_runner.probe.build import cache_folder
+from device_runner.folders import NOTE, are_sound, cache_folder, note_digests, own_folder_errors
 
 MACHINES = {"arm64-v8a": "aarch64", "x86_64": "x86_64"}
 """ABI names of devices to those of wheels."""
@@ -33,11 +33,22 @@ def foreign_library(abi: str, version: str = "") -> Path:
     if machine is None:
         raise MissingError(f"there is no onnxruntime wheel for {abi}", remedy="name a library for it with --library")
     target = cache_folder() / "wheels" / f"{release}-{machine}" / "libonnxruntime.so"
-    if not target.is_file():
-        target.parent.mkdir(parents=True, exist_ok=True)
+    if not _is_kept(target):
+        with own_folder_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             _unpack(_download(release, machine, Path(folder)), Path(folder) / "library").replace(target)
+        with own_folder_errors(target):
+            note_digests(target.parent, [target.name])
     return target
+
+
+def _is_kept(target: Path) -> bool:
+    """Whether the library is there and what was fetched; earlier releases noted no digest of it: that is done now."""
+    if target.is_file() and not (target.parent / NOTE).exists():
+        with own_folder_errors(target):
+            note_digests(target.parent, [target.name])
+    return are_sound(target.parent, [target.name])
 
 
 def _download(release: str, machine: str, folder: Path) -> Path:

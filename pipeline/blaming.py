@@ -8,8 +8,8 @@ import msgspec
 
 from device_runner.blame import Denied, add_denied, class_of, denial, parts, read_denied, smallest_failing
 from device_runner.device import Device, DeviceFacts
+from device_runner.folders import state_file
 from device_runner.options import impossible_here
-from device_runner.probe.build import cache_folder
 from device_runner.result import Failure, FailureKind, RunResult, utc_now
 from device_runner.spec import RunOptions, RunSpec
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 def deny_list() -> Path:
     """The deny list of this user; a text file in JSON."""
-    return cache_folder() / "denied.json"
+    return state_file("denied.json")
 
 
 def denied_here(

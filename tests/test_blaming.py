@@ -46,7 +46,7 @@ def open_told(_: str) -> BadDriver:
 @pytest.fixture(autouse=True)
 def bad_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(OPENERS, "told", f"{__name__}:open_told")
-    monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path))
+    monkeypatch.setenv("ORT_MOBILE_STATE", str(tmp_path))
     monkeypatch.setattr(device, "runs", 0)
 
 

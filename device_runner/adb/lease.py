@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from device_runner.adb.link import Server
 from device_runner.errors import MissingError
-from device_runner.probe.build import cache_folder
+from device_runner.folders import own_folder_errors, state_folder
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -30,10 +30,11 @@ def take_lease(key: str, name: str) -> BinaryIO:
 
     `key` is what tells devices apart (`lease_key`), `name` how messages call it.
     """
-    folder = cache_folder() / "leases"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = state_folder() / "leases"
     path = folder / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    file = path.open("a+b")
+    with own_folder_errors(folder, "ORT_MOBILE_STATE"):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+b")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -11,7 +11,8 @@ from pathlib import Path
 from device_runner.android_host.assembler import MACHINES, assembler, version_script
 from device_runner.android_host.symbols import TABLE, How, shim_libraries, table
 from device_runner.errors import MissingError, RunnerError
-from device_runner.probe.build import cache_folder, zig_command, zig_version
+from device_runner.folders import are_sound, cache_folder, note_digests, own_folder_errors
+from device_runner.probe.build import zig_command, zig_version
 from device_runner.scratch import BUILD_PREFIX, remove_abandoned, scratch_folder
 
 SOURCES = Path(__file__).parent
@@ -88,10 +89,11 @@ def build_host() -> Path:
     check_host()
     compiler = find_compiler()
     folder = cache_folder() / "android-host" / "shims" / _digest(compiler)
-    if not all((folder / name).is_file() for name in (*shim_libraries(), NNAPI, ASK)):
-        # Somebody removed a part: without the fake NNAPI a library would call null pointers.
+    if not are_sound(folder, (*shim_libraries(), NNAPI, ASK)):
+        # Somebody removed or changed a part: without the fake NNAPI a library would call null pointers.
         shutil.rmtree(folder, ignore_errors=True)
-        _make(compiler, folder)
+        with own_folder_errors(folder):
+            _make(compiler, folder)
     return folder
 
 
@@ -118,6 +120,7 @@ def _make(compiler: Compiler, folder: Path) -> None:
         _run((*compiler.command, *FLAGS, "-D_GNU_SOURCE", "-o", str(done / ASK), *map(str, ask), "-ldl"))
         for path in done.iterdir():
             _sync(path)
+        note_digests(done, [path.name for path in done.iterdir()])
         try:
             done.rename(folder)
         except OSError:

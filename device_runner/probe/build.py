@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device_runner.errors import MissingError, RunnerError, SpecError
+from device_runner.folders import are_sound, cache_folder, note_digests, own_folder_errors
 from device_runner.probe import android
 from device_runner.probe.elf import read_elf
 from device_runner.scratch import BUILD_PREFIX, remove_abandoned, scratch_folder
 
 SOURCES = Path(__file__).parent
 HOST = "host"
+PROBE = "probe"
 DEFAULT_API_LEVEL = 27
 
 NDK_TRIPLES = {
@@ -64,18 +66,10 @@ def build_probe(target: str = HOST, *, api_level: int = DEFAULT_API_LEVEL, flags
     `flags` go to the compiler. Raises MissingError without a compiler, RunnerError when it fails.
     """
     recipe = find_recipe(target, api_level, tuple(flags))
-    folder = cache_folder() / "probe" / digest(recipe)
-    path = folder / "probe"
-    if not path.is_file():
+    path = cache_folder() / "probe" / digest(recipe) / PROBE
+    if not are_sound(path.parent, [PROBE]):
         make(recipe, path)
     return path
-
-
-def cache_folder() -> Path:
-    """Where builds are kept: ORT_MOBILE_CACHE, else ort-mobile in XDG_CACHE_HOME or ~/.cache."""
-    own = os.environ.get("ORT_MOBILE_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(own) if own else Path(base) / "ort-mobile"
 
 
 def find_recipe(target: str, api_level: int, flags: tuple[str, ...]) -> Recipe:
@@ -208,7 +202,13 @@ def digest(recipe: Recipe) -> str:
 
 
 def make(recipe: Recipe, path: Path) -> None:
-    """Run a recipe in a folder of its own, judge the result, and put it at `path` in one step."""
+    """Run a recipe in a folder of its own, judge the result, put it at `path` in one step, and note its digest."""
+    with own_folder_errors(path):
+        _make(recipe, path)
+        note_digests(path.parent, [path.name])
+
+
+def _make(recipe: Recipe, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(BUILD_PREFIX, path.parent)
     with scratch_folder(BUILD_PREFIX, path.parent) as folder:
@@ -216,7 +216,7 @@ def make(recipe: Recipe, path: Path) -> None:
             (folder / name).write_text(text)
         for step in recipe.steps:
             _run_step([argument.replace("{out}", str(folder)) for argument in step])
-        built = folder / "probe"
+        built = folder / PROBE
         _judge(recipe, built)
         with built.open("rb") as file:
             os.fsync(file.fileno())

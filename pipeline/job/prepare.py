@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.probe.build import cache_folder
+from device_runner.folders import cache_folder
 from pipeline.batch import NamedModel, name_models
 from pipeline.config import Config, ModelConfig, Platform, wanted_variants
 from pipeline.conversion import Converted, convert_models

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.probe.build import cache_folder
+from device_runner.folders import cache_folder
 from device_runner.scratch import BUILD_PREFIX, remove_abandoned, scratch_folder
 from pipeline.errors import PipelineError
 from pipeline.files import make_folder, sha256_of, storage_errors, write_bytes, write_text

@@ -111,7 +111,11 @@ class Lab:
                 Member(serial=phone.serial, root=phone.root, battery_percent=level)
                 for phone, level in zip(self.phones, BATTERIES, strict=False)
             ),
-            environment={**self.farm.environment, "ORT_MOBILE_CACHE": str(self.farm.folder / "cache")},
+            environment={
+                **self.farm.environment,
+                "ORT_MOBILE_CACHE": str(self.farm.folder / "cache"),
+                "ORT_MOBILE_STATE": str(self.farm.folder / "state"),
+            },
             probe=str(self.probe),
             library=str(self.library),
             lanes=lanes,

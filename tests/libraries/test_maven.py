@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from device_runner.errors import MissingError as RunnerMissing
-from device_runner.library_source import Name, entries, find_archive, library_folder
+from device_runner.library_source import Name, entries, find_archive, library_folder, open_library
 from pipeline.errors import MissingError
 from pipeline.maven import Coordinates, by_https
 from pipeline.ort_library import get_library, known_libraries
@@ -158,3 +158,24 @@ def test_names_are_told_apart(own_caches: Path) -> None:
     assert str(Name("jvm", "1.28.0")) == "jvm:1.28.0"
     with pytest.raises(MissingError, match=r"jvm:1\.28\.0"):
         get_library("jvm:1.28.0")
+
+
+def test_an_unpacked_library_that_was_damaged_is_unpacked_again(own_caches: Path) -> None:
+    path = official_jar(own_caches / "a.jar", "9.8.7")
+    library = Path(open_library(path, "x86_64").path)
+    whole = library.read_bytes()
+    library.write_bytes(whole[:100] + bytes(64) + whole[164:])
+    again = open_library(path, "x86_64")
+    assert Path(again.path) == library
+    assert library.read_bytes() == whole
+    assert again.sha256 == hashlib.sha256(whole).hexdigest()
+
+
+def test_a_kept_file_that_was_damaged_is_fetched_again(repository: Path) -> None:
+    whole = publish(repository).read_bytes()
+    entry = get_library("jvm:9.8.7")
+    Path(entry.file).write_bytes(b"7 bytes")
+    with pytest.raises(RunnerMissing, match="no library jvm"):
+        find_archive("jvm:9.8.7")
+    assert get_library("jvm:9.8.7") == entry
+    assert Path(entry.file).read_bytes() == whole

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runner.probe.build import cache_folder
+from device_runner.folders import cache_folder
 from pipeline.config import Platform
 from pipeline.config.build import Dependencies, Kind
 from pipeline.errors import ConfigError
