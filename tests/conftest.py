@@ -1,23 +1,58 @@
-"""Fixtures that several test modules share."""
+"""Fixtures that several test modules share; every run and every test has a home of its own (own_home.py)."""
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests import own_home
 from tests.ground_truth import ORACLE
+
+pytest_plugins = ["tests.skips"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# A busy machine is no failure: no test is judged by the clock.
-settings.register_profile("untimed", deadline=None)
+# A busy machine is no failure: no test is judged by the clock. Nothing is kept in the current folder.
+settings.register_profile("untimed", deadline=None, database=None)
 settings.load_profile("untimed")
+
+FETCHING = ("android_host", "device", "network")
+"""Marks of tests that share downloads."""
+
+RUN_FOLDER = pytest.StashKey[Path | None]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("ort-mobile")
     group.addoption("--schedules", type=int, default=1000, help="schedules of faults on real adbd, at most")
+    group.addoption("--reverse", action="store_true", help="run the tests in the other order")
     group.addoption("--schedule-seconds", type=float, default=240.0, help="time for them; 0: as long as it takes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[RUN_FOLDER] = own_home.start()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    folder = config.stash.get(RUN_FOLDER, None)
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("reverse"):
+        items.reverse()
+
+
+@pytest.fixture(autouse=True)
+def home_of_the_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty HOME for each test; fixtures that outlive a test use the run's own."""
+    may_fetch = any(request.node.get_closest_marker(name) for name in FETCHING)
+    with own_home.home(may_fetch=may_fetch) as folder:
+        monkeypatch.setenv("HOME", str(folder))
+        yield folder
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

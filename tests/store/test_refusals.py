@@ -32,6 +32,7 @@ def test_urls_that_lead_nowhere(bad: str, error: type[PipelineError], part: str)
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.postgresql
 def test_server_that_is_not_there() -> None:
     pytest.importorskip("psycopg", reason="psycopg is not installed")
     with socket.socket() as free:
@@ -43,6 +44,7 @@ def test_server_that_is_not_there() -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.postgresql
 def test_server_without_that_database(postgres: str) -> None:
     with pytest.raises(MissingError, match="does not know"):
         open_store(postgres.removesuffix("postgres") + "nosuch")

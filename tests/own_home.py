@@ -1,0 +1,113 @@
+"""A home of its own for a run of the tests and for each test: nothing reads or writes the user's folders.
+
+What takes long to build or to fetch lies once in the run's own cache and is linked into each test's: builds of the
+probe and of the shims (their names are digests of all that they depend on), and, for tests that may fetch, downloads.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+FOLDER_VARIABLE = "ORT_MOBILE_TEST_FOLDER"
+"""Where a run of the tests keeps its homes; set by the first process of a run, read by its workers."""
+
+DOWNLOADS_VARIABLE = "ORT_MOBILE_TEST_DOWNLOADS"
+"""A folder that keeps downloads of one run for the next; without it they end with the run."""
+
+USER_FILES = {
+    "PIP_CONFIG_FILE": (".config/pip/pip.conf", ".pip/pip.conf"),
+    "UV_CONFIG_FILE": (".config/uv/uv.toml",),
+    "NPM_CONFIG_USERCONFIG": (".npmrc",),
+    "NETRC": (".netrc",),
+}
+"""Files of the user's home that say where packages come from: the variables that name them keep them in force."""
+
+UNSET = (
+    "ORT_MOBILE_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR",
+    "GRADLE_USER_HOME", "ANDROID_HOME", "ANDROID_SDK_ROOT", "ANDROID_NDK_HOME", "ANDROID_NDK_ROOT",
+    "ANDROID_USER_HOME", "ANDROID_SERIAL", "ANDROID_ADB_SERVER_ADDRESS", "ANDROID_ADB_SERVER_HOST",
+    "ADB_SERVER_SOCKET", "ADBUTILS_ADB_PATH", "COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "PYTHONIOENCODING",
+)  # fmt: skip
+"""Settings of the user that the product heeds."""
+
+BUILT = ("probe", "android-host")
+FETCHED = ("debian", "libraries", "ort-source", "wheels")
+CACHE = ".cache/ort-mobile"
+
+
+def start() -> Path | None:
+    """Give this process, and all that it starts, a home of the run's own; the folder to remove when the run ends.
+
+    None in a worker: its environment is that of the process that started it.
+    """
+    if FOLDER_VARIABLE in os.environ:
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="ort-mobile-tests-"))
+    home = folder / "a home"
+    kept = _user_files(Path.home())
+    for name in UNSET:
+        os.environ.pop(name, None)
+    os.environ.update(
+        {
+            FOLDER_VARIABLE: str(folder),
+            "HOME": str(home),
+            "ZIG_GLOBAL_CACHE_DIR": str(folder / "zig"),
+            "MAVEN_OPTS": f"-Dmaven.repo.local={folder / 'maven'}",  # Java knows the home from the user's entry
+            "npm_config_cache": str(folder / "npm"),
+            "ANDROID_ADB_SERVER_PORT": str(_closed_port()),
+            **kept,
+        }
+    )
+    shared = folder / "shared"
+    downloads = Path(os.environ.get(DOWNLOADS_VARIABLE) or folder / "downloads")
+    for name in BUILT:
+        (shared / name).mkdir(parents=True)
+    for name in FETCHED:
+        (downloads / name).mkdir(parents=True, exist_ok=True)
+        (shared / name).symlink_to(downloads.absolute() / name)
+    _link(home, (*BUILT, *FETCHED))
+    return folder
+
+
+def _user_files(home: Path) -> dict[str, str]:
+    found = {
+        variable: next((str(home / place) for place in places if (home / place).is_file()), "")
+        for variable, places in USER_FILES.items()
+        if not os.environ.get(variable)
+    }
+    return {variable: path for variable, path in found.items() if path}
+
+
+_held: list[socket.socket] = []
+
+
+def _closed_port() -> int:
+    """A port that refuses connections, and on which nobody else listens before the run ends: it is bound."""
+    held = socket.socket()
+    held.bind(("127.0.0.1", 0))
+    _held.append(held)
+    port: int = held.getsockname()[1]
+    return port
+
+
+@contextlib.contextmanager
+def home(*, may_fetch: bool) -> Iterator[Path]:
+    """An empty home for one test, gone after it."""
+    folder = Path(os.environ[FOLDER_VARIABLE])
+    own = Path(tempfile.mkdtemp(prefix="home of a test ", dir=folder))
+    _link(own, (*BUILT, *FETCHED) if may_fetch else BUILT)
+    try:
+        yield own
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def _link(own: Path, names: tuple[str, ...]) -> None:
+    cache = own / CACHE
+    cache.mkdir(parents=True)
+    for name in names:
+        (cache / name).symlink_to(Path(os.environ[FOLDER_VARIABLE]) / "shared" / name)

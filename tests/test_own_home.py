@@ -1,0 +1,114 @@
+"""The run of the tests itself: homes of its own, skips by the table only."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from device_runner.errors import MissingError
+from device_runner.library_source import find_archive
+from device_runner.probe.build import cache_folder
+from tests import own_home
+from tests.skips import ALLOWED
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN = Path(os.environ[own_home.FOLDER_VARIABLE])
+
+
+def test_home_and_cache_are_of_this_test_alone() -> None:
+    assert Path.home().parent == RUN
+    assert cache_folder() == Path.home() / ".cache" / "ort-mobile"
+    assert sorted(path.name for path in cache_folder().iterdir()) == sorted(own_home.BUILT)
+    with own_home.home(may_fetch=True) as other:
+        assert other != Path.home()
+        assert {path.name for path in (other / own_home.CACHE).iterdir()} == {*own_home.BUILT, *own_home.FETCHED}
+    assert not other.exists()
+
+
+def test_no_library_of_the_user_is_found() -> None:
+    with pytest.raises(MissingError, match=r"1\.29\.0"):
+        find_archive("android:1.29.0")
+
+
+def test_no_adb_server_of_the_user_is_asked() -> None:
+    port = int(os.environ["ANDROID_ADB_SERVER_PORT"])
+    assert port != 5037
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 5).close()
+
+
+def test_where_packages_come_from_stays_as_the_user_configured_it(tmp_path: Path) -> None:
+    """In a home with a pip.conf: the new home is empty, and pip reads that file all the same."""
+    (tmp_path / ".config/pip").mkdir(parents=True)
+    (tmp_path / ".config/pip/pip.conf").write_text("[global]\nindex-url = https://index.example/simple\n")
+    code = """
+import json, os, shutil, subprocess, sys
+from tests import own_home
+folder = own_home.start()
+asked = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+said = subprocess.run(asked, capture_output=True, text=True)
+print(json.dumps([os.environ["HOME"], os.environ["PIP_CONFIG_FILE"], said.stdout.strip()]))
+shutil.rmtree(folder)
+"""
+    unset = {own_home.FOLDER_VARIABLE, *own_home.USER_FILES}
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={**environment, "HOME": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    home, file, index = json.loads(done.stdout)
+    assert not Path(home).exists()
+    assert Path(file) == tmp_path / ".config/pip/pip.conf"
+    if index:  # an environment made by uv has no pip
+        assert index == "https://index.example/simple"
+
+
+SUITE = """
+import pytest
+
+def test_passes():
+    pass
+
+def test_allowed():
+    pytest.skip("gcc is not installed")
+
+@pytest.mark.skipif(True, reason="{reason}")
+def test_skipped():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("reason", "options", "code"),
+    [
+        ("valgrind is not installed", ("-n", "0"), 0),
+        ("valgrind is not installed", ("-n", "0", "--no-skips"), 1),
+        ("no mood", ("-n", "0"), 1),
+        ("no mood", ("-n", "2"), 1),
+    ],
+)
+def test_a_skip_that_is_not_in_the_table_fails_the_run(
+    tmp_path: Path, reason: str, options: tuple[str, ...], code: int
+) -> None:
+    (tmp_path / "test_it.py").write_text(SUITE.format(reason=reason))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.skips", "--rootdir", tmp_path, *options, tmp_path],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout
+    assert (f"test_skipped: {reason}" in done.stdout) == bool(code)
+    assert "2 skipped" in done.stdout
+
+
+def test_reasons_in_the_table_are_those_of_a_test() -> None:
+    """A row that no test gives any more is removed: the longest of its fixed parts is in some test."""
+    texts = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py") if path.name != "skips.py")
+    fixed = [
+        max(re.split(r"\[[^]]*\]\+|\\w\+|\.\*", pattern), key=len).replace("\\", "").strip() for pattern in ALLOWED
+    ]
+    assert [part for part in fixed if part not in texts] == []
