@@ -1,22 +1,34 @@
-"""Sessions only: each installs what it needs and calls one command. `nox -l` lists them.
+"""Sessions only: each calls one command. `nox -l` lists them.
 
-Arguments after `--` go to the command: `nox -s convert -- my.onnx --output out`.
+Arguments after `--` go to the command: `nox -s convert -- my.onnx --output out`. Sessions that need the same share one
+environment: `commands` and `development` install, the others require one of them and have none of their own.
 """
+
+import functools
+import os
+from pathlib import Path
 
 import nox
 
-nox.needs_version = ">=2024.10.9"
+nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.sessions = ["pipeline"]
 
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # in what sessions start; see docs/privacy.md
+
 PROJECT = nox.project.load_toml("pyproject.toml")
 EXAMPLE = "build_configs/mnist.toml"
-RELEASE_TESTS = (
-    "tests/convert", "tests/partition", "tests/splice", "tests/required_ops",
-    "-m", "not slow and not android_host and not network",
-)  # fmt: skip
-FAST_TESTS = ("-n", "2", "-m", "not device and not slow and not android_host and not network")
+OWN_SESSIONS = "device or android_host or network or postgresql or example or slow or fresh_machine"
+"""Marks of tests that need more than the development environment, or long."""
+
+FAST_TESTS = ("-n", "2", "-m", f"not ({OWN_SESSIONS})")
+RELEASE_TESTS = ("tests/convert", "tests/partition", "tests/splice", "tests/required_ops", *FAST_TESTS)
+
+command_session = functools.partial(nox.session, venv_backend="none", requires=["commands"])
+development_session = functools.partial(nox.session, venv_backend="none", requires=["development"])
+PROGRAMS: dict[str, str] = {}
+"""Where the programs of the environments that were installed are, by session."""
 
 
 def groups(*names: str) -> list[str]:
@@ -24,95 +36,155 @@ def groups(*names: str) -> list[str]:
     return [requirement for name in names for requirement in nox.project.dependency_groups(PROJECT, name)]
 
 
+def run_in(environment: str, session: nox.Session, program: str, *arguments: str) -> None:
+    """Run a program of a shared environment, with that environment's programs first on PATH."""
+    programs = PROGRAMS[environment]
+    path = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])
+    session.run(str(Path(programs) / program), *arguments, env={"PATH": path}, external=True)
+
+
 def command(session: nox.Session, *arguments: str) -> None:
-    """Install the project and run one of its commands with the session's own arguments behind."""
-    session.install("-e", ".")
-    session.run("ort-mobile", *arguments, *session.posargs)
+    """Run one of the project's commands with the session's own arguments behind."""
+    run_in("commands", session, "ort-mobile", *arguments, *session.posargs)
 
 
-@nox.session
+def keep_downloads(session: nox.Session) -> None:
+    """Keep what tests download for the next time."""
+    session.env.setdefault("ORT_MOBILE_TEST_DOWNLOADS", str(session.cache_dir / "downloads"))
+
+
+def pytest(session: nox.Session, *arguments: str) -> None:
+    """Run tests in the development environment."""
+    keep_downloads(session)
+    run_in("development", session, "python", "-m", "pytest", *arguments)
+
+
+@nox.session(default=False)
+def commands(session: nox.Session) -> None:
+    """The environment of the commands: the project, and a C compiler (the package ziglang) for the probe."""
+    session.install("-e", ".[android]")
+    PROGRAMS["commands"] = session.bin
+
+
+@nox.session(default=False)
+def development(session: nox.Session) -> None:
+    """The environment of tests, lint, types, docs and benchmarks."""
+    session.install("-e", ".[android]", *groups("test", "lint", "typecheck"))
+    PROGRAMS["development"] = session.bin
+
+
+@command_session
+def ort_mobile(session: nox.Session) -> None:
+    """Any command: nox -s ort_mobile -- partition my.onnx --ep nnapi."""
+    command(session)
+
+
+@command_session
 def pipeline(session: nox.Session) -> None:
     """The whole job: convert, check, measure, choose, bundle, report (build_configs/mnist.toml by default)."""
     command(session, "run", *([] if session.posargs else [EXAMPLE]))
 
 
-@nox.session
+@command_session
 def convert(session: nox.Session) -> None:
     """Convert models to ORT format: nox -s convert -- my.onnx --output out."""
     command(session, "convert")
 
 
-@nox.session
+@command_session
 def op_config(session: nox.Session) -> None:
     """Make, merge, prove and explain operator configs: nox -s op_config -- create out/*.ort."""
     command(session, "op-config")
 
 
-@nox.session
+@command_session
 def build_probe(session: nox.Session) -> None:
-    """Build the probe for this computer or for Android: nox -s build_probe -- --abi arm64-v8a."""
-    session.install("-e", ".[android]")
-    session.run("ort-mobile", "build-probe", *session.posargs)
+    """Build the probe for this computer or for Android: nox -s build_probe -- arm64-v8a."""
+    command(session, "build-probe")
 
 
-@nox.session
+@command_session
 def devices(session: nox.Session) -> None:
     """List devices and whether each is ready."""
     command(session, "devices")
 
 
-@nox.session
+@command_session
 def perf(session: nox.Session) -> None:
     """Measure models on devices as they are: nox -s perf -- model.ort --device local."""
     command(session, "perf")
 
 
-@nox.session
+@command_session
 def build_ort(session: nox.Session) -> None:
     """Build ONNX Runtime as a config says: nox -s build_ort -- my.toml --source DIR --target linux-x86_64."""
     command(session, "build", "run")
 
 
-@nox.session
+@command_session
 def report(session: nox.Session) -> None:
     """Write the report of stored results again: nox -s report -- output/mnist."""
     command(session, "report")
 
 
-@nox.session
+@command_session
 def release(session: nox.Session) -> None:
     """Make the bundle of stored results again: nox -s release -- output/mnist."""
     command(session, "release")
 
 
-@nox.session
+@command_session
 def prove(session: nox.Session) -> None:
     """Run a bundle in the Android library that ships: nox -s prove -- output/my/bundle --library app.aar."""
-    session.install("-e", ".[android]")
-    session.run("ort-mobile", "prove", *session.posargs)
+    command(session, "prove")
 
 
-@nox.session
+@development_session
 def tests(session: nox.Session) -> None:
-    """Unit, property, oracle and integration tests; those that need a real adbd are in device_tests."""
-    session.install("-e", ".[android]", *groups("test"))
-    session.run("python", "-m", "pytest", *(session.posargs or FAST_TESTS))
+    """Unit, property, oracle and integration tests: all that need no network, no adbd and no other packages."""
+    pytest(session, *(session.posargs or FAST_TESTS))
 
 
-@nox.session
+@development_session
 def lint(session: nox.Session) -> None:
     """Check rules, format (ruff) and the one-way imports of docs/architecture.md (import-linter)."""
-    session.install("-e", ".", *groups("lint"))
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
-    session.run("lint-imports")
+    run_in("development", session, "ruff", "check", ".")
+    run_in("development", session, "ruff", "format", "--check", ".")
+    run_in("development", session, "lint-imports")
+
+
+@development_session
+def typecheck(session: nox.Session) -> None:
+    """Check types (mypy --strict) of the packages, the tests, the benchmarks and this file."""
+    run_in("development", session, "mypy")
+
+
+@development_session
+def device_tests(session: nox.Session) -> None:
+    """Tests with a real adb server and adbd of their own; never touches your devices.
+
+    Schedules of faults take four minutes: `-- --schedule-seconds 20` for less, `-- --schedule-seconds 0` for all 1,000.
+    """
+    pytest(session, "-m", "device", *session.posargs)
+
+
+@development_session
+def library_tests(session: nox.Session) -> None:
+    """Real libraries and sources out of Maven Central, PyPI, npm and Debian; skip without network."""
+    pytest(session, "-m", "network", *session.posargs)
+
+
+@development_session
+def fresh_machine_tests(session: nox.Session) -> None:
+    """The README's commands where there are Python, pip and git alone, HOME is empty and paths have blanks."""
+    pytest(session, "-m", "fresh_machine", *session.posargs)
 
 
 @nox.session
-def typecheck(session: nox.Session) -> None:
-    """Check types (mypy --strict) of the packages, the tests, the benchmarks and this file."""
-    session.install("-e", ".", *groups("test", "typecheck"))
-    session.run("mypy")
+def extra_tests(session: nox.Session) -> None:
+    """Tests that need PostgreSQL, scikit-learn, or more than a few seconds; none may be skipped."""
+    session.install("-e", ".", *groups("test", "extra"))
+    session.run("python", "-m", "pytest", "-m", "postgresql or example or slow", "--no-skips", *session.posargs)
 
 
 @nox.session
@@ -124,27 +196,11 @@ def lowest(session: nox.Session) -> None:
 
 
 @nox.session
-def device_tests(session: nox.Session) -> None:
-    """Tests with a real adb server and adbd of their own; never touches your devices.
-
-    Schedules of faults take four minutes: `-- --schedule-seconds 20` for less, `-- --schedule-seconds 0` for all 1,000.
-    """
-    session.install("-e", ".[android]", *groups("test"))
-    session.run("python", "-m", "pytest", "-m", "device", *session.posargs)
-
-
-@nox.session
-def library_tests(session: nox.Session) -> None:
-    """Real libraries out of Maven Central, PyPI and npm: described, and run by the probe; skip without network."""
-    session.install("-e", ".[android]", *groups("test"))
-    session.run("python", "-m", "pytest", "-m", "network", "-rs", *session.posargs)
-
-
-@nox.session
 @nox.parametrize("onnxruntime", ["1.28.0", "1.29.0"])
 def android_host_tests(session: nox.Session, onnxruntime: str) -> None:
     """Genuine Android libraries in processes of this computer; needs npm for the packages that carry them."""
     session.install("-e", ".[android]", f"onnxruntime=={onnxruntime}", *groups("test"))
+    keep_downloads(session)
     session.run("python", "-m", "pytest", "tests/android_host", "-n", "2", "-m", "android_host", *session.posargs)
 
 
@@ -153,7 +209,7 @@ def android_host_tests(session: nox.Session, onnxruntime: str) -> None:
 def releases(session: nox.Session, onnxruntime: str) -> None:
     """Tests of conversion, claims and splicing with older wheels, a sample of the ground truth among them."""
     session.install("-e", ".", f"onnxruntime=={onnxruntime}", *groups("test"))
-    session.run("python", "-m", "pytest", "-n", "2", *(session.posargs or RELEASE_TESTS))
+    session.run("python", "-m", "pytest", *(session.posargs or RELEASE_TESTS))
 
 
 @nox.session
@@ -167,22 +223,19 @@ def oracle(session: nox.Session, onnxruntime: str) -> None:
         session.run("python", "-m", "tests.oracle_histograms")
 
 
-@nox.session
+@development_session
 def op_config_proofs(session: nox.Session) -> None:
     """Operator configs proven both ways: all of tests/ground_truth and 10,000 generated models (--generated N)."""
-    session.install("-e", ".", *groups("test"))
-    session.run("python", "-m", "tests.op_config_proofs", *session.posargs)
+    run_in("development", session, "python", "-m", "tests.op_config_proofs", *session.posargs)
 
 
-@nox.session
+@development_session
 def bench(session: nox.Session) -> None:
     """Side-by-side measurements with what users have today: ratios, medians, and this machine's noise."""
-    session.install("-e", ".", *groups("bench"))
-    session.run("python", "-m", "benchmarks", *session.posargs)
+    run_in("development", session, "python", "-m", "benchmarks", *session.posargs)
 
 
-@nox.session
+@development_session
 def reference(session: nox.Session) -> None:
     """Generate docs/reference/ and the JSON schemas from the code."""
-    session.install("-e", ".")
-    session.run("python", "docs/make_reference.py")
+    run_in("development", session, "python", "docs/make_reference.py")
