@@ -48,7 +48,7 @@ ALLOWED = (
     r"labels are of [\d., and]+, installed is [\w.]+: its shape inference differs",
     r"the labels are of [\d.]+, onnxruntime [\w.]+ fuses otherwise",
     # Labels that do not exist in the ground truth
-    r"no labels of \w+ for \w+",
+    r"no labels of \w+ for [\w@-]+",
     r"XNNPACK in the labels' build is of another date: loading is not judged",
     r"labels of real models are of 1\.23 alone",
     # Packages that `nox -s extra_tests` installs

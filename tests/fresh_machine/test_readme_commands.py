@@ -1,0 +1,76 @@
+"""Both commands of the README on a machine with Python, pip, git and a shell alone.
+
+No compiler is on PATH, HOME is empty, the locale is C, and the clone and HOME have blanks in their paths. The clone has
+what is committed. What says where packages come from (variables of pip, proxies, certificates) stays.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = ("PIP_", "UV_", "SSL_", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "NETRC", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+QUICK_TESTS = "tests/test_files.py tests/device_runner/test_local.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    clone: Path
+    home: Path
+    programs: Path
+
+    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+        """A line of the README, typed into a shell in the clone."""
+        kept = {name: value for name, value in os.environ.items() if name.upper().startswith(KEPT)}
+        environment = {"PATH": str(self.programs), "HOME": str(self.home), "LANG": "C", "LC_ALL": "C", **kept}
+        return subprocess.run(
+            ["/bin/sh", "-c", command],
+            cwd=self.clone, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+
+def readme_command(session: str) -> str:
+    (line,) = [line for line in (ROOT / "README.md").read_text().splitlines() if line.endswith(f"nox -s {session}")]
+    return line
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    folder = tmp_path_factory.mktemp("fresh machine")
+    made = Machine(folder / "a clone of it", folder / "an empty home", folder / "programs")
+    made.home.mkdir()
+    made.programs.mkdir()
+    git = shutil.which("git")
+    assert git, "git is one of the three things that the README asks for"
+    python = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
+    for name, program in (("python3", python), ("git", git), ("sh", "/bin/sh")):
+        (made.programs / name).symlink_to(program)
+    subprocess.run([git, "clone", "--quiet", "--no-local", str(ROOT), str(made.clone)], check=True)
+    return made
+
+
+@pytest.mark.fresh_machine
+def test_both_commands_work(machine: Machine) -> None:
+    assert [name for name in ("cc", "gcc", "clang", "zig") if shutil.which(name, path=str(machine.programs))] == []
+    first = machine.run(readme_command("pipeline"))
+    assert first.returncode == 0, first.stdout + first.stderr
+    results = json.loads((machine.clone / "output/mnist/results.json").read_text())
+    assert results["rows"]
+    assert all(row["checks"][0]["passed"] for row in results["rows"])
+    for name in ("report.html", "report.md", "bundle/manifest.json"):
+        assert (machine.clone / "output/mnist" / name).is_file()
+
+    second = machine.run(f"{readme_command('tests')} -- -n 2 {QUICK_TESTS}")
+    assert second.returncode == 0, second.stdout + second.stderr
+
+    changed = subprocess.run(["git", "status", "--porcelain"], cwd=machine.clone, capture_output=True, check=True)
+    assert changed.stdout == b"", "the commands left files in the clone that git does not ignore"
+    ours = {"ort-mobile", "zig", "pip", "uv", "virtualenv"}
+    assert {path.name for path in machine.home.iterdir()} <= {".cache", ".local"}
+    assert {path.name for path in (machine.home / ".cache").iterdir()} <= ours
