@@ -9,7 +9,7 @@ class Kind(StrEnum):
     """How much of ONNX Runtime a build contains.
 
     `full` loads ONNX and ORT format models, `minimal` ORT format only, `extended` is minimal with what providers that
-    compile and saved runtime optimizations need. `auto` takes the smallest that the runs allow.
+    compile and saved runtime optimizations need. `auto` is the smallest that the runs allow.
     """
 
     AUTO = "auto"
@@ -38,30 +38,33 @@ class BuildConfig(Table, frozen=True, kw_only=True):
     """How to build ONNX Runtime for the targets."""
 
     kind: Kind = Kind.AUTO
-    """auto, full, extended or minimal; auto takes the smallest that providers and styles allow."""
+    """auto, full, extended or minimal; auto: the smallest that the providers and styles allow."""
     configuration: Configuration = Configuration.MIN_SIZE_REL
     """MinSizeRel, Release, RelWithDebInfo or Debug."""
     providers: tuple[str, ...] | None = None
-    """Execution providers in the library beside the CPU; those of [[runs]] that the platform has by default."""
+    """Execution providers of the library in addition to the CPU; default: those of [[runs]] that the platform
+    supports."""
     reduce_types: bool = True
-    """Leave out types that the operator config does not list."""
+    """Exclude types that the operator config does not list."""
     ml_ops: bool | None = None
-    """Whether operators of ai.onnx.ml are in the library; when the operator config has some by default."""
+    """Include the operators of ai.onnx.ml; default: if the operator config lists one."""
     contrib_ops: bool = True
-    """Whether operators of com.microsoft are in the library; fused graphs need them."""
+    """Include the operators of com.microsoft; optimized models require them."""
     lto: bool = True
-    """Optimize at link time: smaller and slower to build."""
+    """Link-time optimization: a smaller library, a slower build."""
     exceptions: bool = True
-    """Without exceptions (minimal builds only) the library is smaller, and an error ends the process."""
+    """Build with C++ exceptions. Without them (minimal builds only) the library is smaller, and an error aborts
+    the process."""
     wheel: bool = False
-    """Build a Python wheel for this computer; always full."""
+    """Build a Python wheel for this computer; always a full build."""
     dependencies: Dependencies = Dependencies.DOWNLOAD
-    """download or system: where the libraries come from that ONNX Runtime is built upon."""
+    """Source of the libraries that ONNX Runtime depends on: download, or system packages."""
     onnx_source: str | None = None
-    """Unpacked source of the ONNX release that the tree's cmake/deps.txt names; needed with system dependencies."""
+    """Unpacked source of the ONNX release named in the source tree's cmake/deps.txt; required with system
+    dependencies."""
     defines: dict[str, str] = {}
-    """Further CMake definitions by name."""
+    """Additional CMake definitions by name."""
     jobs: Count | None = None
-    """Compilers at once; one for each processor by default."""
+    """Parallel compiler processes; default: one per processor."""
     max_library_bytes: dict[str, Count] = {}
-    """Budget by ABI: a release with a larger library fails."""
+    """Size budget by ABI: a release with a larger library fails."""

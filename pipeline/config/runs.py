@@ -16,41 +16,43 @@ ALL_FLAGS = "all"
 
 
 class RunConfig(Table, frozen=True, kw_only=True):
-    """Ways to run: a provider with its options, threads, session settings, on the variants that match.
-    A key with a list of values is tried with each of them, in every combination with the other lists; combinations
-    that cannot work are not run, and reported with the reason.
+    """Session options to run with: an execution provider and its options, threads, and so on, for matching variants.
+    A list of values means one run for each; several lists mean every combination of their values. Combinations that
+    cannot work are skipped and reported with the reason.
     """
 
     provider: OneOrMore[str] = "cpu"
-    """cpu, nnapi, xnnpack, coreml, qnn, webgpu, or any name that the library knows."""
+    """Execution provider: cpu, nnapi, xnnpack, coreml, qnn, webgpu, or any name that the library has."""
     variants: tuple[str, ...] = ("*",)
-    """Globs over variant names, as in `basic-*`."""
+    """Glob patterns of variant names, as in `basic-*`."""
     options: dict[str, OneOrMore[str]] = {}
     """Provider options by name."""
     flags: str | tuple[str | tuple[str, ...], ...] = ()
-    """NNAPI flags: a list of USE_FP16, USE_NCHW, CPU_DISABLED, CPU_ONLY; a list of such lists; `all` for every set."""
+    """NNAPI flags: a list of USE_FP16, USE_NCHW, CPU_DISABLED, CPU_ONLY; a list of such lists; or `all` for every
+    combination."""
     threads: OneOrMore[Threads] = 0
-    """Intra-op threads; 0 leaves the choice to ONNX Runtime."""
+    """Intra-op threads; 0: chosen by ONNX Runtime."""
     inter_op_threads: OneOrMore[Threads] = 0
-    """Threads for nodes at the same time, in parallel execution mode; 0 leaves the choice to ONNX Runtime."""
+    """Inter-op threads, for parallel execution mode; 0: chosen by ONNX Runtime."""
     execution_mode: OneOrMore[ExecutionMode] = ExecutionMode.SEQUENTIAL
-    """sequential, or parallel: independent nodes at the same time."""
+    """sequential, or parallel (independent nodes run concurrently)."""
     spinning: OneOrMore[bool] | None = None
-    """Whether idle threads wait in a loop, which answers faster and costs power; the library's default is yes."""
+    """Whether idle threads spin: lower latency, more power. ONNX Runtime's default is yes."""
     affinities: OneOrMore[str] | None = None
-    """Cores of each thread but the first, from 1: `;` between threads, `,` and `-` between cores, as in `3;4`."""
+    """CPU affinities of all threads but the first, cores numbered from 1: `;` separates threads, `,` and `-`
+    cores, as in `3;4`."""
     memory_arena: OneOrMore[bool] = True
-    """Whether memory is kept for the next inference."""
+    """Enable the CPU memory arena (keeps memory for the next inference)."""
     memory_pattern: OneOrMore[bool] = True
-    """Whether memory is laid out ahead from the first inference."""
+    """Enable memory patterns (pre-planned memory)."""
     prepacking: OneOrMore[bool] = True
-    """Whether weights are copied into a faster layout on loading, which costs their size in memory once more."""
+    """Enable prepacking of weights: faster, but needs memory for a second copy."""
     dynamic_block_base: OneOrMore[Count] | None = None
-    """Work is cut into blocks that become smaller towards the end, as in 4: steadier times when cores are shared."""
+    """Dynamic block size base (session.dynamic_block_base), for example 4: less variance when cores are shared."""
     strict: OneOrMore[bool] = False
-    """Fail where the provider leaves a node to the CPU (session.disable_cpu_ep_fallback)."""
+    """Fail if a node falls back to the CPU (session.disable_cpu_ep_fallback)."""
     session_config: dict[str, OneOrMore[str]] = {}
-    """Session config entries, key by key."""
+    """Session config entries by key."""
 
     @property
     def providers(self) -> tuple[str, ...]:

@@ -41,5 +41,5 @@ def key_texts(table: type[Table]) -> dict[str, str]:
     texts = {}
     for statement, following in itertools.pairwise(lines):
         if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
-            texts[ast.unparse(statement.target)] = str(ast.literal_eval(following.value))
+            texts[ast.unparse(statement.target)] = " ".join(ast.literal_eval(following.value).split())
     return texts

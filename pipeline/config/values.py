@@ -17,7 +17,7 @@ from pipeline.variant import Level, Style
 
 
 class Platform(StrEnum):
-    """Where a bundle ships."""
+    """The platform of a target."""
 
     ANDROID = "android"
     IOS = "ios"
@@ -26,7 +26,7 @@ class Platform(StrEnum):
 
 
 class Accelerator(StrEnum):
-    """Execution providers that `compare` takes."""
+    """Execution providers for `compare`."""
 
     NNAPI = "nnapi"
     COREML_NN = "coreml-nn"
@@ -51,7 +51,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     path: str
     """The ONNX file, a folder of them, or a zip archive."""
     name: Name | None = None
-    """How the model is called in tables and file names; the file's stem by default."""
+    """Name of the model in tables and file names; default: the file name without its suffix."""
     test_data: str | None = None
     """What it is run on: ONNX's test_data_set_N folders, .npz, .npy, images or WAV files (file or folder), or a
     Python function as `module:function`. Random inputs without it."""
@@ -60,132 +60,141 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     preprocess: PreprocessConfig | None = None
     """How images and recordings become the model's input; needed where `test_data` is such files."""
     labels: str | None = None
-    """A labelled evaluation set (.npz with `inputs` and `labels`) for top-1 agreement."""
+    """Labelled evaluation set (.npz with `inputs` and `labels`) for top-1 agreement."""
     dimensions: dict[str, Count] = {}
-    """Values for symbolic dimensions, by name."""
+    """Sizes of dynamic dimensions, by name."""
 
 
 class Target(Table, frozen=True, kw_only=True):
-    """Where it ships: platform, ABIs, minimum API level or OS version, ONNX Runtime release."""
+    """A release target: platform, ABIs, minimum API level or OS version, ONNX Runtime release."""
 
     name: Name
-    """How the target is called in tables and in the bundle."""
+    """Name shown in tables and in the bundle."""
     platform: Platform
     """android, ios, linux or macos."""
     abis: tuple[str, ...] = ()
-    """Android ABIs or machine architectures; the platform's usual one by default."""
+    """Android ABIs or machine architectures; default: the platform's most common one."""
     min_api_level: Annotated[int, Meta(ge=21, le=99)] | None = None
-    """Lowest Android API level that the app supports; NNAPI needs 27."""
+    """Lowest Android API level that the app supports; NNAPI requires 27."""
     min_os_version: Annotated[str, Meta(pattern=r"^\d+(\.\d+)*$")] | None = None
     """Lowest iOS or macOS version that the app supports."""
     ort_release: Release | None = None
-    """ONNX Runtime release in the app; that of the installed wheel by default."""
+    """ONNX Runtime release in the app, in quotes, as in "1.29"; default: that of the installed wheel."""
     library: str | None = None
-    """libonnxruntime that ships: .so, .dylib, AAR or `android:RELEASE`; Android's prove the bundle on x86-64 Linux."""
+    """The libonnxruntime in the app: .so, .dylib, AAR or `android:RELEASE`. On x86-64 Linux the bundle is run in it."""
 
 
 class VariantsConfig(Table, frozen=True, kw_only=True):
-    """Which variants to make: every combination of these, less those that the releases do not have."""
+    """Which variants to create: every combination of these that the ONNX Runtime releases support."""
 
     levels: tuple[Level, ...] = (Level.NONE, Level.BASIC, Level.EXTENDED, Level.ALL)
     """Optimization levels: none, basic, extended, layout, all."""
     styles: tuple[Style, ...] = (Style.FIXED, Style.RUNTIME)
     """fixed and runtime."""
     aware: tuple[str, ...] = ()
-    """Provider-aware variants beside the plain ones: nnapi, coreml-nn, coreml-mlprogram, or several joined by +."""
+    """EP-aware variants in addition: nnapi, coreml-nn, coreml-mlprogram, or several joined by +."""
     reference: AwareReference = AwareReference.AUTO
-    """Who saves these: auto (the target's Android library, or one of its release at hand), installed, or none."""
+    """What creates EP-aware variants: auto (the target's Android library, or an available one of its release),
+    installed (the onnxruntime of this Python), or none (splicing)."""
 
 
 class MeasureConfig(Table, frozen=True, kw_only=True):
     """How long and how often to measure."""
 
     rounds: Count = 5
-    """Rounds; in each, every variant runs once in a fresh process, so that drift meets all alike."""
+    """Number of rounds. In each round every variant runs once in a new process, so that drift affects all of them
+    equally."""
     warmup: Annotated[int, Meta(ge=0)] = 3
-    """Runs before the clock counts."""
+    """Untimed inferences before the timed ones."""
     min_runs: Count = 20
-    """Timed runs of a process, at least."""
+    """Minimum number of timed inferences per process."""
     min_seconds: Seconds = 0.2
-    """Seconds of timed runs of a process, at least."""
+    """Minimum duration of the timed inferences per process, in seconds."""
     max_seconds: Seconds = 60.0
-    """Seconds after which a process stops even short of min_runs."""
+    """Maximum duration of the timed inferences per process, in seconds, even below min_runs."""
     timeout_seconds: Seconds = 300.0
-    """Seconds after which a process counts as hung and is killed."""
+    """Seconds after which a process is considered hung and is killed."""
     margin_percent: Annotated[float, Meta(gt=0, lt=100)] = 5.0
-    """Two variants within this margin are the same."""
+    """Differences below this percentage are reported as "same"."""
     profile: bool = False
-    """After the rounds, run everything once more with ONNX Runtime's profiler: times by operator, and a trace each."""
+    """Profile every variant once more after the rounds: times by operator, and a trace file."""
     perf_test: str | None = None
-    """A program onnxruntime_perf_test to measure with in place of the probe; it gives latencies and no outputs."""
+    """Path of onnxruntime_perf_test, to measure with it instead of the probe; outputs are not compared then."""
     baseline: str | None = None
-    """The run that others are compared with, as `VARIANT` or `VARIANT/PROVIDER`; the first by default."""
+    """The run that the others are compared with, as `VARIANT` or `VARIANT/PROVIDER`; default: the first."""
 
 
 class ConditionsConfig(Table, frozen=True, kw_only=True):
-    """In which state of a phone runs start. What a device does not tell (a computer: nothing) counts as good."""
+    """Conditions under which a run starts. Values that a device does not report (a computer reports none) are
+    considered good.
+    """
 
     max_thermal_status: Annotated[int, Meta(ge=0, le=6)] = 0
-    """Highest thermal status: 0 none, 1 light, 2 moderate (clocks fall), to 6 shutdown. Told from API 29 on."""
+    """Maximum thermal status to start a run: 0 none, 1 light, 2 moderate (throttled), up to 6 shutdown. Reported
+    from API level 29 on."""
     max_battery_celsius: Annotated[float, Meta(gt=0, lt=100)] | None = None
-    """Highest temperature of the battery, for phones that tell no thermal status."""
+    """Maximum battery temperature to start a run, in °C, for phones that report no thermal status."""
     min_battery_percent: Annotated[int, Meta(ge=0, le=100)] = 20
-    """Lowest charge of the battery."""
+    """Minimum battery charge to start a run, in percent."""
     charging: bool | None = None
-    """true: only while it charges; false: only while it does not; either way by default, and marked."""
+    """true: run only while the phone is charging; false: only while it is not. Default: in both cases, with a
+    warning while charging."""
     keep_screen_on: bool = False
-    """Keep the screen on during the campaign."""
+    """Keep the screen on during the run."""
     stable: bool = False
-    """Android's fixed performance mode (API 30) during the campaign: slower, and less apart from run to run."""
+    """Use Android's fixed performance mode (API level 30) during the run: slower, with less variance."""
     wait_seconds: Seconds = 600.0
-    """How long a device may take to come into this state before it is left alone."""
+    """Maximum wait for these conditions, in seconds; the device is skipped after that."""
 
 
 class CheckConfig(Table, frozen=True, kw_only=True):
-    """How far an artifact's outputs may be from the original model's; defaults by element type are in the guide."""
+    """Tolerances when an artifact's outputs are compared with the original model's; the guide has the defaults by
+    element type.
+    """
 
     max_relative_error: Annotated[float, Meta(gt=0)] | None = None
-    """Largest error relative to the output's range."""
+    """Maximum error relative to the output's range."""
     min_top1_agreement: Annotated[float, Meta(ge=0, le=1)] | None = None
-    """Smallest share of the labelled set on which the answer is the original model's."""
+    """Minimum share of the labelled set, 0 to 1, on which top-1 equals the original model's."""
 
 
 class OutputConfig(Table, frozen=True, kw_only=True):
-    """Where results go."""
+    """Where results are written."""
 
     folder: str | None = None
-    """Output folder; `output/NAME` in the current folder by default."""
+    """Output folder; default: `output/NAME` in the current folder."""
     database: str | None = None
-    """SQLAlchemy URL of the results; results.sqlite in the output folder by default."""
+    """SQLAlchemy URL of the results; default: results.sqlite in the output folder."""
 
 
 class Config(Table, frozen=True, kw_only=True):
     """A whole config file."""
 
     name: Name
-    """How the campaign is called."""
+    """Name of the campaign, that is, of the runs of this config."""
     models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1)]
-    """The models, one table each."""
+    """The models, one table for each."""
     targets: tuple[Target, ...] = ()
-    """Where it ships; Android arm64 by default."""
+    """Release targets; default: Android arm64."""
     variants: VariantsConfig = VariantsConfig()
-    """Which variants to make."""
+    """Which variants to create."""
     compare: tuple[Accelerator, ...] = ()
-    """Accelerators to compare with the CPU in every sensible way, in place of `runs`: basic, aware, runtime style."""
+    """Accelerators to compare with the CPU, instead of `runs`: on level basic, EP-aware and runtime style variants."""
     runs: tuple[RunConfig, ...] = ()
-    """How to run them; the documentation's advice by default (NNAPI on basic, CPU on the most optimized)."""
+    """Session options to run with; default: NNAPI on level basic, CPU on the highest level, as ONNX Runtime's
+    documentation advises."""
     devices: tuple[str, ...] = ("local",)
-    """Where to run: local, adb:SERIAL, adb:* for every ready phone."""
+    """Devices to run on: local, adb:SERIAL, adb:* for every ready phone."""
     measure: MeasureConfig = MeasureConfig()
     """How long and how often to measure."""
     conditions: ConditionsConfig = ConditionsConfig()
-    """In which state of a phone runs start."""
+    """Conditions under which a run starts."""
     check: CheckConfig = CheckConfig()
-    """How far outputs may differ."""
+    """Tolerances of the output check."""
     build: BuildConfig = BuildConfig()
-    """How to build ONNX Runtime for the targets, and how large its library may be."""
+    """How to build ONNX Runtime for the targets, and size budgets."""
     output: OutputConfig = OutputConfig()
-    """Where results go."""
+    """Where results are written."""
 
 
 TABLES: dict[str, type[Table]] = {
