@@ -25,10 +25,10 @@ DOCS = Path(__file__).resolve().parent
 MADE = "<!-- Made by docs/make_reference.py from the code: change that. -->\n\n"
 EXIT_TEXTS = {
     ExitCode.DONE: "done",
-    ExitCode.SOME_FAILED: "some models or runs failed, the rest is done",
+    ExitCode.SOME_FAILED: "some models or runs failed; the others are done",
     ExitCode.USAGE: "the command line or the config is wrong; nothing was done",
-    ExitCode.MISSING: "something is missing on this machine, or there is no device",
-    ExitCode.CHECK_FAILED: "a check says no: coverage, operators, budget, regression, a changed bundle",
+    ExitCode.MISSING: "something is missing on this computer, or no device is ready",
+    ExitCode.CHECK_FAILED: "a check failed: outputs, coverage, operators, budget, regression, a changed bundle",
     ExitCode.INTERRUPTED: "interrupted",
 }
 

@@ -50,7 +50,7 @@ class DiskFullError(MissingError):
 
 
 class CheckFailed(PipelineError):
-    """A check says no: coverage, operators, budget, regression, a bundle that was changed."""
+    """A check failed: coverage, operators, budget, regression, a bundle that was changed."""
 
     exit_code = ExitCode.CHECK_FAILED
 

@@ -25,12 +25,14 @@ def _choices(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say what is to be built; the same for every command of the group."""
     options = (
         click.argument("config", type=FILE, required=False),
-        click.option("--target", metavar="NAME", help="A target of CONFIG, or PLATFORM-ABI as in linux-x86_64."),
-        click.option("--op-config", "operators", type=FILE, help="Operators to build; all without it."),
+        click.option("--target", metavar="NAME", help="A target of CONFIG, or PLATFORM-ABI, as in android-arm64-v8a."),
+        click.option("--op-config", "operators", type=FILE, help="Operator config.  [default: all operators]"),
         click.option("--source", type=FILE, help="Source tree of ONNX Runtime."),
-        click.option("--system-dependencies", is_flag=True, help="Use libraries of this system, download none."),
+        click.option("--system-dependencies", is_flag=True, help="Use system packages, download nothing."),
         click.option("--onnx-source", type=FILE, help="Source of ONNX, for --system-dependencies."),
-        click.option("--jobs", type=click.IntRange(1), help="Compilers at once; all processors by default."),
+        click.option(
+            "--jobs", type=click.IntRange(1), help="Parallel compiler processes.  [default: one per processor]"
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -41,16 +43,17 @@ def _choices(command: Callable[..., Any]) -> Callable[..., Any]:
 def build() -> None:
     """Plan and run custom builds of ONNX Runtime.
 
-    CONFIG is a campaign's config or a file of build_configs/builds; --target alone will do for a plain library.
+    CONFIG is a config of `ort-mobile run`, or a file of build_configs/builds; for a library with default settings,
+    --target alone is enough.
     """
 
 
 @build.command()
 @_choices
-@click.option("--output", type=FILE, help="Write plan and settings files below this folder.")
+@click.option("--output", type=FILE, help="Folder to write plan and settings files to.")
 @json_or_flag
 def plan(output: Path | None, json_to: str | None, **chosen: Any) -> None:
-    """Show the exact commands and settings files of a build; exit code 4 when something speaks against it."""
+    """Show the exact commands and settings files of a build; exit code 4 if it cannot work."""
     from pipeline.cli.findings import show_findings
     from pipeline.finding import errors
     from pipeline.ort_build.lint import lint
@@ -72,9 +75,9 @@ def plan(output: Path | None, json_to: str | None, **chosen: Any) -> None:
 @_choices
 @json_option
 def doctor(json_to: str | None, **chosen: Any) -> None:
-    """Say what this machine lacks for a build, and where to get it; exit code 3 when something is missing.
+    """Show what this computer lacks for a build, and where to get it; exit code 3 if something is missing.
 
-    Without CONFIG and --target: for a library for Android and one for this computer.
+    Default: a library for Android, and one for this computer.
     """
     from pipeline.ort_build.doctor import examine, require
 
@@ -93,12 +96,12 @@ def doctor(json_to: str | None, **chosen: Any) -> None:
 
 @build.command()
 @_choices
-@click.option("--output", type=FILE, help="Copy what was built into this folder.")
-@click.option("--cache", type=FILE, help="Where builds are kept by digest; ~/.cache/ort-mobile/builds by default.")
+@click.option("--output", type=FILE, help="Folder to copy the libraries to.")
+@click.option("--cache", type=FILE, help="Cache of builds.  [default: builds/ in the cache folder]")
 @click.option("--dry-run", is_flag=True, help="Check everything, build nothing.")
 @json_option
 def run(output: Path | None, cache: Path | None, dry_run: bool, json_to: str | None, **chosen: Any) -> None:
-    """Build, or take from the cache what was built before from the same plan and source."""
+    """Build a library, or reuse the cached build of the same plan and source."""
     from pipeline.ort_build.history import newest_build, sizes_of_record
     from pipeline.ort_build.run import default_cache
 
@@ -122,10 +125,10 @@ def run(output: Path | None, cache: Path | None, dry_run: bool, json_to: str | N
 @build.command()
 @click.argument("before", type=FILE, required=False)
 @click.argument("after", type=FILE, required=False)
-@click.option("--cache", type=FILE, help="Where builds are kept; ~/.cache/ort-mobile/builds by default.")
+@click.option("--cache", type=FILE, help="Cache of builds.  [default: builds/ in the cache folder]")
 @json_option
 def size(before: Path | None, after: Path | None, cache: Path | None, json_to: str | None) -> None:
-    """List builds with their sizes, and rank operators by what they added between builds.
+    """List cached builds with their sizes, and rank operators by the bytes that they add.
 
     With BEFORE and AFTER (each a library, an AAR, a JAR, or a build's folder or the first letters of its name): how
     much the library of each ABI grew or shrank, and between builds what was added and removed for it.

@@ -13,12 +13,14 @@ from pipeline.cli.options import json_option, shows_text, write_json
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @click.option("--api-level", type=click.IntRange(21, 99), default=27, show_default=True, help="Android API level.")
 @json_option
-@click.option("--output", type=click.Path(path_type=Path), help="Folder to copy the builds to, as probe-TARGET.")
+@click.option("--output", type=click.Path(path_type=Path), help="Folder to copy the programs to, as probe-TARGET.")
 def build_probe(targets: tuple[str, ...], api_level: int, output: Path | None, json_to: str | None) -> None:
-    """Build the probe for each TARGET: host (default), an Android ABI (arm64-v8a, x86_64, ...), linux-aarch64.
+    """Build the probe, the program that measures, for each TARGET.
 
-    Android builds use the NDK of ANDROID_NDK_HOME, or the package ziglang alone for 64-bit ABIs. Builds are kept in
-    the cache, so an unchanged one costs nothing.
+    TARGET is host (default), an Android ABI (arm64-v8a, x86_64, ...), or linux-aarch64.
+
+    Android builds use the NDK of ANDROID_NDK_HOME, or the package ziglang alone for 64-bit ABIs. Builds are
+    cached.
     """
     from device_runner.probe.build import build_probe as build
 

@@ -5,6 +5,8 @@ import click
 from pipeline.cli.help import EXAMPLES, SECTIONS
 
 REST = "Options"
+FEW = 9
+"""Up to so many options are listed without sections."""
 
 
 class JsonOrFlag(click.Option):
@@ -23,10 +25,10 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write options section by section, those that no section names last."""
         found: dict[str, list[tuple[str, str]]] = {title: [] for title in (REST, *SECTIONS)}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None and not isinstance(param, click.Argument):
-                found[section_of(param)].append(record)
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        for param in options:
+            if (record := param.get_help_record(ctx)) is not None:
+                found[section_of(param) if len(options) > FEW else REST].append(record)
         for title, records in found.items():
             if records:
                 with formatter.section(title):

@@ -24,18 +24,18 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 @click.option(
     "--style", "styles", callback=words(("fixed", "runtime")), metavar="STYLE,…", default="fixed,runtime",
     show_default=True,
-    help="fixed saves the fused graph; runtime keeps it and records fusions for the device to replay.",
+    help="fixed saves the optimized graph; runtime saves the basic graph and records fusions that the device applies.",
 )  # fmt: skip
 @click.option(
     "--ep", "providers", callback=words(AWARE), metavar="EP,…",
-    help="Make the models aware of execution providers: nnapi, coreml-nn, coreml-mlprogram, or one file for several.",
+    help="Create EP-aware models, for nnapi, coreml-nn or coreml-mlprogram; several share one file.",
 )  # fmt: skip
 @provider_options
-@click.option("--safe", is_flag=True, help="Leave to the CPU what a provider claims and then cannot build.")
+@click.option("--safe", is_flag=True, help="Leave nodes to the CPU that the provider claims but cannot compile.")
 @click.option(
     "--reference", default="auto", metavar="auto|none|installed|LIBRARY", show_default=True,
-    help="Who saves aware files: an Android library (AAR, .so or release), the installed onnxruntime, or none: they "
-    "are spliced. auto asks a library of the release where one is at hand and can run here, and fetches none.",
+    help="What creates EP-aware files: an Android library (AAR, .so or release), the installed onnxruntime, or none "
+    "(splicing). auto uses an available library of the release if it runs on this computer; nothing is downloaded.",
 )  # fmt: skip
 @click.option(
     "--ort-release", callback=release, metavar="X.Y",
@@ -43,20 +43,24 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 )  # fmt: skip
 @click.option(
     "--build-kind", type=click.Choice(["full", "extended", "minimal"]), default="full", show_default=True,
-    help="Build of that release in the app: artifacts are held against what it loads.",
+    help="Kind of that release's build in the app: artifacts are checked against what it can load.",
 )  # fmt: skip
 @click.option(
     "--target-platform", type=click.Choice(["unspecified", "arm", "amd64"]), default="unspecified",
-    show_default=True, help="What the optimizer may assume of the processor that runs them.",
+    show_default=True, help="Processor that the optimizer may assume.",
 )  # fmt: skip
 @click.option(
     "--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True,
-    help="Fix a symbolic dimension; may be repeated.",
+    help="Fix a dynamic dimension; repeatable.",
 )  # fmt: skip
 @click.option("--check", is_flag=True, help="Compare each artifact's outputs with the original model's.")
-@click.option("--config/--no-config", default=True, help="Write the operator configs of all artifacts.")
-@click.option("--cache", type=click.Path(path_type=Path), help="Folder in which unchanged work is found again.")
-@click.option("--jobs", type=click.IntRange(min=0), default=0, help="Models at once; 0: as cores and memory allow.")
+@click.option("--config/--no-config", default=True, help="Write the operator configs of all artifacts in OUTPUT.")
+@click.option(
+    "--cache", type=click.Path(path_type=Path), help="Cache folder: unchanged models are not converted again."
+)
+@click.option(
+    "--jobs", type=click.IntRange(min=0), default=0, help="Models to convert in parallel; 0: as cores and memory allow."
+)
 @json_option
 @click.pass_context
 def convert(
@@ -82,11 +86,11 @@ def convert(
 ) -> None:
     """Convert .onnx files, folders or zip archives of them to ORT format.
 
-    Artifacts are OUTPUT/MODEL.VARIANT.ort, with the operator configs for reduced builds beside them. A model that
-    cannot be converted is reported and does not cost the others; the exit code is then 1.
+    Artifacts are OUTPUT/MODEL.VARIANT.ort; the operator configs for reduced builds are in the same folder. A model that
+    cannot be converted is reported, the others are converted, and the exit code is 1.
 
-    With --ep the optimizer leaves alone what these execution providers claim at level basic, and files of fixed style
-    are made.
+    With --ep, nodes that these execution providers claim at level basic are kept unfused, and fixed style files are
+    created.
     """
     from pipeline.conversion import ConversionOrder, convert_paths
     from pipeline.convert.references import choose_reference

@@ -11,12 +11,14 @@ from pipeline.cli.options import as_argument, json_option, shows_text, write_jso
 @click.command(cls=Command)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
-    "--output", type=click.Path(path_type=Path), help="Where to write it; MODEL's name with .toml here by default."
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File to write.  [default: MODEL's name with .toml, in this folder]",
 )
 @json_option
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 def init(model: Path, output: Path | None, force: bool, json_to: str | None) -> None:
-    """Write a commented config for MODEL (an .onnx file), with its inputs and open dimensions filled in."""
+    """Write a commented config for MODEL (an .onnx file), with its inputs and dynamic dimensions filled in."""
     from pipeline.config_template import config_text
     from pipeline.errors import ConfigError
     from pipeline.files import write_text

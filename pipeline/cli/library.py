@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def library() -> None:
-    """Find, fetch and look into libraries of ONNX Runtime (AAR, JAR, libonnxruntime.so).
+    """Download and inspect libraries of ONNX Runtime (AAR, JAR, libonnxruntime.so).
 
     Names are android:RELEASE (the AAR for phones), jvm:RELEASE (the JAR for desktops) and wheel:RELEASE (Linux).
     """
@@ -22,7 +22,7 @@ def library() -> None:
 @library.command("list")
 @json_option
 def list_libraries(json_to: str | None) -> None:
-    """List releases that are at hand, and those that a registry package carries."""
+    """List libraries that are available on this computer, and those that can be downloaded."""
     from pipeline.ort_library import known_libraries
 
     known = known_libraries()
@@ -40,7 +40,7 @@ def list_libraries(json_to: str | None) -> None:
 @json_option
 @click.option("--accept-licence", is_flag=True, help="Accept the licence of a package that is not MIT.")
 def get(name: str, abi: str | None, accept_licence: bool, json_to: str | None) -> None:
-    """Have a library at hand, as in `android:1.29.0`: from caches, Maven Central, PyPI or a registry package."""
+    """Download an ONNX Runtime library such as `android:1.29.0`, or find it in a local cache, and print its path."""
     from pathlib import Path
 
     from device_runner.library_source import open_library
@@ -59,7 +59,7 @@ def get(name: str, abi: str | None, accept_licence: bool, json_to: str | None) -
 @click.argument("name")
 @json_option
 def show(name: str, json_to: str | None) -> None:
-    """Say what NAME (a release, an AAR, a JAR, a .so) is: release, ABIs, kind of build, providers, page size."""
+    """Show release, ABIs, kind of build, providers and page size of NAME (a release, an AAR, a JAR, a .so)."""
     from pipeline.ort_library import show_library
 
     contents = show_library(name)

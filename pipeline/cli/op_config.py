@@ -26,21 +26,21 @@ PROVIDERS = ("coreml", "nnapi", "qnn", "xnnpack")
 _path = click.Path(path_type=Path)
 _artifacts = click.argument("artifacts", nargs=-1, required=True, type=_path)
 _some_artifacts = click.argument("artifacts", nargs=-1, type=_path)
-_output = click.option("--output", "-o", type=_path, help="Write the config here instead of to the terminal.")
+_output = click.option("--output", "-o", type=_path, help="File to write.  [default: stdout]")
 _provider = click.option(
     "--provider", "providers", multiple=True, type=click.Choice(PROVIDERS),
-    help="Execution provider that the app registers: adds what it changes while loading. May be given several times.",
+    help="Execution provider that the app registers: adds the operators that it needs while loading; repeatable.",
 )  # fmt: skip
 _extended = click.option(
     "--extended", is_flag=True,
-    help="The build is `minimal_build extended` or full, so that it optimizes while loading. Providers and saved"
-    " runtime optimizations imply it.",
+    help="The build is `minimal_build extended` or full, which optimizes while loading. Implied by --provider and by"
+    " runtime style artifacts.",
 )  # fmt: skip
 
 
 @click.group(cls=Group)
 def op_config() -> None:
-    """Make, merge, prove and explain the operator configs of reduced builds.
+    """Create, merge, check and explain the operator configs of reduced builds.
 
     ARTIFACT is an ORT format file, a folder or a zip archive of them. A config is ONNX Runtime's own text format:
     pass it to its build scripts as --include_ops_by_config, with --enable_reduced_operator_type_support for the types.
@@ -49,8 +49,10 @@ def op_config() -> None:
 
 @op_config.command()
 @_artifacts
-@click.option("--types/--no-types", default=True, help="Restrict operators to the types that are used (the default).")
-@click.option("--globally-allowed-types", metavar="T,...", help="Restrict all operators to these C++ types instead.")
+@click.option(
+    "--types/--no-types", default=True, help="Restrict operators to the types that are used.  [default: --types]"
+)
+@click.option("--globally-allowed-types", metavar="T,...", help="Restrict all operators to these C++ types.")
 @_provider
 @_extended
 @_output
@@ -59,7 +61,7 @@ def create(
     artifacts: Sequence[Path], types: bool, globally_allowed_types: str | None, providers: Sequence[str],
     extended: bool, output: Path | None, json_to: str | None,
 ) -> None:  # fmt: skip
-    """Make the smallest config with which one build runs every ARTIFACT, and prove it before it is written."""
+    """Create the smallest config whose build runs every ARTIFACT, and check it before it is written."""
     from pipeline.required_ops import covers, from_needs, parse, union_of
 
     found = _needs(artifacts, providers, extended=extended)
@@ -81,7 +83,7 @@ def create(
 @_output
 @json_option
 def merge(configs: Sequence[Path], output: Path | None, json_to: str | None) -> None:
-    """Join CONFIGS without losing a type: what ONNX Runtime itself does not (its last line wins)."""
+    """Merge CONFIGS without losing a type. (In a file with two lines for an operator, ONNX Runtime uses the last.)"""
     from pipeline.required_ops import read_config, union_of
 
     _write(union_of(read_config(path, merged=True) for path in configs), output, json_to)
@@ -93,7 +95,10 @@ def merge(configs: Sequence[Path], output: Path | None, json_to: str | None) -> 
 @_provider
 @_extended
 @click.option(
-    "--from-log", "log", type=_path, help="Read what ONNX Runtime said on a device, and name the line for it."
+    "--from-log",
+    "log",
+    type=_path,
+    help="Read a device's log of ONNX Runtime, and name the config line that its errors ask for.",
 )
 @json_or_flag
 def check(
@@ -104,7 +109,10 @@ def check(
     log: Path | None,
     json_to: str | None,
 ) -> None:
-    """Prove that a build of CONFIG runs every ARTIFACT: all nodes, opsets, types. Exit code 4 names what lacks."""
+    """Check that a build of CONFIG runs every ARTIFACT: all nodes, opsets, types.
+
+    Exits with 4 and lists what is missing.
+    """
     from pipeline.required_ops import covers, read_config
 
     if not artifacts and log is None:
@@ -133,8 +141,8 @@ def check(
 
 @op_config.command()
 @_artifacts
-@click.option("--operator", help="Show this operator only.")
-@click.option("--config", type=_path, help="Also show what this config has and no ARTIFACT needs.")
+@click.option("--operator", help="Show only this operator, as in Conv or ai.onnx:Conv.")
+@click.option("--config", type=_path, help="Also list what this config has and no ARTIFACT needs.")
 @_provider
 @_extended
 @json_or_flag
@@ -142,7 +150,7 @@ def explain(
     artifacts: Sequence[Path], operator: str | None, config: Path | None, providers: Sequence[str], extended: bool,
     json_to: str | None,
 ) -> None:  # fmt: skip
-    """Say which ARTIFACT needs which operator with which types, and for which nodes."""
+    """Show which ARTIFACT needs which operator with which types, and for which nodes."""
     from pipeline.required_ops import EMPTY, read_config
     from pipeline.required_ops.review import superfluous, uses
     from pipeline.required_ops.text import operator_lines
@@ -190,7 +198,7 @@ def _show_uses(shown: "Sequence[Use]", unused: Sequence[str]) -> None:
 def diff(
     old: Path, new: Path, artifacts: Sequence[Path], providers: Sequence[str], extended: bool, json_to: str | None
 ) -> None:
-    """Compare two configs as a reviewer reads it; with ARTIFACTS also who needs what is added."""
+    """Show what NEW adds to OLD and removes from it; with ARTIFACTS, also which of them need the additions."""
     from pipeline.required_ops import read_config
     from pipeline.required_ops.review import changes, counted, sentence
 

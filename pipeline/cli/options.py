@@ -114,7 +114,7 @@ perf_test_option = click.option(
     "--perf-test",
     type=click.Path(exists=True, dir_okay=False),
     metavar="PROGRAM",
-    help="Measure with this onnxruntime_perf_test in place of the probe.",
+    help="Measure with this onnxruntime_perf_test instead of the probe.",
 )
 
 json_option = click.option(

@@ -108,11 +108,11 @@ def _exit_code(document: "PartitionDocument", fix: Path | None) -> int:
 
 
 ADVICE_OPTIONS = (
-    click.option("--advise", is_flag=True, help="Try fixes, and say what each gains; default answers are unchanged."),
+    click.option("--advise", is_flag=True, help="Try fixes of the model, and show what each gains."),
     click.option("--fix", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-                 help="Write the model with the best fixes together; implies --advise."),
+                 help="Write the model with the best combination of fixes; implies --advise."),
     click.option("--dimension", multiple=True, callback=sizes, metavar="NAME=N",
-                 help="Size of an open dimension for fixes, by its name or as INPUT[AXIS]; 1 when left out."),
+                 help="Size of a dynamic dimension, by its name or as INPUT[AXIS]; default: 1."),
 )  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def _advice_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--ep", "provider", type=click.Choice(PROVIDERS), required=True, help="The execution provider.")
 @click.option(
     "--optimize", type=click.Choice(["none", "basic"]), default="none", show_default=True,
-    help="Judge the file as it stands, or what optimization level basic makes of it.",
+    help="Analyse the file as it is, or after optimization level basic.",
 )  # fmt: skip
 @click.option(
     "--ort-release", callback=release, metavar="X.Y",
@@ -135,12 +135,12 @@ def _advice_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )  # fmt: skip
 @click.option(
     "--reference", default="", metavar="LIBRARY",
-    help="Hold the claims against an Android library's own: an AAR, a .so, or a release that is at hand.",
+    help="Compare the claims with those of an Android library: an AAR, a .so, or an available release.",
 )  # fmt: skip
 @provider_options
 @_advice_options
-@click.option("--svg", type=click.Path(path_type=Path), help="Draw the graph with its partitions, for one model.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Models at once.")
+@click.option("--svg", type=click.Path(path_type=Path), help="Draw the graph of one model with its partitions.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Models to analyse in parallel.")
 @json_option
 @click.pass_context
 def partition(
@@ -156,11 +156,11 @@ def partition(
     json_to: str | None,
     **answers: Any,
 ) -> None:
-    """Say which nodes of .onnx and .ort models an execution provider will take, and why not the others.
+    """Show which nodes of .onnx and .ort models an execution provider supports, and why not the rest.
 
-    PATHs are files, folders or zip archives. A model that cannot be judged is reported and does not cost the others;
-    the exit code is then 1. With --reference it is 4 when a library claims otherwise; of a release that has no rules
-    here, the library's claims are the answer.
+    PATHs are files, folders or zip archives. A model that cannot be analysed is reported, the others are analysed, and
+    the exit code is 1. With --reference the exit code is 4 if the library's claims differ; for a release without
+    rules, the library's claims are the answer.
     """
     from pipeline.partition.answer import Optimize, PartitionDocument
     from pipeline.reference_claims import compare_answers

@@ -14,14 +14,23 @@ from pipeline.cli.run_settings import options_of, run_settings
 @click.command(cls=Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MODEL...")
 @click.option("--device", default="local", show_default=True, help="local or adb:SERIAL.")
-@click.option("--library", help="libonnxruntime to run with, in place of the device's default.")
+@click.option("--library", help="libonnxruntime to run with, instead of the device's default.")
 @run_settings
-@click.option("--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True, help="Size of a dimension.")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Fresh processes per file.")
-@click.option("--min-runs", type=click.IntRange(min=1), default=20, show_default=True, help="Inferences per process.")
+@click.option(
+    "--dimension",
+    "dimensions",
+    callback=sizes,
+    metavar="NAME=N",
+    multiple=True,
+    help="Size of a dynamic dimension; repeatable.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="New processes per file.")
+@click.option(
+    "--min-runs", type=click.IntRange(min=1), default=20, show_default=True, help="Minimum inferences per process."
+)
 @click.option(
     "--min-seconds", type=click.FloatRange(min=0, min_open=True), default=0.2, show_default=True,
-    help="Seconds of inferences per process, at least.",
+    help="Minimum seconds of inferences per process.",
 )  # fmt: skip
 @click.option(
     "--profile", "profiles", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
@@ -29,7 +38,7 @@ from pipeline.cli.run_settings import options_of, run_settings
 )  # fmt: skip
 @click.option(
     "--blame", is_flag=True,
-    help="Where a run crashes, find the smallest part of its options that does, and keep it in the deny list.",
+    help="Reduce options that crash to a minimal set, and add it to the deny list.",
 )  # fmt: skip
 @run_conditions
 @perf_test_option
@@ -53,8 +62,8 @@ def perf(
 ) -> None:
     """Measure .ort or .onnx files on a device with random inputs, and compare them with the first.
 
-    Nothing is converted or stored: `ort-mobile run` does that. Rounds alternate between the files, each in a fresh
-    process, so that heat and noise meet all alike.
+    Nothing is converted or stored: `ort-mobile run` does that. Each round measures every file once in a new
+    process, so that heat and noise affect all of them equally.
     """
     import msgspec
 

@@ -23,16 +23,20 @@ def levels(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 
 @click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--library", required=True, metavar="AAR|SO|android:RELEASE", help="The library that ships.")
-@click.option("--target", "targets", multiple=True, help="Targets that ship it; all of Android's by default.")
+@click.option("--library", required=True, metavar="AAR|SO|android:RELEASE", help="The library that your app ships.")
+@click.option(
+    "--target", "targets", multiple=True, help="Target that ships it; repeatable.  [default: all Android targets]"
+)
 @click.option(
     "--api-level", "api_levels", callback=levels, metavar="N,N",
-    help="API levels to play; each target's lowest and 31, from where NNAPI stays as it is, by default.",
+    help="API levels to emulate.  [default: each target's lowest, and 31: NNAPI is the same from there on]",
 )  # fmt: skip
-@click.option("--driver", type=click.Path(path_type=Path), help="Driver profile: what NNAPI is on the phone played.")
+@click.option(
+    "--driver", type=click.Path(path_type=Path), help="Driver profile of a phone, from `ort-mobile devices --profile`."
+)
 @click.option(
     "--timeout", type=click.FloatRange(min=0, max=86_400, min_open=True), default=60.0, show_default=True,
-    help="Seconds after which a run counts as hung.",
+    help="Seconds after which a run is considered hung.",
 )  # fmt: skip
 @json_option
 @click.pass_context
@@ -47,10 +51,10 @@ def prove(
     timeout: float,
     json_to: str | None,
 ) -> None:
-    """Load and run all that BUNDLE ships in the Android library that ships, here, in processes of x86-64 Linux.
+    """Load and run all artifacts of BUNDLE in the Android library of your app, on this computer (x86-64 Linux).
 
     Every artifact runs with every provider and flag combination that the bundle's config has, and its outputs are
-    compared with the original model's. Exit code 4 when anything fails; each finding has its cause and remedy.
+    compared with the original model's. Exit code 4 if anything fails; each failure is reported with cause and remedy.
     """
     from device_runner.android_host.profile import read_profile
     from pipeline.errors import ExitCode

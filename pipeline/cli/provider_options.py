@@ -14,15 +14,19 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 OPTIONS = (
     click.option(
-        "--api-level", type=click.IntRange(min=1), help="NNAPI feature level, as Android's API level.  [default: 31]"
+        "--api-level", type=click.IntRange(min=1), help="NNAPI feature level (Android API level).  [default: 31]"
     ),
     click.option(
-        "--coreml-version", type=click.IntRange(min=3), help="5 for iOS 15, 6 for 16, 7 for 17, 8 for 18.  [default: 7]"
+        "--coreml-version",
+        type=click.IntRange(min=3),
+        help="CoreML version: 5 for iOS 15, 6 for 16, 7 for 17, 8 for 18.  [default: 7]",
     ),
-    click.option("--coreml-options", callback=words(), metavar="KEY=VALUE,...", help="Options of the provider."),
-    click.option("--nnapi-flags", callback=words(), metavar="FLAG,...", help="USE_NCHW and others."),
+    click.option("--coreml-options", callback=words(), metavar="KEY=VALUE,...", help="Options of the CoreML provider."),
+    click.option("--nnapi-flags", callback=words(), metavar="FLAG,...", help="NNAPI flags, such as USE_NCHW."),
     click.option(
-        "--stop-ops", metavar="OP,...", help="Leave these and what follows to the CPU.  [default: NonMaxSuppression]"
+        "--stop-ops",
+        metavar="OP,...",
+        help="Leave these operators and all nodes after them to the CPU.  [default: NonMaxSuppression]",
     ),
 )
 

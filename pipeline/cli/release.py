@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--database", help="SQLAlchemy URL, where results are not in FOLDER/results.sqlite.")
-@click.option("--campaign", help="Id of a campaign; the newest by default.")
+@click.option("--database", help="SQLAlchemy URL.  [default: FOLDER/results.sqlite]")
+@click.option("--campaign", help="Id of a campaign, as `report --list` shows.  [default: the newest]")
 @json_option
 @click.pass_context
 def release(
     ctx: click.Context, /, folder: Path, database: str | None, campaign: str | None, json_to: str | None
 ) -> None:
-    """Choose anew from the results that a run stored in FOLDER, and make FOLDER/bundle of what ships.
+    """Rebuild FOLDER/bundle from the results stored in FOLDER, and enforce size budgets.
 
-    Exit code 4, and no bundle, when an artifact that ships cannot be loaded by its target's library, or that library is
-    over its budget; exit code 4, too, when the bundle fails in that library where this computer can run it.
+    Exit code 4 and no bundle if a chosen artifact cannot be loaded by its target's library, or that library exceeds its
+    budget; also exit code 4 if the bundle fails in that library, on computers that can run it.
     """
     from pipeline.errors import CheckFailed, ExitCode
     from pipeline.job.ship import proven, ship

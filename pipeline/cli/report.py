@@ -10,12 +10,12 @@ from pipeline.cli.options import json_option, shows_text, write_json
 
 @click.command(cls=Command)
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--database", help="SQLAlchemy URL, where results are not in FOLDER/results.sqlite.")
-@click.option("--campaign", help="Id of a campaign; the newest by default.")
+@click.option("--database", help="SQLAlchemy URL.  [default: FOLDER/results.sqlite]")
+@click.option("--campaign", help="Id of a campaign, as --list shows.  [default: the newest]")
 @json_option
-@click.option("--list", "list_only", is_flag=True, help="List the stored campaigns and stop.")
+@click.option("--list", "list_only", is_flag=True, help="List the stored campaigns instead.")
 def report(folder: Path, database: str | None, campaign: str | None, list_only: bool, json_to: str | None) -> None:
-    """Write report.html, report.md and results.json of results that a run stored in FOLDER, and show the table."""
+    """Write report.html, report.md and results.json again from the results stored in FOLDER, and show the table."""
     from pipeline.job.run import write_reports
     from pipeline.job.stored import list_campaigns, stored
     from pipeline.report import terminal

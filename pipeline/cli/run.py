@@ -11,15 +11,19 @@ from pipeline.cli.options import json_option, perf_test_option, progress, shows_
 
 @click.command(cls=Command)
 @click.argument("config", required=False, type=click.Path(path_type=Path))
-@click.option("--model", type=click.Path(path_type=Path), help="Run a model without a config, everything by default.")
-@click.option("--output", type=click.Path(path_type=Path), help="Folder for everything; output/NAME by default.")
-@click.option("--device", "devices", multiple=True, help="local, adb:SERIAL or adb:*; goes before the config's.")
-@click.option("--library", help="libonnxruntime to run with, in place of the device's default.")
-@click.option("--convert-only", is_flag=True, help="Convert, check and bundle what is advised; measure nothing.")
-@click.option("--resume", is_flag=True, help="Go on with the last campaign of this config where it stopped.")
+@click.option("--model", type=click.Path(path_type=Path), help="Run a model without a config, with the defaults.")
+@click.option("--output", type=click.Path(path_type=Path), help="Output folder.  [default: output/NAME]")
+@click.option("--device", "devices", multiple=True, help="local, adb:SERIAL or adb:*; overrides the config.")
+@click.option("--library", help="libonnxruntime to run with, instead of the device's default.")
+@click.option(
+    "--convert-only",
+    is_flag=True,
+    help="Convert, check and bundle what ONNX Runtime's documentation advises; measure nothing.",
+)
+@click.option("--resume", is_flag=True, help="Resume the last interrupted run of this config.")
 @click.option(
     "--blame", is_flag=True,
-    help="Where runs crash, find the smallest part of their options that does, and keep it in the deny list.",
+    help="Reduce options that crash to a minimal set, and add it to the deny list.",
 )  # fmt: skip
 @perf_test_option
 @json_option
@@ -39,7 +43,7 @@ def run(
 ) -> None:
     """Convert, check, measure, choose, bundle and report, as CONFIG says or for one --model.
 
-    The output folder then has the artifacts, the operator configs, results.json, report.md, report.html, the database
+    The output folder contains the artifacts, the operator configs, results.json, report.md, report.html, the database
     results.sqlite and bundle/.
     """
     if (config is None) == (model is None):

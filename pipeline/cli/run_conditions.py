@@ -11,22 +11,22 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 OPTIONS = (
-    click.option("--stable", is_flag=True, help="Android's fixed performance mode (API 30) meanwhile."),
-    click.option("--keep-screen-on", is_flag=True, help="Keep the screen on meanwhile."),
+    click.option("--stable", is_flag=True, help="Use Android's fixed performance mode (API level 30)."),
+    click.option("--keep-screen-on", is_flag=True, help="Keep the screen on."),
     click.option(
         "--max-thermal-status", type=click.IntRange(0, 6), metavar="N",
-        help="Wait until the phone is that cool: 0 none, 1 light, 2 moderate.",
+        help="Maximum thermal status to start a run: 0 none, 1 light, 2 moderate.",
     ),
     click.option(
         "--max-battery-celsius", type=click.FloatRange(0, 100, min_open=True), metavar="N",
-        help="Wait until the battery is that cool.",
+        help="Maximum battery temperature to start a run.",
     ),
     click.option(
-        "--min-battery-percent", type=click.IntRange(0, 100), metavar="N", help="Wait until it is charged that far."
+        "--min-battery-percent", type=click.IntRange(0, 100), metavar="N", help="Minimum battery charge to start a run."
     ),
     click.option(
         "--wait-seconds", type=click.FloatRange(min=0, min_open=True), metavar="N",
-        help="How long to wait for that, at most.  [default: 600]",
+        help="Maximum wait.  [default: 600]",
     ),
 )  # fmt: skip
 

@@ -37,40 +37,71 @@ def _switches(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 
 OPTIONS = (
     click.option(
-        "--provider", callback=words(), default="cpu", show_default=True, metavar="NAME,…",
+        "--provider",
+        callback=words(),
+        default="cpu",
+        show_default=True,
+        metavar="NAME,…",
         help="cpu, nnapi, xnnpack, coreml, …",
     ),
     click.option(
-        "--nnapi-flags", callback=words((*FLAGS, "all")), metavar="FLAG,…",
-        help=f"NNAPI flags: {', '.join(FLAGS)}; all tries every set of them.",
+        "--nnapi-flags",
+        callback=words((*FLAGS, "all")),
+        metavar="FLAG,…",
+        help=f"NNAPI flags: {', '.join(FLAGS)}; all tries every combination.",
     ),
     click.option(
-        "--provider-option", callback=pairs, metavar="KEY=VALUE", multiple=True,
-        help="An option of the provider; repeatable.",
+        "--provider-option",
+        callback=pairs,
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Provider option; repeatable.",
     ),
-    click.option("--threads", callback=_numbers(0), metavar="N,…", help="Intra-op threads; 0: ONNX Runtime's choice."),
+    click.option("--threads", callback=_numbers(0), metavar="N,…", help="Intra-op threads; 0: chosen by ONNX Runtime."),
     click.option(
-        "--inter-op-threads", callback=_numbers(0), metavar="N,…", help="Nodes at once, in parallel execution mode."
-    ),
-    click.option("--execution-mode", callback=words(MODES), metavar="MODE,…", help=f"{' or '.join(MODES)}."),
-    click.option("--spinning", callback=_switches, metavar="on,off", help="Whether idle threads wait in a loop."),
-    click.option(
-        "--affinities", metavar="CORES", help="Cores of each thread but the first, from 1, as in 3;4 for three threads."
-    ),
-    click.option("--memory-arena", callback=_switches, metavar="on,off", help="Keep memory for the next inference."),
-    click.option("--memory-pattern", callback=_switches, metavar="on,off", help="Lay memory out ahead."),
-    click.option("--prepacking", callback=_switches, metavar="on,off", help="Copy weights into a faster layout."),
-    click.option("--dynamic-block-base", callback=_numbers(1), metavar="N,…", help="Cut work into shrinking blocks."),
-    click.option("--strict", callback=_switches, metavar="on,off", help="Fail where a node is left to the CPU."),
-    click.option(
-        "--level", "levels", callback=words(LEVELS), metavar="LEVEL,…",
-        help=f"Optimization of .onnx files on loading: {', '.join(LEVELS)}; all by default.",
+        "--inter-op-threads", callback=_numbers(0), metavar="N,…", help="Inter-op threads, for parallel execution mode."
     ),
     click.option(
-        "--session-config", callback=pairs, metavar="KEY=VALUE", multiple=True,
-        help="A session config entry; repeatable.",
+        "--execution-mode", callback=words(MODES), metavar="MODE,…", help=f"Execution mode: {' or '.join(MODES)}."
     ),
-)  # fmt: skip
+    click.option(
+        "--spinning", callback=_switches, metavar="on,off", help="Whether idle threads spin: lower latency, more power."
+    ),
+    click.option(
+        "--affinities",
+        metavar="CORES",
+        help="CPU affinities of all threads but the first, cores from 1, as in 3;4 for three threads.",
+    ),
+    click.option(
+        "--memory-arena",
+        callback=_switches,
+        metavar="on,off",
+        help="CPU memory arena (keeps memory for the next inference).",
+    ),
+    click.option("--memory-pattern", callback=_switches, metavar="on,off", help="Pre-plan memory (memory pattern)."),
+    click.option("--prepacking", callback=_switches, metavar="on,off", help="Prepack weights: faster, more memory."),
+    click.option(
+        "--dynamic-block-base",
+        callback=_numbers(1),
+        metavar="N,…",
+        help="Dynamic block size base (session.dynamic_block_base).",
+    ),
+    click.option("--strict", callback=_switches, metavar="on,off", help="Fail if a node falls back to the CPU."),
+    click.option(
+        "--level",
+        "levels",
+        callback=words(LEVELS),
+        metavar="LEVEL,…",
+        help=f"Optimization level for .onnx files: {', '.join(LEVELS)}.  [default: all]",
+    ),
+    click.option(
+        "--session-config",
+        callback=pairs,
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Session config entry; repeatable.",
+    ),
+)
 
 LISTS = (
     "threads", "inter_op_threads", "execution_mode", "spinning", "memory_arena", "memory_pattern", "prepacking",
