@@ -13,7 +13,7 @@ import msgspec
 from device_runner.spec import RunOptions
 from pipeline import __version__
 from pipeline.campaign import Lane, SkippedLane, lane_id
-from pipeline.config import Config
+from pipeline.config import Config, ModelConfig
 from pipeline.errors import PipelineError
 from pipeline.job.prepare import Prepared
 from pipeline.reference import Reference
@@ -41,7 +41,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a campaign. `checks` are those of the artifacts on this computer, by model and variant name.
 
     `references` are by model; their files lie in OUTPUT/reference/MODEL. `unloadable` names artifacts as
-    MODEL/VARIANT that a target's library cannot load, by the name of the target.
+    MODEL/VARIANT that a target's library cannot load, by the name of the target. `tables` are those of the config in
+    which models were found, by model.
     """
 
     config: Config
@@ -55,6 +56,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     checks: dict[str, dict[str, tuple[OutputCheck, ...]]]
     references: dict[str, Reference] = {}
     unloadable: dict[str, tuple[str, ...]] = {}
+    tables: dict[str, ModelConfig] = {}
 
 
 def encode_record(record: JobRecord) -> dict[str, Any]:

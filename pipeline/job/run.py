@@ -272,6 +272,7 @@ class _Job:
             unloadable=self.held.unloadable,
             checks={one.model.name: one.checks for one in prepared},
             references={one.model.name: one.reference for one in prepared if one.reference},
+            tables={one.model.name: one.table for one in prepared},
         )
 
 

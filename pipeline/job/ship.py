@@ -10,26 +10,27 @@ import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
-from device_runner.library_source import release_of
+from device_runner.library_source import name_of, release_of
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY
 from device_runner.spec import RunOptions, TensorFile
 from pipeline.campaign import plan_lanes
 from pipeline.check import tolerance_for
-from pipeline.config import CheckConfig, Config, Platform
+from pipeline.config import CheckConfig, Config, Platform, Target
 from pipeline.config.build import Kind
 from pipeline.conversion import config_texts
 from pipeline.errors import PipelineError
 from pipeline.files import sha256_of
+from pipeline.job.app_facts import measured_text, signatures
 from pipeline.job.assemble import Assembled
 from pipeline.job.prepare import ARTIFACTS
 from pipeline.library_proof import LibraryProof, ProvenLibrary
-from pipeline.preflight import library_release, planned_build
+from pipeline.preflight import library_release, planned_build, shipped_library
 from pipeline.progress import Progress, Silent
 from pipeline.prove import ProofOrder, prove_bundle
 from pipeline.reference import Reference
 from pipeline.release.bundle import make_bundle
 from pipeline.release.choose import Choice
-from pipeline.release.manifest import Content, KeptReference, KeptTensor, Shipped
+from pipeline.release.manifest import MEASURED_FILE, Content, KeptReference, KeptTensor, Shipped
 from pipeline.release.verify import read_manifest
 from pipeline.run_options import PREPACKING_KEY, SPINNING_KEYS
 
@@ -75,6 +76,8 @@ def ship(
         ships=tuple(_shipped(assembled, choice) for choice in choices),
         made_with={name: report.versions[name] for name in MAKERS if name in report.versions},
         evidence=_evidence(assembled, choices),
+        models=signatures(assembled, folder),
+        reports={MEASURED_FILE: measured_text(assembled).encode()},
         references=references,
         tensors=tensors,
         attest=partial(attested, libraries_of(choices, library), progress or Silent()),
@@ -214,8 +217,16 @@ def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
         ort_release=target.ort_release or library_release(target) or installed,
         min_api_level=target.min_api_level,
         min_os_version=target.min_os_version,
+        library=library_name(target),
+        library_kind=shipped_library(target, assembled.record.config, installed).runtime.kind.value,
         basis="measured" if choice.measured else "advised",
     )
+
+
+def library_name(target: Target) -> str:
+    """How the bundle calls the library that a target names: a release as it is, a file without its folder."""
+    given = target.library or ""
+    return given if name_of(given) else Path(given).name
 
 
 def runs_of(config: Config, choice: Choice) -> tuple[RunOptions, ...]:

@@ -17,11 +17,13 @@ from pipeline.release.manifest import (
     Content,
     KeptReference,
     Manifest,
+    ModelSignature,
     Shipped,
     content_digest,
     encode_manifest,
     sealed,
 )
+from pipeline.release.readme import README_FILE, readme
 from pipeline.release.verify import verify_bundle
 
 OLD = "old"
@@ -36,13 +38,16 @@ def make_bundle(
     ships: tuple[Shipped, ...],
     made_with: Mapping[str, str],
     evidence: Mapping[str, Any],
+    models: tuple[ModelSignature, ...] = (),
+    reports: Mapping[str, bytes] | None = None,
     references: tuple[KeptReference, ...] = (),
     tensors: Mapping[str, Path] | None = None,
     attest: Callable[[Path], Mapping[str, Any]] = lambda _: {},
 ) -> Manifest:
     """Write a bundle to `folder` from `sources` (path inside the bundle to a file or its bytes).
 
-    `tensors` are the files of `references`, by path. `attest` is given the finished bundle, whole and verified but not
+    README.md is made of `ships` and `models`. `reports` are texts on the evidence, and `tensors` the files of
+    `references`, by path. `attest` is given the finished bundle, whole and verified but not
     yet in its place; what it returns is added to the evidence. An older bundle there is replaced at once by renaming; a
     folder that holds anything else is left alone and refused.
     """
@@ -51,12 +56,18 @@ def make_bundle(
     with contextlib.ExitStack() as stack:
         with storage_errors(folder):
             building = stack.enter_context(scratch_folder(f".{folder.name}.", folder.parent))
-        files = tuple(_put(building, path, sources[path]) for path in sorted(sources))
+        texts = {README_FILE: readme(name, ships, models).encode()}
+        files = tuple(_put(building, path, source) for path, source in sorted({**sources, **texts}.items()))
+        told = tuple(_put(building, path, text) for path, text in sorted((reports or {}).items()))
         for path, source in (tensors or {}).items():
             _put(building, path, source)
-        content = Content(name=name, made_with=dict(made_with), files=files, ships=ships)
+        content = Content(name=name, made_with=dict(made_with), files=files, ships=ships, models=models)
         manifest = Manifest(
-            content=content, content_sha256=content_digest(content), references=references, evidence=dict(evidence)
+            content=content,
+            content_sha256=content_digest(content),
+            references=references,
+            evidence=dict(evidence),
+            reports=told,
         )
         _seal(building, manifest)
         if added := attest(building):

@@ -4,7 +4,8 @@
 folder and at another time. `references` (what the original models computed on the computer that made the bundle) and
 `evidence` (what was measured and when) are not: they differ from machine to machine and from run to run.
 
-Version 1 had neither `references` nor `runs`; it is read as one that has none.
+Version 1 had neither `references` nor `runs`, version 2 neither `models` nor `reports`; they are read as ones that have
+none.
 """
 
 import hashlib
@@ -15,12 +16,15 @@ from msgspec import Meta
 
 from device_runner.spec import ElementType, RunOptions
 from pipeline.compare import Tolerance
+from pipeline.config.data import InputValue, PreprocessConfig
 from pipeline.variant import AwareBy, Variant
 
-MANIFEST_VERSION = 2
-READABLE_VERSIONS = (1, 2)
+MANIFEST_VERSION = 3
+READABLE_VERSIONS = (1, 2, 3)
 MANIFEST_FILE = "manifest.json"
 SEAL_FILE = "manifest.sha256"
+MEASURED_FILE = "evidence/measured.md"
+"""What was measured, for people."""
 
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +61,37 @@ class Shipped(Struct, frozen=True, kw_only=True):
     ort_release: str
     min_api_level: int | None = None
     min_os_version: str | None = None
+    library: str = ""
+    """The library that the target names: its file's name, or a release as in android:1.29.0."""
+    library_kind: str = ""
+    """Whether the library is full, extended or minimal, as far as it is known; "" before version 3."""
     basis: Literal["measured", "advised"]
     """Whether it was the best measured on such a device, or is what is advised; the evidence has the reason in full."""
+
+
+class TensorSignature(Struct, frozen=True, kw_only=True):
+    """An input or output of a model file: `dtype` is None for what is no tensor (sequences, maps).
+
+    An axis of `shape` is a size, the name of a dynamic dimension, or None; `shape` is None for an unknown rank.
+    """
+
+    name: str
+    dtype: ElementType | None
+    shape: tuple[int | str | None, ...] | None
+
+
+class ModelSignature(Struct, frozen=True, kw_only=True):
+    """What the files of a model take and give. `dimensions` are those that the config fixed, by name.
+
+    `preprocess` and `values` are how the config makes inputs of test data; the app must do the same.
+    """
+
+    model: str
+    inputs: tuple[TensorSignature, ...]
+    outputs: tuple[TensorSignature, ...]
+    dimensions: dict[str, int] = {}
+    preprocess: PreprocessConfig | None = None
+    values: dict[str, InputValue] = {}
 
 
 class KeptTensor(BundledFile, frozen=True, kw_only=True):
@@ -90,6 +123,8 @@ class Content(Struct, frozen=True, kw_only=True):
     made_with: dict[str, str]
     files: tuple[BundledFile, ...]
     ships: tuple[Shipped, ...]
+    models: tuple[ModelSignature, ...] = ()
+    """Each model that ships, once; () before version 3."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -100,12 +135,14 @@ class Manifest(Struct, frozen=True, kw_only=True):
     content_sha256: str
     references: tuple[KeptReference, ...] = ()
     evidence: dict[str, Any] = {}
+    reports: tuple[BundledFile, ...] = ()
+    """The evidence for people: files that differ from run to run, as it does."""
 
     @property
     def files(self) -> tuple[BundledFile, ...]:
         """Every file of the bundle beside the manifest and its seal."""
         kept = [tensor for reference in self.references for tensor in (*reference.inputs, *reference.outputs)]
-        return (*self.content.files, *kept)
+        return (*self.content.files, *kept, *self.reports)
 
 
 def content_digest(content: Content | dict[str, Any]) -> str:

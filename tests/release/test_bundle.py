@@ -267,14 +267,16 @@ def test_a_manifest_that_points_outside_is_refused_unread(tmp_path: Path, path: 
     assert "unreadable" in caught.value.why
 
 
-def older(bundle: Path) -> None:
-    """Make a bundle one of version 1, sealed as it was then."""
+def older(bundle: Path, version: int) -> None:
+    """Make a bundle one of version 1 or 2, sealed as it was then."""
     document = json.loads((bundle / MANIFEST_FILE).read_text())
     for ships in document["content"]["ships"]:
-        del ships["runs"]
-    del document["references"]
-    digest = content_digest(document["content"])
-    seal(bundle, document | {"version": 1, "content_sha256": digest})
+        for key in ("library", "library_kind", *(("runs",) if version == 1 else ())):
+            del ships[key]
+    del document["content"]["models"], document["reports"]
+    if version == 1:
+        del document["references"]
+    seal(bundle, document | {"version": version, "content_sha256": content_digest(document["content"])})
 
 
 def seal(bundle: Path, document: dict[str, Any]) -> None:
@@ -282,22 +284,24 @@ def seal(bundle: Path, document: dict[str, Any]) -> None:
     (bundle / SEAL_FILE).write_text(f"{sha256_of(bundle / MANIFEST_FILE)}  {MANIFEST_FILE}\n")
 
 
-def test_a_bundle_of_version_1_is_still_proven_by_its_own_digest(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_older_bundle_is_still_proven_by_its_own_digest(tmp_path: Path, version: int) -> None:
     newer = bundle_in(tmp_path)
-    older(tmp_path / "bundle")
+    older(tmp_path / "bundle", version)
     manifest = verify_bundle(tmp_path / "bundle")
-    assert (manifest.version, manifest.references, manifest.content.ships[0].runs) == (1, (), ())
+    assert (manifest.version, manifest.references, manifest.content.ships[0].runs) == (version, (), ())
+    assert (manifest.reports, manifest.content.models, manifest.content.ships[0].library) == ((), (), "")
     assert manifest.content_sha256 != newer
 
 
-@pytest.mark.parametrize("version", [0, 3, None, "2"])
+@pytest.mark.parametrize("version", [0, 4, None, "2"])
 def test_a_bundle_of_another_version_is_refused_by_name(tmp_path: Path, version: object) -> None:
     bundle_in(tmp_path)
     document = json.loads((tmp_path / "bundle" / MANIFEST_FILE).read_text())
     seal(tmp_path / "bundle", {"version": version, "of": "another time"} if version else document | {"version": 0})
     with pytest.raises(ConfigError, match="this bundle has version") as caught:
         verify_bundle(tmp_path / "bundle")
-    assert "versions 1 and 2" in caught.value.why
+    assert "versions 1 and 2 and 3" in caught.value.why
 
 
 def kept(folder: Path) -> tuple[KeptReference, dict[str, Path]]:

@@ -1,0 +1,257 @@
+"""Session options as the lines of code that an app needs, in the languages of ONNX Runtime's packages. Pure functions.
+
+Names are those of ONNX Runtime 1.20 to 1.31: ai.onnxruntime of Maven's onnxruntime-android, onnxruntime_cxx_api.h, and
+the Objective-C headers ort_session.h as Swift sees them. What a language has no call for is written as a comment.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from device_runner.probe.protocol import PROVIDER_NAMES
+from device_runner.spec import ExecutionMode, OptimizationLevel, RunOptions
+
+JAVA_LEVELS = {
+    OptimizationLevel.NONE: "NO_OPT",
+    OptimizationLevel.BASIC: "BASIC_OPT",
+    OptimizationLevel.EXTENDED: "EXTENDED_OPT",
+    OptimizationLevel.LAYOUT: "LAYOUT_OPT",
+    OptimizationLevel.ALL: "ALL_OPT",
+}
+CPP_LEVELS = {
+    OptimizationLevel.NONE: "ORT_DISABLE_ALL",
+    OptimizationLevel.BASIC: "ORT_ENABLE_BASIC",
+    OptimizationLevel.EXTENDED: "ORT_ENABLE_EXTENDED",
+    OptimizationLevel.LAYOUT: "ORT_ENABLE_LAYOUT",
+    OptimizationLevel.ALL: "ORT_ENABLE_ALL",
+}
+SWIFT_LEVELS = {
+    OptimizationLevel.NONE: "none",
+    OptimizationLevel.BASIC: "basic",
+    OptimizationLevel.EXTENDED: "extended",
+    OptimizationLevel.ALL: "all",
+}
+JAVA_PROVIDERS = {"xnnpack": "addXnnpack", "qnn": "addQnn", "coreml": "addCoreML", "webgpu": "addWebGPU"}
+
+ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """Code of one language: the name that Markdown gives it, and its lines."""
+
+    language: str
+    title: str
+    lines: tuple[str, ...]
+
+
+def code_for(platform: str, options: RunOptions, file: str) -> tuple[Code, ...]:
+    """How an app on a platform opens a model file in its usual languages."""
+    writers = {"android": (kotlin, java, cpp), "ios": (swift, cpp), "macos": (swift, cpp)}.get(platform, (cpp, java))
+    return tuple(writer(options, file) for writer in writers)
+
+
+def kotlin(options: RunOptions, file: str) -> Code:
+    """Kotlin for Android: from a file, or from the bytes of an asset."""
+    calls = _jvm_calls(options, _kotlin_map, _kotlin_text)
+    return Code(
+        language="kotlin",
+        title="Kotlin",
+        lines=(
+            *(f"import {name}" for name in _jvm_imports(options)),
+            "",
+            "val environment = OrtEnvironment.getEnvironment()",
+            "val options = OrtSession.SessionOptions()",
+            *calls,
+            "// From a file:",
+            "val session = environment.createSession(path, options)",
+            "// Or from the bytes of an asset, in place of the line before:",
+            f"// val bytes = context.assets.open({_kotlin_text(file)}).use {{ it.readBytes() }}",
+            "// val session = environment.createSession(bytes, options)",
+        ),
+    )
+
+
+def java(options: RunOptions, file: str) -> Code:
+    """Java, on Android and on desktops: from a file, or from bytes."""
+    calls = (f"{call};" if not call.startswith("//") else call for call in _jvm_calls(options, _java_map, _text))
+    maps = ("java.util.Map",) if _jvm_takes_map(options) else ()
+    return Code(
+        language="java",
+        title="Java",
+        lines=(
+            *(f"import {name};" for name in (*_jvm_imports(options), *maps)),
+            "",
+            "OrtEnvironment environment = OrtEnvironment.getEnvironment();",
+            "OrtSession.SessionOptions options = new OrtSession.SessionOptions();",
+            *calls,
+            f"// From a file ({file}):",
+            "OrtSession session = environment.createSession(path, options);",
+            "// Or from its bytes, in place of the line before:",
+            "// OrtSession session = environment.createSession(bytes, options);",
+        ),
+    )
+
+
+def _jvm_imports(options: RunOptions) -> tuple[str, ...]:
+    flags = ("ai.onnxruntime.providers.NNAPIFlags", "java.util.EnumSet") if options.flags else ()
+    return ("ai.onnxruntime.OrtEnvironment", "ai.onnxruntime.OrtSession", *flags)
+
+
+def _jvm_takes_map(options: RunOptions) -> bool:
+    return options.provider in JAVA_PROVIDERS
+
+
+def _jvm_calls(
+    options: RunOptions, mapping: Callable[[Mapping[str, str]], str], text: Callable[[str], str]
+) -> list[str]:
+    level = f"OrtSession.SessionOptions.OptLevel.{JAVA_LEVELS[options.optimization_level]}"
+    calls = [f"options.setOptimizationLevel({level})"]
+    if options.intra_op_threads:
+        calls.append(f"options.setIntraOpNumThreads({options.intra_op_threads})")
+    if options.inter_op_threads:
+        calls.append(f"options.setInterOpNumThreads({options.inter_op_threads})")
+    if options.execution_mode is ExecutionMode.PARALLEL:
+        calls.append("options.setExecutionMode(OrtSession.SessionOptions.ExecutionMode.PARALLEL)")
+    calls += [] if options.memory_pattern else ["options.setMemoryPatternOptimization(false)"]
+    calls += [] if options.cpu_arena else ["options.setCPUArenaAllocator(false)"]
+    calls += [f"options.addConfigEntry({text(k)}, {text(v)})" for k, v in sorted(options.session_config.items())]
+    return [*calls, *_jvm_provider(options, mapping)]
+
+
+def _jvm_provider(options: RunOptions, mapping: Callable[[Mapping[str, str]], str]) -> list[str]:
+    if options.provider == "cpu":
+        return []
+    if options.provider == "nnapi":
+        flags = ", ".join(f"NNAPIFlags.{flag.value}" for flag in options.flags)
+        return [f"options.addNnapi(EnumSet.of({flags}))" if flags else "options.addNnapi()"]
+    method = JAVA_PROVIDERS.get(options.provider)
+    if method is None:
+        return [f"// The Java API has no call for the provider {_comment(options.provider)}: use the C++ API."]
+    return [f"options.{method}({mapping(options.provider_options)})"]
+
+
+def _java_map(values: Mapping[str, str]) -> str:
+    return f"Map.of({', '.join(f'{_text(key)}, {_text(value)}' for key, value in sorted(values.items()))})"
+
+
+def _kotlin_map(values: Mapping[str, str]) -> str:
+    pairs = ", ".join(f"{_kotlin_text(key)} to {_kotlin_text(value)}" for key, value in sorted(values.items()))
+    return f"mapOf({pairs})" if pairs else "emptyMap()"
+
+
+def swift(options: RunOptions, file: str) -> Code:
+    """Swift by the Objective-C package: it opens files only."""
+    stem, _, suffix = file.rpartition(".")
+    resource = f"forResource: {_swift_text(stem)}, ofType: {_swift_text(suffix)}"
+    return Code(
+        language="swift",
+        title="Swift",
+        lines=(
+            "import OnnxRuntimeBindings  // with CocoaPods: import onnxruntime_objc",
+            "",
+            "let environment = try ORTEnv(loggingLevel: .warning)",
+            "let options = try ORTSessionOptions()",
+            *_swift_calls(options),
+            "// From a file of the app's bundle; this API has no call for bytes:",
+            f"let path = Bundle.main.path({resource})!",
+            "let session = try ORTSession(env: environment, modelPath: path, sessionOptions: options)",
+        ),
+    )
+
+
+def _swift_calls(options: RunOptions) -> Iterable[str]:
+    level = SWIFT_LEVELS.get(options.optimization_level)
+    if level:
+        yield f"try options.setGraphOptimizationLevel(.{level})"
+    if options.intra_op_threads:
+        yield f"try options.setIntraOpNumThreads({options.intra_op_threads})"
+    for key, value in sorted(options.session_config.items()):
+        yield f"try options.addConfigEntry(withKey: {_swift_text(key)}, value: {_swift_text(value)})"
+    missing = _without_swift(options)
+    if missing:
+        yield f"// The Objective-C API cannot set {', '.join(missing)}: use the C++ API for the same times."
+    if options.provider == "nnapi":
+        yield "// NNAPI is Android's."
+    elif options.provider != "cpu":
+        pairs = ", ".join(f"{_swift_text(k)}: {_swift_text(v)}" for k, v in sorted(options.provider_options.items()))
+        name = _swift_text(PROVIDER_NAMES.get(options.provider, options.provider))
+        yield f"try options.appendExecutionProvider({name}, providerOptions: [{pairs or ':'}])"
+
+
+def _without_swift(options: RunOptions) -> list[str]:
+    settings = {
+        "the optimization level layout": options.optimization_level not in SWIFT_LEVELS,
+        "inter-op threads": bool(options.inter_op_threads),
+        "parallel execution": options.execution_mode is ExecutionMode.PARALLEL,
+        "memory pattern": not options.memory_pattern,
+        "memory arena": not options.cpu_arena,
+    }
+    return [name for name, wanted in settings.items() if wanted]
+
+
+def cpp(options: RunOptions, file: str) -> Code:
+    """C++ by the header of every package: from a file, or from bytes."""
+    nnapi = ("#include <nnapi_provider_factory.h>",) if options.provider == "nnapi" else ()
+    return Code(
+        language="cpp",
+        title="C++",
+        lines=(
+            "#include <onnxruntime_cxx_api.h>",
+            *nnapi,
+            "",
+            'Ort::Env environment(ORT_LOGGING_LEVEL_WARNING, "app");',
+            "Ort::SessionOptions options;",
+            *_cpp_calls(options),
+            f"// From a file ({file}):",
+            "Ort::Session session(environment, path, options);",
+            "// Or from its bytes, in place of the line before:",
+            "// Ort::Session session(environment, bytes.data(), bytes.size(), options);",
+        ),
+    )
+
+
+def _cpp_calls(options: RunOptions) -> Iterable[str]:
+    yield f"options.SetGraphOptimizationLevel({CPP_LEVELS[options.optimization_level]});"
+    if options.intra_op_threads:
+        yield f"options.SetIntraOpNumThreads({options.intra_op_threads});"
+    if options.inter_op_threads:
+        yield f"options.SetInterOpNumThreads({options.inter_op_threads});"
+    if options.execution_mode is ExecutionMode.PARALLEL:
+        yield "options.SetExecutionMode(ORT_PARALLEL);"
+    if not options.memory_pattern:
+        yield "options.DisableMemPattern();"
+    if not options.cpu_arena:
+        yield "options.DisableCpuMemArena();"
+    for key, value in sorted(options.session_config.items()):
+        yield f"options.AddConfigEntry({_cpp_text(key)}, {_cpp_text(value)});"
+    if options.provider == "nnapi":
+        flags = " | ".join(f"NNAPI_FLAG_{flag.value}" for flag in options.flags) or "NNAPI_FLAG_USE_NONE"
+        yield f"Ort::ThrowOnError(OrtSessionOptionsAppendExecutionProvider_Nnapi(options, {flags}));"
+    elif options.provider != "cpu":
+        pairs = ", ".join(f"{{{_cpp_text(k)}, {_cpp_text(v)}}}" for k, v in sorted(options.provider_options.items()))
+        name = _cpp_text(PROVIDER_NAMES.get(options.provider, options.provider))
+        yield f"options.AppendExecutionProvider({name}, {{{pairs}}});"
+
+
+def _text(text: str) -> str:
+    """A string literal of Java; control characters by their number."""
+    plain = "".join(ESCAPES.get(char, char) for char in text)
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found[0]):04x}", plain) + '"'
+
+
+def _kotlin_text(text: str) -> str:
+    return _text(text).replace("$", "\\$")
+
+
+def _swift_text(text: str) -> str:
+    return re.sub(r"\\u([0-9a-f]{4})", r"\\u{\1}", _text(text))
+
+
+def _cpp_text(text: str) -> str:
+    return re.sub(r"\\u([0-9a-f]{4})", lambda found: f"\\{int(found[1], 16):03o}", _text(text))
+
+
+def _comment(text: str) -> str:
+    """Text that cannot end a comment."""
+    return re.sub(r"[^\w.-]", "_", text)

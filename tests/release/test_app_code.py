@@ -1,0 +1,157 @@
+"""The lines of code for apps: written for every recorded option, and taken by the real compilers and libraries."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from device_runner.errors import RunnerError
+from device_runner.library_source import find_archive
+from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
+from pipeline.release.app_code import Code, code_for, cpp, java, kotlin, swift
+from tests.debian_packages import unpacked
+from tests.ort_models import conv_relu, convert
+
+JAR = "jvm:1.28.0"
+FILE = 'my "model" $x.ort'
+CPU = RunOptions(
+    intra_op_threads=2, inter_op_threads=3, execution_mode=ExecutionMode.PARALLEL, cpu_arena=False,
+    memory_pattern=False, optimization_level=OptimizationLevel.EXTENDED,
+    session_config={"session.intra_op.allow_spinning": "0", "app.note": 'a "quoted" \\ $value\n\x01'},
+)  # fmt: skip
+NNAPI = RunOptions(provider="nnapi", flags=(NnapiFlag.USE_FP16, NnapiFlag.CPU_DISABLED))
+XNNPACK = RunOptions(provider="xnnpack", provider_options={"intra_op_num_threads": "4"})
+COREML = RunOptions(provider="coreml", provider_options={"ModelFormat": "MLProgram", "MLComputeUnits": "ALL"})
+OTHERS = (
+    NNAPI, RunOptions(provider="nnapi"), XNNPACK, RunOptions(provider="xnnpack"), COREML, RunOptions(provider="qnn"),
+    RunOptions(provider="webgpu"), RunOptions(provider="zeta */ npu"),
+    *(RunOptions(optimization_level=level) for level in OptimizationLevel),
+)  # fmt: skip
+
+SWIFT_COREML = (
+    'try options.appendExecutionProvider("CoreML", '
+    'providerOptions: ["MLComputeUnits": "ALL", "ModelFormat": "MLProgram"])'
+)
+SWIFT_LACKS = (
+    "// The Objective-C API cannot set inter-op threads, parallel execution, memory pattern, memory arena: "
+    "use the C++ API for the same times."
+)
+CPP_NNAPI = (
+    "Ort::ThrowOnError(OrtSessionOptionsAppendExecutionProvider_Nnapi("
+    "options, NNAPI_FLAG_USE_FP16 | NNAPI_FLAG_CPU_DISABLED));"
+)
+
+
+def text_of(code: Code) -> str:
+    return "\n".join(code.lines)
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [
+        (kotlin(NNAPI, "m.ort"), ["options.addNnapi(EnumSet.of(NNAPIFlags.USE_FP16, NNAPIFlags.CPU_DISABLED))"]),
+        (kotlin(XNNPACK, "m.ort"), ['options.addXnnpack(mapOf("intra_op_num_threads" to "4"))']),
+        (kotlin(CPU, "m.ort"), ['options.addConfigEntry("app.note", "a \\"quoted\\" \\\\ \\$value\\n\\u0001")']),
+        (java(RunOptions(provider="nnapi"), "m.ort"), ["options.addNnapi();"]),
+        (java(CPU, "m.ort"), ["options.setIntraOpNumThreads(2);", "options.setCPUArenaAllocator(false);"]),
+        (swift(COREML, "m.basic.ort"), [
+            SWIFT_COREML,
+            'let path = Bundle.main.path(forResource: "m.basic", ofType: "ort")!',
+        ]),
+        (swift(CPU, "m.ort"), [
+            SWIFT_LACKS,
+        ]),
+        (cpp(NNAPI, "m.ort"), [
+            CPP_NNAPI,
+        ]),
+        (cpp(XNNPACK, "m.ort"), ['options.AppendExecutionProvider("XNNPACK", {{"intra_op_num_threads", "4"}});']),
+    ],
+)  # fmt: skip
+def test_recorded_options_become_calls(code: Code, lines: list[str]) -> None:
+    assert not [line for line in lines if line not in code.lines], text_of(code)
+
+
+def test_every_platform_has_the_languages_of_its_apps() -> None:
+    names = {
+        platform: [code.title for code in code_for(platform, CPU, "m.ort")] for platform in ("android", "ios", "linux")
+    }
+    assert names == {"android": ["Kotlin", "Java", "C++"], "ios": ["Swift", "C++"], "linux": ["C++", "Java"]}
+
+
+def jar() -> Path:
+    """The JAR of a release with everything that it needs; a skip that says what is missing."""
+    if not shutil.which("javac"):
+        pytest.skip("no javac: install a JDK")
+    try:
+        return find_archive(JAR)
+    except RunnerError as error:
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline", "library", "get", JAR], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            pytest.skip(f"{error.what}: {done.stderr.strip()[-200:]}")
+        return find_archive(JAR)
+
+
+def java_class(name: str, options: RunOptions) -> str:
+    """A class whose method `open` is the code of the README."""
+    lines = java(options, FILE).lines
+    start = lines.index("")
+    imports, body = "\n".join(lines[:start]), "\n".join(lines[start:])
+    method = f"static OrtSession open(String path) throws Exception {{\n{body}\nreturn session;\n}}"
+    return f"{imports}\nclass {name} {{\n{method}\n}}\n"
+
+
+MAIN = """
+public class Main {
+    public static void main(String[] arguments) throws Exception {
+        System.out.println(A0.open(arguments[0]).getInputNames());
+        System.exit(0);
+    }
+}
+"""
+
+
+@pytest.mark.network
+def test_java_compiles_against_the_package_and_opens_a_model(tmp_path: Path) -> None:
+    library = jar()
+    for number, options in enumerate((CPU, *OTHERS)):
+        (tmp_path / f"A{number}.java").write_text(java_class(f"A{number}", options), "utf-8")
+    (tmp_path / "Main.java").write_text(MAIN)
+    sources = map(str, tmp_path.glob("*.java"))
+    command = ["javac", "-encoding", "UTF-8", "-cp", str(library), "-d", str(tmp_path), *sources]
+    compiled = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert compiled.returncode == 0, compiled.stderr
+    model = convert(conv_relu(), tmp_path / "model.ort")
+    ran = subprocess.run(
+        ["java", "-cp", f"{library}:{tmp_path}", "Main", str(model)], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("[")
+
+
+@pytest.mark.network
+def test_cpp_compiles_against_the_headers(tmp_path: Path) -> None:
+    compiler = next((found for name in ("g++", "clang++") if (found := shutil.which(name))), None)
+    if not compiler:
+        pytest.skip("no C++ compiler")
+    headers = unpacked("libonnxruntime-dev", with_dependencies=False) / "usr/include/onnxruntime"
+    # nnapi_provider_factory.h is in the AAR only: what of it is used is declared here as it stands there.
+    (tmp_path / "nnapi_provider_factory.h").write_text(
+        "#pragma once\nenum NNAPIFlags { NNAPI_FLAG_USE_NONE = 0, NNAPI_FLAG_USE_FP16 = 1, NNAPI_FLAG_USE_NCHW = 2,"
+        " NNAPI_FLAG_CPU_DISABLED = 4, NNAPI_FLAG_CPU_ONLY = 8 };\n"
+        'extern "C" OrtStatus* OrtSessionOptionsAppendExecutionProvider_Nnapi(OrtSessionOptions*, uint32_t);\n'
+    )
+    parts = []
+    older = [one for one in OTHERS if one.optimization_level is not OptimizationLevel.LAYOUT]  # came with 1.23
+    for number, options in enumerate((CPU, *older)):
+        lines = cpp(options, FILE).lines
+        start = lines.index("")
+        parts += [*lines[:start], f"void open{number}(const char* path) {{", *lines[start:], "}"]
+    (tmp_path / "app.cc").write_text("\n".join(parts), "utf-8")
+    include = ("-I", str(headers), "-I", str(tmp_path))
+    command = [compiler, "-std=c++17", "-fsyntax-only", *include, str(tmp_path / "app.cc")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
