@@ -19,8 +19,9 @@ from pipeline.errors import ConfigError, ExitCode
 from pipeline.library_claims import APPENDED, LibraryClaims, asked_of, check_asked, claims_of_named, tells_claims
 from pipeline.model_sources import find_models
 from pipeline.partition.answer import ModelAnswer, Optimize, PartitionDocument, Provider, Settings
+from pipeline.partition.model_file import remove_model, written_bytes
 from pipeline.partition.run import SUFFIXES
-from pipeline.partition.shown import Shown, ShowRequest, remove_model, show, written_bytes
+from pipeline.partition.shown import Shown, ShowRequest, show
 from pipeline.workers import Outcome, Task, run_tasks
 
 AT_ONCE, AT_ONCE_BYTES = 64, 512 << 20

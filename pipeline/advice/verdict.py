@@ -30,11 +30,11 @@ def verdict(standing: Standing, provider: Provider) -> Verdict:
     if standing.load_error:
         return Verdict(choice=Choice.CPU, reason=f"a session with {name} cannot be made on the phone")
     if not standing.claimed:
-        return Verdict(choice=Choice.CPU, reason=f"{name} takes no node, so it only costs time on load")
+        return Verdict(choice=Choice.CPU, reason=f"{name} supports no node, so it only costs time at load")
     if provider is Provider.XNNPACK:
         return _without_copies(standing, name, share)
     if standing.partitions > FEW_PARTITIONS:
-        why = f"{name} takes {share} in {standing.partitions} partitions, and each border costs copies and waiting"
+        why = f"{name} supports {share} in {standing.partitions} partitions; each border costs copies and waiting"
         return Verdict(choice=Choice.CPU, reason=why)
     return _few_partitions(standing, name, share)
 
@@ -44,12 +44,14 @@ def _few_partitions(standing: Standing, name: str, share: str) -> Verdict:
     pieces = "one partition" if one else f"{standing.partitions} partitions"
     if standing.coverage > HIGH_COVERAGE:
         choice = Choice.USE if one else Choice.MEASURE
-        ending = "nearly all work stays there" if one else "whether the border between them pays depends on the phone"
-        return Verdict(choice=choice, reason=f"{pieces} of {name} with {share} of the nodes, {ending}")
+        ending = "nearly all work is done there" if one else "whether they pay off depends on the phone"
+        return Verdict(choice=choice, reason=f"{pieces} with {share} of the nodes, {ending}")
     if one and standing.coverage > HALF_COVERAGE:
-        why = f"one partition of {name}, but with {share} of the nodes only, the rest waits on the CPU"
+        why = f"one partition, but with only {share} of the nodes; the CPU computes the rest"
         return Verdict(choice=Choice.MEASURE, reason=why)
-    return Verdict(choice=Choice.CPU, reason=f"{name} takes {share} of the nodes only, most work is the CPU's anyway")
+    return Verdict(
+        choice=Choice.CPU, reason=f"{name} supports only {share} of the nodes, so most work stays on the CPU"
+    )
 
 
 def _without_copies(standing: Standing, name: str, share: str) -> Verdict:
@@ -58,7 +60,7 @@ def _without_copies(standing: Standing, name: str, share: str) -> Verdict:
         return Verdict(
             choice=Choice.MEASURE, reason=f"{name} has kernels for {share} of the nodes, faster on some phones"
         )
-    return Verdict(choice=Choice.CPU, reason=f"{name} has kernels for {share} of the nodes only")
+    return Verdict(choice=Choice.CPU, reason=f"{name} has kernels for only {share} of the nodes")
 
 
 def improves(after: Standing, before: Standing, provider: Provider) -> bool:

@@ -35,6 +35,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile run my.toml --device 'adb:*' --resume",
     ),
     "ort-mobile init": ("ort-mobile init my.onnx",),
+    "ort-mobile check": (
+        "ort-mobile check my.onnx",
+        "ort-mobile check my.onnx --dimension height=320 --dimension width=320",
+    ),
     "ort-mobile convert": (
         "ort-mobile convert my.onnx --output out --check",
         "ort-mobile convert my.onnx --level basic,all --style fixed --output out",

@@ -30,6 +30,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "verify": ("pipeline.cli.verify:verify", "Check every byte of a bundle against its manifest, offline."),
     },
     "Single steps": {
+        "check": ("pipeline.cli.check:check", "Show how much of a model NNAPI, CoreML and XNNPACK support."),
         "partition": ("pipeline.cli.partition:partition", "Show which nodes NNAPI, CoreML or XNNPACK support."),
         "convert": ("pipeline.cli.convert:convert", "Convert models to ORT format."),
         "perf": ("pipeline.cli.perf:perf", "Measure model files on a device, without converting."),

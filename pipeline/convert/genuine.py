@@ -12,7 +12,7 @@ from pipeline.errors import ConfigError
 from pipeline.onnx_model import LeanModel
 from pipeline.ort_format import Graph
 from pipeline.partition.answer import Provider
-from pipeline.partition.shown import remove_model, write_model
+from pipeline.partition.model_file import remove_model, write_model
 from pipeline.splice.links import key
 from pipeline.splice.whole import Whole
 from pipeline.splice.wish import Reference, Wish

@@ -13,7 +13,7 @@ from pipeline.convert.steps import OrtParts, Workshop, loadable
 from pipeline.errors import ConfigError
 from pipeline.onnx_model import LeanModel
 from pipeline.partition.answer import Provider, Settings
-from pipeline.partition.shown import name_nodes
+from pipeline.partition.model_file import name_nodes
 from pipeline.splice.whole import Whole
 from pipeline.splice.wish import Wish
 from pipeline.variant import AwareBy, Level, Way

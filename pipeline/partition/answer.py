@@ -136,12 +136,32 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     claimed: int
 
 
+class OperatorGain(msgspec.Struct, frozen=True, kw_only=True):
+    """What supporting all `nodes` refused nodes of an operator would give. XNNPACK counts no partitions."""
+
+    op_type: str
+    nodes: int
+    partitions: int
+    claimed: int
+
+
+class SizedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the same model would give with sizes for its dynamic dimensions, by `--dimension`'s names."""
+
+    sizes: dict[str, int]
+    nodes: int
+    claimed: int
+    partitions: int
+    load: LoadForecast | None = None
+
+
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One model's answer, as it stands in the JSON. With `error` set, nothing else is known.
 
     `claimed` counts nodes of the main graph; `partitions` lists each group's nodes by their first outputs.
     `rules_release` is the release whose rules decided for `ort_release`, which has none of its own when it is later;
-    "" where a library's own claims are the answer. `shapes_from` is the onnxruntime whose shape inference was used.
+    "" where a library's own claims are the answer. `dynamic` names the dimensions of inputs that have no size, `fixed`
+    is what likely sizes would give where that is more. `shapes_from` is the onnxruntime whose shape inference was used.
     """
 
     path: str
@@ -155,7 +175,10 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[Decision, ...] = ()
     load: LoadForecast | None = None
     cuts: tuple[Cut, ...] = ()
+    operators: tuple[OperatorGain, ...] = ()
     shapes_from: str = ""
+    dynamic: tuple[str, ...] = ()
+    fixed: SizedAnswer | None = None
     warnings: tuple[str, ...] = ()
     error: str | None = None
     remedy: str | None = None

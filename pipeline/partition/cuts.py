@@ -1,6 +1,6 @@
 """Which refused nodes cut a model into partitions, ranked by what claiming each would give."""
 
-from pipeline.partition.answer import Cut, Provider, Settings
+from pipeline.partition.answer import Cut, OperatorGain, Provider, Settings
 from pipeline.partition.claim import Claim
 from pipeline.partition.graph import Graph
 from pipeline.partition.grouping import unit_edges
@@ -20,10 +20,35 @@ def cuts(graph: Graph, settings: Settings, found: Claim) -> tuple[Cut, ...]:
     """
     if settings.provider is Provider.XNNPACK or not found.groups:
         return ()
-    units = node_units(graph, settings.ort_release) if settings.provider is Provider.NNAPI else plain_units(graph)
-    waves = _Waves(graph, units, found)
+    waves = _waves(graph, settings, found)
     made = (_cut(waves, found, unit) for unit in waves.candidates())
     return tuple(sorted((cut for cut in made if cut), key=lambda cut: (cut.partitions, -cut.claimed, cut.output)))
+
+
+def operator_gains(graph: Graph, settings: Settings, found: Claim) -> tuple[OperatorGain, ...]:
+    """What supporting all refused nodes of one operator would give, for every operator that has some.
+
+    XNNPACK does not group: its partitions are none.
+    """
+    waves = _waves(graph, settings, found)
+    refused: dict[str, list[int]] = {}
+    for position, unit in enumerate(waves.units):
+        if unit.target.index in found.refusals and not waves.supported[position]:
+            refused.setdefault(unit.target.op_type, []).append(position)
+    return tuple(_gain(waves, settings, found, name, units) for name, units in refused.items())
+
+
+def _gain(waves: "_Waves", settings: Settings, found: Claim, op_type: str, refused: list[int]) -> OperatorGain:
+    if settings.provider is Provider.XNNPACK:
+        partitions, claimed = 0, len(found.claimed) + sum(len(waves.units[i].nodes) for i in refused)
+    else:
+        partitions, claimed = waves.grouped(frozenset(refused))
+    return OperatorGain(op_type=op_type, nodes=len(refused), partitions=partitions, claimed=claimed)
+
+
+def _waves(graph: Graph, settings: Settings, found: Claim) -> "_Waves":
+    units = node_units(graph, settings.ort_release) if settings.provider is Provider.NNAPI else plain_units(graph)
+    return _Waves(graph, units, found)
 
 
 class _Waves:
@@ -53,26 +78,26 @@ class _Waves:
         refused = [i for i in range(len(self.units)) if fed[i] and not self.supported[i]]
         return sorted(refused, key=lambda i: -near[i])[:MOST]
 
-    def grouped(self, forced: int) -> tuple[int, int]:
-        """Partitions and claimed nodes if one more unit were supported; groups of trivial nodes only do not count."""
+    def grouped(self, forced: frozenset[int]) -> tuple[int, int]:
+        """Partitions and claimed nodes if more units were supported; groups of trivial nodes only do not count."""
         wave = [0] * len(self.units)
         sizes: dict[int, int] = {}
         real: set[int] = set()
         for position, unit in enumerate(self.units):
             producers = self.producers[position]
             highest = max((wave[p] for p in producers), default=0)
-            if self.supported[position] or position == forced:
+            if self.supported[position] or position in forced:
                 sizes[highest] = sizes.get(highest, 0) + len(unit.nodes)
                 if unit.target.index not in self.trivial:
                     real.add(highest)
-            elif any(wave[p] == highest and (self.supported[p] or p == forced) for p in producers):
+            elif any(wave[p] == highest and (self.supported[p] or p in forced) for p in producers):
                 highest += 1
             wave[position] = highest
         return len(real), sum(sizes[number] for number in real)
 
 
 def _cut(waves: _Waves, found: Claim, forced: int) -> Cut | None:
-    partitions, claimed = waves.grouped(forced)
+    partitions, claimed = waves.grouped(frozenset({forced}))
     if partitions >= len(found.groups) and claimed <= len(found.claimed):
         return None
     node = waves.units[forced].target

@@ -2,7 +2,9 @@
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,14 +15,24 @@ from pipeline.errors import PipelineError
 from pipeline.guards import check_constants, computed_constants, shaped_bytes
 from pipeline.model_sources import SourceModel
 from pipeline.onnx_model import LoadedModel
-from pipeline.partition.answer import BodyClaim, Decision, LoadForecast, ModelAnswer, Optimize, Refusal, Settings
+from pipeline.partition.answer import (
+    BodyClaim,
+    Decision,
+    LoadForecast,
+    ModelAnswer,
+    Optimize,
+    Refusal,
+    Settings,
+    SizedAnswer,
+)
 from pipeline.partition.basic import save_basic, undone_for_provider
 from pipeline.partition.claim import Claim, bodies, claim
-from pipeline.partition.cuts import cuts
+from pipeline.partition.cuts import cuts, operator_gains
 from pipeline.partition.graph import DTYPES, Graph, Node
 from pipeline.partition.inlining import before_partitioning
 from pipeline.partition.load import Shipped, foresee
-from pipeline.partition.subject import Subject, body_types, open_subject, tensor_reader
+from pipeline.partition.sizes import dynamic_names, likely_sizes
+from pipeline.partition.subject import Subject, body_types, open_subject, resized, tensor_reader
 from pipeline.partition.unique_dq import unique_dq
 
 if TYPE_CHECKING:
@@ -30,18 +42,27 @@ if TYPE_CHECKING:
 
 
 class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One question: this model, this provider with its settings, the file as it stands or after level basic."""
+    """One question: this model, this provider with its settings, the file as it stands or after level basic.
+
+    `sizes` are for dynamic dimensions, by name or `input[axis]`. With `likely` the answer also says what likely sizes
+    would give for those that are left.
+    """
 
     source: SourceModel
     settings: Settings
     optimize: Optimize = Optimize.NONE
+    sizes: dict[str, int] = {}
+    likely: bool = False
 
 
 def judge(request: PartitionRequest) -> ModelAnswer:
     """The answer for one model; what is wrong with the model stands in the answer's `error`."""
     try:
-        with tempfile.TemporaryDirectory(prefix="ort-mobile-", dir=_fast_place(request.source)) as folder:
-            return _judge(request, Path(folder))
+        with scratch_folder(request.source) as folder:
+            views = open_views(request.source, request.optimize, folder, request.sizes)
+            answer = judge_views(views, request.settings)
+            fixed = _with_sizes(views, answer, request.settings) if request.likely else None
+            return msgspec.structs.replace(answer, fixed=fixed)
     except PipelineError as error:
         return failed_answer(request, error)
 
@@ -50,21 +71,105 @@ IN_MEMORY = Path("/dev/shm")  # noqa: S108 - folders in it are made by tempfile,
 IN_MEMORY_BYTES = 16 << 20
 
 
-def _fast_place(source: SourceModel) -> Path | None:
-    """Where small models are spooled: making and removing a folder on a disk takes longer than judging one of them."""
+@contextmanager
+def scratch_folder(source: SourceModel) -> Iterator[Path]:
+    """A folder for what judging writes. Small models are in memory: a disk takes longer than judging one of them."""
     small = Path(source.path).is_file() and Path(source.path).stat().st_size <= IN_MEMORY_BYTES
-    return IN_MEMORY if small and os.access(IN_MEMORY, os.W_OK) else None
+    place = IN_MEMORY if small and os.access(IN_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="ort-mobile-", dir=place) as folder:
+        yield Path(folder)
 
 
-def _judge(request: PartitionRequest, work_folder: Path) -> ModelAnswer:
-    subject = open_subject(request.source, work_folder)
-    shown, shipped = (
-        _ort_views(subject) if subject.loaded is None else _onnx_views(subject.loaded, request, work_folder)
+@dataclass(slots=True)
+class Views:
+    """What every provider is shown of one model: graphs are made once, however many providers are asked."""
+
+    subject: Subject
+    optimize: Optimize
+    folder: Path
+    warnings: list[str] = field(default_factory=list)
+    saved: LoadedModel | None = None
+    graphs: dict[int, tuple["ModelProto", Graph]] = field(default_factory=dict)
+
+    def of(self, settings: Settings) -> tuple[Graph, Shipped]:
+        """What a provider is shown, and the file that ships: at level none the same."""
+        loaded = self.subject.loaded
+        if loaded is None:
+            graph = self._ort_view()
+            return graph, Shipped(graph=graph, model=None, view=lambda _: graph)
+        read = tensor_reader(loaded)
+        model = before_partitioning(loaded.proto, lambda model: self._view(model, read), settings)
+        if self.optimize is Optimize.NONE:
+            graph = self._graph(model, read)
+            return graph, Shipped(graph=graph, model=model, view=lambda model: self._view(model, read))
+        saved = self.basic()
+        read = tensor_reader(saved)
+        ships = Shipped(
+            graph=self._graph(saved.proto, read), model=saved.proto, view=lambda model: self._view(model, read)
+        )
+        shown = undone_for_provider(saved.proto, model)
+        return (ships.graph if shown is None else unique_dq(self._view(shown, read))), ships
+
+    def basic(self) -> LoadedModel:
+        """The model at level basic, made once; ModelError when onnxruntime makes no session of it on the CPU."""
+        if self.saved is None:
+            assert self.subject.loaded, "an ORT format file is never optimized"  # noqa: S101 - an invariant
+            self.saved = save_basic(self.subject.loaded, self.folder)
+        return self.saved
+
+    def _view(self, model: "ModelProto", read: "Reader") -> Graph:
+        from pipeline.partition.onnx_view import view
+
+        outside = self.subject.loaded.outside if self.subject.loaded else None
+        return view(
+            model, read=read, saved=lambda: body_types(model, self.folder, self.warnings.append), outside=outside
+        )
+
+    def _graph(self, model: "ModelProto", read: "Reader") -> Graph:
+        """The graph of a model of which several providers are asked."""
+        if id(model) not in self.graphs:
+            self.graphs[id(model)] = model, unique_dq(self._view(model, read))
+        return self.graphs[id(model)][1]
+
+    def _ort_view(self) -> Graph:
+        """An ORT format file is shown as it is; nothing in it is inlined any more."""
+        from pipeline.partition.ort_view import view_of_file
+
+        return unique_dq(view_of_file(self.subject.path))
+
+
+def open_views(source: SourceModel, optimize: Optimize, folder: Path, sizes: Mapping[str, int]) -> Views:
+    """Load a model for judging, with sizes for its dynamic dimensions; errors as `open_subject`."""
+    return Views(subject=open_subject(source, folder, sizes), optimize=optimize, folder=folder)
+
+
+def judge_views(views: Views, settings: Settings) -> ModelAnswer:
+    """One provider's answer; ModelError for what the rules or ONNX Runtime cannot read."""
+    shown, shipped = views.of(settings)
+    loaded = views.subject.loaded
+    if loaded:
+        _check_constants(loaded, shown, views.subject.source.name)
+    found = claim(shown, settings)
+    return _answer(views, settings, shown, found, foresee(shipped, shown, found, settings))
+
+
+def _with_sizes(views: Views, answer: ModelAnswer, settings: Settings) -> SizedAnswer | None:
+    """What likely sizes for the dynamic dimensions that are left would give; None where nothing is left to gain."""
+    if not answer.dynamic or answer.claimed == answer.nodes or views.subject.loaded is None:
+        return None
+    try:
+        sizes = likely_sizes(views.subject.loaded, {})
+        if sizes is None:
+            return None
+        with scratch_folder(views.subject.source) as folder:
+            loaded = resized(views.subject.loaded, sizes, folder)
+            subject = replace(views.subject, path=loaded.path, loaded=loaded)
+            fixed = judge_views(Views(subject=subject, optimize=views.optimize, folder=folder), settings)
+    except PipelineError:
+        return None
+    return SizedAnswer(
+        sizes=sizes, nodes=fixed.nodes, claimed=fixed.claimed, partitions=len(fixed.partitions), load=fixed.load
     )
-    if subject.loaded:
-        _check_constants(subject.loaded, shown, request.source.name)
-    found = claim(shown, request.settings)
-    return _answer(request, shown, found, foresee(shipped, shown, found, request.settings))
 
 
 def _check_constants(loaded: LoadedModel, shown: Graph, where: str) -> None:
@@ -78,60 +183,44 @@ def _check_constants(loaded: LoadedModel, shown: Graph, where: str) -> None:
     check_constants(computed_constants(loaded.proto.graph), size_of, where)
 
 
-def _ort_views(subject: Subject) -> tuple[Graph, Shipped]:
-    """An ORT format file is shown as it is; nothing in it is inlined any more."""
-    from pipeline.partition.ort_view import view_of_file
-
-    graph = unique_dq(view_of_file(subject.path))
-    return graph, Shipped(graph=graph, model=None, view=lambda _: graph)
-
-
-def _onnx_views(loaded: LoadedModel, request: PartitionRequest, work_folder: Path) -> tuple[Graph, Shipped]:
-    """What the provider is shown, and the file that ships: at level none the same."""
-    from pipeline.partition.onnx_view import view
-
-    def look(model: "ModelProto", read: "Reader") -> Graph:
-        return view(model, read=read, saved=lambda: body_types(model, work_folder), outside=loaded.outside)
-
-    read = tensor_reader(loaded)
-    model = before_partitioning(loaded.proto, lambda model: look(model, read), request.settings)
-    if request.optimize is Optimize.NONE:
-        graph = unique_dq(look(model, read))
-        return graph, Shipped(graph=graph, model=model, view=lambda model: look(model, read))
-    saved = save_basic(loaded, work_folder)
-    read = tensor_reader(saved)
-    ships = Shipped(graph=unique_dq(look(saved.proto, read)), model=saved.proto, view=lambda model: look(model, read))
-    shown = undone_for_provider(saved.proto, model)
-    return (ships.graph if shown is None else unique_dq(look(shown, read))), ships
-
-
 def failed_answer(request: PartitionRequest, error: PipelineError | None) -> ModelAnswer:
     """The answer where nothing is known but what went wrong."""
-    text = "; ".join(part for part in (error.what, error.why) if part) if error else "no answer"
+    text, remedy = reason_of(error)
     return ModelAnswer(
         path=request.source.name,
         ep=request.settings.provider.value,
         ort_release=str(Release(*request.settings.ort_release)),
         rules_release=str(rules_of(request.settings.ort_release)),
         error=text,
-        remedy=(error.remedy or None) if error else None,
+        remedy=remedy,
     )
 
 
-def _answer(request: PartitionRequest, graph: Graph, found: Claim, load: LoadForecast) -> ModelAnswer:
+def reason_of(error: PipelineError | None) -> tuple[str, str | None]:
+    """What an answer says of an error: what and why, and the remedy."""
+    if error is None:
+        return "no answer", None
+    return "; ".join(part for part in (error.what, error.why) if part), error.remedy or None
+
+
+def _answer(views: Views, settings: Settings, graph: Graph, found: Claim, load: LoadForecast) -> ModelAnswer:
+    loaded = views.subject.loaded
     return ModelAnswer(
-        path=request.source.name,
-        ep=request.settings.provider.value,
-        ort_release=str(Release(*request.settings.ort_release)),
-        rules_release=str(rules_of(request.settings.ort_release)),
+        path=views.subject.source.name,
+        ep=settings.provider.value,
+        ort_release=str(Release(*settings.ort_release)),
+        rules_release=str(rules_of(settings.ort_release)),
         nodes=len(graph.nodes),
         claimed=len(found.claimed),
         partitions=found.names(),
-        subgraphs=tuple(_body_claims(graph, request.settings)),
+        subgraphs=tuple(_body_claims(graph, settings)),
         decisions=tuple(_decisions(graph, found)),
-        cuts=cuts(graph, request.settings, found),
+        cuts=cuts(graph, settings, found),
+        operators=operator_gains(graph, settings, found),
         load=load,
+        dynamic=dynamic_names(loaded.proto) if loaded else (),
         shapes_from=_shapes_from(),
+        warnings=tuple(dict.fromkeys(views.warnings)),
     )
 
 

@@ -35,7 +35,14 @@ def infer(model: "ModelProto") -> dict[str, Value]:
     for name in names:
         if name not in declared:
             slim.graph.output.add().name = name
-    found = _load(slim.SerializeToString())
+    try:
+        found = _load(slim.SerializeToString())
+    except UnicodeDecodeError as error:
+        raise ModelError(
+            "a name in the model is not UTF-8",
+            why=str(error),
+            remedy="export the model again; names of nodes and values must be text",
+        ) from error
     doubtful = [name for name in names if name in found and found[name].dtype and found[name].shape == ()]
     if doubtful:
         found |= _scalars_or_unknown(slim, found, doubtful)

@@ -1,14 +1,16 @@
 """From a model where it was found to the view that is judged."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import ModelError
+from pipeline.errors import ConfigError, ModelError
 from pipeline.guards import check_structure
 from pipeline.model_sources import SourceModel, Spool
-from pipeline.onnx_model import ByteRange, LeanModel, LoadedModel, load_model
+from pipeline.onnx_model import ByteRange, LeanModel, LoadedModel, fix_dimensions, load_model
+from pipeline.partition.model_file import write_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from pipeline import ort_format
 
 ORT_IDENTIFIER = b"ORTM"
+log = logging.getLogger(__name__)
+NO_SIZES: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +31,38 @@ class Subject:
     loaded: LoadedModel | None
 
 
-def open_subject(source: SourceModel, work_folder: Path) -> Subject:
-    """Find out what a file is and load its graph without the weights; ModelError when it is no model."""
+def open_subject(source: SourceModel, work_folder: Path, sizes: Mapping[str, int] = NO_SIZES) -> Subject:
+    """Find out what a file is and load its graph without the weights, with `sizes` for its dynamic dimensions.
+
+    ModelError when it is no model, ConfigError for sizes of dimensions that it does not have.
+    """
     if _head(source, work_folder)[4:8] == ORT_IDENTIFIER:
+        if sizes:
+            raise ConfigError(
+                "dimensions of an ORT format file cannot be fixed",
+                where=source.name,
+                remedy="name the ONNX model that it was made from",
+            )
         path = Spool(source, work_folder).fetch_model() if source.member else Path(source.path)
         return Subject(source=source, path=path, loaded=None)
     loaded = load_model(source, work_folder)
     check_structure(loaded.proto, source.name)
+    if sizes:
+        loaded = resized(loaded, sizes, work_folder)
     return Subject(source=source, path=loaded.path, loaded=loaded)
+
+
+def resized(loaded: LoadedModel, sizes: Mapping[str, int], work_folder: Path) -> LoadedModel:
+    """The model with sizes for its dynamic dimensions, as a file in `work_folder`: sessions read files."""
+    import onnx
+
+    proto = onnx.ModelProto()
+    proto.CopyFrom(loaded.proto)
+    fix_dimensions(proto, sizes, loaded.source.name)
+    target = work_folder / "resized.onnx"
+    write_model(replace(loaded, proto=proto), target)
+    again = load_model(SourceModel(path=str(target)), work_folder)
+    return replace(again, source=loaded.source, outside=loaded.outside)
 
 
 def _head(source: SourceModel, work_folder: Path) -> bytes:
@@ -74,10 +102,12 @@ class _Reader:
         return found.reshape(tuple(tensor.dims))
 
 
-def body_types(model: "ModelProto", work_folder: Path) -> "ort_format.Graph | None":
+def body_types(
+    model: "ModelProto", work_folder: Path, unknown: Callable[[str], None] = log.warning
+) -> "ort_format.Graph | None":
     """The model as ONNX Runtime saves it in ORT format without optimization: types inside bodies are found there (A.4).
 
-    None when the session cannot be made: then nothing in a body is known, and nothing there is claimed.
+    None when the session cannot be made, which `unknown` is told: then nothing in a body is known or claimed.
     """
     import onnxruntime
 
@@ -94,5 +124,14 @@ def body_types(model: "ModelProto", work_folder: Path) -> "ort_format.Graph | No
     try:
         onnxruntime.InferenceSession(slim_copy(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
         return read_ort(target).graph
-    except Exception:  # noqa: BLE001 - ONNX Runtime's exceptions have no common base but Exception
+    except _refusals() as error:
+        unknown(f"nothing inside If, Loop and Scan counts as supported, because no session can be made: {error}")
         return None
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """The exceptions with which this onnxruntime refuses a model (no common base but Exception), and our reader."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as capi
+
+    found = [kind for kind in vars(capi).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    return (*found, ModelError, RuntimeError)
