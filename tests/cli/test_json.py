@@ -23,6 +23,7 @@ LINES = {
     "report": "report output/my",
     "release": "release output/my",
     "verify": "verify output/my/bundle",
+    "check": "check my.onnx",
     "partition": "partition my.onnx --ep nnapi",
     "convert": "convert my.onnx --output converted --level all --style fixed",
     "perf": "perf out/my.all-fixed.ort --rounds 1 --min-runs 1 --min-seconds 0.001",
