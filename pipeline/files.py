@@ -73,11 +73,23 @@ def write_text(path: Path, content: str) -> None:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file whole or not at all; the file system shares the bytes where it can."""
+    """Copy a file whole or not at all; Btrfs, XFS and APFS share the bytes until one is changed."""
+    with replacing(target) as temporary:
+        _copy(source, temporary)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """As shutil.copyfile, which on Linux never shares: `copy_file_range` does where the file system can."""
     import shutil
 
-    with replacing(target) as temporary:
-        shutil.copyfile(source, temporary)
+    copied = False
+    with source.open("rb") as read, target.open("wb") as written, contextlib.suppress(OSError, AttributeError):
+        left = os.fstat(read.fileno()).st_size
+        while left and (count := os.copy_file_range(read.fileno(), written.fileno(), left)):
+            left -= count
+        copied = not left
+    if not copied:
+        shutil.copyfile(source, target)
 
 
 def share_file(source: Path, target: Path) -> None:

@@ -3,9 +3,9 @@
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -28,8 +28,8 @@ from pipeline.convert.rules import (
 from pipeline.convert.sessions import return_freed_memory
 from pipeline.convert.steps import OrtParts, Workshop
 from pipeline.core.releases import Release, line_of
-from pipeline.errors import ConfigError, DiskFullError, ModelError
-from pipeline.files import make_folder, share_file, storage_errors, sync_file
+from pipeline.errors import ConfigError, DiskFullError, ModelError, PipelineError
+from pipeline.files import copy_file, make_folder, share_file, storage_errors, sync_file
 from pipeline.onnx_model import content_digest, load_model, prepare_model
 from pipeline.ort_writer import Plan, plan_file, write_file
 from pipeline.variant import Artifact, Style, Variant
@@ -67,7 +67,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     return ConvertResult(
         model=request.source.name,
         content_digest=maker.content,
-        artifacts=tuple(maker.place(*one, dict(model.operators)) for one in made),
+        artifacts=tuple(maker.artifact(*one, dict(model.operators)) for one in made),
         failures=tuple(failures),
         dynamic=model.dynamic,
         reused=maker.reused,
@@ -113,15 +113,17 @@ def _plan(
 
 def _make_all(
     maker: "_Maker", wanted: Mapping[SessionSettings, list[Variant]]
-) -> tuple[list[tuple[Variant, Made, Path]], list[VariantFailure]]:
-    """Make every file, and only then wait until they are on the disk: the disk works while the next one is made."""
-    made: list[tuple[Variant, Made, Path]] = []
+) -> tuple[list[tuple[Variant, Made]], list[VariantFailure]]:
+    """Make every file, and only then wait until all are in their places: the disk works while the next one is made."""
+    made: list[tuple[Variant, Made]] = []
     failures: list[VariantFailure] = []
     with ThreadPoolExecutor(1) as disk:
         for settings, variants in wanted.items():
             try:
-                file = maker.make(settings, disk)
-                made += [(variant, *file) for variant in variants if maker.can_load(variant, *file, failures)]
+                file, path = maker.make(settings)
+                loadable = [variant for variant in variants if maker.can_load(variant, file, failures)]
+                maker.place(path, loadable, disk)
+                made += [(variant, file) for variant in loadable]
             except DiskFullError:
                 raise
             except ONE_FILES_ERRORS as error:
@@ -150,7 +152,8 @@ class _Maker:
         self.target = line_of(request.release) if request.release else self.installed
         self.cache = Cache(Path(request.cache_folder)) if request.cache_folder else None
         self.written: dict[str, tuple[Made, Path]] = {}
-        self.syncing: dict[Path, Future[None]] = {}
+        self.placing: list[Future[None]] = []
+        self.placed: dict[Path, Path] = {}
 
     @cached_property
     def content(self) -> str:
@@ -159,7 +162,7 @@ class _Maker:
         with self.clock("digest"):
             return content_digest(model, self.optimizer.digests(model.weights))
 
-    def make(self, settings: SessionSettings, disk: Executor) -> tuple[Made, Path]:
+    def make(self, settings: SessionSettings) -> tuple[Made, Path]:
         """The file of an optimization, somewhere on this disk. ModelError when onnxruntime refuses the model."""
         cache = self.cache if is_repeatable(settings.aware) else None
         key = cache_key(self.content, settings, self.wheel) if cache else ""
@@ -170,13 +173,13 @@ class _Maker:
             return found
         with self.clock("optimize"):
             parts = self.optimizer.parts(settings)
-        made, path = self._write(parts, disk)
+        made, path = self._write(parts)
         if cache and is_repeatable(settings.aware, made.aware_by):
-            with self.clock("cache"):
+            with self.clock("cache"), suppress(PipelineError):  # a cache that is full or read-only costs time only
                 cache.keep(key, made, path)
         return made, path
 
-    def _write(self, parts: OrtParts, disk: Executor) -> tuple[Made, Path]:
+    def _write(self, parts: OrtParts) -> tuple[Made, Path]:
         with self.clock("digest"):
             known = self.optimizer.known(parts)
         plan = plan_file(parts.skeleton, parts.weights)
@@ -185,7 +188,6 @@ class _Maker:
             path = self.optimizer.shop.new_file(".ort")
             with self.clock("write"), storage_errors(path):
                 file = write_file(plan, path)
-            self.syncing[path] = disk.submit(sync_file, path)
             with self.clock("digest"):
                 model = parts.read()
                 made = Made(
@@ -203,7 +205,7 @@ class _Maker:
             made, claimed=dict(parts.claimed), notes=parts.notes, aware_by=parts.aware_by
         ), path
 
-    def can_load(self, variant: Variant, made: Made, _: Path, failures: list[VariantFailure]) -> bool:
+    def can_load(self, variant: Variant, made: Made, failures: list[VariantFailure]) -> bool:
         """Whether the target can load the file: before 1.30 it replays what was recorded, and fails where it cannot."""
         broken = made.unreplayable and variant.style is Style.RUNTIME and self.target < REPLAY_NEEDS_KEY_SINCE
         if broken:
@@ -220,24 +222,37 @@ class _Maker:
         return not broken
 
     def wait_for_disk(self) -> None:
-        """Return when all files are on the disk; DiskFullError when it is full."""
-        for path, syncing in self.syncing.items():
-            with storage_errors(path):
-                syncing.result()
+        """Return when all files are in their places and on the disk; DiskFullError when it is full."""
+        for placing in self.placing:
+            placing.result()
 
-    def place(self, variant: Variant, made: Made, path: Path, source_operators: dict[str, int]) -> Artifact:
-        """Give a file its name in the output folder."""
-        name = f"{self.request.stem}.{variant.name}.ort"
-        target = Path(self.request.output_folder) / name
-        temporary = self.optimizer.shop.new_file(".part")
-        share_file(path, temporary)
-        with storage_errors(target):
-            temporary.replace(target)
-            temporary.unlink(missing_ok=True)  # renaming a file to another name of itself leaves both
+    def place(self, path: Path, variants: Sequence[Variant], disk: Executor) -> None:
+        """Begin to give a file its names in the output folder, on the one thread of `disk`."""
+        folder = Path(self.request.output_folder)
+        self.placing += [disk.submit(self._place, path, folder / self._file_name(variant)) for variant in variants]
+
+    def _place(self, path: Path, target: Path) -> None:
+        """Equal files of an output folder are one file; the cache's is another, which nobody changes by an edit."""
+        if self.cache and path not in self.placed:
+            copy_file(path, target)
+        else:
+            temporary = self.optimizer.shop.new_file(".part")
+            share_file(self.placed.get(path, path), temporary)
+            with storage_errors(target):
+                sync_file(temporary)
+                temporary.replace(target)
+                temporary.unlink(missing_ok=True)  # renaming a file to another name of itself leaves both
+        self.placed.setdefault(path, target)
+
+    def _file_name(self, variant: Variant) -> str:
+        return f"{self.request.stem}.{variant.name}.ort"
+
+    def artifact(self, variant: Variant, made: Made, source_operators: dict[str, int]) -> Artifact:
+        """What was made for a variant, by its name."""
         return Artifact(
             model=self.request.source.name,
             variant=variant,
-            file=name,
+            file=self._file_name(variant),
             size_bytes=made.size_bytes,
             sha256=made.sha256,
             semantic_digest=made.semantic_digest,

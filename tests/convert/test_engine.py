@@ -14,6 +14,7 @@ import pytest
 from onnx import helper
 
 from pipeline.convert import ConvertRequest, ConvertResult, convert_model
+from pipeline.convert import cache as artifact_cache
 from pipeline.convert.digest import file_digest
 from pipeline.errors import ConfigError, MissingError, ModelError
 from pipeline.files import sha256_of
@@ -151,6 +152,78 @@ def test_a_cache_that_was_harmed_is_not_believed(tmp_path: Path, harm: str) -> N
     assert again.reused < 5, "only what this very run has made anew"
     assert again.artifacts == first.artifacts
     assert all(sha256_of(tmp_path / "out" / a.file) == a.sha256 for a in again.artifacts)
+
+
+def test_an_entry_counts_under_its_own_key_only(tmp_path: Path) -> None:
+    """Another model's entry in its place, or another variant's, costs a conversion and never gives that file."""
+    path, other = save(linear(), tmp_path / "m.onnx"), save(linear(seed=7), tmp_path / "other.onnx")
+    first = convert(path, tmp_path, cache="cache")
+    entries = tmp_path / "cache" / "entries"
+    own = sorted(entries.iterdir())
+    for place, taken in zip(own, [*own[1:], own[0]], strict=True):
+        (tmp_path / place.name).write_bytes(taken.read_bytes())
+    for place in own:
+        (tmp_path / place.name).replace(place)
+    again = convert(path, tmp_path, cache="cache")
+    assert again.reused == 0
+    assert again.artifacts == first.artifacts
+    convert(other, tmp_path, cache="cache")
+    (foreign,) = [p for p in entries.iterdir() if p not in own][:1]
+    for place in own:
+        place.write_bytes(foreign.read_bytes())
+    last = convert(path, tmp_path, cache="cache")
+    assert (last.reused, last.artifacts) == (0, first.artifacts)
+
+
+def test_an_edit_of_an_output_does_not_reach_the_cache_nor_outputs_of_another_time(tmp_path: Path) -> None:
+    path = save(linear(), tmp_path / "m.onnx")
+    first = convert(path, tmp_path, cache="cache")
+    (tmp_path / "out").rename(tmp_path / "earlier")
+    assert convert(path, tmp_path, cache="cache").reused == 5
+    for artifact in first.artifacts:
+        with (tmp_path / "earlier" / artifact.file).open("r+b") as file:
+            file.seek(64)
+            file.write(b"edited")
+    assert all(sha256_of(tmp_path / "out" / artifact.file) == artifact.sha256 for artifact in first.artifacts)
+    assert all(sha256_of(path) == path.stem for path in (tmp_path / "cache" / "objects").iterdir())
+
+
+@pytest.mark.parametrize("place", ["cache", "cache/objects", "cache/entries"])
+def test_a_cache_that_cannot_be_written_costs_no_model(tmp_path: Path, place: str) -> None:
+    path = save(linear(), tmp_path / "m.onnx")
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text("a file in the place of a folder")
+    done = convert(path, tmp_path, cache="cache")
+    assert (len(done.artifacts), done.failures, done.reused) == (8, (), 0)
+
+
+def test_the_key_covers_every_source_that_conversion_imports(tmp_path: Path) -> None:
+    """Sources that are left out of the key must not be imported by any conversion, provider-aware ones included."""
+    code = (
+        "import sys; from pathlib import Path; from tests.convert import test_engine as t\n"
+        "from pipeline.convert.cache import ROOT, deciding_sources\n"
+        "folder = Path(sys.argv[1]); path = t.save(t.linear(), folder / 'm.onnx')\n"
+        "aware = [t.Variant(level=level, providers=(p,)) for level in t.Level if level is not t.Level.LAYOUT\n"
+        "         for p in ('nnapi', 'xnnpack', 'coreml-mlprogram')]\n"
+        "done = t.convert(path, folder, (*t.EIGHT, *aware), cache='cache')\n"
+        "assert any(artifact.variant.providers for artifact in done.artifacts), done.failures\n"
+        "files = {Path(m.__file__) for n, m in sys.modules.items() if n.startswith('pipeline.') and m.__file__}\n"
+        "print(*sorted(str(f.relative_to(ROOT)) for f in files - set(deciding_sources())))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.split() == []
+
+
+def test_an_edited_source_gives_other_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = set()
+    (tmp_path / "pipeline" / "cli").mkdir(parents=True)
+    monkeypatch.setattr(artifact_cache, "ROOT", tmp_path)
+    for name, text in (("writer.py", "1"), ("writer.py", "2"), ("cli/show.py", "1"), ("cli/show.py", "2")):
+        (tmp_path / "pipeline" / name).write_text(text)
+        artifact_cache.sources_digest.cache_clear()
+        keys.add(artifact_cache.sources_digest())
+    artifact_cache.sources_digest.cache_clear()
+    assert len(keys) == 2
 
 
 def failing() -> onnx.ModelProto:
