@@ -18,6 +18,8 @@ from pipeline.files import make_folder, write_bytes
 from pipeline.model_sources import SourceModel
 from pipeline.onnx_model import PreparedModel, load_model, prepare_model
 from pipeline.output_spans import output_spans
+from pipeline.sizes import blame_dimensions, complete_data, open_session, run_session
+from pipeline.sizes.session import first_line
 
 QUANTIZED = re.compile(r"QLinear|QuantizeLinear|Integer$|MatMulNBits|QGemm|QAttention")
 MAX_LABELLED = 10_000
@@ -84,11 +86,19 @@ def make_reference(request: ReferenceRequest) -> Reference:
     ModelError when the model cannot run here or its labelled set does not fit it; ConfigError when its test data does
     not.
     """
-    model = prepare_model(load_model(request.source, Path(request.work_folder)), request.fixed_dimensions)
-    session = _session(model)
+    loaded = load_model(request.source, Path(request.work_folder))
+    data = complete_data(loaded, request.fixed_dimensions, request.data)
+    try:
+        return _computed(prepare_model(loaded, request.fixed_dimensions), data, request)
+    except ModelError as error:
+        raise blame_dimensions(loaded, request.fixed_dimensions, request.data, error) from error
+
+
+def _computed(model: PreparedModel, data: Dataset, request: ReferenceRequest) -> Reference:
+    session = open_session(model)
     takes = own_inputs(model.proto)
-    sample = first_sample(request.data, takes)
-    outputs = _run(session, sample.inputs, request.source.name)
+    sample = first_sample(data, takes)
+    outputs = run_session(session, sample.inputs, request.source.name)
     precision = _precision(model, outputs)
     random, spans = request.data.is_random(takes), output_spans(model.proto.graph)
     tolerance = msgspec.structs.replace(usual_tolerance(precision), spans=spans)
@@ -107,7 +117,7 @@ def make_reference(request: ReferenceRequest) -> Reference:
         labelled=_labelled(session, takes, request, folder) if request.labels else None,
         input_names=tuple(sample.inputs),
         notes=tuple(_notes(sample, outputs)),
-        data=request.data,
+        data=data,
         sample=sample.name,
         random_inputs=random,
         spans=spans,
@@ -139,46 +149,6 @@ def _nudged(array: Array) -> Array:
     return (array.astype(np.float64) * (1 + step)).astype(array.dtype)
 
 
-def _session(model: PreparedModel) -> Any:
-    """An unoptimized session on the CPU; weights are mapped from where they lie."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(model.folder))
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    try:
-        return onnxruntime.InferenceSession(
-            model.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:
-        raise ModelError(
-            "the original model does not run on this computer's CPU",
-            where=model.source.name,
-            why=_first_line(error),
-            remedy="without a reference nothing can be proven: mend the model, or try another onnxruntime",
-        ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:500] if str(error).strip() else type(error).__name__
-
-
-def _run(session: Any, feeds: Mapping[str, Array], where: str) -> dict[str, Array]:
-    names = [output.name for output in session.get_outputs()]
-    try:
-        values = session.run(None, dict(feeds))
-    except Exception as error:
-        raise ModelError(
-            "the original model fails on these inputs",
-            where=where,
-            why=_first_line(error),
-            remedy="give test data that fits the model (`test_data` in the config), or fix its dimensions",
-        ) from error
-    return {name: value for name, value in zip(names, values, strict=True) if hasattr(value, "dtype")}
-
-
 def _notes(sample: Sample, outputs: Mapping[str, Array]) -> Iterator[str]:
     """Where the test data's own outputs are not what this computer computes."""
     import numpy as np
@@ -208,7 +178,7 @@ def _labelled(session: Any, takes: Sequence[TensorInfo], request: ReferenceReque
     answers = []
     for sample in samples:
         shaped = _as_input(sample, value, request.labels)
-        answers.append(_run(session, {value.name: shaped}, request.source.name)[first])
+        answers.append(run_session(session, {value.name: shaped}, request.source.name)[first])
     outputs = np.stack(answers)
     accuracy = float((outputs.reshape(len(outputs), -1).argmax(axis=1) == labels).mean())
     return LabelledSet(
@@ -244,7 +214,7 @@ def _read_labelled(request: ReferenceRequest) -> tuple[Array, Array]:
         raise ModelError(
             "the labelled set cannot be read",
             where=request.labels,
-            why=_first_line(error),
+            why=first_line(error),
             remedy="give an .npz file with the arrays `inputs` [N, ...] and `labels` [N]",
         ) from error
     if not 0 < len(images) <= MAX_LABELLED or labels.shape != (len(images),):

@@ -40,6 +40,8 @@ def advise(request: AdviceRequest) -> Advice:
         takes = own_inputs(loaded.proto)
         sizes = sizes_in(request.data, takes) | resolve_dimensions(takes, request.sizes, request.source.name)
         reference = _reference(loaded, request.data, sizes, folder)
+        if not isinstance(reference, str):  # dimensions that nobody gave a size have that of the reference's inputs
+            sizes = reference.data.sizes | sizes
         deadline = time.monotonic() + PATIENCE_SECONDS
         bench = Bench(folder=folder, provider=request.settings.provider, reference=reference, deadline=deadline)
         asked = PartitionRequest(source=loaded.source, settings=request.settings, optimize=request.optimize)

@@ -212,9 +212,11 @@ def start(made: Model, provider: Provider, folder: Path) -> tuple[State, Bench]:
     onnx.save(made, path)
     source = SourceModel(path=str(path))
     request = ReferenceRequest(source=source, folder=str(folder / "reference"), work_folder=str(folder))
-    bench = Bench(folder=folder, provider=provider, reference=make_reference(request))
+    reference = make_reference(request)
+    bench = Bench(folder=folder, provider=provider, reference=reference)
     settings = Settings(provider=provider, ort_release=(1, 23), api_level=31)
-    return judged(load_model(source, folder), PartitionRequest(source=source, settings=settings), None), bench
+    asked = PartitionRequest(source=source, settings=settings)
+    return judged(load_model(source, folder), asked, None, dict(reference.data.sizes)), bench
 
 
 def tried(name: str, made: Model, provider: Provider, folder: Path) -> tuple[FixResult, State | None]:

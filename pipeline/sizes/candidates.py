@@ -1,0 +1,182 @@
+"""Which sizes to try for the open dimensions of a model, most likely first."""
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from pipeline.dataset import TensorInfo
+from pipeline.dataset.dimensions import OpenAxis, names_of
+from pipeline.sizes.evidence import STATE, Reads, connected_size, metadata_size
+
+if TYPE_CHECKING:
+    import onnx
+
+SIDES = (
+    224, 320, 640, 256, 384, 512, 416, 299, 240, 288, 192, 128, 160, 112, 96, 480, 448, 336, 1024, 64, 32, 28, 48, 227,
+)  # fmt: skip
+"""Sides of square images, by how usual they are: classifiers, detectors, segmentation, then the rest."""
+LINES = ((48, 320), (32, 320), (32, 100))
+"""Height and width of lines of text, as recognizers take them; none has as many pixels as a usual square."""
+BATCH, PAST, CHANNELS = (1,), (16, 8), (3, 1)
+TOKENS = (128, 64, 32, 16, 256, 512, 77, 8)
+SIGNAL = (16000, 512, 1024, 480, 256, 160, 4096, 8000, 48000)
+FRAMES = (100, 128, 64, 200, 3000, 256, 512, 16)
+OTHER = (64, 32, 16, 128, 8, 4, 256)
+USUAL = "usual"
+ONE = "one at a time"
+
+
+Choices: TypeAlias = tuple[tuple[tuple[int, ...], str], ...]
+"""Sizes for some dimensions together, each with the reason, most likely first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """Dimensions that are tried together: their names, and sizes for them, each with the reason."""
+
+    names: tuple[str, ...]
+    choices: Choices
+
+
+def units(model: "onnx.ModelProto", takes: Sequence[TensorInfo], axes: Sequence[OpenAxis]) -> tuple[Unit, ...]:
+    """What is to be tried for the open axes, one unit for height and width."""
+    infos = {info.name: info for info in takes}
+    named = {name: group for name, group in names_of(axes).items() if not sum_parts(name)}
+    kinds = {name: kind_of(infos[group[0].input], group[0].axis, group[0].symbol) for name, group in named.items()}
+    found, done = [], set[str]()
+    for name, group in named.items():
+        if name in done:
+            continue
+        info = infos[group[0].input]
+        pair = _pair(info, name, kinds, named)
+        done |= set(pair)
+        if len(pair) == 2 or kinds[name] in ("height", "width"):
+            found.append(Unit(names=pair, choices=_images(model, info, pair)))
+        else:
+            found.append(Unit(names=(name,), choices=_usual(model, info, kinds[name])))
+    return tuple(found)
+
+
+def sum_parts(name: str) -> tuple[str, str] | None:
+    """The parts of a symbolic name that is a sum, as `past + 1`: such a size follows from the others."""
+    match = re.fullmatch(r"(\w+) ?\+ ?(\w+)", name)
+    return (match.group(1), match.group(2)) if match else None
+
+
+def assignments(found: Sequence[Unit]) -> Iterator[dict[str, tuple[int, str]]]:
+    """Sizes with reasons for every dimension, the likeliest combinations first."""
+    ranked = [list(enumerate(unit.choices)) for unit in found]
+    combinations = sorted(itertools.product(*ranked), key=lambda combination: sum(rank for rank, _ in combination))
+    for combination in combinations:
+        yield {
+            name: (size, reason)
+            for unit, (_, (sizes, reason)) in zip(found, combination, strict=True)
+            for name, size in zip(unit.names, sizes, strict=True)
+        }
+
+
+def with_sums(sizes: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
+    """The sizes with those of names that are sums of others."""
+    made = dict(sizes)
+    for name in names:
+        parts = sum_parts(name)
+        terms = [made.get(part, int(part) if part.isdigit() else None) for part in parts or ()]
+        if parts and all(term is not None for term in terms):
+            made[name] = sum(term for term in terms if term is not None)
+    return made
+
+
+def kind_of(info: TensorInfo, axis: int, symbol: str) -> str:
+    """What an axis counts, from its name, its place and the axes beside it."""
+    shape, text = info.shape or (), symbol.lower()
+    integer = bool(info.dtype) and str(info.dtype).startswith(("int", "uint", "bool"))
+    if re.search(r"batch|^(n|b|bs)$", text):
+        return "batch"
+    if re.search(r"past|cache", f"{info.name} {text}".lower()) and len(shape) >= 3 and axis:
+        return "past"
+    if re.search(r"seq|len|token|time|frame|sample|audio", text):
+        return "tokens" if integer else _in_time(shape, axis)
+    for rule in (_image_axis, _flat_axis):
+        if kind := rule(info, axis, integer):
+            return kind
+    if axis == 0 or (len(shape) == 3 and axis == 1 and (STATE.search(info.name) or _is_layers(shape[0]))):
+        return "batch"
+    return _in_time(shape, axis) if len(shape) == 3 else "other"
+
+
+def _is_layers(size: int | str | None) -> bool:
+    return isinstance(size, int) and size > 1
+
+
+def _in_time(shape: Sequence[int | str | None], axis: int) -> str:
+    """Samples of a signal where nothing else has a size, else frames of features."""
+    others = [size for place, size in enumerate(shape) if place not in (0, axis)]
+    features = any(isinstance(size, int) and size > 2 for size in others)
+    return "frames" if features or (axis == 0 and len(shape) > 1) else "signal"
+
+
+def _image_axis(info: TensorInfo, axis: int, integer: bool) -> str:
+    del integer
+    shape = info.shape or ()
+    few = [isinstance(size, int) and size in (1, 3, 4) for size in shape]
+    if len(shape) == 4:
+        places = {1: "height", 2: "width", 3: "channels"} if few[3] and not few[1] else {
+            1: "channels", 2: "height", 3: "width"
+        }  # fmt: skip
+        return places.get(axis, "")
+    if len(shape) == 3 and shape[2] == 3:
+        return {0: "height", 1: "width"}.get(axis, "")
+    if len(shape) == 3 and shape[0] == 3:
+        return {1: "height", 2: "width"}.get(axis, "")
+    return ""
+
+
+def _flat_axis(info: TensorInfo, axis: int, integer: bool) -> str:
+    shape = info.shape or ()
+    if len(shape) > 2 or (len(shape) == 2 and axis == 0):
+        return ""
+    return "tokens" if integer else "signal"
+
+
+def _pair(
+    info: TensorInfo, name: str, kinds: Mapping[str, str], named: Mapping[str, Sequence[OpenAxis]]
+) -> tuple[str, ...]:
+    """The dimension with the other side of its image, height first."""
+    own = [n for n, group in named.items() if any(axis.input == info.name for axis in group)]
+    sides = [n for kind in ("height", "width") for n in own if kinds[n] == kind]
+    return tuple(sides) if name in sides else (name,)
+
+
+def _images(model: "onnx.ModelProto", info: TensorInfo, pair: tuple[str, ...]) -> Choices:
+    """Sizes of images; where one side is fixed, the same for the other comes first."""
+    known = metadata_size(model)
+    if len(pair) == 2:
+        first = [(known, "from the model's metadata")] if known else []
+        squares = [(side, side) for side in SIDES]
+        rest = [*squares[:4], *LINES, *squares[4:]]  # a recognizer of lines takes small squares too, and no large ones
+        return (*first, *((sizes, USUAL) for sizes in rest))
+    fixed = [
+        size for axis, size in enumerate(info.shape or ())
+        if isinstance(size, int) and kind_of(info, axis, "") in ("height", "width")
+    ]  # fmt: skip
+    beside = [(size, "as its other side") for size in fixed if size >= SMALLEST_SQUARE]
+    lines = [(width, USUAL) for height, width in LINES if fixed and height == fixed[0]]
+    return tuple(((size,), reason) for size, reason in (*beside, *lines, *((side, USUAL) for side in SIDES)))
+
+
+SMALLEST_SQUARE = 65
+"""An image with a fixed side below this may be a line of text."""
+
+
+def _usual(model: "onnx.ModelProto", info: TensorInfo, kind: str) -> Choices:
+    lists: dict[str, tuple[int, ...]] = {
+        "batch": BATCH, "past": PAST, "channels": CHANNELS, "tokens": TOKENS, "signal": SIGNAL, "frames": FRAMES,
+    }  # fmt: skip
+    choices = [((size,), ONE if kind == "batch" else USUAL) for size in lists.get(kind, OTHER)]
+    demands: dict[str, Callable[[], int | None]] = {"signal": lambda: connected_size(Reads(model), info.name)}
+    demanded = demands[kind]() if kind in demands else None
+    if demanded:
+        choices.insert(0, ((demanded,), "what the first fully connected layer takes"))
+    return tuple(choices)

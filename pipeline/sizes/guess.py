@@ -1,0 +1,193 @@
+"""Finds sizes for a model's open dimensions: from test data, from what the graph demands, else the usual, tried."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pipeline.config.data import InputValue
+from pipeline.dataset import Dataset, TensorInfo, first_sample, sizes_in
+from pipeline.dataset.dimensions import OpenAxis, names_of, open_axes, resolve_dimensions
+from pipeline.dataset.signature import own_inputs
+from pipeline.errors import ConfigError, ModelError, PipelineError
+from pipeline.model_sources import SourceModel
+from pipeline.onnx_model import LoadedModel, load_model, prepare_model
+from pipeline.sizes.candidates import ONE, assignments, units, with_sums
+from pipeline.sizes.evidence import guess_values
+from pipeline.sizes.session import open_session, run_session
+
+PATIENCE_SECONDS = 40.0
+MOST_TRIALS = 60
+
+
+class GuessRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A model, sizes and data that the user gave already, and a folder for work."""
+
+    source: SourceModel
+    dimensions: dict[str, int] = {}
+    data: Dataset = Dataset()
+    work_folder: str
+
+
+class Guess(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model takes, and what to run it on.
+
+    `dimensions` has sizes by the shortest names, `values` numbers for inputs; `reasons` says by the same names why.
+    `missing` are dimensions for which no size was found, with `why` the model refused the last one that was tried.
+    `fixable` is False where the model runs with these sizes only as long as its dimensions stay open.
+    """
+
+    inputs: tuple[TensorInfo, ...]
+    dimensions: dict[str, int] = {}
+    values: dict[str, InputValue] = {}
+    reasons: dict[str, str] = {}
+    missing: tuple[str, ...] = ()
+    why: str = ""
+    fixable: bool = True
+
+
+def guess_inputs(request: GuessRequest) -> Guess:
+    """Sizes and values for a model, tried by running it on the CPU without optimizations.
+
+    ModelError when the model cannot be used, ConfigError for data or names that do not fit it.
+    """
+    loaded = load_model(request.source, Path(request.work_folder))
+    prepared = prepare_model(loaded, request.dimensions)
+    takes = own_inputs(prepared.proto)
+    axes = open_axes(takes)
+    if request.data.test_data:
+        return _from_data(own_inputs(prepare_model(loaded, {}).proto), takes, axes, request)
+    guessed = {k: v for k, v in guess_values(prepared.proto, takes).items() if k not in request.data.inputs}
+    values = {name: value for name, (value, _) in guessed.items()}
+    reasons = {name: reason for name, (_, reason) in guessed.items()}
+    data = msgspec.structs.replace(request.data, inputs=values | request.data.inputs)
+    guess = Guess(inputs=takes, values=values, reasons=reasons)
+    if not axes:
+        return guess
+    found, why = _first_that_runs(loaded, request.dimensions, takes, axes, data)
+    if not found:
+        names = tuple(n for u in units(prepared.proto, takes, axes) for n in u.names if u.choices[0][1] != ONE)
+        return msgspec.structs.replace(guess, missing=names or tuple(names_of(axes)), why=why)
+    sizes = {name: size for name, (size, _) in found.items()}
+    return msgspec.structs.replace(
+        guess,
+        dimensions=sizes,
+        reasons=reasons | {name: reason for name, (_, reason) in found.items()},
+        fixable=_runs_fixed(loaded, request.dimensions | sizes, data),
+    )
+
+
+def _from_data(
+    own: Sequence[TensorInfo], takes: Sequence[TensorInfo], axes: Sequence[OpenAxis], request: GuessRequest
+) -> Guess:
+    sizes = sizes_in(request.data, takes)
+    named = {name: sizes[group[0].key] for name, group in names_of(axes).items()}
+    return Guess(inputs=tuple(own), dimensions=named, reasons=dict.fromkeys(named, "from the test data"))
+
+
+def _first_that_runs(
+    loaded: LoadedModel, given: Mapping[str, int], takes: Sequence[TensorInfo], axes: Sequence[OpenAxis], data: Dataset
+) -> tuple[dict[str, tuple[int, str]], str]:
+    """The likeliest sizes that the model runs with, by name with the reason; or none, and why not."""
+    prepared = prepare_model(loaded, given)
+    session = open_session(prepared)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    why = ""
+    for number, sizes in enumerate(assignments(units(prepared.proto, takes, axes))):
+        if number >= MOST_TRIALS or time.monotonic() > deadline:
+            break
+        whole = with_sums({name: size for name, (size, _) in sizes.items()}, list(names_of(axes)))
+        why = _refusal(session, takes, resolve_dimensions(takes, whole, loaded.source.name), data)
+        if not why:
+            return {name: sizes.get(name, (size, "a sum")) for name, size in whole.items()}, ""
+    return {}, why
+
+
+def _refusal(session: Any, takes: Sequence[TensorInfo], sizes: Mapping[str, int], data: Dataset) -> str:
+    """Why the model does not run with inputs of these sizes; "" when it does and gives numbers."""
+    try:
+        feeds = first_sample(msgspec.structs.replace(data, sizes=dict(sizes)), takes).inputs
+        outputs = run_session(session, feeds, "")
+    except (ModelError, ConfigError) as error:
+        return error.why or error.what
+    empty = [name for name, array in outputs.items() if array.size == 0]
+    return f"the output {empty[0]} is empty" if outputs and len(empty) == len(outputs) else ""
+
+
+def _runs_fixed(loaded: LoadedModel, sizes: Mapping[str, int], data: Dataset) -> bool:
+    """Whether the model still runs when its dimensions are fixed to these sizes."""
+    prepared = prepare_model(loaded, sizes)
+    try:
+        return not _refusal(open_session(prepared), own_inputs(prepared.proto), {}, data)
+    except ModelError:
+        return False
+
+
+def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Dataset) -> Dataset:
+    """The data with values and sizes for what would be random or 1: what `guess_inputs` finds.
+
+    ConfigError, with the line to write, when no size is found for an open dimension.
+    """
+    if data.test_data:
+        return data
+    prepared = prepare_model(loaded, dimensions)
+    takes = own_inputs(prepared.proto)
+    values = {name: value for name, (value, _) in guess_values(prepared.proto, takes).items()}
+    whole = msgspec.structs.replace(data, inputs=values | data.inputs)
+    axes = [axis for axis in open_axes(takes) if not isinstance(data.inputs.get(axis.input), tuple)]
+    if not axes or all(axis.key in data.sizes for axis in axes):
+        return whole
+    found, why = _first_that_runs(loaded, dimensions, takes, axes, whole)
+    if not found:
+        error = no_size(loaded.source.name, list(names_of(axes)), why)
+        raise blame_dimensions(loaded, dimensions, data, error) from error
+    sizes = resolve_dimensions(takes, {name: size for name, (size, _) in found.items()}, loaded.source.name)
+    return msgspec.structs.replace(whole, sizes=sizes | data.sizes)
+
+
+def blame_dimensions(
+    loaded: LoadedModel, dimensions: Mapping[str, int], data: Dataset, error: PipelineError
+) -> PipelineError:
+    """The error of a model with fixed dimensions: another one where these are the cause, after trying without them."""
+    if not dimensions:
+        return error
+    try:
+        sizes = _sizes_without(loaded, data)
+    except (ModelError, ConfigError):
+        return error
+    if not sizes:
+        return error
+    return ConfigError(
+        "the model does not run with the sizes given for its dimensions", where=loaded.source.name,
+        why=f"with {_text(dimensions)}: {error.why or error.what}; left open it runs, as with {_text(sizes)}",
+        remedy="change `dimensions` (--dimension) to sizes that your app uses, or leave it out",
+    )  # fmt: skip
+
+
+def _sizes_without(loaded: LoadedModel, data: Dataset) -> dict[str, int]:
+    """Sizes with which the model runs while its dimensions stay open: the test data's own, else the likeliest."""
+    prepared = prepare_model(loaded, {})
+    takes = own_inputs(prepared.proto)
+    if data.test_data:
+        run_session(open_session(prepared), first_sample(data, takes).inputs, loaded.source.name)
+        return sizes_in(data, takes)
+    values = {name: value for name, (value, _) in guess_values(prepared.proto, takes).items()}
+    whole = msgspec.structs.replace(data, inputs=values | data.inputs)
+    found, _ = _first_that_runs(loaded, {}, takes, open_axes(takes), whole)
+    return {name: size for name, (size, _) in found.items()}
+
+
+def _text(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {size}" for name, size in sizes.items())
+
+
+def no_size(where: str, names: Sequence[str], why: str) -> ConfigError:
+    """The error for a model whose open dimensions have no size, with the line that gives them."""
+    line = ", ".join(f"{msgspec.json.encode(name).decode()} = …" for name in names)
+    return ConfigError(
+        f"the sizes of {', '.join(names)} are not known", where=where,
+        why=f"the model does not run with any usual size: {why}",
+        remedy=f"write `dimensions = {{ {line} }}` under [[models]], or give `test_data` (--dimension, --test-data)",
+    )  # fmt: skip
