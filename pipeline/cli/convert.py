@@ -15,7 +15,9 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 
 @click.command(cls=Command)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder for the artifacts.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for the artifacts."
+)
 @click.option(
     "--level", "levels", callback=words(LEVELS), metavar="LEVEL,…", default="none,basic,extended,all",
     show_default=True,
@@ -94,11 +96,8 @@ def convert(
     """
     from pipeline.conversion import ConversionOrder, convert_paths
     from pipeline.convert.references import choose_reference
-    from pipeline.errors import ConfigError
     from pipeline.report.conversion import show_conversion
 
-    if output.exists() and not output.is_dir():
-        raise ConfigError("--output is a file", where=str(output), remedy="name a folder: each variant is a file in it")
     order = ConversionOrder(
         levels=levels, styles=styles, release=ort_release, platform=target_platform, dimensions=dimensions,
         output=output, cache=cache, check=check, config=config, processes=jobs,

@@ -110,6 +110,20 @@ def as_argument(path: Path) -> str:
     return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
+def library_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """A callback for a library: a file that is there, or a name such as android:1.29.0."""
+    from device_runner.library_source import name_of
+
+    if value and name_of(value) is None and not Path(value).exists():
+        raise click.BadParameter(f"{value!r} is neither a file nor a release such as android:1.29.0", ctx, param)
+    return value
+
+
+library_option = click.option(
+    "--library", callback=library_name, metavar="FILE|NAME",
+    help="libonnxruntime to run with (.so, AAR, or a release such as android:1.29.0), instead of the device's default.",
+)  # fmt: skip
+
 perf_test_option = click.option(
     "--perf-test",
     type=click.Path(exists=True, dir_okay=False),

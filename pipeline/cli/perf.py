@@ -6,7 +6,16 @@ from typing import Any
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import json_option, perf_test_option, progress, shows_text, sizes, write_json, write_result
+from pipeline.cli.options import (
+    json_option,
+    library_option,
+    perf_test_option,
+    progress,
+    shows_text,
+    sizes,
+    write_json,
+    write_result,
+)
 from pipeline.cli.run_conditions import conditions_of, run_conditions
 from pipeline.cli.run_settings import options_of, run_settings
 
@@ -14,7 +23,7 @@ from pipeline.cli.run_settings import options_of, run_settings
 @click.command(cls=Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MODEL...")
 @click.option("--device", default="local", show_default=True, help="local or adb:SERIAL.")
-@click.option("--library", help="libonnxruntime to run with, instead of the device's default.")
+@library_option
 @run_settings
 @click.option(
     "--dimension",

@@ -6,15 +6,17 @@ from pathlib import Path
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import json_option, perf_test_option, progress, shows_text, write_json
+from pipeline.cli.options import json_option, library_option, perf_test_option, progress, shows_text, write_json
 
 
 @click.command(cls=Command)
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--model", type=click.Path(path_type=Path), help="Run a model without a config, with the defaults.")
-@click.option("--output", type=click.Path(path_type=Path), help="Output folder.  [default: output/NAME]")
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), help="Output folder.  [default: output/NAME]"
+)
 @click.option("--device", "devices", multiple=True, help="local, adb:SERIAL or adb:*; overrides the config.")
-@click.option("--library", help="libonnxruntime to run with, instead of the device's default.")
+@library_option
 @click.option(
     "--convert-only",
     is_flag=True,

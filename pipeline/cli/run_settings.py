@@ -123,8 +123,12 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
 
     from device_runner.spec import OptimizationLevel
     from pipeline.config import RunConfig
+    from pipeline.config.checks import provider_problems
+    from pipeline.errors import ConfigError
     from pipeline.run_options import run_options
 
+    for problem in provider_problems((), answers["provider"]):
+        raise ConfigError(problem.what, where="--provider", why=problem.why, remedy=problem.remedy)
     keys = {key: answers[key] for key in LISTS if answers[key]}
     keys |= {"affinities": answers["affinities"]} if answers["affinities"] else {}
     flags = answers["nnapi_flags"]

@@ -24,6 +24,9 @@ KNOWN_PROVIDERS = (
 )  # fmt: skip
 """Execution providers of ONNX Runtime; another name is passed on to the library, which may have it as a plug-in."""
 
+AWARE_PROVIDERS = ("nnapi", "coreml-nn", "coreml-mlprogram")
+"""Execution providers for which EP-aware variants are created."""
+
 OWN_KEYS = {
     "min_api_level": ((Platform.ANDROID,), "min_os_version"),
     "min_os_version": ((Platform.IOS, Platform.MACOS), "min_api_level"),
@@ -50,7 +53,15 @@ def problems(config: Config) -> Iterator[Problem]:
         yield from _of_target(("targets", number), target)
     yield from _same_names(config.targets)
     for number, run in enumerate(config.runs):
-        yield from _of_providers(("runs", number, "provider"), run.providers)
+        yield from provider_problems(("runs", number, "provider"), run.providers)
+    yield from _of_aware(config.variants.aware)
+
+
+def _of_aware(aware: Iterable[str]) -> Iterator[Problem]:
+    """Providers that no variant can be aware of."""
+    for name in (name for joined in aware for name in joined.split("+") if name not in AWARE_PROVIDERS):
+        what, why = f"no variant can be aware of {name!r}", f"possible: {', '.join(AWARE_PROVIDERS)}, or joined by +"
+        yield Problem(("variants", "aware"), what, why, _suggest(name, AWARE_PROVIDERS))
 
 
 def missing_files(config: Config) -> Iterator[Problem]:
@@ -101,7 +112,7 @@ def _same_names(targets: Iterable[Target]) -> Iterator[Problem]:
             yield Problem(("targets", number, "name"), what, "tables and the bundle name targets", "rename one of them")
 
 
-def _of_providers(key: KeyPath, providers: Iterable[str]) -> Iterator[Problem]:
+def provider_problems(key: KeyPath, providers: Iterable[str]) -> Iterator[Problem]:
     """A provider that is nearly a known one is a typo: anything else may be a plug-in of the library."""
     for provider in providers:
         if provider not in KNOWN_PROVIDERS and (close := _close(provider, KNOWN_PROVIDERS)):

@@ -32,8 +32,11 @@ def show_conversion(report: ConversionReport) -> None:
     models = sum(bool(one.artifacts) for one in report.converted)
     total = sum(artifact.size_bytes for _, artifact in rows)
     known = f", {reused} of them unchanged since the last time" if reused else ""
-    noun = "model" if models == 1 else "models"
-    out.print(f"{len(rows)} artifacts of {models} {noun}, {size(total)}{known}: {escape(str(report.order.output))}")
+    nouns = [
+        f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in ((len(rows), "artifact"), (models, "model"))
+    ]
+    if rows:
+        out.print(f"{' of '.join(nouns)}, {size(total)}{known}: {escape(str(report.order.output))}")
     if report.checks:
         passed = sum(all(check.passed for check in checks) for checks in report.checks.values())
         unknown = sum(_undecided(checks) for checks in report.checks.values())
@@ -87,6 +90,10 @@ def _show_differences(report: ConversionReport) -> None:
 
 def _undecided(checks: Sequence[OutputCheck]) -> bool:
     return any(check.unknown for check in checks) and not any(check.failed for check in checks)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _table(report: ConversionReport) -> Table:
