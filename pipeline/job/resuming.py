@@ -38,11 +38,10 @@ def resume(
     if not same:
         return None
     campaign = same[-1]
-    if not new_devices(campaign.document, plan):
+    new = sorted(new_devices(campaign.document, plan))
+    if not new:
         return campaign
-    for device in sorted(new_devices(campaign.document, plan)):
-        store.add_device(campaign.id, facts[device])
-    return store.amend(campaign.id, lambda document: joined(document, plan))
+    return store.amend(campaign.id, lambda document: joined(document, plan), [facts[name] for name in new])
 
 
 def known_on_network(store: Store, config: Config) -> list[str]:

@@ -246,12 +246,8 @@ class _Job:
         )
         if self.options.resume and (known := self._resumed(record, facts)):
             return known
-        self.store.start(campaign)
-        for device in facts.values():
-            self.store.add_device(campaign.id, device)
-        for one in self.prepared:
-            for artifact in one.artifacts:
-                self.store.add_artifact(campaign.id, artifact)
+        artifacts = [artifact for one in self.prepared for artifact in one.artifacts]
+        self.store.start(campaign, facts.values(), artifacts)
         return campaign
 
     def _resumed(self, record: JobRecord, facts: Mapping[str, DeviceFacts]) -> CampaignRecord | None:

@@ -1,11 +1,13 @@
 """Results in a database: SQLite in a file by default, any SQLAlchemy URL for a lab.
 
 A run is in whole or not at all, found again by (campaign, spec, round): a pipeline that was killed goes on where it
-stopped, and nothing is stored twice. Raw latencies are kept beside the result, as little-endian int64.
+stopped, and nothing is stored twice. Raw latencies are kept beside the result, as little-endian int64. Every row has a
+digest that is checked when it is read; databases of earlier releases are upgraded when they are opened.
 """
 
 from pipeline.store.entering import REPEATED
 from pipeline.store.opening import open_store
+from pipeline.store.refusals import StoreError
 from pipeline.store.store import CampaignRecord, RunRecord, Store
 
-__all__ = ["REPEATED", "CampaignRecord", "RunRecord", "Store", "open_store"]
+__all__ = ["REPEATED", "CampaignRecord", "RunRecord", "Store", "StoreError", "open_store"]

@@ -41,7 +41,7 @@ Identity = tuple[str, str, int]
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """A run on its way in: the columns of `runs` but its key, its latencies, and how it ended (None: not yet)."""
+    """A run to be stored: the columns of `runs` but its key, its latencies, and how it ended (None: not yet)."""
 
     columns: dict[str, Any]
     samples: int

@@ -1,4 +1,4 @@
-"""Opening a database: its URL, its driver, SQLite's settings, the tables and their version."""
+"""Opening a database: its URL, its driver, SQLite's settings, and its tables in the form of this release."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from sqlalchemy.engine import URL, Connection, Engine
 from pipeline.errors import ConfigError, MissingError, PipelineError
 from pipeline.store.refusals import hidden, told
 from pipeline.store.store import Store
-from pipeline.store.tables import SCHEMA_VERSION, metadata, versions
+from pipeline.store.tables import REVISION, versions
 
 BUSY_SECONDS = 30.0
 
@@ -18,10 +18,10 @@ DRIVERS = {"postgresql": "ort-mobile-pipeline[postgresql]"}
 
 
 def open_store(url: str, busy_seconds: float = BUSY_SECONDS) -> Store:
-    """Open the database at an SQLAlchemy URL and make its tables where it is new.
+    """Open the database at an SQLAlchemy URL; make its tables where it is new, upgrade those of an earlier release.
 
     `busy_seconds` is how long SQLite waits for another process's transaction. Raises ConfigError for a URL that is
-    none, MissingError for a missing driver or a database that cannot be reached, PipelineError for another version's.
+    none, MissingError for a missing driver or a database that cannot be reached, PipelineError for a later release's.
     """
     parsed = _parse(url)
     where = hidden(url)
@@ -97,34 +97,41 @@ def _arrange_sqlite(engine: Engine, busy_seconds: float) -> None:
 
 
 def _prepare(engine: Engine, where: str) -> None:
-    """Check the schema's version; make the tables where there are none."""
-    found = _version(engine)
-    if found is None:
-        found = _create(engine)
-    if found != SCHEMA_VERSION:
-        raise PipelineError(
-            f"the database has schema version {found}",
-            where=where,
-            why=f"this release reads and writes version {SCHEMA_VERSION}",
-            remedy="give another database, or use the release that wrote this one",
-        )
-
-
-def _version(engine: Engine) -> int | None:
+    """Bring the tables to this release's form, in one transaction; another process may do the same at this moment."""
     with engine.begin() as connection:
-        if not sa.inspect(connection).has_table(versions.name):
-            return None
-        return connection.execute(sa.select(versions.c.version)).scalar()
-
-
-def _create(engine: Engine) -> int | None:
-    """Make the tables in one transaction; where another process does so at this moment, its are taken."""
+        found = _revision(connection)
+    if found == REVISION:
+        return
     try:
         with engine.execution_options(writes=True).begin() as connection:
-            metadata.create_all(connection)
-            if connection.execute(sa.select(versions.c.version)).first() is None:
-                connection.execute(versions.insert().values(version=SCHEMA_VERSION))
+            _upgrade(connection, where)
     except (sa.exc.IntegrityError, sa.exc.ProgrammingError):
-        if _version(engine) is None:
-            raise
-    return _version(engine)
+        with engine.begin() as connection:
+            if _revision(connection) != REVISION:
+                raise
+
+
+def _upgrade(connection: Connection, where: str) -> None:
+    from pipeline.store.migrations import revisions, upgrade
+
+    found = _revision(connection)
+    if found not in (None, *revisions()):
+        raise PipelineError(
+            f"the database has the schema {found}, which is newer than this release of ort-mobile",
+            where=where,
+            why=f"this release reads and writes {REVISION}",
+            remedy="update ort-mobile, or use another database",
+        )
+    if found != REVISION:
+        upgrade(connection, found)
+
+
+def _revision(connection: Connection) -> str | None:
+    """The migration that the tables are at; None for a new database. Releases before migrations wrote a number."""
+    tables = sa.inspect(connection)
+    if tables.has_table("alembic_version"):
+        return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+    if tables.has_table(versions.name):
+        number = connection.execute(sa.select(versions.c.version)).scalar()
+        return None if number is None else f"{number:04}"
+    return None

@@ -10,6 +10,20 @@ from sqlalchemy import exc
 from pipeline.errors import MissingError, PipelineError
 
 
+class StoreError(PipelineError):
+    """The database holds something else than what was stored: a disk, a copy or another program damaged it."""
+
+
+def damaged(what: str, where: str, why: str) -> StoreError:
+    """The error for a row that is not as it was stored; `what` names it."""
+    return StoreError(
+        f"the database is damaged: {what} is not as it was stored",
+        where=where,
+        why=why,
+        remedy="restore a copy of the database; without one, start again with another --output or database",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """`said` is a part of what SQLite or PostgreSQL says, in lower case."""
@@ -56,6 +70,13 @@ REFUSALS = (
         said="malformed",
         what="the database is damaged",
         remedy="restore a copy, or save what is readable with `sqlite3 FILE .recover`",
+        error=StoreError,
+    ),
+    Refusal(
+        said="could not decode to utf-8",
+        what="the database is damaged: a text in it is none",
+        remedy="restore a copy of the database; without one, start again with another --output or database",
+        error=StoreError,
     ),
     Refusal(
         said="disk i/o error",
@@ -79,6 +100,11 @@ REFUSALS = (
         what="the database server cannot be reached",
         remedy="check host and port in the URL and that the server runs",
         error=MissingError,
+    ),
+    Refusal(
+        said="already exists",
+        what="the database is not one of this pipeline",
+        remedy="give another one: it has tables of the same names",
     ),
     Refusal(
         said="no such column",

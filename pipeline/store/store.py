@@ -2,7 +2,7 @@
 
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -15,13 +15,17 @@ from device_runner.device import DeviceFacts
 from device_runner.result import RunResult
 from device_runner.spec import RunSpec
 from pipeline.errors import PipelineError
+from pipeline.store.digests import row_digest
 from pipeline.store.entering import REPEATED, Entrance, Row, text_of
-from pipeline.store.refusals import told
+from pipeline.store.refusals import StoreError, damaged, told
 from pipeline.store.tables import artifacts, campaigns, devices, latencies, runs
 from pipeline.summary import OutputCheck
 from pipeline.variant import Artifact
 
 T = TypeVar("T")
+
+RAW_LATENCIES = sa.type_coerce(latencies.c.nanoseconds, sa.types.NULLTYPE).label("nanoseconds")
+"""As the database has them: SQLAlchemy fails on a damaged value before its digest can be looked at."""
 
 
 class CampaignRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +54,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Store:
-    """An open database. Every method is one transaction and raises PipelineError when the database refuses it."""
+    """An open database. Every method is one transaction and raises PipelineError when the database refuses it.
+
+    What is read is checked against its digest; StoreError names the row that is not as it was stored.
+    """
 
     def __init__(self, engine: Engine, where: str) -> None:
         self.where = where
@@ -58,32 +65,44 @@ class Store:
         self._writing = threading.Lock()
         self._entrance = Entrance(engine, self._writing)
 
-    def start(self, campaign: CampaignRecord) -> bool:
-        """Enter a campaign; False where its id is there already, which then stays as it was."""
-        return self._write(lambda connection: _insert_campaign(connection, campaign))
+    def start(self, campaign: CampaignRecord, facts: Iterable[DeviceFacts] = (), made: Iterable[Artifact] = ()) -> bool:
+        """Enter a campaign with its devices and artifacts, all or none.
 
-    def amend(self, campaign: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> CampaignRecord:
-        """Change the document of a campaign that is there, in one transaction with what is read of it."""
-        same = campaigns.c.id == campaign
+        False where its id is there already, which then stays as it was.
+        """
 
-        def work(connection: Connection) -> CampaignRecord:
-            known = self._campaign(connection.execute(sa.select(campaigns).where(same).with_for_update()).one())
-            changed = msgspec.structs.replace(known, document=change(known.document))
-            connection.execute(campaigns.update().where(same).values(document=text_of(changed.document)))
-            return changed
+        def work(connection: Connection) -> bool:
+            if not _insert_campaign(connection, campaign):
+                return False
+            for device in facts:
+                _put_device(connection, campaign.id, device)
+            for artifact in made:
+                _put_artifact(connection, campaign.id, artifact)
+            return True
 
         return self._write(work)
 
-    def add_device(self, campaign: str, facts: DeviceFacts) -> None:
-        """Enter what is known of a device, over what was known before."""
-        key = {"campaign_id": campaign, "name": facts.name}
-        self._write(lambda connection: _put(connection, devices, key, {"document": text_of(facts)}))
+    def amend(
+        self,
+        campaign: str,
+        change: Callable[[dict[str, Any]], dict[str, Any]],
+        facts: Iterable[DeviceFacts] = (),
+    ) -> CampaignRecord:
+        """Change the document of a campaign that is there and add devices, in one transaction with what is read."""
+        same = campaigns.c.id == campaign
 
-    def add_artifact(self, campaign: str, artifact: Artifact) -> None:
-        """Enter an artifact, over one of the same model and variant."""
-        key = {"campaign_id": campaign, "model": artifact.model, "variant": artifact.variant.name}
-        values = {"sha256": artifact.sha256, "document": text_of(artifact)}
-        self._write(lambda connection: _put(connection, artifacts, key, values))
+        def work(connection: Connection) -> CampaignRecord:
+            row = connection.execute(sa.select(campaigns).where(same).with_for_update()).mappings().one()
+            known = self._campaign(row)
+            changed = msgspec.structs.replace(known, document=change(known.document))
+            values = {"document": text_of(changed.document)}
+            values["digest"] = row_digest("campaigns", {**row, **values})
+            connection.execute(campaigns.update().where(same).values(values))
+            for device in facts:
+                _put_device(connection, campaign, device)
+            return changed
+
+        return self._write(work)
 
     def add_run(self, run: RunRecord) -> bool:
         """Enter a run with its latencies; False, and nothing changed, where that run is there already.
@@ -91,8 +110,10 @@ class Store:
         A run that failed for what `REPEATED` names is replaced. It is committed when this returns; runs that threads
         bring at the same moment share a transaction.
         """
+        columns, samples = _run_columns(run), len(run.result.latencies_ns)
         nanoseconds = _packed(run.result.latencies_ns, self.where)
-        row = Row(columns=_run_columns(run), samples=len(run.result.latencies_ns), nanoseconds=nanoseconds)
+        columns["digest"] = row_digest("runs", {**columns, "samples": samples, "nanoseconds": nanoseconds})
+        row = Row(columns=columns, samples=samples, nanoseconds=nanoseconds)
         with told(self.where):
             return self._entrance.bring(row)
 
@@ -112,37 +133,39 @@ class Store:
             return frozenset(connection.scalars(query))
 
     def campaigns(self) -> tuple[CampaignRecord, ...]:
-        """All campaigns, the oldest first."""
-        query = sa.select(campaigns).order_by(campaigns.c.created_at, campaigns.c.id)
+        """All campaigns in the order in which they were entered, whatever the clock said then."""
+        query = sa.select(campaigns).order_by(campaigns.c.sequence)
         with self._reading() as connection:
-            rows = connection.execute(query).all()
+            rows = connection.execute(query).mappings().all()
         return tuple(self._campaign(row) for row in rows)
 
     def runs(self, campaign: str) -> tuple[RunRecord, ...]:
         """All runs of a campaign with their raw latencies, in the order in which they were stored."""
         query = (
-            sa.select(runs, latencies.c.nanoseconds)
-            .join_from(runs, latencies)
+            sa.select(runs, latencies.c.samples, RAW_LATENCIES)
+            .join_from(runs, latencies, isouter=True)
             .where(runs.c.campaign_id == campaign)
             .order_by(runs.c.id)
         )
         with self._reading() as connection:
-            rows = connection.execute(query).all()
+            self._check_pages(connection)
+            rows = connection.execute(query).mappings().all()
         return tuple(self._run(row) for row in rows)
 
     def artifacts(self, campaign: str) -> tuple[Artifact, ...]:
         """All artifacts of a campaign by model and variant."""
-        query = sa.select(artifacts.c.document).where(artifacts.c.campaign_id == campaign)
+        query = sa.select(artifacts).where(artifacts.c.campaign_id == campaign)
         with self._reading() as connection:
-            texts = connection.scalars(query.order_by(artifacts.c.model, artifacts.c.variant)).all()
-        return tuple(self._decode(text, Artifact) for text in texts)
+            rows = connection.execute(query.order_by(artifacts.c.model, artifacts.c.variant)).mappings().all()
+        named = [(f"the artifact {row['model']} {row['variant']}", row) for row in rows]
+        return tuple(self._document("artifacts", name, row, Artifact) for name, row in named)
 
     def devices(self, campaign: str) -> tuple[DeviceFacts, ...]:
         """All devices of a campaign by name."""
-        query = sa.select(devices.c.document).where(devices.c.campaign_id == campaign).order_by(devices.c.name)
+        query = sa.select(devices).where(devices.c.campaign_id == campaign).order_by(devices.c.name)
         with self._reading() as connection:
-            texts = connection.scalars(query).all()
-        return tuple(self._decode(text, DeviceFacts) for text in texts)
+            rows = connection.execute(query).mappings().all()
+        return tuple(self._document("devices", f"the device {row['name']}", row, DeviceFacts) for row in rows)
 
     def close(self) -> None:
         """Close every connection."""
@@ -175,46 +198,90 @@ class Store:
                 with engine.begin() as connection:
                     return work(connection)
 
-    def _campaign(self, row: sa.Row[Any]) -> CampaignRecord:
-        document = self._decode(row.document, dict[str, Any])
-        return CampaignRecord(id=row.id, name=row.name, created_at=row.created_at, document=document)
+    def _check_pages(self, connection: Connection) -> None:
+        """SQLite's own check of its file: pages that are lost would be rows that nobody misses. Raises StoreError."""
+        if connection.dialect.name == "sqlite":
+            found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+            if found != "ok":
+                raise damaged("its file", self.where, str(found))
 
-    def _run(self, row: sa.Row[Any]) -> RunRecord:
-        result = self._decode(row.result, RunResult)
+    def _check(self, table: str, name: str, row: Mapping[Any, Any]) -> None:
+        if row["digest"] != row_digest(table, row):
+            raise damaged(name, self.where, "its digest is another")
+
+    def _campaign(self, row: Mapping[Any, Any]) -> CampaignRecord:
+        document = self._document("campaigns", f"the campaign {row['id']}", row, dict[str, Any])
+        return CampaignRecord(id=row["id"], name=row["name"], created_at=row["created_at"], document=document)
+
+    def _document(self, table: str, name: str, row: Mapping[Any, Any], kind: type[T]) -> T:
+        self._check(table, name, row)
+        return self._decode(row["document"], kind, name)
+
+    def _run(self, row: Mapping[Any, Any]) -> RunRecord:
+        name = f"round {row['round']} of the run {row['spec_id']}"
+        self._check("runs", name, row)
+        result = self._decode(row["result"], RunResult, name)
+        prediction = row["prediction"]
         return RunRecord(
-            campaign=row.campaign_id,
-            round=row.round,
-            model=row.model,
-            variant=row.variant,
-            spec=self._decode(row.spec, RunSpec),
-            result=msgspec.structs.replace(result, latencies_ns=_unpacked(row.nanoseconds)),
-            checks=self._decode(row.checks, tuple[OutputCheck, ...]),
-            prediction=None if row.prediction is None else self._decode(row.prediction, dict[str, Any]),
+            campaign=row["campaign_id"],
+            round=row["round"],
+            model=row["model"],
+            variant=row["variant"],
+            spec=self._decode(row["spec"], RunSpec, name),
+            result=msgspec.structs.replace(result, latencies_ns=self._latencies(row, name)),
+            checks=self._decode(row["checks"], tuple[OutputCheck, ...], name),
+            prediction=None if prediction is None else self._decode(prediction, dict[str, Any], name),
         )
 
-    def _decode(self, text: str, kind: type[T]) -> T:
+    def _latencies(self, row: Mapping[Any, Any], name: str) -> tuple[int, ...]:
+        data, samples = row["nanoseconds"], row["samples"]
+        if not isinstance(data, bytes) or len(data) != 8 * samples:
+            raise damaged(name, self.where, "its latencies are lost or cut off")
+        return struct.unpack(f"<{samples}q", data)
+
+    def _decode(self, text: str, kind: type[T], name: str) -> T:
         try:
             return msgspec.json.decode(text, type=kind)
-        except msgspec.DecodeError as error:
-            raise PipelineError(
-                "a stored value cannot be read",
+        except (msgspec.DecodeError, TypeError) as error:
+            raise StoreError(
+                f"{name} cannot be read from the database",
                 where=self.where,
                 why=str(error),
-                remedy="the database was changed by something else: take a new one, or restore a copy",
+                remedy="another program or a later release wrote it: use that, or start again with another --output",
             ) from error
 
 
+def _put_device(connection: Connection, campaign: str, facts: DeviceFacts) -> None:
+    key = {"campaign_id": campaign, "name": facts.name}
+    _put(connection, devices, key, {"document": text_of(facts)})
+
+
+def _put_artifact(connection: Connection, campaign: str, artifact: Artifact) -> None:
+    key = {"campaign_id": campaign, "model": artifact.model, "variant": artifact.variant.name}
+    _put(connection, artifacts, key, {"sha256": artifact.sha256, "document": text_of(artifact)})
+
+
 def _put(connection: Connection, table: sa.Table, key: Mapping[str, str], values: Mapping[str, str]) -> None:
+    """Enter a row under its key, over the one that is there."""
+    row = {**key, **values}
+    row["digest"] = row_digest(table.name, row)
     same = sa.and_(*(table.c[name] == value for name, value in key.items()))
-    if not connection.execute(table.update().where(same).values(dict(values))).rowcount:
-        connection.execute(table.insert().values({**key, **values}))
+    if not connection.execute(table.update().where(same).values(row)).rowcount:
+        connection.execute(table.insert().values(row))
 
 
 def _insert_campaign(connection: Connection, campaign: CampaignRecord) -> bool:
     if connection.execute(sa.select(campaigns.c.id).where(campaigns.c.id == campaign.id)).first() is not None:
         return False
-    row = {"id": campaign.id, "name": campaign.name, "created_at": campaign.created_at}
-    connection.execute(campaigns.insert().values(**row, document=text_of(campaign.document)))
+    last = connection.execute(sa.select(sa.func.max(campaigns.c.sequence))).scalar()
+    row = {
+        "id": campaign.id,
+        "name": campaign.name,
+        "created_at": campaign.created_at,
+        "sequence": (last or 0) + 1,
+        "document": text_of(campaign.document),
+    }
+    connection.execute(campaigns.insert().values(**row, digest=row_digest("campaigns", row)))
     return True
 
 
@@ -245,7 +312,3 @@ def _packed(latencies_ns: tuple[int, ...], where: str) -> bytes:
         raise PipelineError(
             "a latency is no 64-bit number of nanoseconds", where=where, why="the device's answer is broken"
         ) from error
-
-
-def _unpacked(nanoseconds: bytes) -> tuple[int, ...]:
-    return struct.unpack(f"<{len(nanoseconds) // 8}q", nanoseconds)

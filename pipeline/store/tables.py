@@ -1,14 +1,21 @@
-"""The tables. Values are kept as JSON text beside the columns that queries need."""
+"""The tables as the newest migration leaves them. Values are JSON text beside the columns that queries need."""
 
 from typing import Any
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 1
+REVISION = "0002"
+"""The newest migration: what this release reads and writes."""
 
 metadata = sa.MetaData()
 
 versions = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, primary_key=True, autoincrement=False))
+"""What releases before migrations look at: anything but 1 keeps them from writing rows without a digest."""
+
+
+def _digest_column() -> sa.Column[str]:
+    return sa.Column("digest", sa.String(32))
+
 
 campaigns = sa.Table(
     "campaigns",
@@ -17,7 +24,10 @@ campaigns = sa.Table(
     sa.Column("name", sa.String(128), nullable=False, index=True),
     sa.Column("created_at", sa.String(32), nullable=False),
     sa.Column("document", sa.Text, nullable=False),
+    sa.Column("sequence", sa.Integer, index=True, unique=True),
+    _digest_column(),
 )
+"""`sequence` counts campaigns in the order in which they were entered: clocks jump."""
 
 
 def _campaign_column(**more: Any) -> sa.Column[str]:
@@ -30,6 +40,7 @@ devices = sa.Table(
     _campaign_column(primary_key=True),
     sa.Column("name", sa.String(256), primary_key=True),
     sa.Column("document", sa.Text, nullable=False),
+    _digest_column(),
 )
 
 artifacts = sa.Table(
@@ -40,6 +51,7 @@ artifacts = sa.Table(
     sa.Column("variant", sa.String(256), primary_key=True),
     sa.Column("sha256", sa.String(64), nullable=False),
     sa.Column("document", sa.Text, nullable=False),
+    _digest_column(),
 )
 
 runs = sa.Table(
@@ -60,6 +72,7 @@ runs = sa.Table(
     sa.Column("result", sa.Text, nullable=False),
     sa.Column("checks", sa.Text, nullable=False),
     sa.Column("prediction", sa.Text),
+    _digest_column(),
     sa.UniqueConstraint("campaign_id", "spec_id", "round"),
 )
 

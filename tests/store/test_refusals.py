@@ -130,7 +130,7 @@ def test_a_value_that_something_else_changed(tmp_path: Path) -> None:
         with sqlite3.connect(path) as other:
             other.execute("UPDATE campaigns SET document = '[1, 2'")
         other.close()
-        with pytest.raises(PipelineError, match="stored value cannot be read"):
+        with pytest.raises(PipelineError, match="the campaign c1 is not as it was stored"):
             store.campaigns()
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
@@ -25,14 +24,15 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_everything_comes_back_as_it_went_in(store: Store) -> None:
     facts = DeviceFacts(name="local", platform="linux", core_max_mhz=(3000, 3000))
     ok, bad = run_record(), failed(FailureKind.MODEL_LOAD, spec="s2")
-    store.add_device("c1", facts)
-    store.add_artifact("c1", ARTIFACT)
+    c2 = msgspec.structs.replace(CAMPAIGN, id="c2")
+    assert store.start(c2, [facts], [ARTIFACT])
     assert store.add_run(ok)
     assert store.add_run(bad)
-    assert store.campaigns() == (CAMPAIGN,)
+    assert store.campaigns() == (CAMPAIGN, c2)
     assert store.runs("c1") == (ok, bad)
-    assert store.artifacts("c1") == (ARTIFACT,)
-    assert store.devices("c1") == (facts,)
+    assert store.artifacts("c2") == (ARTIFACT,)
+    assert store.devices("c2") == (facts,)
+    assert [store.artifacts("c1"), store.devices("c1")] == [(), ()]
     assert store.runs("other") == ()
 
 
@@ -57,12 +57,30 @@ def test_only_failures_of_the_surroundings_are_tried_again(kind: FailureKind, fi
         assert len(store.runs("c1")) == 1
 
 
-def test_artifacts_and_devices_are_replaced_not_doubled(store: Store) -> None:
-    for size in (1, 2):
-        store.add_artifact("c1", msgspec.structs.replace(ARTIFACT, size_bytes=size))
-        store.add_device("c1", DeviceFacts(name="local", platform="linux", memory_bytes=size))
-    assert [artifact.size_bytes for artifact in store.artifacts("c1")] == [2]
-    assert [facts.memory_bytes for facts in store.devices("c1")] == [2]
+def test_devices_that_join_a_campaign_are_replaced_not_doubled(store: Store) -> None:
+    small, large = (DeviceFacts(name="local", platform="linux", memory_bytes=size) for size in (1, 2))
+    store.amend("c1", lambda document: document, [small])
+    changed = store.amend("c1", lambda document: {**document, "joined": True}, [large])
+    assert store.devices("c1") == (large,)
+    assert store.campaigns() == (changed,)
+    assert changed.document["joined"]
+
+
+def test_a_campaign_is_entered_with_its_artifacts_or_not_at_all(file_url: str) -> None:
+    broken = msgspec.structs.replace(ARTIFACT, model="m\ud800")
+    with open_store(file_url) as store:
+        with pytest.raises(UnicodeEncodeError):
+            store.start(CAMPAIGN, [DeviceFacts(name="local", platform="linux")], [ARTIFACT, broken])
+        assert [store.campaigns(), store.artifacts("c1"), store.devices("c1")] == [(), (), ()]
+        assert store.start(CAMPAIGN, (), [ARTIFACT])
+
+
+def test_the_last_campaign_is_the_one_that_was_entered_last_whatever_the_clock_said(store: Store) -> None:
+    jumped = msgspec.structs.replace(CAMPAIGN, id="c2", created_at="2046-01-01T00:00:00.000Z")
+    back = msgspec.structs.replace(CAMPAIGN, id="a3", created_at="2026-01-01T00:00:00.000Z")
+    for campaign in (jumped, back):
+        assert store.start(campaign)
+    assert [campaign.id for campaign in store.campaigns()] == ["c1", "c2", "a3"]
 
 
 def test_a_campaign_starts_once(store: Store) -> None:
@@ -82,17 +100,6 @@ def test_opening_again_keeps_what_is_there(url: str) -> None:
 def test_runs_need_their_campaign(url: str) -> None:
     with open_store(url) as store, pytest.raises(PipelineError, match="belongs to a campaign"):
         store.add_run(run_record())
-
-
-def test_another_schema_version_is_refused(url: str) -> None:
-    open_store(url).close()
-    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    with engine.begin() as connection:
-        connection.execute(sa.text("UPDATE schema_version SET version = 99"))
-    engine.dispose()
-    with pytest.raises(PipelineError, match="schema version 99") as caught:
-        open_store(url)
-    assert "version 1" in caught.value.why
 
 
 def test_a_latency_beyond_64_bits_is_refused_and_leaves_nothing(store: Store) -> None:

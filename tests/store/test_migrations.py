@@ -1,0 +1,266 @@
+"""Databases of earlier releases: upgraded when they are opened, with all that they have.
+
+`data/first.*` were written by the first release that had a schema, from the example: two variants, five rounds.
+"""
+
+import gzip
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+
+from pipeline.errors import PipelineError
+from pipeline.job.assemble import assemble
+from pipeline.store import Store, StoreError, open_store
+from pipeline.store.migrations import revisions
+from pipeline.store.tables import REVISION, metadata
+from tests.store.samples import CAMPAIGN, run_record
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(__file__).with_name("data")
+
+
+def engine_of(url: str) -> sa.Engine:
+    return sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+
+
+@pytest.fixture
+def first(url: str) -> str:
+    """A database of the first schema, as the release of then left it."""
+    if url.startswith("sqlite"):
+        path = Path(url.removeprefix("sqlite:///"))
+        path.write_bytes(gzip.decompress((DATA / "first.sqlite.gz").read_bytes()))
+        return url
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        text = gzip.decompress((DATA / "first.postgresql.sql.gz").read_bytes()).decode()
+        connection.connection.driver_connection.execute(text)  # type: ignore[union-attr]  # psycopg's own
+    engine.dispose()
+    return url
+
+
+def rows(url: str, query: str) -> list[tuple[Any, ...]]:
+    engine = engine_of(url)
+    with engine.connect() as connection:
+        found = [tuple(row) for row in connection.execute(sa.text(query))]
+    engine.dispose()
+    return found
+
+
+def test_a_database_of_the_first_schema_is_upgraded_with_all_that_it_has(first: str) -> None:
+    before = rows(first, "SELECT spec_id, round, result FROM runs ORDER BY id")
+    for _ in range(2):
+        with open_store(first) as store:
+            (campaign,) = store.campaigns()
+            runs = store.runs(campaign.id)
+            assert [(run.spec.id, run.round) for run in runs] == [row[:2] for row in before]
+            assert len(runs) == 10
+            assert all(len(run.result.latencies_ns) >= 20 for run in runs)
+            assert len(store.artifacts(campaign.id)) == 2
+            assert [facts.name for facts in store.devices(campaign.id)] == ["local"]
+    assert rows(first, "SELECT version_num FROM alembic_version") == [(REVISION,)]
+    assert rows(first, "SELECT version FROM schema_version") == [(2,)], "releases before migrations must refuse it"
+
+
+def test_an_upgraded_database_can_be_reported_and_written_to(first: str) -> None:
+    with open_store(first) as store:
+        (old,) = store.campaigns()
+        report = assemble(store, old).report
+        assert [row.status.value for row in report.rows] == ["ok", "ok"]
+        assert all(row.statistics is not None and row.statistics.samples >= 100 for row in report.rows)
+        assert store.start(CAMPAIGN)
+        assert store.add_run(run_record())
+        assert store.campaigns() == (old, CAMPAIGN)
+        assert store.runs("c1") == (run_record(),)
+
+
+def test_campaigns_of_before_keep_the_order_in_which_they_were_entered(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    path.write_bytes(gzip.decompress((DATA / "first.sqlite.gz").read_bytes()))
+    url = f"sqlite:///{path}"
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("INSERT INTO campaigns VALUES ('a', 'n', '1999', '{}'), ('0', 'n', '1998', '{}')"))
+    engine.dispose()
+    with open_store(url) as store:
+        assert [campaign.id for campaign in store.campaigns()][1:] == ["a", "0"]
+
+
+@pytest.mark.parametrize("start", ["new", "first"])
+def test_the_migrations_lead_to_the_tables_that_the_code_has(
+    start: str, url: str, request: pytest.FixtureRequest
+) -> None:
+    if start == "first":
+        request.getfixturevalue("first")
+    open_store(url).close()
+    engine = engine_of(url)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    engine.dispose()
+    assert revisions()[0] == REVISION
+
+
+@pytest.mark.parametrize(
+    "change", ["UPDATE alembic_version SET version_num = '0099'", "DROP TABLE alembic_version"], ids=["alembic", "old"]
+)
+def test_a_database_of_a_later_release_is_refused(change: str, url: str) -> None:
+    open_store(url).close()
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text(change))
+        connection.execute(sa.text("UPDATE schema_version SET version = 99"))
+    engine.dispose()
+    with pytest.raises(PipelineError, match="the schema 0099, which is newer than this release") as caught:
+        open_store(url)
+    assert REVISION in caught.value.why
+    assert "update ort-mobile" in caught.value.remedy
+
+
+OPENER = """
+import sys
+from pipeline.store import open_store
+with open_store(sys.argv[1]) as store:
+    print(len(store.campaigns()))
+"""
+
+
+def opened_by_four_processes(url: str) -> list[tuple[int, str]]:
+    def run(_: int) -> tuple[int, str]:
+        command = [sys.executable, "-c", OPENER, url]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+        return done.returncode, done.stdout.strip() or done.stderr
+
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(run, range(4)))
+
+
+def test_processes_that_upgrade_at_the_same_time_do_it_once(first: str) -> None:
+    assert opened_by_four_processes(first) == [(0, "1")] * 4
+
+
+def test_threads_that_open_a_new_database_at_the_same_time_make_it_once(url: str) -> None:
+    def opened(_: int) -> tuple[object, ...]:
+        with open_store(url) as store:
+            return store.campaigns()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(opened, range(4))) == [()] * 4
+
+
+def test_an_upgrade_that_fails_leaves_the_database_as_it_was(tmp_path: Path) -> None:
+    path, copy = tmp_path / "results.sqlite", tmp_path / "copy.sqlite"
+    path.write_bytes(gzip.decompress((DATA / "first.sqlite.gz").read_bytes()))
+    url = f"sqlite:///{path}"
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE other (id)"))
+        connection.execute(sa.text("CREATE INDEX ix_campaigns_sequence ON other (id)"))
+    engine.dispose()
+    shutil.copy(path, copy)
+    before = rows(f"sqlite:///{copy}", "SELECT name, sql FROM sqlite_master ORDER BY name")
+    with pytest.raises(PipelineError):
+        open_store(url)
+    assert rows(url, "SELECT name, sql FROM sqlite_master ORDER BY name") == before
+
+
+def test_opening_a_database_of_this_release_imports_no_migrations(file_url: str) -> None:
+    open_store(file_url).close()
+    opened = f"import sys; from pipeline.store import open_store; open_store({file_url!r}).close()"
+    code = f"{opened}; assert 'alembic' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+Read = Callable[[Store], object]
+READS: dict[str, Read] = {
+    "campaigns": lambda store: store.campaigns(),
+    "devices": lambda store: store.devices("c1"),
+    "artifacts": lambda store: store.artifacts("c1"),
+    "runs": lambda store: store.runs("c1"),
+}
+"""Table to what reads it."""
+
+DAMAGES = {
+    "a latency": ("runs", "UPDATE latencies SET nanoseconds = x'0500000000000000060000000000000007000000000000ff'"),
+    "latencies emptied": ("runs", "UPDATE latencies SET nanoseconds = x''"),
+    "seven bytes": ("runs", "UPDATE latencies SET nanoseconds = x'05000000000000'"),
+    "latencies as text": ("runs", "UPDATE latencies SET nanoseconds = 'abc'"),
+    "latencies as a number": ("runs", "UPDATE latencies SET nanoseconds = 5"),
+    "the count": ("runs", "UPDATE latencies SET samples = 2"),
+    "latencies lost": ("runs", "DELETE FROM latencies"),
+    "a result": ("runs", """UPDATE runs SET result = replace(result, '"load_ns":', '"load_ns":1')"""),
+    "a result as bytes": ("runs", "UPDATE runs SET result = CAST(result AS BLOB)"),
+    "a text that is none": ("runs", "UPDATE runs SET result = CAST(x'ff' AS TEXT)"),
+    "a round": ("runs", "UPDATE runs SET round = round + 1"),
+    "a variant": ("runs", "UPDATE runs SET variant = 'other'"),
+    "a digest": ("runs", "UPDATE runs SET digest = NULL"),
+    "an artifact": ("artifacts", """UPDATE artifacts SET document = replace(document, '"mnist"', '"n"')"""),
+    "an artifact's digest": ("artifacts", "UPDATE artifacts SET sha256 = upper(sha256) || '0'"),
+    "a device": ("devices", "UPDATE devices SET document = replace(document, 'linux', 'android')"),
+    "a campaign": ("campaigns", "UPDATE campaigns SET document = '{}'"),
+    "the order of campaigns": ("campaigns", "UPDATE campaigns SET sequence = 7"),
+}
+
+
+@pytest.fixture
+def filled(file_url: str) -> str:
+    from device_runner.device import DeviceFacts
+    from tests.store.samples import ARTIFACT
+
+    with open_store(file_url) as store:
+        store.start(CAMPAIGN, [DeviceFacts(name="local", platform="linux")], [ARTIFACT])
+        store.add_run(run_record())
+        for read in READS.values():
+            assert read(store)
+    return file_url
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_row_that_is_not_as_it_was_stored_is_named(name: str, filled: str) -> None:
+    table, change = DAMAGES[name]
+    engine = engine_of(filled)
+    with engine.begin() as connection:
+        assert connection.exec_driver_sql(change).rowcount == 1
+    engine.dispose()
+    with open_store(filled) as store:
+        with pytest.raises(StoreError, match="the database is damaged") as caught:
+            READS[table](store)
+        assert "results.sqlite" in caught.value.where
+        assert "restore a copy" in caught.value.remedy
+        for other, read in READS.items():
+            assert other == table or read(store)
+
+
+def test_every_exchanged_or_zeroed_page_of_a_database_is_found_or_harmless(filled: str, tmp_path: Path) -> None:
+    """Whatever page is lost, what is read is what was stored, or a typed error."""
+    engine = engine_of(filled)
+    with engine.connect() as connection:
+        connection.execute(sa.text("PRAGMA wal_checkpoint(TRUNCATE)"))
+        connection.execute(sa.text("PRAGMA journal_mode=DELETE"))
+        size = connection.execute(sa.text("PRAGMA page_size")).scalar_one()
+    engine.dispose()
+    sound = Path(filled.removeprefix("sqlite:///")).read_bytes()
+    with open_store(filled) as store:
+        expected = {table: read(store) for table, read in READS.items()}
+    pages = [sound[start : start + size] for start in range(0, len(sound), size)]
+    broken = [[*pages[:n], bytes(size), *pages[n + 1 :]] for n in range(1, len(pages))]
+    broken += [[*pages[:n], pages[n + 1], pages[n], *pages[n + 2 :]] for n in range(1, len(pages) - 1)]
+    found = 0
+    for number, parts in enumerate(broken):
+        path = tmp_path / f"{number}.sqlite"
+        path.write_bytes(b"".join(parts))
+        try:
+            with open_store(f"sqlite:///{path}") as store:
+                assert {table: read(store) for table, read in READS.items()} == expected
+        except PipelineError:
+            found += 1
+    assert found >= 8
