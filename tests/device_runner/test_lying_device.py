@@ -28,9 +28,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(autouse=True)
-def own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases of devices lie in a cache of the test's own; nothing is connected by an adb program."""
-    monkeypatch.setattr("device_runner.adb.lease.cache_folder", lambda: tmp_path / "cache")
+def no_adb_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is started or connected by an adb program."""
     monkeypatch.setenv("ADBUTILS_ADB_PATH", "/bin/false")
 
 

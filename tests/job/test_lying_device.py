@@ -52,7 +52,6 @@ def test_a_device_that_lies_costs_its_own_runs_and_no_other(
 ) -> None:
     monkeypatch.setattr(run, "Plan", functools.partial(Plan, pauses_seconds=(), quarantine_seconds=()))
     monkeypatch.setattr("device_runner.adb.device.REMOTE_ROOT", str(tmp_path / "phone"))
-    monkeypatch.setattr("device_runner.adb.lease.cache_folder", lambda: tmp_path / "cache")
     (tmp_path / "one.toml").write_text(CONFIG)
     folder = tmp_path / "out"
     with LyingAdb(Lie(run=document(LIES[name]))) as adb:
