@@ -123,6 +123,20 @@ def baseline_of(lanes: Sequence[Lane], wanted: str | None) -> Lane:
     return (named or on_cpu or list(lanes))[0]
 
 
+def representatives(lanes: Sequence[Lane]) -> dict[str, Lane]:
+    """Lane id to the lane whose runs count for it: itself, or the first of its device and model that runs the same.
+
+    The same bytes with the same session options: measuring them twice gives noise and no knowledge.
+    """
+    first: dict[tuple[str, str, str, bytes], Lane] = {}
+    return {lane_id(lane): first.setdefault(_what_runs(lane), lane) for lane in lanes}
+
+
+def _what_runs(lane: Lane) -> tuple[str, str, str, bytes]:
+    options = msgspec.json.encode(lane.run_options, order="sorted")
+    return lane.device, lane.artifact.model, lane.artifact.sha256, options
+
+
 def order_of_round(lanes: Sequence[Lane], number: int) -> list[Lane]:
     """Lanes in the order of a round: every other round runs backwards, so that no lane always runs warm."""
     return list(lanes) if number % 2 == 0 else list(reversed(lanes))

@@ -66,11 +66,20 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PerfLane:
-    """One file with one set of run options; `name` tells files of equal names apart by their folder."""
+    """One file with one set of run options; `name` tells files of equal names apart by their folder.
+
+    `same_as` is the lane that is run in its place: the same bytes with the same options.
+    """
 
     file: Path
     name: str
     options: RunOptions
+    same_as: "PerfLane | None" = None
+
+    @property
+    def key(self) -> str:
+        """As rows name it."""
+        return f"{self.name}/{options_name(self.options)}"
 
 
 def measure_files(order: PerfOrder, progress: Progress) -> Measured:
@@ -87,9 +96,10 @@ def measure_files(order: PerfOrder, progress: Progress) -> Measured:
         lanes, skipped = _lanes(order, device, facts, judge)
         if order.conditions and isinstance(device, Conditioned):
             arrange(device, order.conditions)
-        records, unfit = _rounds(order, device, lanes, progress)
+        own = [lane for lane in lanes if not lane.same_as]
+        records, unfit = _rounds(order, device, own, progress)
         denied = tuple(_blamed(order, device, facts, records)) if order.blame else ()
-        profiled = _profiles(order, device, facts, lanes, progress) if order.profiles else ()
+        profiled = _profiles(order, device, facts, own, progress) if order.profiles else ()
         rows = make_rows(_measured(device.name, lanes, records), order.measure.margin_percent / 100)
         report = CampaignReport(
             name="perf",
@@ -116,7 +126,9 @@ def _warnings(lanes: Sequence[PerfLane], judge: Judge) -> Iterator[str]:
 def _lanes(order: PerfOrder, device: Device, facts: DeviceFacts, judge: Judge) -> tuple[list[PerfLane], list[Skipped]]:
     """Every file with every set of options, split in those to be run and those that cannot, with the reason."""
     entries = known_denied()
-    lanes, skipped = [], []
+    lanes: list[PerfLane] = []
+    skipped: list[Skipped] = []
+    run: dict[tuple[str, str], PerfLane] = {}
     for file in order.files:
         name = _name(file, order.files)
         for options in order.options:
@@ -125,7 +137,9 @@ def _lanes(order: PerfOrder, device: Device, facts: DeviceFacts, judge: Judge) -
             if reason:
                 skipped.append(Skipped(reason=reason, device=device.name, variant=name, run=options_name(options)))
             else:
-                lanes.append(PerfLane(file=file, name=name, options=options))
+                first = run.get(work := (sha256(file), options_name(options)))
+                lanes.append(PerfLane(file=file, name=name, options=options, same_as=first))
+                run.setdefault(work, lanes[-1])
     return lanes, skipped
 
 
@@ -246,7 +260,8 @@ def _measured(device: str, lanes: Sequence[PerfLane], records: dict[PerfLane, li
             model=ALL_FILES,
             variant=lane.name,
             run=options_name(lane.options),
-            runs=records[lane],
+            runs=records.get(lane, ()),
+            same_as=lane.same_as.key if lane.same_as else "",
             size_bytes=lane.file.stat().st_size,
             baseline=lane is lanes[0],
         )

@@ -11,9 +11,11 @@ from pipeline.campaign import (
     Inputs,
     Lane,
     baseline_of,
+    lane_id,
     matches,
     order_of_round,
     plan_lanes,
+    representatives,
     spec_of,
 )
 from pipeline.config import ADVISED_RUNS, MeasureConfig, RunConfig
@@ -111,3 +113,24 @@ def test_different_options_have_different_names(flags: list[NnapiFlag], threads:
     options = RunOptions(provider="nnapi", flags=tuple(flags), intra_op_threads=threads, session_config=config)
     other = msgspec.structs.replace(options, intra_op_threads=threads + 1)
     assert options_name(options) != options_name(other)
+
+
+def test_the_same_bytes_with_the_same_options_are_run_once_on_each_device() -> None:
+    other = msgspec.structs.replace(artifact(Level.ALL), sha256="1" * 64)
+    replay = msgspec.structs.replace(artifact(Level.EXTENDED), session_options={"a": "0"})
+    own_options = RunConfig(session_config={"a": "1"})
+    artifacts = [*ALL[:2], other, replay, artifact(model="another")]
+    lanes, _ = plan_lanes([RunConfig(), own_options], artifacts, [HERE, PHONE])
+    found = representatives(lanes)
+    assert {name: lane_id(lane) for name, lane in found.items() if name != lane_id(lane)} == {
+        f"{device}/{model}/{run}": f"{device}/{model}/{first}"
+        for device in ("local", "adb:1")
+        for model, run, first in (
+            ("m", "basic-fixed/cpu", "none-fixed/cpu"),
+            ("m", "none-fixed/cpu+config.a=1", "none-fixed/cpu"),
+            ("m", "basic-fixed/cpu+config.a=1", "none-fixed/cpu"),
+            ("m", "extended-fixed/cpu+config.a=1", "none-fixed/cpu"),
+            ("m", "all-fixed/cpu+config.a=1", "all-fixed/cpu"),
+            ("another", "basic-fixed/cpu+config.a=1", "basic-fixed/cpu"),
+        )
+    }

@@ -71,3 +71,17 @@ def test_perf_profiles_on_request(tmp_path: Path) -> None:
     assert told["profile"]["partitions"] == {}
     assert "Profile of mnist.onnx, cpu" in ended.output
     assert told["file"] in ended.output
+
+
+def test_perf_measures_equal_files_once(tmp_path: Path) -> None:
+    from pipeline.cli.perf import perf
+
+    copy = tmp_path / "copy.onnx"
+    copy.write_bytes(EXAMPLE.read_bytes())
+    arguments = [str(EXAMPLE), str(copy), "--rounds", "2", "--min-runs", "2", "--min-seconds", "0.001"]
+    done = CliRunner().invoke(perf, [*arguments, "--profile", str(tmp_path / "p"), "--json", str(tmp_path / "r.json")])
+    assert done.exit_code == 0, done.output
+    first, second = json.loads((tmp_path / "r.json").read_text())["rows"]
+    assert (first["same_as"], second["same_as"]) == ("", "mnist.onnx/cpu")
+    assert second["statistics"] == first["statistics"]
+    assert len(json.loads((tmp_path / "p" / "profiles.json").read_text())) == 1

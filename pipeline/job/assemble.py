@@ -85,6 +85,7 @@ def _measured(
     record: JobRecord, artifacts: Mapping[ArtifactKey, Artifact], runs: Mapping[str, Sequence[RunRecord]]
 ) -> dict[str, Measured]:
     """Every planned lane by its id, with its timed runs, in the order of the plan."""
+    keys = {lane.id: f"{lane.variant}/{lane.run}" for lane in record.lanes}
     return {
         lane.id: Measured(
             device=lane.device,
@@ -94,6 +95,7 @@ def _measured(
             runs=[run for run in runs.get(lane.id, ()) if not run.spec.profile],
             size_bytes=artifacts[lane.model, lane.variant].size_bytes,
             baseline=lane.baseline,
+            same_as=keys.get(lane.same_as, ""),
         )
         for lane in record.lanes
     }

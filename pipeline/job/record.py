@@ -26,7 +26,10 @@ PROGRAMS = ("onnxruntime", "onnx", "numpy", "flatbuffers")
 
 
 class PlannedLane(msgspec.Struct, frozen=True, kw_only=True):
-    """A lane as planned; `id` is what its specs' ids begin with, `baseline` marks what others are compared with."""
+    """A lane as planned; `id` is what its specs' ids begin with, `baseline` marks what others are compared with.
+
+    `same_as` is the id of the lane whose runs count for this one: the same bytes with the same session options.
+    """
 
     id: str
     device: str
@@ -35,6 +38,7 @@ class PlannedLane(msgspec.Struct, frozen=True, kw_only=True):
     options: RunOptions
     run: str
     baseline: bool = False
+    same_as: str = ""
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +82,7 @@ def decode_record(campaign: CampaignRecord) -> JobRecord:
         ) from error
 
 
-def planned_lane(lane: Lane, *, baseline: bool) -> PlannedLane:
+def planned_lane(lane: Lane, *, baseline: bool, same_as: str = "") -> PlannedLane:
     """A lane with what its artifact is called."""
     return PlannedLane(
         id=lane_id(lane),
@@ -88,6 +92,7 @@ def planned_lane(lane: Lane, *, baseline: bool) -> PlannedLane:
         options=lane.options,
         run=options_name(lane.options),
         baseline=baseline,
+        same_as=same_as,
     )
 
 

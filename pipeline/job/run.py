@@ -10,7 +10,7 @@ from device_runner.device import DeviceFacts
 from device_runner.result import utc_now
 from pipeline.batch import scratch
 from pipeline.blaming import known_denied
-from pipeline.campaign import Lane, SkippedLane, baseline_of, plan_lanes
+from pipeline.campaign import Lane, SkippedLane, baseline_of, lane_id, plan_lanes, representatives
 from pipeline.config import Config
 from pipeline.errors import ExitCode
 from pipeline.files import write_bytes, write_text
@@ -169,8 +169,11 @@ class _Job:
             libraries = libraries_by_device(field.facts, self.config.targets, self.options.library)
             lanes, refused = self._possible(legal, libraries)
             campaign = self._enter(field.facts, lanes, [*map(skipped_row, [*skipped, *refused]), *field.unusable])
+            run_for = representatives(lanes)
             predictions = predict(lanes, field.facts, oldest_release(self.config), self.folder, progress)
-            plan = self._plan(campaign.id, lanes, libraries, predictions)
+            plan = self._plan(
+                campaign.id, [lane for lane in lanes if run_for[lane_id(lane)] is lane], libraries, predictions
+            )
             to_do = runs_left(plan, self.store)
             with progress.stage("measure", to_do.total()) as stage:
                 lines = {name: stage.part(name, to_do[name]) for name in field.devices}
@@ -285,6 +288,9 @@ def _planned(lanes: Sequence[Lane], baseline: str | None) -> Iterator[PlannedLan
     groups: dict[tuple[str, str], list[Lane]] = {}
     for lane in lanes:
         groups.setdefault((lane.device, lane.artifact.model), []).append(lane)
+    run_for = representatives(lanes)
     for group in groups.values():
-        first = baseline_of(group, baseline)
-        yield from (planned_lane(lane, baseline=lane is first) for lane in group)
+        first = run_for[lane_id(baseline_of(group, baseline))]
+        for lane in group:
+            run = run_for[lane_id(lane)]
+            yield planned_lane(lane, baseline=lane is first, same_as="" if run is lane else lane_id(run))

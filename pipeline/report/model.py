@@ -53,7 +53,8 @@ class Row(Struct, frozen=True, kw_only=True):
 
     `run` names provider and options as configs do. `status` is that of the best round: ok where any round gave times,
     and then `failed_rounds` counts those that gave none. `load_ns` and `first_run_ns` are medians over rounds,
-    `memory_peak_bytes` is the largest. Statistics are None where nothing was timed.
+    `memory_peak_bytes` is the largest. Statistics are None where nothing was timed. `same_as` is VARIANT/RUN of the row
+    whose numbers these are: the same file with the same session options was measured once.
     """
 
     device: str
@@ -74,6 +75,7 @@ class Row(Struct, frozen=True, kw_only=True):
     cautions: tuple[Caution, ...] = ()
     shape: Shape = Shape()
     prediction: dict[str, Any] | None = None
+    same_as: str = ""
 
 
 class Skipped(Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from device_runner.result import Failure, FailureKind, RunResult, Status
@@ -17,7 +18,10 @@ NEVER_RUN = "no round of it was run: the campaign ended before"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """All runs of one artifact with one set of run options on one device; `run` names the options."""
+    """All runs of one artifact with one set of run options on one device; `run` names the options.
+
+    `same_as` is VARIANT/RUN of the one that was run in its place, with the same bytes and options; it has no runs then.
+    """
 
     device: str
     model: str
@@ -26,6 +30,7 @@ class Measured:
     runs: Sequence[RunRecord]
     size_bytes: int = 0
     baseline: bool = False
+    same_as: str = ""
 
     @property
     def status(self) -> Status:
@@ -52,17 +57,31 @@ def make_rows(measured: Sequence[Measured], margin: float = DEFAULT_MARGIN) -> R
     groups = [[one for one in measured if (one.device, one.model) == place] for place in places]
     return Rows(
         rows=tuple(row for group in groups for row in _rows(group, margin)),
-        failures=tuple(failure for group in groups for one in group for failure in _failures(one)),
-        skipped=tuple(skipped for group in groups for one in group for skipped in _skipped(one)),
+        failures=tuple(failure for group in groups for one in _run(group) for failure in _failures(one)),
+        skipped=tuple(skipped for group in groups for one in _run(group) for skipped in _skipped(one)),
     )
 
 
 def _rows(group: Sequence[Measured], margin: float) -> list[Row]:
-    """The rows of one device and model."""
-    baseline = next((_key(one) for one in group if one.baseline), None)
-    summaries = summarize([run_group(one) for one in group], baseline, margin)
-    pairs = zip(group, summaries, strict=True)
-    return [_row(one, summary) for one, summary in pairs if one.status is not Status.SKIPPED]
+    """The rows of one device and model; what was not run itself has those numbers that count for it."""
+    own = _run(group)
+    baseline = next((_key(one) for one in own if one.baseline), None)
+    summaries = summarize([run_group(one) for one in own], baseline, margin)
+    pairs = zip(own, summaries, strict=True)
+    rows = {_key(one): _row(one, summary) for one, summary in pairs if one.status is not Status.SKIPPED}
+    found = [(one, rows.get(one.same_as or _key(one))) for one in group]
+    return [_same(one, row) if one.same_as else row for one, row in found if row]
+
+
+def _run(group: Iterable[Measured]) -> list[Measured]:
+    return [one for one in group if not one.same_as]
+
+
+def _same(one: Measured, row: Row) -> Row:
+    """The row of what runs the same: its numbers, without the doubts and the drawing that the other shows."""
+    return msgspec.structs.replace(
+        row, variant=one.variant, run=one.run, same_as=one.same_as, baseline=False, cautions=(), shape=Shape()
+    )
 
 
 def _key(one: Measured) -> str:

@@ -58,6 +58,8 @@ def verdict(row: Row) -> str:
     """What the comparison says; that it is the baseline, or that it failed; a dash where nothing was compared."""
     if row.status is not Status.OK:
         return row.status.value
+    if row.same_as:
+        return f"same file as {row.same_as.removesuffix(f'/{row.run}')}"
     if row.baseline:
         return "baseline"
     if row.comparison is None:

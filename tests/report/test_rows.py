@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.result import Failure, FailureKind, Mark, Status
+from pipeline.report import wording
 from pipeline.report.model import Row
 from pipeline.report.rows import NEVER_RUN, Measured, make_rows, worst_checks
 from pipeline.store import RunRecord
@@ -113,3 +114,24 @@ def test_the_worst_check_is_no_better_than_any(given_checks: list[OutputCheck]) 
         if check.cosine is not None:
             assert worst.cosine is not None
             assert worst.cosine <= check.cosine
+
+
+def test_what_runs_the_same_has_the_numbers_of_the_one_that_ran_and_counts_once() -> None:
+    own = [
+        Measured(device="d", model="m", variant="a", run="cpu", runs=runs(1, 1), baseline=True),
+        Measured(device="d", model="m", variant="b", run="cpu", runs=runs(2, 2)),
+    ]
+    twin = Measured(device="d", model="m", variant="c", run="cpu", runs=(), same_as="b/cpu")
+    alone, both = make_rows(own), make_rows([*own, twin])
+    assert both.rows[:2] == alone.rows, "no statistic knows of it"
+    assert (both.failures, both.skipped) == (alone.failures, alone.skipped)
+    row = both.rows[2]
+    assert (row.variant, row.same_as, row.baseline) == ("c", "b/cpu", False)
+    assert (row.statistics, row.comparison) == (both.rows[1].statistics, both.rows[1].comparison)
+    assert wording.verdict(row) == "same file as b"
+
+
+def test_what_runs_the_same_as_a_run_that_never_was_has_no_row() -> None:
+    made = make_rows([lane(), Measured(device="d", model="m", variant="c", run="cpu", runs=(), same_as="v/cpu")])
+    assert made.rows == ()
+    assert [one.variant for one in made.skipped] == ["v"]
