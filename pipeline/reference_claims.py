@@ -5,7 +5,7 @@ for its release, its claims are the answer.
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,6 +22,7 @@ from pipeline.partition.answer import ModelAnswer, Optimize, PartitionDocument, 
 from pipeline.partition.model_file import remove_model, written_bytes
 from pipeline.partition.run import SUFFIXES
 from pipeline.partition.shown import Shown, ShowRequest, show
+from pipeline.partition.subject import NO_SIZES
 from pipeline.workers import Outcome, Task, run_tasks
 
 AT_ONCE, AT_ONCE_BYTES = 64, 512 << 20
@@ -118,15 +119,18 @@ def compare_answers(
     settings: Settings,
     optimize: Optimize,
     *,
+    sizes: Mapping[str, int] = NO_SIZES,
     processes: int = 1,
 ) -> ReferencedDocument:
-    """The answers for the models under `paths`, in their order, beside the library's.
+    """The answers for the models under `paths`, in their order, compared with the library's.
+
+    `sizes` are for dynamic dimensions, as in the answers.
 
     Models are read in worker processes and shown to the library in another one, so a crash costs one model. A model
     that has no answer of ours is not shown: what is wrong with it is known already.
     """
     known = rules_known(facts)
-    pairs = list(_pairs(paths, answers, facts, settings, optimize, known=known, processes=processes))
+    pairs = list(_pairs(paths, answers, facts, settings, optimize, sizes, known=known, processes=processes))
     reference = LibraryReference(
         library=facts.path,
         release=facts.release,
@@ -144,6 +148,7 @@ def _pairs(
     facts: LibraryFacts,
     settings: Settings,
     optimize: Optimize,
+    sizes: Mapping[str, int],
     *,
     known: bool,
     processes: int,
@@ -152,7 +157,13 @@ def _pairs(
     pairs = list(zip(find_models(paths, SUFFIXES), answers, strict=True))
     with tempfile.TemporaryDirectory(prefix="ort-mobile-beside-") as name:
         requests = [
-            ShowRequest(source=source, settings=settings, optimize=optimize, target=f"{name}/{number}.onnx")
+            ShowRequest(
+                source=source,
+                settings=settings,
+                optimize=optimize,
+                target=f"{name}/{number}.onnx",
+                sizes=dict(sizes),
+            )
             for number, (source, answer) in enumerate(pairs)
             if not answer.error
         ]

@@ -14,7 +14,7 @@ from pipeline.dataset import Dataset, sizes_in
 from pipeline.dataset.dimensions import resolve_dimensions
 from pipeline.dataset.signature import own_inputs
 from pipeline.errors import ConfigError, ModelError, PipelineError
-from pipeline.files import share_file
+from pipeline.files import copy_file, share_file
 from pipeline.model_sources import SourceModel
 from pipeline.onnx_model import LoadedModel, external_entries, load_model
 from pipeline.partition.answer import Optimize, Provider
@@ -50,14 +50,18 @@ def advise(request: AdviceRequest) -> Advice:
         alone = [(fix, *attempt(fix, base, bench)) for fix in fixes]
         best, used = combined(base, alone, bench)
         combination = _combination(base, best, used, bench)
-        if request.write_to:
+        changed = bool(combination) and not best.request.source.path.endswith("original.onnx")
+        if request.write_to and changed:
             combination = _written(combination, best, request.write_to)
+        elif request.write_to:
+            _copy(request.source, folder, Path(request.write_to))
         return Advice(
             verdict=verdict(base.standing, bench.provider),
             before=base.standing,
             fixes=tuple(result for _, result, _ in alone),
             best=combination,
             checked_on=_checked_on(reference),
+            copied=request.write_to if request.write_to and not changed else None,
         )
 
 
@@ -209,10 +213,19 @@ def _settings(before: PartitionRequest, after: PartitionRequest) -> list[str]:
 
 
 def _written(combination: Combination | None, best: State, destination: str) -> Combination | None:
-    """Write the model where a fix changed it."""
+    """Write the model that a fix changed."""
     import msgspec
 
-    if combination is None or best.request.source.path.endswith("original.onnx"):
-        return combination
+    if combination is None:
+        return None
     write_model(best.loaded, Path(destination))
     return msgspec.structs.replace(combination, written=destination)
+
+
+def _copy(source: SourceModel, folder: Path, destination: Path) -> None:
+    """Write the model unchanged: its own bytes, or with its weights inside where these lie in other files."""
+    original = load_model(source, folder)
+    if original.outside:
+        write_model(original, destination)
+    else:
+        copy_file(original.path, destination)

@@ -94,7 +94,8 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True):
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """All that was tried for one model and provider; with `error` set, nothing was.
 
-    `checked_on` says on what inputs outputs were compared, or why they could not be.
+    `checked_on` says on what inputs outputs were compared, or why they could not be. `copied` is where the model was
+    written unchanged, because no fix of it gains anything.
     """
 
     verdict: Verdict | None = None
@@ -103,6 +104,12 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     best: Combination | None = None
     checked_on: str = ""
     error: str | None = None
+    copied: str | None = None
+
+    @property
+    def wrote(self) -> bool:
+        """Whether the model was written: fixed, or unchanged where no fix of it gains anything."""
+        return bool(self.copied or (self.best and self.best.written))
 
 
 class AdvisedAnswer(ModelAnswer, frozen=True, kw_only=True):

@@ -6,9 +6,7 @@ import click
 
 from pipeline.cli.command import Command
 from pipeline.cli.options import json_option, release, shows_text, sizes, write_json
-from pipeline.cli.provider_options import provider_options, settings_of
-
-PROVIDERS = ("nnapi", "coreml-nn", "coreml-mlprogram", "xnnpack")
+from pipeline.cli.provider_options import PROVIDERS, provider_options, settings_of
 
 
 @click.command(cls=Command)

@@ -7,7 +7,7 @@ import click
 
 from pipeline.cli.command import Command
 from pipeline.cli.options import json_option, progress, release, shows_text, sizes, words, write_json
-from pipeline.cli.provider_options import provider_options, settings_of
+from pipeline.cli.provider_options import provider_names, provider_options, settings_of
 
 AWARE = ("nnapi", "coreml-nn", "coreml-mlprogram")
 LEVELS = ("none", "basic", "extended", "layout", "all")
@@ -29,7 +29,7 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
     help="fixed saves the optimized graph; runtime saves the basic graph and records fusions that the device applies.",
 )  # fmt: skip
 @click.option(
-    "--ep", "providers", callback=words(AWARE), metavar="EP,…",
+    "--ep", "providers", callback=provider_names(AWARE), multiple=True, metavar="EP,…",
     help="Create EP-aware models, for nnapi, coreml-nn or coreml-mlprogram; several share one file.",
 )  # fmt: skip
 @provider_options

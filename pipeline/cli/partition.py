@@ -8,13 +8,11 @@ import click
 
 from pipeline.cli.command import Command
 from pipeline.cli.options import json_option, release, shows_text, sizes, write_json
-from pipeline.cli.provider_options import provider_options, settings_of
+from pipeline.cli.provider_options import PROVIDERS, provider_names, provider_options, settings_of
 
 if TYPE_CHECKING:
     from device_runner.library_facts import LibraryFacts
     from pipeline.partition.answer import ModelAnswer, Optimize, PartitionDocument, Settings
-
-PROVIDERS = ("nnapi", "coreml-nn", "coreml-mlprogram", "xnnpack")
 
 
 def _draw(answers: "tuple[ModelAnswer, ...]", destination: Path) -> None:
@@ -45,33 +43,47 @@ def _check_fix(paths: tuple[str, ...], destination: Path) -> None:
         raise ConfigError("--fix would replace the model itself", where=str(destination), remedy="name another file")
 
 
+def _check_single(providers: tuple[str, ...], options: dict[str, Any]) -> None:
+    """ConfigError for an option that has a meaning for one provider only, where several are asked about."""
+    from pipeline.errors import ConfigError
+
+    if len(providers) > 1 and (option := next((name for name, value in options.items() if value), None)):
+        raise ConfigError(
+            f"--{option} is for one provider",
+            why=f"these are {len(providers)}: {', '.join(providers)}",
+            remedy=f"name one, as in --ep {providers[0]}",
+        )
+
+
 def _answers(
-    paths: tuple[str, ...], settings: "Settings", optimize: "Optimize", jobs: int, advice: dict[str, Any]
-) -> "tuple[ModelAnswer, ...]":
+    paths: tuple[str, ...], asked: "tuple[Settings, ...]", optimize: "Optimize", jobs: int, advice: dict[str, Any]
+) -> "list[tuple[ModelAnswer, ...]]":
+    """The answers of each provider for every model."""
     from pipeline.partition.run import judge_paths
 
     fix, dimensions = advice["fix"], advice["dimension"]
     if fix:
         _check_fix(paths, fix)
-    found = tuple(judge_paths(paths, settings, optimize, processes=jobs))
-    if not (advice["advise"] or fix or dimensions):
+    flat = list(judge_paths(paths, asked, optimize, sizes=dimensions, processes=jobs))
+    models = len(flat) // len(asked)
+    found = [tuple(flat[start : start + models]) for start in range(0, len(flat), models)]
+    if not (advice["advise"] or fix):
         return found
     from pipeline.advice.run import advise_answers
 
     write_to = str(fix) if fix else ""
-    return advise_answers(paths, found, settings, optimize, dimensions, write_to=write_to, processes=jobs)
+    return [
+        advise_answers(paths, answers, settings, optimize, dimensions, write_to=write_to, processes=jobs)
+        for answers, settings in zip(found, asked, strict=True)
+    ]
 
 
 def _unfinished(answers: "tuple[ModelAnswer, ...]", fix: Path | None) -> bool:
-    """Whether a model has no answer, or none could be written where one was asked for; the latter is said here."""
+    """Whether a model has no answer, or the file of --fix could not be written."""
     from pipeline.advice.answer import AdvisedAnswer
 
-    if any(answer.error for answer in answers):
-        return True
-    written = [a.advice.best.written for a in answers if isinstance(a, AdvisedAnswer) and a.advice.best]
-    if fix and not any(written):
-        click.echo(f"{fix} was not written: no fix of the model itself improves what the provider takes", err=True)
-    return bool(fix) and not any(written)
+    advices = [answer.advice for answer in answers if isinstance(answer, AdvisedAnswer)]
+    return any(answer.error for answer in answers) or (bool(fix) and not any(advice.wrote for advice in advices))
 
 
 def _open(reference: str, provider: str, release: str, advice: dict[str, Any]) -> "tuple[LibraryFacts, str]":
@@ -124,7 +136,10 @@ def _advice_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(cls=Command)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--ep", "provider", type=click.Choice(PROVIDERS), required=True, help="The execution provider.")
+@click.option(
+    "--ep", "providers", callback=provider_names(PROVIDERS), multiple=True, metavar="EP,…",
+    help="nnapi, coreml-nn, coreml-mlprogram, coreml for both formats, or xnnpack; may be repeated.  [default: all]",
+)  # fmt: skip
 @click.option(
     "--optimize", type=click.Choice(["none", "basic"]), default="none", show_default=True,
     help="Analyse the file as it is, or after optimization level basic.",
@@ -147,7 +162,7 @@ def partition(
     ctx: click.Context,
     /,
     paths: tuple[str, ...],
-    provider: str,
+    providers: tuple[str, ...],
     optimize: str,
     ort_release: str,
     reference: str,
@@ -162,20 +177,25 @@ def partition(
     the exit code is 1. With --reference the exit code is 4 if the library's claims differ; for a release without
     rules, the library's claims are the answer.
     """
-    from pipeline.partition.answer import Optimize, PartitionDocument
+    from pipeline.partition.answer import Optimize, PartitionDocument, ProvidersDocument
     from pipeline.reference_claims import compare_answers
 
     advice = {name: answers.pop(name) for name in ("advise", "fix", "dimension")}
-    facts, release = _open(reference, provider, ort_release, advice) if reference else (None, ort_release)
-    (settings,) = settings_of((provider,), release, answers)
-    found = _answers(paths, settings, Optimize(optimize), jobs, advice)
-    document = PartitionDocument(models=found)
+    providers = providers or PROVIDERS
+    _check_single(providers, {"reference": reference, "svg": svg, "fix": advice["fix"]})
+    facts, release = _open(reference, providers[0], ort_release, advice) if reference else (None, ort_release)
+    asked = settings_of(providers, release, answers)
+    found = _answers(paths, asked, Optimize(optimize), jobs, advice)
+    documents = [PartitionDocument(models=models) for models in found]
     if facts:
-        document = compare_answers(paths, found, facts, settings, Optimize(optimize), processes=jobs)
+        compared = compare_answers(
+            paths, found[0], facts, asked[0], Optimize(optimize), sizes=advice["dimension"], processes=jobs
+        )
+        documents = [compared]
     if json_to:
-        write_json(document, json_to)
-    if shows_text(json_to):
+        write_json(documents[0] if len(documents) == 1 else ProvidersDocument.of(providers, found), json_to)
+    for document in documents if shows_text(json_to) else ():
         _show(document)
     if svg:
-        _draw(document.models, svg)
-    ctx.exit(_exit_code(document, advice["fix"]))
+        _draw(documents[0].models, svg)
+    ctx.exit(max(_exit_code(document, advice["fix"]) for document in documents))

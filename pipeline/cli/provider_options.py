@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pipeline.cli.options import words
+from pipeline.cli.options import Callback, words
 
 if TYPE_CHECKING:
     from pipeline.partition.answer import Settings
@@ -36,6 +36,24 @@ def provider_options(command: Command) -> Command:
     for option in reversed(OPTIONS):
         command = option(command)
     return command
+
+
+PROVIDERS = ("nnapi", "coreml-nn", "coreml-mlprogram", "xnnpack")
+COREML = "coreml"
+"""Stands for both formats, as the other commands call the provider."""
+
+
+def provider_names(choices: tuple[str, ...]) -> Callback:
+    """A callback for providers, given as `a,b`, repeatedly, or in capitals; `coreml` means both formats."""
+    split = words((*choices, COREML))
+
+    def names(ctx: click.Context, param: click.Parameter, value: str | tuple[str, ...] | None) -> tuple[str, ...]:
+        text = ",".join(value) if isinstance(value, tuple) else value or ""
+        given = split(ctx, param, text.lower())
+        formats = tuple(name for name in choices if name.startswith(f"{COREML}-"))
+        return tuple(dict.fromkeys(n for name in given for n in (formats if name == COREML else (name,))))
+
+    return names
 
 
 def settings_of(providers: tuple[str, ...], release: str, answers: dict[str, Any]) -> tuple["Settings", ...]:

@@ -1,5 +1,6 @@
 """What is asked and what is answered: settings, decisions, partitions, and the JSON of `ort-mobile partition`."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -189,8 +190,28 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return by_rules(line_of(self.ort_release)) if self.rules_release else self.ort_release
 
 
+class ProviderModels(msgspec.Struct, frozen=True, kw_only=True):
+    """One provider's answers, as in the document of one provider."""
+
+    ep: str
+    models: tuple[ModelAnswer, ...]
+
+
+class ProvidersDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON document of `ort-mobile partition` for several providers."""
+
+    providers: tuple[ProviderModels, ...]
+    version: int = 1
+
+    @staticmethod
+    def of(names: Sequence[str], answers: Sequence[tuple[ModelAnswer, ...]]) -> "ProvidersDocument":
+        """One entry for each provider, in their order."""
+        entries = (ProviderModels(ep=ep, models=models) for ep, models in zip(names, answers, strict=True))
+        return ProvidersDocument(providers=tuple(entries))
+
+
 class PartitionDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole JSON document of `ort-mobile partition`."""
+    """The JSON document of `ort-mobile partition` for one provider."""
 
     models: tuple[ModelAnswer, ...]
     version: int = 1

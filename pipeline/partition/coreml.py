@@ -30,7 +30,7 @@ def _cast(case: Case) -> Refusal | None:
     if not sources and not free:
         return Refusal(
             "cast",
-            f"no node makes its input {show(case, 0)}; CoreML takes a Cast behind another node",
+            f"no node makes its input {show(case, 0)}; CoreML supports a Cast behind another node",
             "give the model's input in the type that is needed, or ship release 1.27 or later",
         )
     return _behind_argmax(case, case.graph.nodes[sources[0].producer]) if types.neural_network(case) else None
@@ -81,7 +81,7 @@ def _no_row(case: Case) -> Refusal:
     found = TABLE.get(op_type, ())
     later = [row.release for row in ((found,) if isinstance(found, Rule) else found) if row.release > release]
     if not later:
-        return Refusal("op", f"ONNX Runtime's CoreML has no {op_type}", "replace it by operators that it has")
+        return Refusal("op", f"{op_type} is not supported by the CoreML EP", "rewrite it with supported operators")
     first = ".".join(str(part) for part in min(later))
     return Refusal(
         "op", f"ONNX Runtime's CoreML has {op_type} from release {first} on", f"ship release {first} or later"
@@ -95,7 +95,7 @@ def _version(case: Case, rule: Rule) -> Refusal | None:
     release = ".".join(str(part) for part in case.settings.ort_release)
     return Refusal(
         "opset",
-        f"{case.node.op_type} of opset {case.ver}; ONNX Runtime {release} takes {rule.since} to {highest} for CoreML",
+        f"{case.node.op_type} of opset {case.ver}; CoreML in ONNX Runtime {release} needs {rule.since} to {highest}",
         "convert the model to another opset",
     )
 
@@ -189,7 +189,7 @@ def _global_refusal(graph: Graph, settings: Settings) -> Refusal | None:
     if graph.outer is not None and not settings.enable_on_subgraphs:
         return Refusal(
             "subgraph",
-            "CoreML takes nothing inside If, Loop and Scan unless EnableOnSubgraphs is set",
+            "CoreML supports nothing inside If, Loop and Scan unless EnableOnSubgraphs is set",
             "set EnableOnSubgraphs=1",
         )
     return None

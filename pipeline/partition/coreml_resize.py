@@ -129,7 +129,7 @@ def _coordinates(case: Case, numbers: Sequence[float], *, by_size: bool) -> Refu
         return None
     return Refusal(
         "coord",
-        f"coordinate_transformation_mode {mode}; CoreML takes {' or '.join(taken)} here",
+        f"coordinate_transformation_mode {mode}; CoreML supports {' or '.join(taken)} here",
         f"export Resize with {' or '.join(taken)}",
     )
 

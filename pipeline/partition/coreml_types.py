@@ -50,7 +50,7 @@ def _words(case: Case, position: int, allowed: Collection[str]) -> Refusal:
     taken = " or ".join(sorted(allowed))
     return Refusal(
         "type",
-        f"input {show(case, position)} is of type {found}; CoreML ({model_format(case.settings)}) takes {taken} here",
+        f"input {show(case, position)} is {found}; CoreML ({model_format(case.settings)}) supports {taken} here",
         _remedy(case, found, allowed),
     )
 
@@ -86,7 +86,7 @@ def same_types(case: Case) -> Refusal | None:
         return None
     return Refusal(
         "type",
-        f"the operands are of types {case.dtype(0)} and {case.dtype(1)}; CoreML takes one type for both",
+        f"the operands are of types {case.dtype(0)} and {case.dtype(1)}; CoreML needs one type for both",
         "make the exponent a value of the base's type",
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pipeline.core.releases import Release, rules_of
-from pipeline.errors import PipelineError
+from pipeline.errors import ModelError, PipelineError
 from pipeline.guards import check_constants, computed_constants, shaped_bytes
 from pipeline.model_sources import SourceModel
 from pipeline.onnx_model import LoadedModel
@@ -73,11 +73,22 @@ IN_MEMORY_BYTES = 16 << 20
 
 @contextmanager
 def scratch_folder(source: SourceModel) -> Iterator[Path]:
-    """A folder for what judging writes. Small models are in memory: a disk takes longer than judging one of them."""
+    """A folder for what judging a model writes. Small ones are in memory: a disk takes longer than judging them.
+
+    Names that are no text, which protobuf reads only when they are asked for, become a ModelError here.
+    """
     small = Path(source.path).is_file() and Path(source.path).stat().st_size <= IN_MEMORY_BYTES
     place = IN_MEMORY if small and os.access(IN_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="ort-mobile-", dir=place) as folder:
-        yield Path(folder)
+        try:
+            yield Path(folder)
+        except UnicodeDecodeError as error:
+            raise ModelError(
+                "a name in the model is not UTF-8",
+                where=source.name,
+                why=str(error),
+                remedy="export the model again with names that are text",
+            ) from error
 
 
 @dataclass(slots=True)

@@ -109,14 +109,14 @@ def refusal(case: Case) -> Refusal | None:
     rule = rule_of(TABLE, case.node.op_type, case.settings)
     if rule is None:
         return Refusal(
-            "op", f"NNAPI's part of ONNX Runtime has no {case.node.op_type}", "replace it by operators that NNAPI has"
+            "op", f"{case.node.op_type} is not supported by the NNAPI EP", "rewrite it with supported operators"
         )
     level = rule.level(case) if callable(rule.level) else rule.level
     if case.settings.api_level < level:
         return Refusal(
             "level",
             f"{case.node.op_type} needs API level {level}, asked for is {case.settings.api_level}",
-            f"target API level {level} or later; on older devices the CPU takes it",
+            f"target API level {level} or later; on older devices the CPU runs it",
         )
     if case.unit.group and rule.quantized is None:
         return Refusal(
@@ -141,7 +141,7 @@ def _shapes(case: Case) -> Refusal | None:
         if not value.static:
             return Refusal(
                 "shape",
-                f"input '{name}' {show_shape(value.shape)} has dimensions that are not known beforehand",
+                f"input '{name}' {show_shape(value.shape)} has dynamic dimensions",
                 "fix the model's dynamic dimensions",
             )
     return None
@@ -174,7 +174,7 @@ def _version(case: Case, rule: Rule) -> Refusal | None:
     release = ".".join(str(part) for part in case.settings.ort_release)
     return Refusal(
         "opset",
-        f"{case.node.op_type} of opset {case.ver}; ONNX Runtime {release} takes {rule.since} to {highest} for NNAPI",
+        f"{case.node.op_type} of opset {case.ver}; NNAPI in ONNX Runtime {release} needs {rule.since} to {highest}",
         "convert the model to another opset",
     )
 
@@ -195,7 +195,7 @@ def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) 
 
 def _global_refusal(graph: Graph, settings: Settings) -> Refusal | None:
     if graph.outer is not None:
-        return Refusal("subgraph", "NNAPI takes nothing inside If, Loop and Scan", "move the work out of the body")
+        return Refusal("subgraph", "NNAPI supports nothing inside If, Loop and Scan", "move the work out of the body")
     if settings.api_level < 27:
         return Refusal("level", "ONNX Runtime's NNAPI needs API level 27", "target Android 8.1 or later")
     outside = None if settings.nchw else layout_window(graph.opset, settings.ort_release)

@@ -84,7 +84,7 @@ class _Builder:
             if kind not in KINDS:
                 return _failure(
                     self._reader(name),
-                    f"the partition's {what} '{name}' is {kind}; NNAPI takes f32, i32 and quantized u8",
+                    f"the partition's {what} '{name}' is {kind}; NNAPI supports f32, i32 and quantized u8",
                     "leave this node to the CPU (--safe), or express it without that input",
                 )
             if kind == "u8" and name not in self.quantized:

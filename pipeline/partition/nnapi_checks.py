@@ -45,7 +45,7 @@ def two_inputs(case: Case) -> Refusal | None:
     """Max and Min of two values."""
     if len(case.node.inputs) == 2:
         return None
-    return Refusal("inputs", f"it has {len(case.node.inputs)} inputs, NNAPI takes 2", "chain nodes of two inputs")
+    return Refusal("inputs", f"it has {len(case.node.inputs)} inputs, NNAPI supports 2", "chain nodes of two inputs")
 
 
 def batch_normalization(case: Case) -> Refusal | None:
@@ -136,7 +136,7 @@ def gather(case: Case) -> Refusal | None:
         return None
     return Refusal(
         "const",
-        f"indices {show(case, 1)} are {case.dtype(1)} and not constant; NNAPI takes i32 or constant indices",
+        f"indices {show(case, 1)} are {case.dtype(1)} and not constant; NNAPI supports i32 or constant indices",
         "compute the indices in i32",
     )
 
@@ -286,7 +286,7 @@ def _batch_matmul(case: Case, ranks: tuple[int, int]) -> Refusal | None:
     if min(ranks) <= 2:
         return Refusal(
             "rank",
-            f"A {show_shape(case.shape(0))} and B {show_shape(case.shape(1))}: NNAPI takes two matrices "
+            f"A {show_shape(case.shape(0))} and B {show_shape(case.shape(1))}: NNAPI supports two matrices "
             "or two equal batches",
             "reshape A to two dimensions around the node when B is one matrix",
         )
@@ -296,7 +296,7 @@ def _batch_matmul(case: Case, ranks: tuple[int, int]) -> Refusal | None:
         return None
     return Refusal(
         "batch",
-        f"batches {show_shape(first)} and {show_shape(second)}: NNAPI takes f32 MatMul of equal leading dimensions "
+        f"batches {show_shape(first)} and {show_shape(second)}: NNAPI supports f32 MatMul of equal leading dimensions "
         "from API level 29 on",
         "expand the smaller batch, or target Android 10 or later",
     )

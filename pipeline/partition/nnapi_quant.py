@@ -53,7 +53,7 @@ def two_operands(case: Case) -> Refusal | None:
     if kinds[0] != "u8" or kinds[1] not in weights:
         return Refusal(
             "qtype",
-            f"the operands are {kinds[0]} and {kinds[1]}; NNAPI takes u8 with {' or '.join(weights)}",
+            f"the operands are {kinds[0]} and {kinds[1]}; NNAPI supports u8 with {' or '.join(weights)}",
             "quantize activations to u8 (QDQ u8u8, or u8s8 for weights)",
         )
     return quantized_input(case, 0) or quantized_input(case, 1) or quantized_output(case)
@@ -71,7 +71,7 @@ def _accepted(case: Case, io: UnitValue, *, weight: bool) -> Refusal | None:
     kind = case.graph.value(io.name).dtype
     signed_weight = weight and kind == "i8"
     if kind != "u8" and not signed_weight:
-        return Refusal("qtype", f"quantized value '{io.name}' is {kind}, NNAPI takes u8", PER_TENSOR)
+        return Refusal("qtype", f"quantized value '{io.name}' is {kind}, NNAPI supports u8", PER_TENSOR)
     return _scale(case, io, io.quant, signed_weight=signed_weight) or _zero_point(
         case, io, io.quant, signed_weight=signed_weight
     )
@@ -98,7 +98,7 @@ def _scale(case: Case, io: UnitValue, quant: Quant, *, signed_weight: bool) -> R
         return None
     return Refusal(
         "qscale_channel",
-        f"'{io.name}' {show_shape(case.graph.value(io.name).shape)} has {count} scales; NNAPI takes one for each "
+        f"'{io.name}' {show_shape(case.graph.value(io.name).shape)} has {count} scales; NNAPI supports one for each "
         "output channel only for i8 weights of Conv and Gemm, from API level 29 on",
         PER_TENSOR,
     )
@@ -114,7 +114,7 @@ def _zero_point(case: Case, io: UnitValue, quant: Quant, *, signed_weight: bool)
     if not signed_weight:
         if count == 1:
             return None
-        return Refusal("qzp_channel", f"'{io.name}' has {count} zero points, NNAPI takes one", PER_TENSOR)
+        return Refusal("qzp_channel", f"'{io.name}' has {count} zero points, NNAPI supports one", PER_TENSOR)
     per_channel = case.node.op_type in PER_CHANNEL_OPS and count == _channels(case.graph, io.name)
     if found.dtype == "i8" and (count == 1 or per_channel) and not any(found.numbers()):
         return None
@@ -158,6 +158,6 @@ def sigmoid_output(case: Case) -> Refusal | None:
         return None
     return Refusal(
         "qparam",
-        f"the output has scale and zero point {found}, NNAPI takes exactly (1/256, 0) here",
+        f"the output has scale and zero point {found}, NNAPI needs exactly (1/256, 0) here",
         "quantize this output with scale 1/256 and zero point 0",
     )

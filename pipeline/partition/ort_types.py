@@ -35,14 +35,7 @@ def infer(model: "ModelProto") -> dict[str, Value]:
     for name in names:
         if name not in declared:
             slim.graph.output.add().name = name
-    try:
-        found = _load(slim.SerializeToString())
-    except UnicodeDecodeError as error:
-        raise ModelError(
-            "a name in the model is not UTF-8",
-            why=str(error),
-            remedy="export the model again; names of nodes and values must be text",
-        ) from error
+    found = _load(slim.SerializeToString())
     doubtful = [name for name in names if name in found and found[name].dtype and found[name].shape == ()]
     if doubtful:
         found |= _scalars_or_unknown(slim, found, doubtful)

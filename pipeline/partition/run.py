@@ -1,11 +1,12 @@
 """Judges many models in worker processes, where a crash of ONNX Runtime costs one model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.model_sources import SourceModel, find_models
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import PartitionRequest, failed_answer, judge
+from pipeline.partition.subject import NO_SIZES
 from pipeline.workers import Task, run_tasks
 
 SUFFIXES = (".onnx", ".ort")
@@ -13,23 +14,32 @@ TIMEOUT_SECONDS = 120.0
 
 
 def judge_paths(
-    paths: Sequence[str | Path], settings: Settings, optimize: Optimize, *, processes: int = 1
+    paths: Sequence[str | Path],
+    settings: Settings | Sequence[Settings],
+    optimize: Optimize,
+    *,
+    sizes: Mapping[str, int] = NO_SIZES,
+    processes: int = 1,
 ) -> Iterator[ModelAnswer]:
     """An answer for every model under files, folders and archives, in that order; `error` is set where there is none.
 
-    ConfigError when a path does not exist or holds no model.
+    With several settings all answers of the first come first. `sizes` are for dynamic dimensions. ConfigError when a
+    path does not exist or holds no model.
     """
     sources = find_models(paths, SUFFIXES)
-    tasks = [
-        Task(label=source.name, request=PartitionRequest(source=source, settings=settings, optimize=optimize))
+    asked = (settings,) if isinstance(settings, Settings) else settings
+    requests = [
+        PartitionRequest(source=source, settings=one, optimize=optimize, sizes=dict(sizes), likely=True)
+        for one in asked
         for source in sources
     ]
-    waiting: dict[SourceModel, ModelAnswer] = {}
-    outstanding = iter(sources)
+    tasks = [Task(label=request.source.name, request=request) for request in requests]
+    waiting: dict[tuple[SourceModel, Settings], ModelAnswer] = {}
+    outstanding = iter([(request.source, request.settings) for request in requests])
     expected = next(outstanding, None)
     for outcome in run_tasks(judge, ModelAnswer, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS):
         request = outcome.task.request
-        waiting[request.source] = outcome.value or failed_answer(request, outcome.error)
+        waiting[request.source, request.settings] = outcome.value or failed_answer(request, outcome.error)
         while expected in waiting:
             yield waiting.pop(expected)
             expected = next(outstanding, None)

@@ -27,12 +27,16 @@ EXTERNAL_SINCE = (1, 23)
 
 
 class ShowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A model, and where its graph goes as it stands or after level basic. The file's folder is for scratch too."""
+    """A model with sizes for its dynamic dimensions, and where its graph goes, as it stands or after level basic.
+
+    The file's folder is for scratch too.
+    """
 
     source: SourceModel
     settings: Settings
     optimize: Optimize
     target: str
+    sizes: dict[str, int] = {}
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +57,7 @@ def show(request: ShowRequest) -> Shown:
 def _show(request: ShowRequest) -> None:
     target = Path(request.target)
     with tempfile.TemporaryDirectory(dir=target.parent) as name:
-        loaded = open_subject(request.source, Path(name)).loaded
+        loaded = open_subject(request.source, Path(name), request.sizes).loaded
         if loaded is None:
             raise ModelError(
                 "an ORT format file cannot be shown to a library",

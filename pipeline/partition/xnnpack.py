@@ -48,13 +48,13 @@ def refusal(case: Case) -> Refusal | None:
     if rule is None:
         return Refusal(
             "op" if node.domain == "" else "domain",
-            f"ONNX Runtime's XNNPACK has no {node.domain + '.' if node.domain else ''}{node.op_type}",
-            "nothing to do: the CPU provider has it",
+            f"{node.domain + '.' if node.domain else ''}{node.op_type} is not supported by the XNNPACK EP",
+            "nothing to do: the CPU runs it",
         )
     if case.ver < rule.since:
         return Refusal(
             "opset",
-            f"{node.op_type} of opset {case.ver}; XNNPACK takes it from {rule.since} on",
+            f"{node.op_type} of opset {case.ver}; XNNPACK supports it from {rule.since} on",
             "convert the model to a later opset",
         )
     return first_refusal(case, (*rule.types, *rule.checks))

@@ -133,7 +133,7 @@ def gemm(case: Case) -> Refusal | None:
 def _float_a(case: Case) -> Refusal | None:
     if case.dtype(0) in FLOATS:
         return None
-    return Refusal("type", f"A {show(case, 0)} is {case.dtype(0)}, XNNPACK takes f32 and f16", "compute in f32")
+    return Refusal("type", f"A {show(case, 0)} is {case.dtype(0)}, XNNPACK supports f32 and f16", "compute in f32")
 
 
 def _crash(case: Case, text: str) -> Refusal:

@@ -1,15 +1,16 @@
 """What `ort-mobile partition` shows in the terminal."""
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipeline.advice.answer import Advice, AdvisedAnswer, standing_of
+from pipeline.advice.answer import Advice, AdvisedAnswer, Standing, standing_of
 from pipeline.advice.verdict import verdict
-from pipeline.partition.answer import ModelAnswer, Provider
+from pipeline.partition.answer import Decision, ModelAnswer, Provider
 from pipeline.report.advice import advice_lines, verdict_line
 from pipeline.report.console import open_console
 from pipeline.report.wording import visible
@@ -20,6 +21,10 @@ MOST_DETAILED = 20
 MOST_CUTS = 8
 MOST_REASONS = 12
 MOST_LINES = 200
+MOST_SIZES = 12
+MOST_OPERATORS = 4
+NAMES_AND_SHAPES = re.compile(r"'[^']*'|\[[^\]]*\]")
+"""What differs between reasons that are the same."""
 
 
 def show_answers(answers: Sequence[ModelAnswer]) -> None:
@@ -54,9 +59,9 @@ def _best(advice: Advice | None) -> str:
 
 def _overview(answers: Sequence[ModelAnswer]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("model", "nodes", "claimed", "partitions", "load", "verdict", "best fixes"):
+    for name in ("model", "nodes", "supported", "partitions", "load", "verdict", "best fixes"):
         table.add_column(
-            name, justify="right" if name in ("nodes", "claimed", "partitions") else "left", overflow="fold"
+            name, justify="right" if name in ("nodes", "supported", "partitions") else "left", overflow="fold"
         )
     for answer in answers[:MOST_LINES]:
         row = (visible(answer.path), str(answer.nodes), f"{coverage(answer):.0%}", str(len(answer.partitions)))
@@ -69,19 +74,20 @@ def _overview(answers: Sequence[ModelAnswer]) -> Table:
 
 
 def _show(out: Console, answer: ModelAnswer) -> None:
-    sizes = ", ".join(str(len(group)) for group in answer.partitions) or "none"
     out.print(f"[bold]{escape(visible(answer.path))}[/]  {answer.ep}, ONNX Runtime {answer.release_text}")
-    out.print(f"  {answer.claimed} of {answer.nodes} nodes claimed ({coverage(answer):.0%})")
-    out.print(f"  partitions: {len(answer.partitions)}, of so many nodes: {sizes}")
+    for line in _headline(answer):
+        out.print(f"  {line}")
     for body in answer.subgraphs:
-        out.print(f"  inside {escape(visible(body.owner))}: {len(body.partitions)} partitions")
+        out.print(f"  inside {escape(visible(body.owner))}: {partitions_text(len(body.partitions))}")
     if answer.load and answer.load.error:
         out.print(f"  [bold red]does not load on the phone:[/] {escape(visible(answer.load.error))}")
         out.print(f"    [cyan]remedy:[/] {escape(visible(answer.load.remedy or ''))}")
     elif answer.load:
         about = "about " if answer.load.estimate else ""
-        out.print(f"  on load: {about}{answer.load.partitions} compiled nodes")
-    out.print(verdict_line(verdict(standing_of(answer), Provider(answer.ep))))
+        nodes = f"{answer.load.partitions} node{'s' * (answer.load.partitions != 1)}"
+        out.print(f"  {about}{nodes} compiled by the EP at load")
+    if not answer.fixed:
+        out.print(verdict_line(verdict(standing_of(answer), Provider(answer.ep))))
     _show_cuts(out, answer)
     _show_reasons(out, answer)
     if advice := _advice(answer):
@@ -92,10 +98,49 @@ def _show(out: Console, answer: ModelAnswer) -> None:
     out.print()
 
 
+def _headline(answer: ModelAnswer) -> Iterator[str]:
+    """How much is supported; of a model with dynamic dimensions first what it is about, and what sizes would give."""
+    sizes = [len(group) for group in answer.partitions]
+    yield f"{answer.claimed} of {answer.nodes} nodes supported ({coverage(answer):.0%})"
+    yield partitions_text(len(sizes)) + (f" ({_listed(sizes)})" if sizes else "")
+    if not answer.fixed:
+        return
+    fixed = answer.fixed
+    yield f"[yellow]dimensions are dynamic:[/] {escape(visible(', '.join(answer.dynamic)))}"
+    named = ", ".join(f"{name}={size}" for name, size in fixed.sizes.items())
+    standing = Standing(
+        nodes=fixed.nodes,
+        claimed=fixed.claimed,
+        partitions=fixed.partitions,
+        load_error=fixed.load.error if fixed.load else None,
+    )
+    share = f"{standing.coverage:.0%}"
+    yield (
+        f"[bold]with fixed sizes[/], as {escape(visible(named))}: {fixed.claimed} of {fixed.nodes} nodes ({share}) in "
+        f"{partitions_text(fixed.partitions)}"
+    )
+    yield verdict_line(verdict(standing, Provider(answer.ep))).strip()
+    yield "[cyan]remedy:[/] give the sizes of your app with --dimension NAME=N; with --fix FILE they are written"
+
+
+def partitions_text(count: int) -> str:
+    """As in `1 partition`."""
+    return f"{count} partition{'s' * (count != 1)}"
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    """As in `10 and 1 nodes`."""
+    shown = [str(size) for size in sizes[:MOST_SIZES]]
+    if len(sizes) > MOST_SIZES:
+        shown.append(f"{len(sizes) - MOST_SIZES} more partitions")
+    text = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+    return text if len(sizes) > MOST_SIZES else f"{text} node{'s' * (sizes != [1])}"
+
+
 def _show_cuts(out: Console, answer: ModelAnswer) -> None:
     if not answer.cuts:
         return
-    out.print("  [bold]nodes that cut the graph[/], and what claiming each would give:")
+    out.print("  [bold]nodes that cut the graph[/], and what supporting each would give:")
     for cut in answer.cuts[:MOST_CUTS]:
         gain = f"partitions {len(answer.partitions)} → {cut.partitions}, nodes {answer.claimed} → {cut.claimed}"
         out.print(f"    {escape(cut.op_type)} [dim]{escape(visible(cut.output))}[/]  {gain}")
@@ -107,13 +152,26 @@ def _show_cuts(out: Console, answer: ModelAnswer) -> None:
 
 
 def _show_reasons(out: Console, answer: ModelAnswer) -> None:
-    """Reasons of all refused nodes, equal ones once with their number."""
-    refused = [decision for decision in answer.decisions if not decision.claimed]
-    counted = Counter((d.op_type, d.reason or "", d.remedy or "") for d in refused)
-    if counted:
-        out.print("  [bold]refused nodes:[/]")
-    for (op_type, reason, remedy), count in counted.most_common(MOST_REASONS):
+    """Reasons of all refused nodes; those that differ in names and shapes alone once, with one of them in full."""
+    grouped: dict[tuple[str, str], list[Decision]] = {}
+    for decision in answer.decisions:
+        if not decision.claimed:
+            key = (NAMES_AND_SHAPES.sub("", decision.reason or ""), decision.remedy or "")
+            grouped.setdefault(key, []).append(decision)
+    if grouped:
+        out.print("  [bold]nodes that are not supported:[/]")
+    ranked = sorted(grouped.items(), key=lambda item: -len(item[1]))
+    for (_, remedy), alike in ranked[:MOST_REASONS]:
         tail = f" [cyan]({escape(visible(remedy))})[/]" if remedy else ""
-        out.print(f"    {count} x {escape(op_type)}: {escape(visible(reason))}{tail}")
-    if len(counted) > MOST_REASONS:
-        out.print(f"    … {len(counted) - MOST_REASONS} more reasons: --json has all")
+        other = "for example " if len({decision.reason for decision in alike}) > 1 else ""
+        reason = escape(visible(alike[0].reason or ""))
+        out.print(f"    {len(alike)} x {escape(_operators(alike))}: {other}{reason}{tail}")
+    if len(ranked) > MOST_REASONS:
+        out.print(f"    … {len(ranked) - MOST_REASONS} more reasons: --json has all")
+
+
+def _operators(alike: Sequence[Decision]) -> str:
+    """As in `Conv, Relu and 4 more`, the commonest first."""
+    names = [name for name, _ in Counter(decision.op_type for decision in alike).most_common()]
+    more = len(names) - MOST_OPERATORS
+    return ", ".join(names[:MOST_OPERATORS]) + (f" and {more} more" if more > 0 else "")

@@ -275,12 +275,22 @@ def test_models_that_cannot_be_judged_or_changed_do_not_cost_the_others(tmp_path
     assert good["advice"]["best"]["gain"].startswith("partitions 2 → 1")
 
 
-def test_nothing_to_write_is_said(tmp_path: Path) -> None:
+def test_a_model_with_nothing_to_gain_is_copied(tmp_path: Path) -> None:
     onnx.save(chain("Relu", "Tanh"), tmp_path / "m.onnx")
     result = call(str(tmp_path / "m.onnx"), "--ep", "nnapi", "--fix", str(tmp_path / "fixed.onnx"))
-    assert result.exit_code == 1
-    assert "was not written" in result.output
-    assert not (tmp_path / "fixed.onnx").exists()
+    assert result.exit_code == 0
+    assert f"nothing to improve in the model itself; copied unchanged to {tmp_path / 'fixed.onnx'}" in result.output
+    assert (tmp_path / "fixed.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
+
+
+def test_a_copy_has_the_weights_of_other_files_inside(tmp_path: Path) -> None:
+    conv = helper.make_node("Conv", ["x", "w"], ["y"])
+    made = model([conv], [value("x", (1, 1, 6, 6))], ["y"], {"w": np.ones((2, 1, 3, 3), np.float32)})
+    onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    result = call(str(tmp_path / "m.onnx"), "--ep", "coreml-mlprogram", "--fix", str(tmp_path / "o" / "fixed.onnx"))
+    assert result.exit_code == 0
+    copied = onnx.load(tmp_path / "o" / "fixed.onnx", load_external_data=False)
+    assert len(copied.graph.initializer[0].raw_data) == 2 * 9 * 4
 
 
 def test_fix_takes_one_model_and_keeps_it(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
 from pipeline.advice.fitness import FitDocument, FitRow, ModelFit
-from pipeline.cli.check import PROVIDERS, check
+from pipeline.cli.check import check
+from pipeline.cli.provider_options import PROVIDERS
 from pipeline.errors import ConfigError
 from pipeline.model_sources import SourceModel
 from pipeline.partition.answer import Optimize
@@ -96,14 +97,14 @@ def test_operators_in_the_way_come_with_what_they_would_gain(tmp_path: Path) -> 
 
 
 def test_the_terminal_has_the_table_and_the_next_command(tmp_path: Path) -> None:
-    onnx.save(SAMPLES["dynamic"], tmp_path / "a answer.onnx")
-    result = call(tmp_path / "a answer.onnx")
+    onnx.save(SAMPLES["dynamic"], tmp_path / "my model.onnx")
+    result = call(tmp_path / "my model.onnx")
     assert result.exit_code == 0
     table = [line.split() for line in result.output.splitlines()]
     assert ["NNAPI", "0/3", "0", "no", "2/3", "2", "no"] in table
     assert ["CPU", "3/3", "-", "yes", "3/3", "-", "yes"] in table
     assert "guessed: batch, height, width" in result.output
-    assert f"ort-mobile partition '{tmp_path}/a answer.onnx' --optimize basic --dimension batch=1" in result.output
+    assert f"ort-mobile partition '{tmp_path}/my model.onnx' --optimize basic --dimension batch=1" in result.output
     assert "usability checker" in result.output
 
 

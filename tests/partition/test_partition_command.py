@@ -3,6 +3,7 @@
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import onnx
@@ -39,7 +40,7 @@ def test_terminal_shows_coverage_cuts_and_remedies(tmp_path: Path) -> None:
     onnx.save(chain("Relu", "Softplus", "Relu", "Tanh"), tmp_path / "m.onnx")
     result = call(str(tmp_path / "m.onnx"), "--ep", "nnapi")
     assert result.exit_code == 0
-    assert "3 of 4 nodes claimed (75%)" in result.output
+    assert "3 of 4 nodes supported (75%)" in result.output
     assert "partitions 2 → 1" in result.output
 
 
@@ -77,3 +78,98 @@ def test_names_with_newlines_and_markup_stay_text(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "\x1b[31mred" not in result.output
     assert "[bold]" in result.output
+
+
+DYNAMIC = chain("Relu", "Erf", "Relu", "Tanh", dims=("batch", 3, "height", "width"))
+
+
+def document(*arguments: object) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(call(*map(str, arguments), "--json", "-").stdout)
+    return made
+
+
+@pytest.fixture
+def dynamic(tmp_path: Path) -> Path:
+    onnx.save(DYNAMIC, tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        (("--ep", "NNAPI,xnnpack"), ["nnapi", "xnnpack"]),
+        (("--ep", "xnnpack", "--ep", "nnapi"), ["xnnpack", "nnapi"]),
+        (("--ep", "CoreML"), ["coreml-nn", "coreml-mlprogram"]),
+        ((), ["nnapi", "coreml-nn", "coreml-mlprogram", "xnnpack"]),
+    ],
+)
+def test_several_providers_have_one_entry_each(given: tuple[str, ...], asked: list[str], dynamic: Path) -> None:
+    found = document(dynamic, *given)
+    assert found["version"] == 1
+    assert [entry["ep"] for entry in found["providers"]] == asked
+    for entry in found["providers"]:
+        alone = document(dynamic, "--ep", entry["ep"])
+        assert entry["models"] == alone["models"]
+        assert alone.keys() == {"version", "models"}
+
+
+def test_an_unknown_provider_is_refused_with_a_suggestion(dynamic: Path) -> None:
+    result = call(str(dynamic), "--ep", "nnapi,xnpack")
+    assert result.exit_code == 2
+    assert "did you mean xnnpack?" in result.output
+
+
+@pytest.mark.parametrize("option", ["--fix", "--svg", "--reference"])
+def test_options_for_one_provider_refuse_several(option: str, dynamic: Path) -> None:
+    with pytest.raises(ConfigError, match="is for one provider") as caught:
+        call(str(dynamic), option, "x")
+    assert "--ep nnapi" in caught.value.remedy
+
+
+def test_sizes_count_without_advice(dynamic: Path) -> None:
+    sizes = [word for size in ("batch=1", "height=8", "x[3]=8") for word in ("--dimension", size)]
+    assert document(dynamic, "--ep", "nnapi")["models"][0]["claimed"] == 0
+    (sized,) = document(dynamic, "--ep", "nnapi", *sizes)["models"]
+    assert sized["claimed"] == 3
+    assert sized["dynamic"] == []
+    assert "advice" not in sized
+
+
+def test_sizes_for_no_dimension_are_an_error_with_a_suggestion(dynamic: Path) -> None:
+    result = call(str(dynamic), "--ep", "nnapi", "--dimension", "heigth=8")
+    assert result.exit_code == 1
+    assert "heigth" in result.stderr
+    assert "did you mean 'height'?" in result.stderr
+
+
+def test_dynamic_models_are_told_what_sizes_would_give(dynamic: Path) -> None:
+    (found,) = document(dynamic, "--ep", "nnapi")["models"]
+    assert found["dynamic"] == ["batch", "height", "width"]
+    assert (found["fixed"]["claimed"], found["fixed"]["nodes"], found["fixed"]["partitions"]) == (3, 4, 2)
+    output = call(str(dynamic), "--ep", "nnapi").output
+    assert "dimensions are dynamic: batch, height, width" in output
+    assert "3 of 4 nodes (75%) in 2 partitions" in output
+    assert output.count("has dynamic dimensions") == 1, "equal reasons stand there once"
+    assert "3 x Relu, Tanh" in output
+
+
+def test_sizes_of_partitions_are_listed(tmp_path: Path) -> None:
+    onnx.save(chain("Relu", "Tanh", "Erf", "Relu"), tmp_path / "m.onnx")
+    assert "2 partitions (2 and 1 nodes)" in call(str(tmp_path / "m.onnx"), "--ep", "nnapi").output
+
+
+def test_a_later_release_is_named_with_the_rules_that_judge_it(dynamic: Path) -> None:
+    (later,) = document(dynamic, "--ep", "nnapi", "--ort-release", "1.31")["models"]
+    assert (later["ort_release"], later["rules_release"]) == ("1.31", "1.29")
+    assert "1.31 (by the rules of 1.29)" in call(str(dynamic), "--ep", "nnapi", "--ort-release", "1.31").output
+    own = call(str(dynamic), "--ep", "nnapi", "--ort-release", "1.29")
+    assert "by the rules" not in own.output
+
+
+def test_names_that_are_not_utf8_are_an_error_of_the_model(tmp_path: Path) -> None:
+    content = chain("Relu", "Tanh").SerializeToString().replace(b"y0", b"\xff\xfe")
+    (tmp_path / "m.onnx").write_bytes(content)
+    result = call(str(tmp_path / "m.onnx"), "--ep", "nnapi")
+    assert result.exit_code == 1
+    assert "UTF-8" in result.stderr
+    assert "UnicodeDecodeError" not in result.stderr

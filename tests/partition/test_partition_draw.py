@@ -23,7 +23,7 @@ def test_picture_names_nodes_and_reasons(tmp_path: Path) -> None:
     assert [group.get("class") for group in groups] == ["claimed", "refused", "claimed"]
     fills = [group.find(f"{SVG}rect").get("fill") for group in groups]  # type: ignore[union-attr] # every box has one
     assert fills[0] != fills[2]
-    assert "has no Erf" in "".join(groups[1].itertext())
+    assert "Erf is not supported" in "".join(groups[1].itertext())
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=30))
