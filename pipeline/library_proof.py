@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from device_runner.spec import RunOptions
-from pipeline.finding import Finding
+from pipeline.finding import Finding, Severity
 from pipeline.summary import OutputCheck
 
 PROOF_VERSION: Final = 1
@@ -78,6 +78,10 @@ class ProvenLibrary(Struct, frozen=True, kw_only=True):
     abis: tuple[str, ...] = ()
 
 
+PROOFS = "library_proofs"
+"""The key of a bundle's evidence under which its proofs are."""
+
+
 class LibraryProof(Struct, frozen=True, kw_only=True):
     """What came of all rows, or why nothing was run (`not_run`, "" where it was).
 
@@ -96,3 +100,13 @@ class LibraryProof(Struct, frozen=True, kw_only=True):
     def failed(self) -> bool:
         """Whether any row must not ship."""
         return any(row.failed for row in self.rows)
+
+    @property
+    def objections(self) -> tuple[str, ...]:
+        """Why it must not ship: what failed first in each row that failed, once for all API levels."""
+        return tuple(dict.fromkeys(_objection(row) for row in self.rows if row.failed))
+
+
+def _objection(row: ProofRow) -> str:
+    what = next((finding.what for finding in row.findings if finding.severity is Severity.ERROR), "it failed")
+    return f"{row.model} {row.variant} ({row.run}): {what}"

@@ -22,15 +22,17 @@ def _digest(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str:
 )
 @json_option
 def verify(bundle: Path, digest: str, json_to: str | None) -> None:
-    """Check that every byte of BUNDLE matches its manifest; exit code 4 names what was changed, is missing or added.
+    """Check that every byte of BUNDLE matches its manifest; exit code 4 names what was changed, is missing or added,
+    or failed in the library that ships.
 
     A manifest is not signed. Only the digest, compared with the one that the bundle's maker names (--digest), proves
     where a bundle comes from.
     """
     from device_runner.text import visible
-    from pipeline.release.verify import verify_bundle
+    from pipeline.release.verify import refuse_unproven, verify_bundle
 
     manifest = verify_bundle(bundle, digest)
+    refuse_unproven(bundle, manifest)
     if json_to:
         document = {"bundle": str(bundle), "files": len(manifest.files), "digest": manifest.content_sha256}
         write_json(document, json_to)

@@ -23,7 +23,7 @@ from pipeline.files import sha256_of
 from pipeline.job.app_facts import measured_text, signatures
 from pipeline.job.assemble import Assembled
 from pipeline.job.prepare import ARTIFACTS
-from pipeline.library_proof import LibraryProof, ProvenLibrary
+from pipeline.library_proof import PROOFS, LibraryProof, ProvenLibrary
 from pipeline.preflight import library_release, planned_build, shipped_library
 from pipeline.progress import Progress, Silent
 from pipeline.prove import ProofOrder, prove_bundle
@@ -46,8 +46,6 @@ MOST_KEPT_BYTES = 8 << 20
 """A model's inputs, or its outputs, that are larger than this do not go into the bundle."""
 SPEED_KEYS = frozenset({*SPINNING_KEYS, PREPACKING_KEY, AFFINITY_KEY, BLOCK_KEY})
 """Session config entries that change times and nothing that is computed."""
-PROOFS = "library_proofs"
-"""The key of the evidence under which what came of the libraries that ship stands."""
 
 
 def ship(
@@ -127,11 +125,11 @@ def _proof(bundle: Path, library: str, targets: tuple[str, ...], progress: Progr
 def proven(assembled: Assembled, folder: Path) -> Assembled:
     """The same with what came of the libraries that ship, where OUTPUT/bundle is of this campaign."""
     try:
-        evidence = read_manifest(folder / BUNDLE).evidence
-        proofs = msgspec.convert(evidence.get(PROOFS, ()), tuple[LibraryProof, ...])
+        manifest = read_manifest(folder / BUNDLE)
+        proofs = manifest.proofs
     except (PipelineError, msgspec.ValidationError):
         return assembled
-    if evidence.get("campaign") != assembled.report.campaign:
+    if manifest.evidence.get("campaign") != assembled.report.campaign:
         return assembled
     return replace(assembled, report=msgspec.structs.replace(assembled.report, proofs=proofs))
 

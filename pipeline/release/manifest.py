@@ -17,6 +17,7 @@ from msgspec import Meta
 from device_runner.spec import ElementType, RunOptions
 from pipeline.compare import Tolerance
 from pipeline.config.data import InputValue, PreprocessConfig
+from pipeline.library_proof import PROOFS, LibraryProof
 from pipeline.variant import AwareBy, Variant
 
 MANIFEST_VERSION = 3
@@ -143,6 +144,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
         """Every file of the bundle beside the manifest and its seal."""
         kept = [tensor for reference in self.references for tensor in (*reference.inputs, *reference.outputs)]
         return (*self.content.files, *kept, *self.reports)
+
+    @property
+    def proofs(self) -> tuple[LibraryProof, ...]:
+        """What came of the libraries that ship, by the evidence; msgspec.ValidationError where it is no such thing."""
+        return msgspec.convert(self.evidence.get(PROOFS, ()), tuple[LibraryProof, ...])
 
 
 def content_digest(content: Content | dict[str, Any]) -> str:

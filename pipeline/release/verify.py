@@ -51,6 +51,21 @@ def verify_bundle(folder: Path, expected: str = "") -> Manifest:
     return manifest
 
 
+def refuse_unproven(folder: Path, manifest: Manifest) -> None:
+    """Raise CheckFailed for a bundle that failed in a library that ships: whole as it is, it must not ship."""
+    try:
+        failed = [proof for proof in manifest.proofs if proof.failed]
+    except msgspec.ValidationError as error:
+        raise _refusal(folder, [f"unreadable: the proofs in {MANIFEST_FILE} ({str(error)[:SHOWN]})"]) from error
+    if failed:
+        raise CheckFailed(
+            f"do not ship this bundle: it failed in {', '.join(proof.library.file for proof in failed)}",
+            where=str(folder),
+            why="; ".join(f"{text}"[:SHOWN] for proof in failed for text in proof.objections),
+            remedy="fix what the proof names (report.md has each cause and remedy), and make the bundle again",
+        )
+
+
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a bundle, after its own seal was checked; the files that it lists are not looked at.
 

@@ -10,11 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 
-from device_runner.spec import ElementType
+from device_runner.spec import ElementType, RunOptions
+from pipeline.cli.verify import verify
 from pipeline.errors import CheckFailed, ConfigError, PipelineError
 from pipeline.files import sha256_of
+from pipeline.finding import Severity
+from pipeline.library_proof import PROOFS, Kind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.release.bundle import make_bundle
 from pipeline.release.manifest import (
     MANIFEST_FILE,
@@ -25,7 +30,7 @@ from pipeline.release.manifest import (
     content_digest,
     sealed,
 )
-from pipeline.release.verify import verify_bundle
+from pipeline.release.verify import refuse_unproven, verify_bundle
 from pipeline.variant import Level, Variant
 
 SHIPS = (
@@ -341,6 +346,35 @@ def test_what_attests_a_bundle_sees_it_whole_and_stands_in_its_evidence(tmp_path
     digest = bundle_in(tmp_path, attest=attest)
     assert seen == [digest]
     assert verify_bundle(tmp_path / "bundle").evidence == {"seconds": 1.0, "proof": "it runs"}
+
+
+def proof(*, failed: bool) -> dict[str, Any]:
+    finding = ProofFinding(
+        severity=Severity.ERROR, kind=Kind.MISSING_KERNEL, what="the library has no kernel for Erf", why="w", remedy="r"
+    )
+    row = ProofRow(
+        targets=("phone",), model="m", variant="basic-fixed", file="models/m.ort", run="cpu", options=RunOptions(),
+        api_level=27, failed=failed, findings=(finding,) if failed else (),
+    )  # fmt: skip
+    made = LibraryProof(bundle="0" * 64, library=ProvenLibrary(file="app.aar"), rows=(row, row))
+    return {PROOFS: msgspec.to_builtins((made,))}
+
+
+def test_a_bundle_whose_proof_failed_is_whole_and_must_not_ship(tmp_path: Path) -> None:
+    bundle_in(tmp_path, attest=lambda _: proof(failed=True))
+    verify_bundle(tmp_path / "bundle")
+    result = CliRunner().invoke(verify, [str(tmp_path / "bundle")])
+    assert isinstance(result.exception, CheckFailed)
+    assert "do not ship this bundle: it failed in app.aar" in str(result.exception)
+    assert str(result.exception).count("m basic-fixed (cpu): the library has no kernel for Erf") == 1
+    bundle_in(tmp_path, attest=lambda _: proof(failed=False))
+    assert CliRunner().invoke(verify, [str(tmp_path / "bundle")]).exit_code == 0
+
+
+def test_a_proof_that_is_none_is_refused(tmp_path: Path) -> None:
+    bundle_in(tmp_path, attest=lambda _: {PROOFS: [{"rows": 3}]})
+    with pytest.raises(CheckFailed, match="the proofs in manifest"):
+        refuse_unproven(tmp_path / "bundle", verify_bundle(tmp_path / "bundle"))
 
 
 def test_an_error_while_attesting_leaves_the_old_bundle(tmp_path: Path) -> None:
