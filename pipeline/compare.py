@@ -189,7 +189,7 @@ def remedy_of(check: OutputCheck) -> str:
     first = "give test data (`test_data` of the model in the config): random inputs may mean nothing to the model; "
     return (
         f"{first if check.random_inputs else ''}leave this variant or run out, or, if your app can tolerate the "
-        "difference, raise max_relative_error in [check]"
+        "difference, raise max_relative_error in the config's check table"
     )
 
 

@@ -25,6 +25,12 @@ def show_denied(entries: Iterable[Denied]) -> None:
         click.echo(f"denied from now on: {visible(name)} ({deny_list()})", err=True)
 
 
+def _nothing(result: JobResult) -> str:
+    """Why no artifact may ship, for each model once."""
+    reasons = dict.fromkeys(f"{one.model}: {one.reason}" for one in result.assembled.report.withheld)
+    return visible("no artifact may ship" + (f" ({'; '.join(reasons)})" if reasons else ""))
+
+
 def job_document(result: JobResult) -> dict[str, Any]:
     """What a job left, for programs: the files, the bundle, and what speaks against shipping."""
     folder, content = result.folder, result.content
@@ -59,5 +65,5 @@ def show_job(result: JobResult, *, text: bool = True) -> None:
     if result.content and text:
         click.echo(f"bundle   {folder / 'bundle'} (digest {content_digest(result.content)[:16]})")
     elif not result.content:
-        reason = "see the errors above" if errors(result.findings) else "no artifact may ship"
+        reason = "see the errors above" if errors(result.findings) else _nothing(result)
         click.echo(f"bundle   none: {reason}", err=True)

@@ -10,15 +10,16 @@ from pipeline.config import Target
 from pipeline.job.predict import finding
 from pipeline.job.profiles import profiles_of
 from pipeline.job.record import JobRecord, decode_record
-from pipeline.release.choose import Choice, choose
+from pipeline.release.choose import Choice, Rejected, choose, rejections
 from pipeline.release.choose import Measured as Candidate
-from pipeline.report.model import CampaignReport
+from pipeline.report.model import ArtifactCheck, CampaignReport, Withheld
 from pipeline.report.model import Choice as ChoiceRow
 from pipeline.report.profiled import Profiled
 from pipeline.report.rows import Measured, make_rows, run_group, worst_checks
 from pipeline.run_options import options_name
 from pipeline.store import CampaignRecord, RunRecord, Store
-from pipeline.variant import Artifact
+from pipeline.summary import OutputCheck
+from pipeline.variant import Artifact, Level
 
 ArtifactKey = tuple[str, str]
 """Model and variant name."""
@@ -43,7 +44,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     profiles = tuple(profiles_of(record.lanes, runs))
     margin = record.config.measure.margin_percent / 100
     rows = make_rows(list(measured.values()), margin)
-    choices = _choices(record, artifacts, measured, devices)
+    choices, withheld = _choices(record, artifacts, measured, devices)
     report = CampaignReport(
         name=campaign.name,
         campaign=campaign.id,
@@ -60,6 +61,11 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         choices=tuple(_choice_row(choice) for choice in choices),
         profiles=profiles,
         warnings=(*record.warnings, *_findings(measured.values(), profiles)),
+        checks=tuple(
+            ArtifactCheck(model=model, variant=variant, checks=record.checks.get(model, {}).get(variant, ()))
+            for model, variant in artifacts
+        ),
+        withheld=withheld,
     )
     return Assembled(report=report, record=record, choices=choices)
 
@@ -106,20 +112,62 @@ def _choices(
     artifacts: Mapping[ArtifactKey, Artifact],
     measured: Mapping[str, Measured],
     devices: Mapping[str, DeviceFacts],
-) -> tuple[Choice, ...]:
-    """One choice per target and model, of artifacts whose outputs were found near enough, wherever they ran."""
+) -> tuple[tuple[Choice, ...], tuple[Withheld, ...]]:
+    """One choice per target and model, of artifacts whose outputs were not found wrong, wherever they ran.
+
+    Beside them the models of which nothing may ship to a target, with the reason.
+    """
     sound = {key: artifact for key, artifact in artifacts.items() if is_sound(record, key)}
     candidates = _candidates(record, sound, measured)
     margin = record.config.measure.margin_percent / 100
-    found = []
+    found, withheld = [], []
     for target in record.config.targets:
-        for model in dict.fromkeys(model for model, _ in sound):
-            whole = [artifact for artifact in sound.values() if artifact.model == model]
+        for model in record.models:
+            whole = [artifact for artifact in sound.values() if artifact.model == model.name]
             own = _loadable(record, target, whole) or whole  # the gate before the bundle says why none of them loads
             ran = [candidate for candidate in candidates if candidate.lane.artifact in own]
-            choice = choose(target, own, ran, devices, margin)
-            found += [choice] if choice else []
-    return tuple(found)
+            rejected = _rejected(record, artifacts, own, target, model.name)
+            choice = choose(target, own, ran, devices, margin, rejected)
+            if choice:
+                found.append(choice)
+            else:
+                reason = rejections(rejected) or model.error or "no variant of it could be made"
+                withheld.append(Withheld(target=target.name, model=model.name, reason=reason))
+    return tuple(found), tuple(withheld)
+
+
+def _rejected(
+    record: JobRecord,
+    artifacts: Mapping[ArtifactKey, Artifact],
+    allowed: Sequence[Artifact],
+    target: Target,
+    model: str,
+) -> list[Rejected]:
+    """The variants of a model that may not ship to a target, and those that could not be made."""
+    found = []
+    for artifact in artifacts.values():
+        if artifact.model == model and artifact not in allowed:
+            variant = artifact.variant
+            checks = record.checks.get(model, {}).get(variant.name, ())
+            why, error = _why_not(checks, target)
+            found.append(Rejected(variant=variant.name, level=variant.level, why=why, error=error))
+    made = {failure.variant: failure for failure in record.failures if failure.model == model and failure.variant}
+    found += [
+        Rejected(variant=name, level=Level(name.partition("-")[0]), why=f"could not be made: {failure.message}")
+        for name, failure in made.items()
+    ]
+    return found
+
+
+def _why_not(checks: Sequence[OutputCheck], target: Target) -> tuple[str, float | None]:
+    """Why an artifact may not ship, and the largest relative error where that is why."""
+    failed = [check for check in checks if check.failed]
+    if failed:
+        errors = [check.max_rel_error for check in failed if check.max_rel_error is not None]
+        return "failed the numeric check", max(errors, default=None)
+    if not checks:
+        return "could not be compared with the original model", None
+    return f"cannot be loaded by the library of {target.name}", None
 
 
 def _loadable(record: JobRecord, target: Target, artifacts: Sequence[Artifact]) -> list[Artifact]:

@@ -120,9 +120,10 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
 
 
 def unshipped(assembled: Assembled, findings: Iterable[Finding]) -> Assembled:
-    """The same with what kept the bundle from being made among the report's warnings."""
-    told = [f"no bundle: {finding.where}: {text_of(finding)}" for finding in errors(findings)]
-    report = msgspec.structs.replace(assembled.report, warnings=(*assembled.report.warnings, *told))
+    """The same with what kept the bundle from being made among the report's refusals and warnings."""
+    told = tuple(f"{finding.where}: {text_of(finding)}" for finding in errors(findings))
+    warnings = (*assembled.report.warnings, *(f"no bundle: {text}" for text in told))
+    report = msgspec.structs.replace(assembled.report, warnings=warnings, refusals=told)
     return replace(assembled, report=report)
 
 

@@ -7,12 +7,11 @@ from device_runner.device import DeviceFacts
 from device_runner.spec import RunOptions
 from pipeline.campaign import Lane
 from pipeline.config import Target
-from pipeline.run_options import options_name
 from pipeline.summary import RunGroup, Verdict, compare, describe, ranks
 from pipeline.variant import Artifact, Level, Style
 
 ADVISED_LEVELS = (Level.ALL, Level.LAYOUT, Level.EXTENDED, Level.BASIC, Level.NONE)
-"""For the CPU: the most optimized graph (ONNX Runtime's documentation of the ORT format, all releases)."""
+"""For the CPU: the most optimized graph. `all` is what ONNX Runtime's own converter makes by default."""
 
 ARCHITECTURES = {"amd64": "x86_64", "aarch64": "arm64-v8a", "arm64": "arm64-v8a", "armv7l": "armeabi-v7a"}
 """Names that machines give themselves to the ABI names that configs use."""
@@ -30,6 +29,16 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A variant that may not ship, and why, as in "failed the numeric check"; `error` is its largest relative one."""
+
+    variant: str
+    level: Level
+    why: str
+    error: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """A lane with its rounds; only lanes that ran without failure and passed their check are handed in."""
 
@@ -43,16 +52,18 @@ def choose(
     measured: Sequence[Measured],
     devices: Mapping[str, DeviceFacts],
     margin: float,
+    rejected: Sequence[Rejected] = (),
 ) -> Choice | None:
     """The choice for one model and target; None where no artifact may ship at all.
 
     Among what was measured on devices like the target the fastest wins; of those that are not surely slower than it,
-    the simplest to ship (see `plainness`). Nothing measured there: the documentation's advice for the CPU.
+    the simplest to ship (see `plainness`). Nothing measured there: the most optimized one, on the CPU. `rejected` are
+    the model's other variants, for the reason.
     """
     fitting = [m for m in measured if suits(target, devices[m.lane.device]) and ranks(m.group) and describe(m.group)]
     if fitting:
         return _fastest(target, fitting, margin)
-    return _advised(target, artifacts)
+    return _advised(target, artifacts, rejected)
 
 
 def suits(target: Target, facts: DeviceFacts) -> bool:
@@ -83,8 +94,8 @@ def _fastest(target: Target, fitting: list[Measured], margin: float) -> Choice:
     chosen = min(rivals, key=lambda m: plainness(m.lane.artifact, m.lane.options))
     others = len(rivals) - 1
     reason = f"the fastest of {len(fitting)} measured on {chosen.lane.device}" if not others else (
-        f"measured on {chosen.lane.device}: {others} more of {len(fitting)} cannot be told from the fastest, "
-        "and this is the plainest to ship"
+        f"measured on {chosen.lane.device}: statistically tied with the fastest; simplest of the {len(rivals)} tied "
+        f"ones of {len(fitting)}"
     )  # fmt: skip
     return Choice(
         target=target, artifact=chosen.lane.artifact, options=chosen.lane.options, reason=reason, measured=True
@@ -96,19 +107,41 @@ def _surely_slower(one: Measured, best: Measured, margin: float) -> bool:
     return comparison is not None and comparison.verdict is Verdict.SLOWER
 
 
-def _advised(target: Target, artifacts: Sequence[Artifact]) -> Choice | None:
+def _advised(target: Target, artifacts: Sequence[Artifact], rejected: Sequence[Rejected]) -> Choice | None:
     plain = [a for a in artifacts if a.variant.style is Style.FIXED and not a.variant.providers]
     candidates = plain or list(artifacts)
     if not candidates:
         return None
     chosen = min(candidates, key=lambda a: (ADVISED_LEVELS.index(a.variant.level), a.variant.name))
-    options = RunOptions()
     where = f"{target.platform.value} {'/'.join(target.abis)}".strip()
-    reason = (
-        f"not measured on {_a(where)}: ONNX Runtime's documentation advises {chosen.variant.level.value} "
-        f"for {options_name(options)}"
-    )
-    return Choice(target=target, artifact=chosen, options=options, reason=reason, measured=False)
+    reason = f"not measured on {_a(where)}; {_why_this(chosen, candidates, rejected)}"
+    return Choice(target=target, artifact=chosen, options=RunOptions(), reason=reason, measured=False)
+
+
+def _why_this(chosen: Artifact, candidates: Sequence[Artifact], rejected: Sequence[Rejected]) -> str:
+    """Why an unmeasured artifact and no other: what was better and may not ship, else what speaks for its level."""
+    rank = ADVISED_LEVELS.index(chosen.variant.level)
+    better = [one for one in rejected if ADVISED_LEVELS.index(one.level) < rank]
+    if better:
+        return f"the most optimized that may ship: {rejections(better)}"
+    if chosen.variant.level is Level.ALL:
+        return "level all is the default of ONNX Runtime's own converter"
+    if len(candidates) == 1:
+        return "the only one that the config asks for and that may ship"
+    return "the most optimized that the config asks for"
+
+
+def rejections(rejected: Sequence[Rejected]) -> str:
+    """Why variants may not ship, in one line: those of one reason together, with the largest error among them."""
+    groups: dict[str, list[Rejected]] = {}
+    for one in rejected:
+        groups.setdefault(one.why, []).append(one)
+    parts = []
+    for why, group in groups.items():
+        errors = [one.error for one in group if one.error is not None]
+        number = f" (largest relative error {max(errors):.2g})" if errors else ""
+        parts.append(f"{', '.join(one.variant for one in group)} {why}{number}")
+    return "; ".join(parts)
 
 
 def _a(text: str) -> str:

@@ -6,6 +6,7 @@ import jinja2
 
 from device_runner.result import Status
 from pipeline.report import drawing, wording
+from pipeline.report.banner import banner
 from pipeline.report.layout import COLUMNS, choices, inventory, proof_listing, results, sections
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.profile_listings import operators, summary
@@ -28,6 +29,7 @@ def render(report: CampaignReport) -> str:
     """The whole page; the same report gives the same page."""
     return _template().render(
         report=report,
+        banner=banner(report),
         choices=choices(report),
         results=results(report),
         proofs=tuple(listing for listing in map(proof_listing, report.proofs) if listing.rows),

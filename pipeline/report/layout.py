@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from device_runner.device import DeviceFacts
+from pipeline.compare import remedy_of
 from pipeline.library_proof import LibraryProof
 from pipeline.report import proof as proof_texts
 from pipeline.report import wording
@@ -90,8 +91,18 @@ def inventory(report: CampaignReport) -> tuple[Listing, ...]:
         ),
         Listing(
             title="Models",
-            head=("Model", "File", "Size", "sha256"),
-            rows=tuple((one.name, one.file, wording.size(one.size_bytes), one.sha256) for one in report.models),
+            head=("Model", "File", "Size", "Inputs", "Outputs", "sha256"),
+            rows=tuple(
+                (
+                    one.name,
+                    one.file,
+                    wording.size(one.size_bytes),
+                    ", ".join(one.inputs),
+                    ", ".join(one.outputs),
+                    one.sha256,
+                )
+                for one in report.models
+            ),
         ),
         _artifacts(report.artifacts),
     )
@@ -147,8 +158,9 @@ def sections(report: CampaignReport) -> tuple[Section, ...]:
             Note(title=model.name, text=model.error, remedy=model.remedy) for model in report.models if model.error
         ],
         "Failures": gathered(_failures(report)),
-        "In the library that ships": [note for proof in report.proofs for note in proof_notes(proof)],
-        "Outputs that differ": gathered(_differences(report)),
+        "Findings of the proof": [note for proof in report.proofs for note in proof_notes(proof)],
+        "Outputs that differ": gathered(_outputs(report, unknown=False)),
+        "Outputs that could not be judged": gathered(_outputs(report, unknown=True)),
         "Skipped": gathered(_skipped(report)),
         "Doubts": gathered(_doubts(report)),
     }
@@ -194,13 +206,21 @@ def _failures(report: CampaignReport) -> Iterator[Note]:
         yield Note(title=title, text=text, remedy=failure.remedy, places=(where,))
 
 
-def _differences(report: CampaignReport) -> Iterator[Note]:
-    for row in report.rows:
-        for check in row.checks:
-            if not check.passed:
-                text = check.reason or "outputs are not the original model's"
-                numbers = f"{_row_place(row)}: {wording.check_numbers(check)}"
-                yield Note(title=check.output, text=text, places=(numbers,))
+HERE = "before measuring"
+"""Where artifacts are checked first: the CPU of the computer that made them."""
+
+
+def _outputs(report: CampaignReport, *, unknown: bool) -> Iterator[Note]:
+    """Outputs that differ, or could not be judged, wherever they were compared."""
+    compared = [(place(HERE, one.model, one.variant), one.checks) for one in report.checks]
+    compared += [(_row_place(row), row.checks) for row in report.rows]
+    for where, checks in compared:
+        for check in checks:
+            if check.unknown if unknown else check.failed:
+                numeric = check.failed and check.limit is not None
+                text = "not what the original model computes" if numeric or not check.reason else check.reason
+                numbers = f"{where}: {wording.check_numbers(check)}"
+                yield Note(title=check.output, text=text, remedy=remedy_of(check), places=(numbers,))
 
 
 def _skipped(report: CampaignReport) -> Iterator[Note]:

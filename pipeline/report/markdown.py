@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from pipeline.report import wording
+from pipeline.report.banner import State, banner
 from pipeline.report.layout import COLUMNS, Listing, Note, choices, inventory, proof_listing, results, sections
 from pipeline.report.model import CampaignReport
 from pipeline.report.profile_listings import operators, summary
@@ -31,7 +32,13 @@ def item(text: str) -> str:
 
 def render(report: CampaignReport) -> str:
     """The whole page."""
-    parts = [f"# {escaped(report.name)}", _head(report), *_listing(choices(report)), *_results(report)]
+    parts = [
+        f"# {escaped(report.name)}",
+        *_banner(report),
+        _head(report),
+        *_listing(choices(report)),
+        *_results(report),
+    ]
     parts += (part for proof in report.proofs for part in _listing(proof_listing(proof)))
     parts += _sections(report)
     for listing in (summary(report.profiles), *map(operators, report.profiles)):
@@ -46,9 +53,20 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+MARKS = {State.STOP: "🛑", State.CAUTION: "⚠️", State.READY: "✅"}
+
+
+def _banner(report: CampaignReport) -> Iterator[str]:
+    if found := banner(report):
+        yield f"**{MARKS[found.state]} {escaped(found.headline)}**"
+        if found.reasons:
+            yield "\n".join(f"- {item(reason)}" for reason in found.reasons)
+
+
 def _head(report: CampaignReport) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
-    return f"Campaign {escaped(report.campaign)} of {escaped(report.created_at)}, made with {escaped(versions)}."
+    when = escaped(wording.instant(report.created_at))
+    return f"Campaign {escaped(report.campaign)} of {when}, made with {escaped(versions)}."
 
 
 def _listing(listing: Listing) -> Iterator[str]:

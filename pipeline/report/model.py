@@ -113,12 +113,29 @@ class Choice(Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class ArtifactCheck(Struct, frozen=True, kw_only=True):
+    """The numeric check of one artifact on the CPU of the computer that made it; without checks none could be done."""
+
+    model: str
+    variant: str
+    checks: tuple[OutputCheck, ...] = ()
+
+
+class Withheld(Struct, frozen=True, kw_only=True):
+    """A model of which nothing ships to a target, and why."""
+
+    target: str
+    model: str
+    reason: str
+
+
 class CampaignReport(Struct, frozen=True, kw_only=True):
     """A whole campaign.
 
     `created_at` is UTC in ISO 8601; `margin` the share within which two are called the same; `versions` names every
     program that had a part (ort-mobile, onnxruntime, onnx, …). `proofs` say whether the bundle runs in the libraries
-    that ship. `warnings` are sentences about the campaign as a whole.
+    that ship. `checks` are those before anything is measured; `refusals` say why no bundle was made, `withheld` which
+    models have nothing to ship. `warnings` are sentences about the campaign as a whole.
     """
 
     version: Literal[1] = DOCUMENT_VERSION
@@ -138,3 +155,6 @@ class CampaignReport(Struct, frozen=True, kw_only=True):
     profiles: tuple[Profiled, ...] = ()
     proofs: tuple[LibraryProof, ...] = ()
     warnings: tuple[str, ...] = ()
+    checks: tuple[ArtifactCheck, ...] = ()
+    withheld: tuple[Withheld, ...] = ()
+    refusals: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from pipeline.library_proof import LibraryProof, ProofFinding, ProofRow
 from pipeline.report import wording
 
 HEAD = ("Model", "Variant", "Run", "API level", "Result", "Outputs", "NNAPI operations in partitions")
-NO_PHONE = "It ran in a process of this computer, not on a phone: no times are told."
+NO_PHONE = "It ran in a process of this computer, not on a phone: timings are not reported."
 
 
 def title(proof: LibraryProof) -> str:
@@ -15,16 +15,16 @@ def title(proof: LibraryProof) -> str:
     library = proof.library
     commit = f", commit {library.commit[:10]}" if library.commit else ""
     release = f" (ONNX Runtime {library.release}{commit})" if library.release else ""
-    return f"In the library that ships: {library.file}{release}"
+    return f"Proof in the library that ships: {library.file}{release}"
 
 
 def summary(proof: LibraryProof) -> str:
-    """How many rows hold, or why nothing was run."""
+    """How many rows pass, or why nothing was run."""
     if proof.not_run:
         return f"not proven in {proof.library.file}: {proof.not_run}"
-    holding = sum(not row.failed for row in proof.rows)
+    passing = sum(not row.failed for row in proof.rows)
     levels = ", ".join(map(str, sorted({row.api_level for row in proof.rows})))
-    return f"{holding} of {len(proof.rows)} runs hold (API level {levels}). {NO_PHONE}"
+    return f"{passing} of {len(proof.rows)} runs pass (API level {levels}). {NO_PHONE}"
 
 
 def rows(proof: LibraryProof) -> Iterator[tuple[str, ...]]:
@@ -44,7 +44,7 @@ def _cells(row: ProofRow) -> tuple[str, ...]:
 
 def _result(row: ProofRow) -> str:
     kinds = dict.fromkeys(finding.kind.replace("_", " ") for finding in row.findings)
-    word = "FAILS" if row.failed else "holds"
+    word = "FAILS" if row.failed else "passes"
     return f"{word}: {', '.join(kinds)}" if kinds else word
 
 

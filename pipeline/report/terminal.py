@@ -11,6 +11,7 @@ from rich.text import Text
 from device_runner.result import Status
 from pipeline.library_proof import LibraryProof
 from pipeline.report import wording
+from pipeline.report.banner import Banner, State, banner
 from pipeline.report.layout import (
     COLUMNS,
     Listing,
@@ -51,6 +52,16 @@ def render(report: CampaignReport, width: int) -> Iterator[RenderableType]:
         yield _listing(claims(report.profiles))
     if report.choices:
         yield _listing(choices(report))
+    if verdict := banner(report):
+        yield _banner(verdict)
+
+
+BANNERS = {State.STOP: "bold red", State.CAUTION: "bold yellow", State.READY: "bold green"}
+
+
+def _banner(found: Banner) -> RenderableType:
+    reasons = [Text(f"- {visible(reason)}") for reason in found.reasons]
+    return Padding(Group(Text(visible(found.headline), style=BANNERS[found.state]), *reasons), (0, 0, 1, 0))
 
 
 def results_table(found: Results, width: int) -> Table:
@@ -86,7 +97,7 @@ def _style(row: Row) -> str:
 
 def show_proof(proof: LibraryProof, console: Console) -> None:
     """Print what came of a bundle in the library that ships, then every finding with cause and remedy."""
-    notes = Section(title="What came of it", notes=tuple(proof_notes(proof)))
+    notes = Section(title="Summary", notes=tuple(proof_notes(proof)))
     console.print(Group(*_proof_table(proof), _section(notes, rest="--json")))
 
 

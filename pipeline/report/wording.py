@@ -1,5 +1,7 @@
 """How values are worded, the same in every format: units, ratios, verdicts, and text that may be hostile."""
 
+import re
+
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
 from device_runner.text import visible as visible
@@ -7,6 +9,13 @@ from pipeline.report.model import CampaignReport, Row
 from pipeline.summary import Comparison, OutputCheck, Verdict
 
 DASH = "-"
+
+
+def instant(text: str) -> str:
+    """An instant in ISO 8601 without fractions of a second, as in 2026-01-31 12:30:00 UTC; any other text as it is."""
+    found = re.fullmatch(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)", text)
+    return f"{found[1]} {found[2]} UTC" if found else text
+
 
 SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
@@ -90,8 +99,9 @@ def outputs(row: Row) -> str:
 
 def check_numbers(check: OutputCheck) -> str:
     """All numbers of one check in one line."""
+    limit = "" if check.limit is None else f" (limit {error_size(check.limit)})"
     return (
-        f"max abs {error_size(check.max_abs_error)}, max rel {error_size(check.max_rel_error)}, "
+        f"max abs {error_size(check.max_abs_error)}{limit}, max rel {error_size(check.max_rel_error)}, "
         f"cosine {DASH if check.cosine is None else format(check.cosine, '.7g')}, top-1 {share(check.top1_agreement)}"
     )
 
@@ -100,7 +110,8 @@ def legend(report: CampaignReport) -> str:
     """How to read the table of results."""
     return (
         f"Ratio: latency relative to the baseline's, below 1 is faster, with its 95 % interval over rounds. "
-        f"Two within {report.margin * 100:g} % are the same. Outputs: the largest error relative to the output's range."
+        f"Two within {report.margin * 100:g} % are the same. Outputs: the largest error "
+        f"relative to the output's largest value."
     )
 
 

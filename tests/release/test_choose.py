@@ -5,7 +5,7 @@ from device_runner.result import Mark
 from device_runner.spec import RunOptions
 from pipeline.campaign import Lane
 from pipeline.config import Platform, Target
-from pipeline.release.choose import Measured, choose, suits
+from pipeline.release.choose import Measured, Rejected, choose, suits
 from pipeline.summary import Round, RunGroup
 from pipeline.variant import Artifact, Level, Style, Variant
 
@@ -54,7 +54,7 @@ def test_of_equals_the_plainest_ships() -> None:
     choice = choose(ANDROID, [], runs, DEVICES, 0.05)
     assert choice is not None
     assert choice.artifact.variant.name == "extended-fixed"
-    assert "3 more of 4 cannot be told from the fastest" in choice.reason
+    assert "statistically tied with the fastest; simplest of the 4 tied ones of 4" in choice.reason
 
 
 def test_other_devices_and_times_that_are_not_a_phones_do_not_count() -> None:
@@ -68,6 +68,34 @@ def test_other_devices_and_times_that_are_not_a_phones_do_not_count() -> None:
     assert not choice.measured
     assert choice.artifact.variant.name == "all-fixed"
     assert choice.reason.startswith("not measured on an android arm64-v8a device")
+
+
+def rejected(*levels: Level) -> list[Rejected]:
+    why = "failed the numeric check"
+    return [Rejected(variant=f"{one.value}-fixed", level=one, why=why, error=0.1 * n) for n, one in enumerate(levels)]
+
+
+def test_what_is_not_measured_says_why_nothing_better_ships() -> None:
+    others = rejected(Level.BASIC, Level.EXTENDED, Level.ALL)
+    choice = choose(ANDROID, [artifact(Level.NONE)], [], DEVICES, 0.05, others)
+    assert choice is not None
+    assert choice.reason == (
+        "not measured on an android arm64-v8a device; the most optimized that may ship: "
+        "basic-fixed, extended-fixed, all-fixed failed the numeric check (largest relative error 0.2)"
+    )
+
+
+def test_nobodys_documentation_is_quoted_for_what_it_does_not_say() -> None:
+    """Only level all is anybody's default; what is left when the others are not wanted is the config's wish."""
+    for levels, reason in (
+        ([Level.ALL, Level.BASIC], "level all is the default of ONNX Runtime's own converter"),
+        ([Level.BASIC, Level.NONE], "the most optimized that the config asks for"),
+        ([Level.BASIC], "the only one that the config asks for and that may ship"),
+    ):
+        choice = choose(ANDROID, [artifact(level) for level in levels], [], DEVICES, 0.05, rejected(Level.NONE))
+        assert choice is not None
+        assert choice.reason.endswith(reason)
+        assert "documentation" not in choice.reason
 
 
 def test_nothing_to_ship_is_no_choice() -> None:

@@ -1,0 +1,118 @@
+"""The verdict that a report opens with, and that a failed check is in every format with its figure."""
+
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from pipeline.library_proof import LibraryProof, ProvenLibrary
+from pipeline.report import html, markdown, terminal
+from pipeline.report.banner import State, banner
+from pipeline.report.model import ArtifactCheck, CampaignReport, Choice, Host, Withheld
+from pipeline.summary import OutputCheck
+from tests.report.test_proof import PROOF
+
+GOOD = OutputCheck(output="y", passed=True, max_abs_error=1e-7, max_rel_error=1e-6, limit=1e-4)
+WRONG = OutputCheck(
+    output="y", passed=False, random_inputs=True, max_abs_error=0.0382, max_rel_error=0.15, limit=2.5e-4,
+    reason="relative error 0.15 is over 0.001 (absolute 0.037, limit 0.00025)",
+)  # fmt: skip
+UNKNOWN = OutputCheck(
+    output="y", passed=False, unknown=True, random_inputs=True, max_abs_error=0.0,
+    reason="cannot judge on random inputs: the output is nearly constant there (0 to 1e-09)",
+)  # fmt: skip
+CHOICE = Choice(
+    target="phone", model="m", variant="all-fixed", run="cpu", file="m.all-fixed.ort", reason="the fastest of 3"
+)
+
+
+def report(**changes: object) -> CampaignReport:
+    made = CampaignReport(
+        name="demo", campaign="1", created_at="2026-01-31T08:15:30.123Z", margin=0.05, host=Host(), versions={},
+        choices=(CHOICE,), checks=(ArtifactCheck(model="m", variant="all-fixed", checks=(GOOD,)),),
+    )  # fmt: skip
+    return msgspec.structs.replace(made, **changes)
+
+
+def texts(given: CampaignReport) -> dict[str, str]:
+    out = io.StringIO()
+    terminal.show(given, Console(file=out, width=200))
+    return {"terminal": out.getvalue(), "markdown": markdown.render(given), "html": html.render(given)}
+
+
+def test_what_was_checked_and_measured_is_ready() -> None:
+    found = banner(report())
+    assert found is not None
+    assert (found.state, found.headline, found.reasons) == (State.READY, "Ready to ship: 1 artifact", ())
+
+
+def test_a_failed_proof_stops_before_anything_else_is_said() -> None:
+    given = report(proofs=(PROOF,))
+    found = banner(given)
+    assert found is not None
+    assert found.state is State.STOP
+    assert found.headline.startswith("Do not ship: the proof in app.aar failed: m basic-fixed (xnnpack): ")
+    for text in (texts(given)["markdown"], texts(given)["html"]):
+        assert text.index("Do not ship") < text.index("What ships")
+    assert 'class="banner stop"' in texts(given)["html"]
+
+
+@pytest.mark.parametrize("style", ["terminal", "markdown", "html"])
+def test_sections_of_a_proof_have_titles_of_their_own(style: str) -> None:
+    text = texts(report(proofs=(PROOF,)))[style]
+    assert text.count("Proof in the library that ships") == text.count("Findings of the proof") == 1
+
+
+@pytest.mark.parametrize("style", ["terminal", "markdown", "html"])
+def test_a_failed_check_is_shown_with_its_figure_though_nothing_was_measured(style: str) -> None:
+    failing = ArtifactCheck(model="m", variant="basic-fixed", checks=(WRONG,))
+    text = texts(report(checks=(*report().checks, failing)))[style]
+    assert "1 variant failed the numeric check and is left out" in text
+    assert "Outputs that differ" in text
+    assert "m / basic-fixed: max abs 3.8e-02 (limit 2.5e-04), max rel 1.5e-01" in text
+    assert text.index("give test data") < text.index("max_relative_error")
+
+
+@pytest.mark.parametrize("style", ["terminal", "markdown", "html"])
+def test_what_may_not_ship_says_why(style: str) -> None:
+    why = "none-fixed, all-fixed failed the numeric check (largest relative error 1)"
+    withheld = tuple(Withheld(target=name, model="m", reason=why) for name in ("phone", "tablet"))
+    text = texts(report(choices=(), withheld=withheld))[style]
+    assert f"Do not ship: nothing of m may ship to phone, tablet: {why}" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("style", ["terminal", "markdown", "html"])
+def test_what_could_not_be_judged_is_a_reservation_and_no_failure(style: str) -> None:
+    given = report(checks=(ArtifactCheck(model="m", variant="all-fixed", checks=(UNKNOWN,)),))
+    found = banner(given)
+    assert found is not None
+    assert found.state is State.CAUTION
+    text = texts(given)[style]
+    assert "outputs of 1 variant that ships cannot be judged on random inputs: give test data" in text
+    assert "Outputs that could not be judged" in text
+    assert "Outputs that differ" not in text
+
+
+def test_other_reservations() -> None:
+    unmeasured = msgspec.structs.replace(CHOICE, reason="not measured on a phone; level all is a default")
+    not_run = LibraryProof(bundle="", library=ProvenLibrary(file="a.aar"), not_run="no C compiler")
+    found = banner(report(choices=(unmeasured,), proofs=(not_run,)))
+    assert found is not None
+    assert found.state is State.CAUTION
+    assert found.reasons == (
+        "not proven in a.aar: no C compiler",
+        "nothing was measured on devices like 1 of 1 targets",
+    )
+
+
+def test_a_refused_bundle_stops() -> None:
+    found = banner(report(refusals=("target phone: over budget", "target tablet: no Gelu")))
+    assert found is not None
+    assert found.headline == "Do not ship: no bundle was made: target phone: over budget"
+    assert found.reasons == ("no bundle was made: target tablet: no Gelu",)
+
+
+def test_instants_have_no_fractions_of_a_second() -> None:
+    assert "2026-01-31 08:15:30 UTC" in texts(report())["html"]
+    assert ".123" not in texts(report())["html"]
