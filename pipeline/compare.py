@@ -175,9 +175,17 @@ def _judged(name: str, expected: Floats, got: Floats, tolerance: Tolerance, *, w
     reason = (
         f"relative error {relative:.2g} is over {share:.2g} (absolute {error:.2g}, limit {limit:.2g})"
         if known_wrong
-        else f"the output is nearly constant there ({expected.min():.2g} to {expected.max():.2g})"
+        else _emptiness(expected)
     )
     return msgspec.structs.replace(check, reason=reason)
+
+
+def _emptiness(expected: Floats) -> str:
+    """Why numbers show nothing, in words."""
+    low, high = float(expected.min()), float(expected.max())
+    if low == high:
+        return f"the output is {low:.3g} everywhere"
+    return f"the output is nearly constant there ({low:.2g} to {high:.2g})"
 
 
 def remedy_of(check: OutputCheck) -> str:

@@ -214,13 +214,15 @@ def _outputs(report: CampaignReport, *, unknown: bool) -> Iterator[Note]:
     """Outputs that differ, or could not be judged, wherever they were compared."""
     compared = [(place(HERE, one.model, one.variant), one.checks) for one in report.checks]
     compared += [(_row_place(row), row.checks) for row in report.rows]
-    for where, checks in compared:
-        for check in checks:
-            if check.unknown if unknown else check.failed:
-                numeric = check.failed and check.limit is not None
-                text = "not what the original model computes" if numeric or not check.reason else check.reason
-                numbers = f"{where}: {wording.check_numbers(check)}"
-                yield Note(title=check.output, text=text, remedy=remedy_of(check), places=(numbers,))
+    found = [(where, c) for where, checks in compared for c in checks if (c.unknown if unknown else c.failed)]
+    worst: dict[str, float] = {}
+    for _, check in found:
+        worst[check.output] = max(worst.get(check.output, 0.0), check.max_rel_error or 0.0)
+    for where, check in found:
+        error = f"not what the original model computes: relative error up to {wording.error_size(worst[check.output])}"
+        text = error if check.failed and check.limit is not None else check.reason or "not what the original computes"
+        numbers = f"{where}: {wording.check_numbers(check)}"
+        yield Note(title=check.output, text=text, remedy=remedy_of(check), places=(numbers,))
 
 
 def _skipped(report: CampaignReport) -> Iterator[Note]:
