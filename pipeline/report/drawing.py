@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pipeline.report import wording
 from pipeline.report.model import Row
 
-STRIP_WIDTH, STRIP_HEIGHT = 220, 26
+STRIP_WIDTH, STRIP_HEIGHT = 160, 26
 ROUNDS_WIDTH, ROUNDS_HEIGHT = 70, 26
 MARGIN = 4
 ROUNDS_RANGE = 0.25
