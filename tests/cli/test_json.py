@@ -56,10 +56,9 @@ def test_every_command_with_a_result_has_the_option_and_a_line_here() -> None:
     assert LINES.keys() | NOT_RUN_HERE.keys() == with_option
 
 
+@pytest.mark.usefixtures("no_adb")
 @pytest.mark.parametrize("name", LINES)
-def test_stdout_is_one_object_with_a_version(name: str, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "1")
-    monkeypatch.setenv("ADBUTILS_ADB_PATH", "/bin/false")
+def test_stdout_is_one_object_with_a_version(name: str, workplace: Path) -> None:
     line = LINES[name].replace("LIBRARY", installed_library())
     done = ort_mobile(*line.split(), "--json", "-", cwd=workplace)
     assert done.document()["version"] >= 1, done.err

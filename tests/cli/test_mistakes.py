@@ -34,10 +34,9 @@ def folder(workplace: Path, tmp_path: Path) -> Path:
     return place
 
 
+@pytest.mark.usefixtures("no_adb")
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.line.replace(" ", "_"))
-def test_the_answer_names_cause_and_remedy(mistake: Mistake, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ADBUTILS_ADB_PATH", "/bin/false")
-    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "1")
+def test_the_answer_names_cause_and_remedy(mistake: Mistake, folder: Path) -> None:
     for name, content in mistake.files.items():
         text = content if isinstance(content, bytes) else (HEAD * (name == "c.toml") + content).encode()
         (folder / name).write_bytes(text)
