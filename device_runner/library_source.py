@@ -21,7 +21,7 @@ from device_runner.files import ZIP_ERRORS, sha256
 from device_runner.folders import are_sound, cache_folder, note_digests, own_folder_errors
 from device_runner.library_facts import LIBRARY, LibraryFacts, android_facts, of_abi, read_facts
 from device_runner.probe.elf import NotElf, parse_header
-from device_runner.reading import open_regular, read_regular
+from device_runner.reading import check_unpacked, open_regular, read_regular
 from device_runner.wheel import MACHINES
 
 GROUP = "com.microsoft.onnxruntime"
@@ -46,8 +46,8 @@ MEMBER = re.compile(rf"(?:jni|lib)/(?P<abi>[\w-]+)/{LIBRARY}|ai/onnxruntime/nati
 SHARED = re.compile(r"jni/[\w-]+/[\w.-]+\.so")
 PAGE_BYTES = 16384
 HEAD_BYTES = 65536
-MAX_BYTES = 1 << 30
-"""No libonnxruntime.so is larger than this; an archive that says so is not unpacked."""
+MAX_BYTES = 256 << 20
+"""No libonnxruntime.so for these devices is larger (full builds have 40 MB); a larger one is not unpacked."""
 
 CHECKSUM_BYTES = 4096
 """Most that is read of a file with a checksum; the longest, of SHA-512, has 128 digits and perhaps a name."""
@@ -335,8 +335,7 @@ def _member(path: Path, abi: str) -> bytes:
         members = _members(archive.namelist())
         if abi not in members:
             raise _no_member(path, abi, sorted(members))
-        if archive.getinfo(members[abi]).file_size > MAX_BYTES:
-            raise MissingError("the library in this archive is too large to be one", where=f"{path}: {members[abi]}")
+        check_unpacked(archive.getinfo(members[abi]), MAX_BYTES)
         return archive.read(members[abi])
 
 

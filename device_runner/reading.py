@@ -7,11 +7,16 @@ like any other that reading can meet, so that each caller says in its own words 
 import errno
 import os
 import stat
+import zipfile
 from pathlib import Path
 from typing import BinaryIO
 
 TEXT_BYTES = 16 << 20
 """Most that is read of a text that people write or a tool notes: configs, profiles, records."""
+
+SUSPECT_BYTES = 64 << 20
+LARGEST_RATIO = 200
+"""Weights and machine code shrink to a third, pruned models to a tenth: what shrinks to less is made to fill disks."""
 
 KINDS = (
     (stat.S_ISFIFO, "a named pipe"),
@@ -51,3 +56,15 @@ def _require_regular(mode: int, path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     kind = next((name for test, name in KINDS if test(mode)), "something else")
     raise OSError(errno.EINVAL, f"it is {kind}; only regular files are read", str(path))
+
+
+def check_unpacked(info: zipfile.ZipInfo, limit_bytes: int) -> None:
+    """Raise OSError (EFBIG) for a member of a zip archive that would become too large, before it is unpacked."""
+    ratio = info.file_size / max(info.compress_size, 1)
+    if info.file_size > limit_bytes:
+        why = f"at most {max(limit_bytes, 0):,} are allowed"
+    elif info.file_size > SUSPECT_BYTES and ratio > LARGEST_RATIO:
+        why = f"{ratio:.0f} times what it has packed, at most {LARGEST_RATIO} times are allowed"
+    else:
+        return
+    raise OSError(errno.EFBIG, f"{info.filename[:200]} would become {info.file_size:,} bytes: {why}")

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from device_runner.errors import SpecError
+from device_runner.reading import read_regular
 
 SPEC_VERSION = 1
 
@@ -185,7 +186,7 @@ def decode_spec(text: bytes | str, where: str = "") -> RunSpec:
 def read_spec(path: Path) -> RunSpec:
     """A RunSpec from a JSON file; raises SpecError."""
     try:
-        text = path.read_bytes()
+        text = read_regular(path)
     except OSError as error:
         raise SpecError(
             "the spec cannot be read", where=str(path), why=error.strerror or str(error), remedy="check the path"

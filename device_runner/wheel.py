@@ -12,6 +12,7 @@ from pathlib import Path
 from device_runner.errors import MissingError
 from device_runner.files import ZIP_ERRORS
 from device_runner.folders import NOTE, are_sound, cache_folder, note_digests, own_folder_errors
+from device_runner.reading import check_unpacked
 
 MACHINES = {"arm64-v8a": "aarch64", "x86_64": "x86_64"}
 """ABI names of devices to those of wheels."""
@@ -20,6 +21,8 @@ PLATFORMS = ("manylinux_2_28", "manylinux_2_27", "manylinux2014")
 """glibc levels that onnxruntime's wheels were built for (1.19 to 1.31), newest first."""
 
 LIBRARY = re.compile(r"onnxruntime/capi/libonnxruntime\.so\.\d[\d.]*")
+MAX_BYTES = 256 << 20
+"""No library of a wheel for CPUs is larger; 1.31's has 27 MB."""
 SECONDS = 600.0
 
 
@@ -72,6 +75,8 @@ def _unpack(wheel: Path, target: Path) -> Path:
     try:
         with zipfile.ZipFile(wheel) as archive:
             names = [name for name in archive.namelist() if LIBRARY.fullmatch(name)]
+            for name in names[:1]:
+                check_unpacked(archive.getinfo(name), MAX_BYTES)
             content = archive.read(names[0]) if names else b""
     except ZIP_ERRORS as error:
         raise MissingError(

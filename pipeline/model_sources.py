@@ -1,8 +1,10 @@
 """Where models come from: files, folders and zip archives, and their bytes on the local disk."""
 
+import logging
 import os
 import shutil
 import zipfile
+from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -10,12 +12,14 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from device_runner.files import ZIP_ERRORS
+from device_runner.reading import check_unpacked
 
 from .errors import ConfigError, ModelError
 
-# An ORT format file ends at 2 GiB, and so does a protobuf message: a larger member can be no model.
+# An ORT format file ends at 2 GiB, and so does a protobuf message: no model and its data are larger together.
 MAX_MEMBER_BYTES = 2 << 30
 COPY_BYTES = 1 << 20
+log = logging.getLogger(__name__)
 
 
 class SourceModel(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -46,6 +50,8 @@ def find_models(paths: Iterable[str | Path], suffixes: tuple[str, ...] = (".onnx
 def _models_of(path: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
     if not path.exists():
         raise ConfigError("no such file or folder", where=str(path), remedy="check the path")
+    if not path.is_file() and not path.is_dir():
+        raise ConfigError("this is no regular file", where=str(path), remedy="name a model, a folder or a zip archive")
     if path.is_dir():
         return _required(sorted(_files_below(path, suffixes)), path, suffixes)
     if path.suffix.lower() == ".zip" or (path.suffix.lower() not in suffixes and zipfile.is_zipfile(path)):
@@ -72,11 +78,15 @@ def _files_below(folder: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
 def _members(archive: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
     try:
         with zipfile.ZipFile(archive) as opened:
-            names = sorted({i.filename for i in opened.infolist() if not i.is_dir()})
+            count = Counter(i.filename for i in opened.infolist() if not i.is_dir())
     except ZIP_ERRORS as error:
         raise ConfigError("not a readable zip archive", where=str(archive), why=str(error),
                           remedy="make the archive anew") from error  # fmt: skip
-    return [SourceModel(path=str(archive), member=name) for name in names if name.lower().endswith(suffixes)]
+    models = [name for name in sorted(count) if name.lower().endswith(suffixes)]
+    for name in models:
+        if count[name] > 1:
+            log.warning("%s: %s is in it %d times: the last one is read", archive, name, count[name])
+    return [SourceModel(path=str(archive), member=name) for name in models]
 
 
 @lru_cache(maxsize=1)
@@ -92,6 +102,7 @@ class Spool:
         self.source = source
         self.folder = folder
         self.path = folder / "model.onnx"
+        self.spooled_bytes = 0
 
     def fetch_model(self) -> Path:
         """Extract the model; ModelError when it cannot be read, lies outside the archive's root or is too large."""
@@ -141,10 +152,8 @@ class Spool:
                              remedy="make the archive anew, without a password") from error  # fmt: skip
 
     def _extract(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
-        if info.file_size > MAX_MEMBER_BYTES:
-            raise ModelError("the archive's member is too large", where=self.source.name,
-                             why=f"{info.file_size} bytes are declared, a model has at most {MAX_MEMBER_BYTES}",
-                             remedy="models over 2 GiB cannot become ORT format files")  # fmt: skip
+        check_unpacked(info, MAX_MEMBER_BYTES - self.spooled_bytes)
+        self.spooled_bytes += info.file_size
         target.parent.mkdir(parents=True, exist_ok=True)
         with archive.open(info) as packed, target.open("wb") as out:
             shutil.copyfileobj(packed, out, COPY_BYTES)

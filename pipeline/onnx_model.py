@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from device_runner.reading import open_regular
 from pipeline.dataset.dimensions import open_axes, resolve_dimensions
 from pipeline.dataset.signature import own_inputs
 from pipeline.onnx_tensors import MAX_WEIGHT_BYTES, tensor_bytes, unsound
@@ -139,7 +140,7 @@ def _frame(source: SourceModel, path: Path) -> bytes:
             raise ModelError("no such model file", where=source.name, remedy="check the path")
         if not (size := path.stat().st_size):
             raise _not_onnx(source, "the file is empty", "download or export it again")
-        with path.open("rb") as opened, mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
+        with open_regular(path) as opened, mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
             _refuse_known(source, data[:32])
             with memoryview(data) as view:
                 lean = size >= LEAN_MINIMUM_BYTES and _can_point_to(path)
@@ -298,14 +299,18 @@ class _ExternalData:
 
     def _check_file(self, tensor: "onnx.TensorProto", location: str) -> Path:
         if not _is_beside(location):
-            raise self._error(tensor, f"{location!r} is not a file in the model's folder or below it")
-        if self.spool:
-            self.spool.fetch_beside(location)
-        real = (self.folder / location).resolve()
-        if not real.is_relative_to(self.folder):
-            raise self._error(tensor, f"{location!r} is a link out of the model's folder")
-        if not real.is_file():
-            raise self._error(tensor, f"there is no file {location!r} beside the model")
+            raise self._error(tensor, f"{location[:200]!r} is not a file in the model's folder or below it")
+        name = repr(location[:200])
+        try:
+            if self.spool:
+                self.spool.fetch_beside(location)
+            real = (self.folder / location).resolve()
+            if not real.is_relative_to(self.folder):
+                raise self._error(tensor, f"{name} is a link out of the model's folder")
+            if not real.is_file():
+                raise self._error(tensor, f"there is no file {name} beside the model")
+        except OSError as error:
+            raise self._error(tensor, f"{name} cannot be opened: {error.strerror}") from error
         return real
 
     def _number(self, tensor: "onnx.TensorProto", text: str) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from device_runner.files import ZIP_ERRORS
+from device_runner.reading import open_regular
 from device_runner.spec import ElementType, TensorFile
 from pipeline.compare import Array, Precision, Tolerance, compare_outputs, usual_tolerance
 from pipeline.dataset import Dataset, Sample, TensorInfo, first_sample
@@ -208,7 +209,7 @@ def _read_labelled(request: ReferenceRequest) -> tuple[Array, Array]:
     import numpy as np
 
     try:
-        with np.load(request.labels, allow_pickle=False) as data:
+        with open_regular(Path(request.labels)) as file, np.load(file, allow_pickle=False) as data:
             images, labels = data["inputs"], data["labels"]
     except (*ZIP_ERRORS, KeyError) as error:
         raise ModelError(

@@ -98,7 +98,7 @@ def connect(server: Server, seconds: float) -> socket.socket:
         except ConnectionRefusedError:
             _start(server)
             connection = socket.create_connection((server.host, server.port), seconds)
-    except (OSError, subprocess.SubprocessError, MissingError) as error:
+    except (OSError, UnicodeError, subprocess.SubprocessError, MissingError) as error:  # idna refuses some hosts
         raise NoServer(
             "no adb server",
             where=str(server),

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from device_runner.errors import SpecError
 from device_runner.nnapi import TYPE_CODES, DriverType
+from device_runner.reading import read_regular
 
 SOURCES = Path(__file__).parent / "nnapi"
 PROFILE_VERSION = 1
@@ -126,7 +127,7 @@ def read_profile(path: Path) -> DriverProfile:
     """A profile from a JSON file; raises SpecError that names the key, the operation or the type that is wrong."""
     remedy = "docs/android-host.md lists the keys; names are NNAPI's, as CONV_2D and TENSOR_FLOAT32"
     try:
-        profile = msgspec.json.decode(path.read_bytes(), type=DriverProfile)
+        profile = msgspec.json.decode(read_regular(path), type=DriverProfile)
         encode_profile(profile, 31)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         raise SpecError("this is not a driver profile", where=str(path), why=str(error), remedy=remedy) from error

@@ -255,10 +255,11 @@ def _warn_of_foreign_domains(required: "RequiredOps") -> None:
 
 
 def _findings(log: Path, required: "RequiredOps", found: "list[ArtifactNeeds]") -> "tuple[Finding, ...]":
-    from pipeline.required_ops.device_log import read_log
+    from device_runner.reading import read_regular
+    from pipeline.required_ops.device_log import LOG_BYTES, read_log
 
     try:
-        text = log.read_text(encoding="utf-8", errors="replace")
+        text = read_regular(log, LOG_BYTES).decode("utf-8", "replace")
     except OSError as error:
         raise ConfigError("cannot read the log", where=str(log), why=error.strerror or str(error),
                           remedy="check the path") from error  # fmt: skip

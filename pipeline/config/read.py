@@ -11,6 +11,7 @@ from typing import TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from device_runner.reading import read_regular
 from pipeline.config.checks import KeyPath, Problem, missing_files, problems
 from pipeline.config.defaults import resolved, with_defaults
 from pipeline.config.table import Table
@@ -68,7 +69,7 @@ def _read_text(path: Path) -> str:
             "this is a model, not a config", where=str(path), remedy=f"ort-mobile run --model {shlex.quote(str(path))}"
         )
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_regular(path).decode("utf-8-sig")
     except FileNotFoundError as error:
         raise ConfigError(
             "no such config file", where=str(path), remedy="check the path, or make one with `ort-mobile init MODEL`"

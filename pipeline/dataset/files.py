@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from device_runner.files import ZIP_ERRORS
+from device_runner.reading import read_regular
 from pipeline.config.data import PreprocessConfig
 from pipeline.dataset.media import image_tensor, wav_tensor
 from pipeline.dataset.signature import Array, TensorInfo
@@ -16,6 +17,8 @@ from pipeline.errors import ConfigError
 
 IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".gif"})
 RECORDINGS = frozenset({".wav"})
+TENSOR_BYTES = 2 << 30
+"""A message of protobuf ends there."""
 Named: TypeAlias = list[tuple[str, Array]]
 
 
@@ -200,7 +203,7 @@ def _tensor(file: Path) -> tuple[str, Array]:
 
     tensor = onnx.TensorProto()
     try:
-        tensor.ParseFromString(file.read_bytes())
+        tensor.ParseFromString(read_regular(file, TENSOR_BYTES))
         if tensor.data_location == tensor.EXTERNAL:
             raise _damaged(file, ValueError("its data lie in another file"))  # noqa: TRY301 - reported like the rest
         return tensor.name, numpy_helper.to_array(tensor)

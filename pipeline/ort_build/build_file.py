@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.reading import read_regular
 from pipeline.config import Table, Target
 from pipeline.config.build import BuildConfig
 from pipeline.errors import ConfigError
@@ -26,7 +27,7 @@ class BuildFile(Table, frozen=True, kw_only=True):
 def read_build_file(path: Path) -> BuildFile:
     """Read and check a build file; its paths become relative to the current folder. Raises ConfigError."""
     try:
-        found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8-sig")), BuildFile)
+        found = msgspec.convert(tomllib.loads(read_regular(path).decode("utf-8-sig")), BuildFile)
     except OSError as error:
         raise ConfigError("the build file cannot be read", where=str(path), why=error.strerror or str(error)) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

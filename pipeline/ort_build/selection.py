@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.reading import read_regular
 from pipeline.config import Config, Platform, Target, read_config
 from pipeline.config.build import BuildConfig, Dependencies
 from pipeline.errors import ConfigError
@@ -75,7 +76,7 @@ def _found(choice: Choice) -> _Found:
 def _is_campaign(path: Path) -> bool:
     """Campaigns have models; what cannot be read is left to the reader of build files to explain."""
     try:
-        return "models" in tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return "models" in tomllib.loads(read_regular(path).decode("utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return False
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+from device_runner.reading import open_regular
 from pipeline.errors import ModelError
 from pipeline.ort_format.flatbuffer import BrokenError, Buffer, Reader, Slots, present
 from pipeline.ort_format.values import (
@@ -71,7 +72,7 @@ def operator_histogram(path: Path) -> dict[str, int]:
 @contextmanager
 def _mapped(path: Path) -> Iterator[Buffer]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if file.seek(0, 2) == 0:
                 _refuse(str(path), "the file is empty", _REMEDY_BROKEN)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:

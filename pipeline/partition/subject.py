@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from device_runner.reading import open_regular
 from pipeline.errors import ConfigError, ModelError
 from pipeline.guards import check_structure
 from pipeline.model_sources import SourceModel, Spool
@@ -69,7 +70,7 @@ def _head(source: SourceModel, work_folder: Path) -> bytes:
     if source.member:
         return Spool(source, work_folder).head(8)
     try:
-        with Path(source.path).open("rb") as opened:
+        with open_regular(Path(source.path)) as opened:
             return opened.read(8)
     except OSError as error:
         raise ModelError(

@@ -30,6 +30,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     kernel_line: str = ""
 
 
+LOG_BYTES = 256 << 20
+"""Most that is read of a log; a day of a busy phone has some tens of megabytes."""
 _OP = r"(?P<op>[\w.]+?)\((?P<version>\d{1,9})\)"
 _NODE = r"(?P<node>[^']*)'"
 _KERNEL_TEXTS = (

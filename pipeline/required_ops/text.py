@@ -12,11 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from device_runner.reading import read_regular
 from pipeline.errors import ConfigError
 from pipeline.required_ops.line import ALL_REQUIRED, GLOBAL_TYPES, parse_line
 from pipeline.required_ops.rules import CUSTOM, TRIPLE
 from pipeline.required_ops.value import OperatorKey, OpTypes, RequiredOps, union_of
 
+CONFIG_BYTES = 64 << 20
+"""Most that is read of an operator config; one with every operator and type has a tenth of a megabyte."""
 HEADER = "# Operators that this build must contain, a line for each domain and opset: domain;opset;operators\n"
 
 
@@ -77,7 +80,7 @@ def parse_merged(text: str, source: str) -> RequiredOps:
 def read_config(path: Path, *, merged: bool = False) -> RequiredOps:
     """`parse` (or `parse_merged`) a file. Raises ConfigError when it cannot be read or is wrong."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, CONFIG_BYTES).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
         raise ConfigError("cannot read the operator config", where=str(path), why=error.strerror or str(error),
                           remedy="check the path") from error  # fmt: skip

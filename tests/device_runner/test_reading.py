@@ -3,11 +3,12 @@
 import errno
 import os
 import socket
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from device_runner.reading import open_regular, read_regular
+from device_runner.reading import check_unpacked, open_regular, read_regular
 
 
 def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:
@@ -53,3 +54,27 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, kind: str) -
         read_regular(path)
     if descriptors:
         assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+
+
+def _member(file_size: int, compress_size: int) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo("m.onnx")
+    info.file_size, info.compress_size = file_size, compress_size
+    return info
+
+
+@pytest.mark.parametrize(
+    ("size", "packed", "why"),
+    [
+        (1001 << 20, 900 << 20, "at most 1,048,576,000 are allowed"),
+        (900 << 20, 1 << 20, "900 times what it has packed"),
+        (900 << 20, 0, "times what it has packed"),
+    ],
+)
+def test_a_member_that_would_fill_the_disk_is_refused(size: int, packed: int, why: str) -> None:
+    with pytest.raises(OSError, match=why):
+        check_unpacked(_member(size, packed), 1000 << 20)
+
+
+@pytest.mark.parametrize(("size", "packed"), [(1000 << 20, 900 << 20), (60 << 20, 60 << 10), (0, 0)])
+def test_usual_members_are_unpacked(size: int, packed: int) -> None:
+    check_unpacked(_member(size, packed), 1000 << 20)
