@@ -1,11 +1,12 @@
 """A real onnxruntime_perf_test where one is named, and a stand-in for what is around it."""
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from device_runner.android_host.build import find_compiler
 
 VARIABLE = "ORT_MOBILE_PERF_TEST"
 
@@ -22,9 +23,6 @@ def stand_in(folder: Path, behaviour: int) -> Path:
     """The program of stand_in_perf_test.c, compiled to behave so."""
     program = folder / f"onnxruntime_perf_test_{behaviour}"
     source = Path(__file__).with_name("stand_in_perf_test.c")
-    compiler = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
-    if compiler is None:
-        pytest.skip("no C compiler on PATH for the stand-in")
-    command = [compiler, f"-DBEHAVIOUR={behaviour}", "-O1", "-o", str(program), str(source)]
+    command = [*find_compiler().command, f"-DBEHAVIOUR={behaviour}", "-O1", "-o", str(program), str(source)]
     subprocess.run(command, check=True, timeout=60, capture_output=True)
     return program

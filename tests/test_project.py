@@ -9,8 +9,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("pipeline", "device_runner")
 
@@ -80,8 +78,38 @@ def test_modules_can_be_held_in_the_head() -> None:
     assert sum(size > 400 for size in sizes.values()) <= len(sizes) // 10
 
 
-@pytest.mark.parametrize("name", ["pipeline", "tests", "lint", "typecheck", "device_tests", "bench", "oracle"])
-def test_sessions_are_documented(name: str) -> None:
-    tree = ast.parse((ROOT / "noxfile.py").read_text())
-    sessions = {node.name: ast.get_docstring(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
-    assert sessions[name]
+def sessions() -> dict[str, str]:
+    """What `nox -l` lists: names of sessions, without their parameters, and their text."""
+    done = subprocess.run([sys.executable, "-m", "nox", "-l"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return dict(re.findall(r"^[*-] (\w+)(?:\(.*\))?(?: -> (.*))?$", done.stdout, re.MULTILINE))
+
+
+def test_every_session_is_documented() -> None:
+    listed = sessions()
+    assert {"pipeline", "tests", "lint", "typecheck", "device_tests", "bench", "oracle"} <= set(listed)
+    assert [name for name, text in listed.items() if not text] == []
+
+
+def test_sessions_named_in_the_docs_and_in_ci_exist() -> None:
+    texts = [path.read_text("utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / ".ci/run")]
+    named = {name for text in texts for name in re.findall(r"nox -s (\w+)", text)}
+    assert named - set(sessions()) == set()
+
+
+def test_ci_runs_with_an_empty_home_and_the_users_package_index(tmp_path: Path) -> None:
+    """The real script up to its first command, which is one that shows its environment and fails."""
+    (tmp_path / "bin").mkdir()
+    first = tmp_path / "bin" / "python3"
+    first.write_text('#!/bin/sh\nls -A "$HOME" && echo "$HOME" && echo "$PIP_CONFIG_FILE"; exit 7\n')
+    first.chmod(0o755)
+    (tmp_path / "home/.config/pip").mkdir(parents=True)
+    settings = tmp_path / "home/.config/pip/pip.conf"
+    settings.touch()
+    kept = {name: value for name, value in os.environ.items() if name not in ("PIP_CONFIG_FILE", "XDG_CONFIG_HOME")}
+    environment = {**kept, "HOME": str(tmp_path / "home"), "PATH": f"{tmp_path / 'bin'}:{os.defpath}"}
+    done = subprocess.run([ROOT / ".ci/run"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 7, done.stderr
+    home, pip_settings = done.stdout.splitlines()
+    assert Path(home) != tmp_path / "home"
+    assert not Path(home).exists(), "the script removes it"
+    assert pip_settings == str(settings)

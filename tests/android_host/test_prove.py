@@ -30,6 +30,7 @@ from pipeline.release.verify import read_manifest
 from pipeline.variant import Level
 from tests.android_host.bundles import CPU, bundle_of, nnapi, parsed
 from tests.android_host.conftest import OLDEST, ROOT, fetch
+from tests.privacy.tracing import compile_tracer, own_folders, trace
 
 pytestmark = pytest.mark.android_host
 
@@ -366,3 +367,24 @@ def test_a_job_goes_on_without_a_proof_where_the_library_is_for_phones_only(
     assert "no libonnxruntime.so for x86_64; it has arm64-v8a" in proof["not_run"]
     assert _command("prove", tmp_path / "out" / "bundle", "--library", tmp_path / "arm.aar").returncode == 3
     assert _command("prove", tmp_path / "out" / "bundle", "--library", library.path).returncode == 0
+
+
+def test_proving_contacts_nobody_and_writes_to_its_folders_only(library: LibraryFacts, tmp_path: Path) -> None:
+    """The genuine library among what is traced: Android's build of it has telemetry of its own."""
+    (tmp_path / "work").mkdir()
+    bundle = bundle_of(tmp_path / "work", conv_relu(), (CPU, nnapi()))
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pipeline",
+        "prove",
+        bundle,
+        "--library",
+        library.path,
+        "--api-level",
+        "30",
+    ]
+    traced = trace(compile_tracer(tmp_path), command, tmp_path)
+    assert traced.code == 0, traced.output
+    assert traced.contacted == ()
+    assert traced.outside(*own_folders(tmp_path)) == []

@@ -297,12 +297,13 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "tiny"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, check=False
-    )
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder],
+        env={"PATH": os.defpath}, capture_output=True, check=False,
+    )  # fmt: skip
     if mounted.returncode:
         pytest.skip(f"cannot mount a small file system here: {mounted.stderr.decode().strip()}")
     yield folder
-    subprocess.run(["umount", folder], check=True)
+    subprocess.run(["umount", folder], env={"PATH": os.defpath}, check=True)
 
 
 def test_a_full_disk_is_one_clear_error_and_nothing_half_written(tiny_disk: Path, tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def test_the_loop_keeps_its_bounds(run: Run) -> None:
 
 def fake_probe(folder: Path, script: str) -> LocalDevice:
     path = folder / "probe"
-    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.write_text(f"#!/bin/sh\nPATH={os.defpath}\n{script}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return LocalDevice(path)
 

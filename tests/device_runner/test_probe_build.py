@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from device_runner.android_host.build import find_compiler
 from device_runner.errors import MissingError, RunnerError, SpecError
 from device_runner.local import wheel_library
 from device_runner.probe import android, build
@@ -353,16 +354,20 @@ def test_the_wheels_library_is_read() -> None:
 
 
 def test_what_libraries_print_does_not_reach_the_document(tmp_path: Path, probe: Path) -> None:
-    if not (compiler := shutil.which("cc")):
-        pytest.skip("no C compiler")
     (tmp_path / "noisy.c").write_text(
         "#include <stdio.h>\n#include <stdlib.h>\n"
         '__attribute__((constructor)) static void say(void) { puts("{\\"probe\\": 9}"); fflush(stdout); }\n'
         'void *OrtGetApiBase(void) { fputs("about to die\\n", stderr); abort(); }\n'
     )
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-o", str(tmp_path / "noisy.so"), str(tmp_path / "noisy.c")], check=True
-    )
+    command = [
+        *find_compiler().command,
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(tmp_path / "noisy.so"),
+        str(tmp_path / "noisy.c"),
+    ]
+    subprocess.run(command, check=True)
     spec = RunSpec(id="x", model=str(tmp_path / "none.onnx"))
     request = encode_request(spec, Places(library=str(tmp_path / "noisy.so"), model=spec.model))
     answer, stderr = execute([str(probe)], request, tmp_path)

@@ -198,7 +198,8 @@ def test_an_output_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=False)
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    mounted = subprocess.run(command, env={"PATH": os.defpath}, check=False)
     if mounted.returncode:
         pytest.skip("this system does not let root mount a tmpfs")
     try:
@@ -207,7 +208,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> 
         )
         rest = [path.name for path in disk.rglob("*") if path.name.endswith(".part") or path.name.startswith(".work")]
     finally:
-        subprocess.run(["umount", str(disk)], check=True)
+        subprocess.run(["umount", str(disk)], env={"PATH": os.defpath}, check=True)
     assert ended.returncode == 3
     assert "disk is full" in ended.stderr or "No space left on device" in ended.stderr + ended.stdout
     assert "Traceback" not in ended.stderr

@@ -69,3 +69,10 @@ def trace(tracer: Path, command: Sequence[str | Path], home: Path) -> Trace:
             if what not in NETWORK and "__pycache__" not in where and not where.startswith("/dev/")
         ),
     )
+
+
+def own_folders(home: Path) -> tuple[Path, ...]:
+    """Folders that commands may write to: the work folder, the temporary one, our own below XDG's, zig's cache."""
+    folders = (".cache/ort-mobile", ".local/state/ort-mobile", ".local/share/ort-mobile", ".cache/zig", "work", "tmp")
+    shared = os.environ.get("ZIG_GLOBAL_CACHE_DIR")
+    return (*(home / folder for folder in folders), *([Path(shared)] if shared else []))
