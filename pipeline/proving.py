@@ -9,9 +9,10 @@ from pipeline.check import CheckRequest, CheckResult, check_artifact, tolerance_
 from pipeline.config import CheckConfig
 from pipeline.conversion import ConversionReport
 from pipeline.dataset import Dataset
-from pipeline.errors import PipelineError
+from pipeline.errors import ConfigError, MissingError, PipelineError
 from pipeline.progress import Progress
 from pipeline.reference import Reference, ReferenceRequest, make_reference
+from pipeline.sizes import GuessRequest, InputsChecked, check_inputs
 from pipeline.summary import OutputCheck
 from pipeline.variant import Artifact
 from pipeline.workers import Outcome, Task, run_tasks
@@ -41,6 +42,29 @@ class Checks:
 
     passed_or_not: dict[tuple[str, str], tuple[OutputCheck, ...]]
     errors: dict[tuple[str, str], PipelineError]
+
+
+def check_all_inputs(subjects: Sequence[Subject], work: Path) -> None:
+    """Raise ConfigError for the first model whose sizes or data do not fit it, before any work is done on it.
+
+    What is wrong with a model itself is no matter of this: it is reported when the model is converted.
+    """
+    tasks = []
+    for subject in subjects:
+        model = subject.model
+        if subject.data.given or model.dimensions:
+            folder = work / "inputs" / model.name
+            folder.mkdir(parents=True)
+            request = GuessRequest(
+                source=model.source, dimensions=model.dimensions, data=subject.data, work_folder=str(folder)
+            )
+            tasks.append(
+                Task(label=model.source.name, request=request, memory_bytes=needed_bytes(2 * model.size_bytes))
+            )
+    limit = time_limit(subject.model.size_bytes for subject in subjects)
+    for outcome in run_tasks(check_inputs, InputsChecked, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+        if isinstance(outcome.error, ConfigError | MissingError):
+            raise outcome.error
 
 
 def make_references(

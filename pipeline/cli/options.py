@@ -3,15 +3,17 @@
 import difflib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from pipeline.cli.command import JsonOrFlag
 
 if TYPE_CHECKING:
+    from pipeline.dataset import Dataset
     from pipeline.progress import Progress
 
+AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 
@@ -39,6 +41,63 @@ def sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
             raise click.BadParameter(f"{value!r} is not NAME=N, as in batch=1", ctx, param)
         found[name] = int(number)
     return found
+
+
+def input_values(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+    """A callback for NAME=VALUE and NAME=LOW:HIGH given any number of times; names may hold a `=` themselves."""
+    found: dict[str, Any] = {}
+    for value in values:
+        name, _, text = value.rpartition("=")
+        numbers = [_number(part) for part in text.split(":")]
+        if not name or not 1 <= len(numbers) <= 2 or any(number is None for number in numbers):
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE or NAME=LOW:HIGH, as in sr=16000", ctx, param)
+        found[name] = numbers[0] if len(numbers) == 1 else {"low": numbers[0], "high": numbers[1]}
+    return found
+
+
+def input_text(name: str, value: Any) -> str:
+    """What `input_values` reads as this value."""
+    numbers = (value["low"], value["high"]) if isinstance(value, dict) else (value,)
+    return f"{name}={':'.join(str(n).lower() for n in numbers)}"
+
+
+def _number(text: str) -> bool | int | float | None:
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def data_options(command: AnyCommand) -> AnyCommand:
+    """Add --test-data and --input to a command, which gets them as keywords for `dataset_from`."""
+    for option in (
+        click.option(
+            "--input", "input_values", callback=input_values, multiple=True, metavar="NAME=VALUE|NAME=LOW:HIGH",
+            help="Value of an input, or a range for random numbers below HIGH; repeatable.",
+        ),
+        click.option(
+            "--test-data", metavar="PATH",
+            help="Inputs to run on: test_data_set folders, .npz, .npy, or module:function.  [default: random numbers]",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def dataset_from(test_data: str | None, values: dict[str, Any]) -> "Dataset":
+    """What the options of `data_options` say that models are run on."""
+    import msgspec
+
+    from pipeline.config import InputValue
+    from pipeline.dataset import Dataset
+
+    return Dataset(test_data=test_data or "", inputs=msgspec.convert(values, dict[str, InputValue]))
 
 
 def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

@@ -2,11 +2,26 @@
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import json_option, library_option, perf_test_option, progress, shows_text, write_json
+from pipeline.cli.options import (
+    data_options,
+    dataset_from,
+    input_text,
+    json_option,
+    library_option,
+    perf_test_option,
+    progress,
+    shows_text,
+    write_json,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
+    from pipeline.dataset import Dataset
 
 
 @click.command(cls=Command)
@@ -27,6 +42,7 @@ from pipeline.cli.options import json_option, library_option, perf_test_option, 
     "--blame", is_flag=True,
     help="Reduce options that crash to a minimal set, and add it to the deny list.",
 )  # fmt: skip
+@data_options
 @perf_test_option
 @json_option
 @click.pass_context
@@ -40,6 +56,8 @@ def run(
     convert_only: bool,
     resume: bool,
     blame: bool,
+    test_data: str | None,
+    input_values: dict[str, Any],
     perf_test: str | None,
     json_to: str | None,
 ) -> None:
@@ -53,11 +71,13 @@ def run(
     import msgspec
 
     from pipeline.config import read_config
-    from pipeline.config_template import config_for_model
     from pipeline.errors import ExitCode
     from pipeline.job import JobOptions, run_job
 
-    settings = config_for_model(model) if model else read_config(Path(str(config)), existing=True)
+    data = dataset_from(test_data, input_values)
+    if data.given and not model:
+        raise click.UsageError("--test-data and --input are for --model; a config has `test_data` and `inputs`", ctx)
+    settings = _of_model(model, data) if model else read_config(Path(str(config)), existing=True)
     if perf_test:
         measure = msgspec.structs.replace(settings.measure, perf_test=perf_test)
         settings = msgspec.structs.replace(settings, measure=measure)
@@ -78,6 +98,16 @@ def run(
     ctx.exit(result.exit_code)
 
 
+def _of_model(model: Path, data: "Dataset") -> "Config":
+    """The config of a model without one; what was guessed for its inputs is said on stderr."""
+    from pipeline.config_template import config_for_model, data_beside, guessed_lines, safe_line
+
+    settings, guess = config_for_model(model, data_beside(model, data))
+    for line in (*map(str, guess.inputs), *(f"guessed: {line}" for line in guessed_lines(guess))):
+        click.echo(f"input {safe_line(line)}" if not line.startswith("guessed") else safe_line(line), err=True)
+    return settings
+
+
 NOTHING_MEASURED = "no report and no bundle were written; what was converted is kept"
 
 
@@ -90,6 +120,8 @@ def _same_command(ctx: click.Context) -> list[str]:
             words += [] if value is None else [str(value)]
         elif isinstance(value, bool):
             words += [option.opts[0]] if value else []
+        elif isinstance(value, dict):
+            words += [word for pair in value.items() for word in (option.opts[0], input_text(*pair))]
         else:
             for one in value if isinstance(value, tuple) else (value,):
                 words += [] if one is None else [option.opts[0], str(one)]

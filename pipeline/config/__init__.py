@@ -12,7 +12,7 @@ from pipeline.config.defaults import (
     wanted_variants,
     with_defaults,
 )
-from pipeline.config.read import read_config
+from pipeline.config.read import FILL_IN, read_config
 from pipeline.config.runs import ALL_FLAGS, OneOrMore, RunConfig
 from pipeline.config.schema import config_schema, key_texts, null_last
 from pipeline.config.table import Count, Table
@@ -31,7 +31,8 @@ from pipeline.config.values import (
 )
 
 __all__ = [
-    "ACCELERATOR_OPTIONS", "ADVISED_RUNS", "ALL_FLAGS", "DEFAULT_TARGET", "REPLAY_KEY", "TABLES", "Accelerator",
+    "ACCELERATOR_OPTIONS", "ADVISED_RUNS", "ALL_FLAGS", "DEFAULT_TARGET", "FILL_IN", "REPLAY_KEY", "TABLES",
+    "Accelerator",
     "BuildConfig", "CheckConfig", "ConditionsConfig", "Config", "Count", "InputValue", "MeasureConfig",
     "ModelConfig", "OneOrMore", "OutputConfig", "Platform", "PreprocessConfig", "Range", "RunConfig", "Table",
     "Target", "VariantsConfig", "comparing_runs", "config_schema", "key_texts", "null_last", "read_config",

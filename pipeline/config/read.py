@@ -21,6 +21,9 @@ from pipeline.errors import ConfigError
 
 T = TypeVar("T")
 
+FILL_IN = "# FILL IN"
+"""Ends a commented line that `ort-mobile init` could not fill in."""
+
 
 def read_config(path: Path, *, existing: bool = False) -> Config:
     """Read and check a config file; raises ConfigError with file, line where known, key and remedy.
@@ -37,6 +40,7 @@ def read_config(path: Path, *, existing: bool = False) -> Config:
             why=str(error),
             remedy="fix the line; see docs/reference/config.md",
         ) from error
+    _refuse_unfilled(path, text)
     _check_releases(document, path, text)
     try:
         config = msgspec.convert(document, Config)
@@ -46,6 +50,16 @@ def read_config(path: Path, *, existing: bool = False) -> Config:
     config = resolved(config, path.parent)
     _refuse(path, text, missing_files(config) if existing else ())
     return with_defaults(config)
+
+
+def _refuse_unfilled(path: Path, text: str) -> None:
+    """ConfigError for a line that `ort-mobile init` left to the user."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("#") and line.rstrip().endswith(FILL_IN):
+            raise ConfigError(
+                "this line is to be filled in", where=_place(path, number), why=line.strip(),
+                remedy="put the sizes that your app uses for the zeros, and remove the first #; or delete the line",
+            )  # fmt: skip
 
 
 def _refuse(path: Path, text: str, found: Iterable[Problem]) -> None:

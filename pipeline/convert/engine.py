@@ -30,8 +30,9 @@ from pipeline.convert.steps import OrtParts, Workshop
 from pipeline.core.releases import Release, line_of
 from pipeline.errors import ConfigError, DiskFullError, ModelError, PipelineError
 from pipeline.files import copy_file, make_folder, share_file, storage_errors, sync_file
-from pipeline.onnx_model import content_digest, load_model, prepare_model
+from pipeline.onnx_model import LoadedModel, content_digest, load_model, prepare_model
 from pipeline.ort_writer import Plan, plan_file, write_file
+from pipeline.sizes import blame_optimization
 from pipeline.variant import Artifact, Style, Variant
 
 ONE_FILES_ERRORS = (ModelError, ConfigError, MissingError, SpecError)
@@ -52,15 +53,20 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
         make_folder(folder)
     clock = _Clock()
     with clock("load"):
-        model = prepare_model(load_model(request.source, work / "source"), request.fixed_dimensions)
+        loaded = load_model(request.source, work / "source")
+        model = prepare_model(loaded, request.fixed_dimensions)
     if model.weights:
         return_freed_memory()
     optimizer = Optimizer(model, Workshop(folder=work, where=model.source.name))
     maker = _Maker(request, optimizer, clock)
     with clock("check"):
-        optimizer.check()
+        try:
+            optimizer.check()
+        except ModelError as error:
+            raise blame_optimization(loaded, request.fixed_dimensions, error) from error
     refused, wanted = _plan(request, maker.target, maker.installed)
     made, failures = _make_all(maker, wanted)
+    failures = _blamed(failures, loaded, request)
     failures += refused
     made.sort(key=lambda one: request.variants.index(one[0]))
     failures.sort(key=lambda failure: request.variants.index(failure.variant))
@@ -131,6 +137,20 @@ def _make_all(
         with maker.clock("write"):
             maker.wait_for_disk()
     return made, failures
+
+
+def _blamed(failures: list[VariantFailure], loaded: LoadedModel, request: ConvertRequest) -> list[VariantFailure]:
+    """The failures of variants, with the dimensions as their cause where the optimizer succeeds without them."""
+    causes: dict[tuple[str, str], RunnerError] = {}
+    found = []
+    for failure in failures:
+        key = (failure.what, failure.why)
+        if key not in causes and not failure.skipped:
+            error = ModelError(failure.what, where=failure.where, why=failure.why, remedy=failure.remedy)
+            causes[key] = blame_optimization(loaded, request.fixed_dimensions, error)
+        cause = causes.get(key)
+        found.append(_failure(failure.variant, cause, failure.where) if cause and not failure.skipped else failure)
+    return found
 
 
 def _failure(variant: Variant, error: RunnerError, where: str) -> VariantFailure:

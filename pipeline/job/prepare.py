@@ -1,6 +1,6 @@
 """Before anything is measured: models found, converted, their references computed, every artifact checked."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,13 +14,13 @@ from pipeline.convert.references import choose_reference
 from pipeline.convert.rules import Platform as OptimizerPlatform
 from pipeline.core.releases import line_of
 from pipeline.dataset import dataset_of
-from pipeline.errors import ExitCode, PipelineError, common_exit_code
+from pipeline.errors import ConfigError, ExitCode, PipelineError, common_exit_code
 from pipeline.model_sources import find_models
 from pipeline.partition.answer import Provider, Settings
 from pipeline.partition.options import make_settings
 from pipeline.preflight import library_release
 from pipeline.progress import Progress
-from pipeline.proving import Checks, Exhibit, Subject, check_all, make_references
+from pipeline.proving import Checks, Exhibit, Subject, check_all, check_all_inputs, make_references
 from pipeline.reference import Reference, ReferenceRequest
 from pipeline.splice.wish import Reference as WhoseSession
 from pipeline.summary import OutputCheck
@@ -113,6 +113,10 @@ def prepare(
     Raises the first error where every model failed and all for want of the same: a wrong command line, a full disk.
     """
     models = [model for model, _ in found]
+    subjects = {
+        model.name: Subject(model=model, data=dataset_of(table), labels=table.labels or "") for model, table in found
+    }
+    check_all_inputs(list(subjects.values()), work)
     variants = tuple(wanted_variants(config.variants))
     with progress.stage("convert", len(models)) as stage:
         converted = convert_models(
@@ -127,12 +131,10 @@ def prepare(
             done=lambda _: stage.done(),
         )
     _stop_if_hopeless(converted)
-    subjects = [
-        Subject(model=model, data=dataset_of(table), labels=table.labels or "")
-        for (model, table), one in zip(found, converted, strict=True)
-        if one.artifacts  # what could not be converted is not tried a second time: it may have taken its whole time
-    ]
-    references = make_references(subjects, folder / "reference", work, progress)
+    # what could not be converted is not tried a second time: it may have taken its whole time
+    usable = [subjects[one.model.name] for one in converted if one.artifacts]
+    references = make_references(usable, folder / "reference", work, progress)
+    _stop_at_config_errors(references.values())
     prepared = [
         _joined(model, table, one, references.get(model.name))
         for (model, table), one in zip(found, converted, strict=True)
@@ -151,6 +153,13 @@ def _stop_if_hopeless(converted: Sequence[Converted]) -> None:
     errors = [one.error for one in converted if one.error]
     if errors and len(errors) == len(converted) and common_exit_code(errors) is not ExitCode.SOME_FAILED:
         raise errors[0]
+
+
+def _stop_at_config_errors(references: Iterable[Outcome[ReferenceRequest, Reference]]) -> None:
+    """Raise what is wrong with the config where it costs every model: no size is known for an open dimension."""
+    errors = [one.error for one in references]
+    if errors and all(isinstance(error, ConfigError) for error in errors):
+        raise next(error for error in errors if error)
 
 
 def _joined(

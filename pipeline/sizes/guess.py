@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from device_runner.errors import RunnerError
 from pipeline.config.data import InputValue
-from pipeline.dataset import Dataset, TensorInfo, first_sample, sizes_in
+from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samples, sizes_in
 from pipeline.dataset.dimensions import OpenAxis, names_of, open_axes, resolve_dimensions
 from pipeline.dataset.signature import own_inputs
 from pipeline.errors import ConfigError, ModelError, PipelineError
@@ -19,6 +20,7 @@ from pipeline.sizes.evidence import guess_values
 from pipeline.sizes.session import open_session, run_session
 
 PATIENCE_SECONDS = 40.0
+DATA = "from the test data"
 MOST_TRIALS = 60
 
 
@@ -51,6 +53,8 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True):
 def guess_inputs(request: GuessRequest) -> Guess:
     """Sizes and values for a model, tried by running it on the CPU without optimizations.
 
+    With test data, the sizes are those that all its samples have; others stay open.
+
     ModelError when the model cannot be used, ConfigError for data or names that do not fit it.
     """
     loaded = load_model(request.source, Path(request.work_folder))
@@ -82,9 +86,12 @@ def guess_inputs(request: GuessRequest) -> Guess:
 def _from_data(
     own: Sequence[TensorInfo], takes: Sequence[TensorInfo], axes: Sequence[OpenAxis], request: GuessRequest
 ) -> Guess:
-    sizes = sizes_in(request.data, takes)
-    named = {name: sizes[group[0].key] for name, group in names_of(axes).items()}
-    return Guess(inputs=tuple(own), dimensions=named, reasons=dict.fromkeys(named, "from the test data"))
+    named: dict[str, set[int]] = {}
+    for sample in samples(request.data, takes):
+        for name, group in names_of(axes).items():
+            named.setdefault(name, set()).add(int(sample.inputs[group[0].input].shape[group[0].axis]))
+    same = {name: sizes.pop() for name, sizes in named.items() if len(sizes) == 1}
+    return Guess(inputs=tuple(own), dimensions=same, reasons=dict.fromkeys(same, DATA))
 
 
 def _first_that_runs(
@@ -117,9 +124,10 @@ def _refusal(session: Any, takes: Sequence[TensorInfo], sizes: Mapping[str, int]
 
 
 def _runs_fixed(loaded: LoadedModel, sizes: Mapping[str, int], data: Dataset) -> bool:
-    """Whether the model still runs when its dimensions are fixed to these sizes."""
+    """Whether the model still runs, and can be optimized, when its dimensions are fixed to these sizes."""
     prepared = prepare_model(loaded, sizes)
     try:
+        open_session(prepared, optimized=True)
         return not _refusal(open_session(prepared), own_inputs(prepared.proto), {}, data)
     except ModelError:
         return False
@@ -147,6 +155,30 @@ def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Data
     return msgspec.structs.replace(whole, sizes=sizes | data.sizes)
 
 
+class InputsChecked(msgspec.Struct, frozen=True, kw_only=True):
+    """How many samples were read and found to fit the model."""
+
+    samples: int
+
+
+def check_inputs(request: GuessRequest) -> InputsChecked:
+    """Whether a user's sizes and data fit a model: every sample is read, and fixed dimensions are tried.
+
+    ConfigError for the first that does not; ModelError for a model that cannot be used at all.
+    """
+    loaded = load_model(request.source, Path(request.work_folder))
+    prepared = prepare_model(loaded, request.dimensions)
+    takes = own_inputs(prepared.proto)
+    count = check_data(request.data, takes) if request.data.given else 0
+    if request.dimensions:
+        data = complete_data(loaded, request.dimensions, request.data)
+        try:
+            run_session(open_session(prepared), first_sample(data, takes).inputs, loaded.source.name)
+        except ModelError as error:
+            raise blame_dimensions(loaded, request.dimensions, request.data, error) from error
+    return InputsChecked(samples=count)
+
+
 def blame_dimensions(
     loaded: LoadedModel, dimensions: Mapping[str, int], data: Dataset, error: PipelineError
 ) -> PipelineError:
@@ -163,6 +195,21 @@ def blame_dimensions(
         "the model does not run with the sizes given for its dimensions", where=loaded.source.name,
         why=f"with {_text(dimensions)}: {error.why or error.what}; left open it runs, as with {_text(sizes)}",
         remedy="change `dimensions` (--dimension) to sizes that your app uses, or leave it out",
+    )  # fmt: skip
+
+
+def blame_optimization(loaded: LoadedModel, dimensions: Mapping[str, int], error: RunnerError) -> RunnerError:
+    """The error of the optimizer on a model with fixed dimensions: another where it succeeds while they are open."""
+    if not dimensions:
+        return error
+    try:
+        open_session(prepare_model(loaded, {}), optimized=True)
+    except ModelError:
+        return error
+    return ConfigError(
+        "ONNX Runtime cannot optimize the model with the sizes given for its dimensions", where=loaded.source.name,
+        why=f"with {_text(dimensions)}: {error.why or error.what}; with its dimensions open it can",
+        remedy="leave `dimensions` (--dimension) out for this model, or change them",
     )  # fmt: skip
 
 

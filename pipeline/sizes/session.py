@@ -8,12 +8,13 @@ from pipeline.errors import ModelError
 from pipeline.onnx_model import PreparedModel
 
 
-def open_session(model: PreparedModel) -> Any:
-    """An unoptimized session on the CPU; weights are mapped from where they lie. ModelError when it does not load."""
+def open_session(model: PreparedModel, *, optimized: bool = False) -> Any:
+    """A session on the CPU, weights mapped from where they lie; ModelError when it does not load."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
     options.log_severity_level = 4
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(model.folder))
     options.add_session_config_entry("session.disable_prepacking", "1")

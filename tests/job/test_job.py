@@ -168,8 +168,8 @@ def test_test_data_that_does_not_fit_is_told(tmp_path: Path) -> None:
     (data / "input_0.pb").write_bytes(tensor.SerializeToString())
     text = f'name = "a"\n[[models]]\npath = "{EXAMPLE / "mnist.onnx"}"\ntest_data = "{tmp_path}"\n'
     ended = ort_mobile("run", write_config(tmp_path, text), "--output", tmp_path / "out", "--convert-only")
-    assert ended.returncode == 1
-    assert "does not fit the input 'image'" in " ".join(ended.stdout.split())
+    assert ended.returncode == 2, "nothing is done with data that do not fit"
+    assert "does not fit the input 'image'" in " ".join(ended.stderr.split())
     assert not (tmp_path / "out" / "bundle").exists()
 
 
