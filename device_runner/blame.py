@@ -123,7 +123,7 @@ def read_denied(path: Path) -> list[Denied]:
         return []
     except (OSError, msgspec.DecodeError) as error:
         raise RunnerError(
-            "the deny list cannot be read", where=str(path), why=str(error), remedy="mend or remove the file"
+            "the deny list cannot be read", where=str(path), why=str(error), remedy="fix or remove the file"
         ) from error
 
 

@@ -86,7 +86,12 @@ def server_at(address: str = "") -> Server:
     port = port or os.environ.get("ANDROID_ADB_SERVER_PORT", "5037")
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         remedy = "write adb:SERIAL@HOST:PORT" if address else "set ANDROID_ADB_SERVER_PORT to a number"
-        raise SpecError(f"{port!r} is no port of an adb server", remedy=remedy)
+        raise SpecError(f"{port!r} is not a port of an adb server", remedy=remedy)
+    try:
+        host.encode("idna")  # as connecting would, which raises for a name with an empty or an overlong part
+    except UnicodeError as error:
+        remedy = "write adb:SERIAL@HOST:PORT" if address else "correct ANDROID_ADB_SERVER_ADDRESS"
+        raise SpecError(f"{host!r} is no name of a host", why=str(error), remedy=remedy) from error
     return Server(host, int(port))
 
 
@@ -141,7 +146,7 @@ class _Stream:
         try:
             self._connection.sendall(data)
         except TimeoutError as error:
-            raise LinkTimeout("the device takes no more bytes") from error
+            raise LinkTimeout("the device does not accept more bytes in time") from error
         except OSError as error:
             raise LinkLost(str(error)) from error
 

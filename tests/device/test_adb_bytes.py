@@ -116,7 +116,7 @@ def test_outputs_that_are_not_what_the_run_wrote(
     farm: Farm, phone: Phone, tools: Tools, tmp_path: Path, name: str
 ) -> None:
     act, kind = PULLS[name]
-    (tmp_path / "probe").write_text(f'#!/bin/sh\n{tools.probe} "$@"\ncode=$?\n{act}\nexit $code\n')
+    (tmp_path / "probe").write_text(f'#!/bin/sh\n"{tools.probe}" "$@"\ncode=$?\n{act}\nexit $code\n')
     link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
     with AdbDevice(link, root=phone.root, tools=Tools(tmp_path / "probe", tools.library)) as device:
         result = device.run(spec_for(save_giver(tmp_path / "m.onnx", 1), tmp_path / "out"))

@@ -173,7 +173,7 @@ def device_runner(spec: Path, device: str, **environment: str) -> "subprocess.Co
         ("adb:X", {"ADBUTILS_ADB_PATH": "/nowhere/adb"}, "adb start-server"),
         ("adb:X", {"ADBUTILS_ADB_PATH": "/bin/false"}, "no adb server"),
         ("adb:X@nowhere.invalid:5038", {}, "no adb server"),
-        ("adb:X@127.0.0.1:port", {}, "no port of an adb server"),
+        ("adb:X@127.0.0.1:port", {}, "not a port of an adb server"),
     ],
 )
 def test_no_adb_is_one_clear_error(

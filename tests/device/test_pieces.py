@@ -159,7 +159,7 @@ JOINERS = {
 def test_a_joiner_of_any_size_is_pushed_whole(farm: Farm, variants: list[Path], tmp_path: Path, tools: Tools) -> None:
     """A probe with everything for a debugger in it: it cannot be joined by itself."""
     joiner = tmp_path / "joiner"
-    joiner.write_text(f'#!/bin/sh\nexec {tools.probe} "$@"\n' + "#" * 3_000_000)
+    joiner.write_text(f'#!/bin/sh\nexec "{tools.probe}" "$@"\n' + "#" * 3_000_000)
     store = store_of(farm, farm.phone(), joiner)
     store.put(variants[0], ".ort")
     store.put(variants[-1], ".ort")
@@ -193,7 +193,7 @@ def test_a_device_lost_while_it_joins(farm: Farm, variants: list[Path], tools: T
     phone = farm.phone()
     joiner = tmp_path / "joiner"
     sign, go = phone.folder / "joining", phone.folder / "go"
-    joiner.write_text(f'#!/bin/sh\ntouch {sign}\nuntil [ -e {go} ]; do sleep 0.02; done\nexec {tools.probe} "$@"\n')
+    joiner.write_text(f'#!/bin/sh\ntouch {sign}\nuntil [ -e {go} ]; do sleep 0.02; done\nexec "{tools.probe}" "$@"\n')
     store = store_of(farm, phone, joiner)
     store.put(variants[0], ".ort")
     stopper = threading.Thread(target=stop_at, args=(phone, sign))

@@ -15,7 +15,7 @@ SAID = [
     (K.MODEL_LOAD, "Could not find an implementation for FusedConv(1) node with name 'c'", K.MODEL_LOAD, "kernel"),
     (K.MODEL_LOAD, "Failed to find kernel for com.microsoft.FusedConv(1)", K.MODEL_LOAD, "kernel"),
     (K.MODEL_LOAD, "The ORT format model version [4] is not supported in this build 1.31.1.", K.MODEL_LOAD, "version"),
-    (K.MODEL_LOAD, "ORT model verification failed.", K.MODEL_LOAD, "cut off"),
+    (K.MODEL_LOAD, "ORT model verification failed.", K.MODEL_LOAD, "truncated"),
     (K.MODEL_LOAD, "Load model from a failed:INVALID_PROTOBUF : Protobuf parsing failed.", K.MODEL_LOAD, ".ort"),
     (K.MODEL_LOAD, "bad allocation", K.OUT_OF_MEMORY, "memory"),
     (K.MODEL_LOAD, "std::bad_alloc", K.OUT_OF_MEMORY, "memory"),
@@ -24,7 +24,7 @@ SAID = [
     (K.PROVIDER_REFUSED, "XNNPACK execution provider is not supported in this build. ", K.PROVIDER_MISSING, "without"),
     (K.PROVIDER_REFUSED, "Unknown provider name 'x'. Currently supported values are", K.PROVIDER_MISSING, "name"),
     (K.PROVIDER_REFUSED, "Both NNAPI_FLAG_CPU_DISABLED and NNAPI_FLAG_CPU_ONLY are set", K.BAD_OPTIONS, "exclude"),
-    (K.MODEL_LOAD, "Number of affinities does not equal to thread_pool_size minus one", K.BAD_OPTIONS, "parse"),
+    (K.MODEL_LOAD, "Number of affinities does not equal to thread_pool_size minus one", K.BAD_OPTIONS, "invalid"),
     (
         K.MODEL_LOAD, "Schema was not found for fused node. Domain:com.ms.internal.nhwc OpType:Conv SinceVersion:11",
         K.PROVIDER_REFUSED, "XNNPACK",
@@ -39,8 +39,8 @@ SAID = [
     ),
     (K.RUN_ERROR, "Invalid rank for input: x Got: 1 Expected: 2", K.BAD_INPUT, "shape"),
     (K.RUN_ERROR, "Unexpected input data type. Actual: (tensor(double))", K.BAD_INPUT, "type"),
-    (K.MISSING_LIBRARY, "x.so: cannot open shared object file: No such file", K.MISSING_LIBRARY, "not there"),
-    (K.MISSING_LIBRARY, 'dlopen failed: library "libc++_shared.so" not found', K.MISSING_LIBRARY, "needs"),
+    (K.MISSING_LIBRARY, "x.so: cannot open shared object file: No such file", K.MISSING_LIBRARY, "missing"),
+    (K.MISSING_LIBRARY, 'dlopen failed: library "libc++_shared.so" not found', K.MISSING_LIBRARY, "depends"),
     (K.MISSING_LIBRARY, "x.so: wrong ELF class: ELFCLASS32", K.WRONG_LIBRARY, "processor"),
     (K.MISSING_LIBRARY, '"x" is for EM_AARCH64 (183) instead of EM_X86_64', K.WRONG_LIBRARY, "processor"),
     (

@@ -1,9 +1,12 @@
 """The probe on this computer with the real onnxruntime: numbers, outputs, and a typed failure for all that fails."""
 
+import contextlib
 import os
 import stat
+import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -294,3 +297,33 @@ def test_a_missing_nnapi_is_said_before_flags_matter(run: Run) -> None:
     failure = run("null.onnx", options=options).failure
     assert failure
     assert "Android library" in failure.remedy
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """TMPDIR on a file system with no room left."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    mounted = subprocess.run(mount, capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small file system here: {mounted.stderr.decode().strip()}")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("room_bytes", [0, 4096, 8192, 12288])
+def test_a_full_disk_for_temporary_files_is_the_cause_and_not_garbage(
+    run: Run, full_disk: Path, room_bytes: int
+) -> None:
+    """Wherever the room ends: at the request, at the answer, at an output."""
+    with contextlib.suppress(OSError), (full_disk / "filling").open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    os.truncate(full_disk / "filling", (full_disk / "filling").stat().st_size - room_bytes)
+    result = run("null.onnx", min_runs=5000)
+    assert result.failure is None or result.failure.kind is FailureKind.NO_SPACE, result.failure
+    assert room_bytes > 8192 or result.failure is not None
+    if result.failure:
+        assert "TMPDIR" in result.failure.remedy

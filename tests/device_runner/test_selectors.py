@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from device_runner.adb.lease import lease_key
-from device_runner.adb.link import Server
+from device_runner.adb.link import Server, server_at
 from device_runner.device import DeviceFacts
 from device_runner.errors import SpecError
 from device_runner.selectors import is_selector, parse_selector, split_server
@@ -69,3 +69,10 @@ def test_a_selector_may_name_its_adb_server() -> None:
 )
 def test_a_device_has_one_lease_by_whichever_server(server: Server, serial: str, key: str) -> None:
     assert lease_key(server, serial) == key
+
+
+@pytest.mark.parametrize("address", ["x@.:5037", "@..:5037", "@\udcff:5037", f"@{'a' * 64}.example:5037"])
+def test_an_address_that_no_host_can_have_is_a_clear_error(address: str) -> None:
+    with pytest.raises(SpecError, match="no name of a host") as caught:
+        server_at(split_server(address)[1])
+    assert "HOST:PORT" in caught.value.remedy
