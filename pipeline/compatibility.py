@@ -54,6 +54,12 @@ ELEMENT_TYPES_SINCE: Mapping[int, Release] = {
 }
 """Element types that a release has not always had: float8 and 4-bit integers, by TensorProto code."""
 
+NEVER_STORED = frozenset(range(21, 27))
+"""Element types that the ORT format does not know, 4-bit integers first: they are written, and never loaded.
+
+"Unsupported tensor data type '<unknown>'": measured with 1.31.1; the format's list of types ends at float8.
+"""
+
 GENERIC_COREML_SINCE = Release(1, 21)
 """CoreML takes options by name from here; before, "CoreML" is an unknown name to the generic call."""
 
@@ -134,6 +140,7 @@ class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What of an artifact depends on the release: `opset` and `newest_since` are those of ai.onnx.
 
     `newest_operator` is the operator that has `newest_since`; `replays`: it holds saved runtime optimizations;
+    `small` names initializers of types that ORT format files cannot hold;
     `defects` are those of ort_defects that it may meet.
     """
 
@@ -144,6 +151,7 @@ class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
     newest_operator: str
     element_types: frozenset[int]
     replays: bool
+    small: tuple[str, ...] = ()
     defects: Mapping[str, str] = {}
 
 
@@ -172,6 +180,12 @@ def facts_of(model: OrtModel, name: str) -> ArtifactFacts:
         newest_operator=newest.op_type if newest else "",
         element_types=frozenset(code for graph in graphs for code in _codes(graph)),
         replays=any(graph.runtime_optimizations for graph in graphs),
+        small=tuple(
+            f"{name} ({ELEMENT_TYPES.get(tensor.data_type, tensor.data_type)})"
+            for graph in graphs
+            for name, tensor in graph.initializers.items()
+            if tensor.data_type in NEVER_STORED
+        ),
         defects=marks_of(model),
     )
 
@@ -276,6 +290,16 @@ def _types(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Fin
         )  # fmt: skip
 
 
+def _small(artifact: ArtifactFacts, _runtime: Runtime, _use: Use) -> Iterator[Finding]:
+    if artifact.small:
+        yield _error(
+            "ONNX Runtime cannot load this file: the ORT format has no initializers of these types", artifact.name,
+            f"it holds {', '.join(artifact.small[:3])}{' and more' * (len(artifact.small) > 3)}",
+            "use level all, where the optimizer can pack 4-bit weights into MatMulNBits, quantize to 8 bits, or ship "
+            "the ONNX model",
+        )  # fmt: skip
+
+
 def _replay(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Finding]:
     if not artifact.replays:
         return
@@ -352,6 +376,6 @@ def _unknown_key(key: str, where: str) -> Iterator[Finding]:
 
 
 _ARTIFACT_RULES: Sequence[Callable[[ArtifactFacts, Runtime, Use], Iterator[Finding]]] = (
-    _format, _opset, _types, _replay, _defects,
+    _format, _opset, _types, _small, _replay, _defects,
 )  # fmt: skip
 _USE_RULES: Sequence[Callable[[Use, Runtime, str], Iterator[Finding]]] = (_provider, _keys)

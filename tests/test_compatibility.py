@@ -3,9 +3,12 @@
 from importlib.metadata import version
 from pathlib import Path
 
+import onnx
+import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
 from pipeline.compatibility import (
     DEFAULT_USE,
@@ -220,3 +223,32 @@ def test_the_installed_onnxruntime_agrees_on_format_versions(version_text: str, 
         **{name: getattr(facts, name) for name in facts.__struct_fields__} | {"format_version": version_text}
     )
     assert loads(patched) is not bool(errors(check_artifact(claimed, Runtime(release=HERE))))
+
+
+def four_bit_weight() -> onnx.ModelProto:
+    """A matrix product with a 4-bit weight behind DequantizeLinear."""
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 4))]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 4))]
+    weights = [
+        helper.make_tensor("w", TensorProto.INT4, (4, 4), list(range(-8, 8))),
+        helper.make_tensor("scale", TensorProto.FLOAT, (), [0.1]),
+    ]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "scale"], ["plain"]),
+        helper.make_node("MatMul", ["x", "plain"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def test_four_bit_initializers_are_refused_as_onnxruntime_does(tmp_path: Path) -> None:
+    onnx.save(four_bit_weight(), tmp_path / "m.onnx")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.optimized_model_filepath = str(tmp_path / "m.ort")
+    onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), options, providers=["CPUExecutionProvider"])
+    facts = facts_of(parse_ort((tmp_path / "m.ort").read_bytes(), "m.ort"), "m.ort")
+    (found,) = errors(check_artifact(facts, Runtime(release=HERE)))
+    assert "w (int4)" in found.why
+    with pytest.raises(Exception, match="Unsupported tensor data type"):
+        onnxruntime.InferenceSession(str(tmp_path / "m.ort"), providers=["CPUExecutionProvider"])

@@ -68,6 +68,7 @@ def undone_for_provider(saved: "ModelProto", source: "ModelProto") -> "ModelProt
     _restore_casts(shown.graph, source.graph)
     _restore_functions(shown.graph, source.graph)
     _restore_constants(shown.graph, source.graph)
+    _restore_types(shown.graph, source.graph)
     return shown
 
 
@@ -257,6 +258,15 @@ def _restore_constants(graph: "GraphProto", source: "GraphProto") -> None:
             graph.node.append(maker)
             waiting += [read for read in maker.input if read]
         known.add(name)
+
+
+def _restore_types(graph: "GraphProto", source: "GraphProto") -> None:
+    """Declare values around inserted Casts as the model did: what was saved has the types that the Casts gave them."""
+    declared = {value.name: value for value in source.value_info}
+    for value in graph.value_info:
+        before = declared.get(value.name)
+        if before is not None and before.type.tensor_type.elem_type != value.type.tensor_type.elem_type:
+            value.CopyFrom(before)
 
 
 def _restore_cast_like(graph: "GraphProto", calls: "Iterable[NodeProto]") -> None:

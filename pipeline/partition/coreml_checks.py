@@ -57,8 +57,10 @@ def _slope(case: Case, channels: int) -> Refusal | None:
 
 
 def clip(case: Case) -> Refusal | None:
-    """Bounds known beforehand, of the input's type, and not equal."""
+    """Bounds known beforehand, of the input's type, and not equal; integers without any (ep_rules E.3, clipminmax)."""
     if case.dtype(0) not in ("f32", "f16"):
+        if case.ver >= 11 and not case.exists(1) and not case.exists(2):
+            return None
         return Refusal("type", f"Clip of type {case.dtype(0)}: CoreML clips f32 and f16", "clip in f32")
     bounds = [case.attribute("min"), case.attribute("max")]
     if case.ver >= 11:

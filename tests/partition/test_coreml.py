@@ -378,3 +378,15 @@ def test_pad_with_axes_under_an_empty_name(tmp_path: Path) -> None:
     fatal = answer(made, tmp_path, coreml("coreml-nn", (1, 26)))
     assert fatal.load is not None
     assert "throws" in (fatal.load.error or "")
+
+
+def test_integer_clip_is_supported_without_bounds(tmp_path: Path) -> None:
+    """MLProgram from 1.24 on, in libraries that Apple's tools built; measured on held-out graphs of 1.28."""
+    free = one("Clip", (2, 3), kind=I64)
+    bound = one("Clip", (2, 3), kind=I64, constants={"low": np.int64(0)})
+    new, old = (coreml("coreml-mlprogram", release) for release in ((1, 24), (1, 23)))
+    assert decision(free, tmp_path, new).claimed
+    assert decision(bound, tmp_path, new).code == "type"
+    assert not decision(free, tmp_path, old).claimed
+    assert not decision(free, tmp_path, coreml("coreml-mlprogram", (1, 24), coreml6_types=False)).claimed
+    assert not decision(free, tmp_path, coreml("coreml-nn", (1, 24))).claimed
