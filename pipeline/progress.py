@@ -1,11 +1,14 @@
-"""Progress for people: a line per stage while it works, silent when stderr is no terminal."""
+"""Progress on stderr: bars in a terminal; elsewhere, as in the log of CI, a line a minute; nothing with --quiet."""
 
 import contextlib
 import logging
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
+
+from device_runner.text import visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -35,6 +38,53 @@ class Progress(Protocol):
 
     def stage(self, name: str, steps: int) -> contextlib.AbstractContextManager[Stage]:
         """A stage of so many steps, shown until the block ends."""
+
+
+WORTH_SAYING_SECONDS = 20.0
+"""A shorter rest of a stage is not announced."""
+
+
+def duration_text(seconds: float) -> str:
+    """About how long: 45 s, 4 min, 1 h 10 min."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+class Pace:
+    """How fast steps follow each other, and from that how long the rest takes. Parts go on side by side."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.finished = 0
+        self.start = time.monotonic()
+        self.parts: dict[str, Pace] = {}
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self.start
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The mean of a step; None before the first has ended."""
+        return self.elapsed_seconds / self.finished if self.finished else None
+
+    @property
+    def left_seconds(self) -> float | None:
+        """How long the rest takes; of several parts the slowest counts. None before it is known of any."""
+        if self.parts:
+            known = [left for part in self.parts.values() if (left := part.left_seconds) is not None]
+            return max(known, default=None)
+        return None if self.step_seconds is None else self.step_seconds * (self.steps - self.finished)
+
+    def estimate(self, name: str) -> str:
+        """The rest in words: about 4 min left: 19 of 20 steps of about 12 s on local."""
+        if self.left_seconds is None or self.step_seconds is None or self.left_seconds < WORTH_SAYING_SECONDS:
+            return ""
+        rest = f"{self.steps - self.finished} of {self.steps} runs of about {duration_text(self.step_seconds)}"
+        return f"about {duration_text(self.left_seconds)} left: {rest} on {name}"
 
 
 class Silent:
@@ -75,6 +125,7 @@ class Terminal:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
             TextColumn("{task.fields[text]}", style="dim"),
         )
         with Progress(*columns, console=console, transient=True) as bars:
@@ -87,9 +138,10 @@ class _BarStage:
         self, bars: "RichProgress", name: str, steps: int, whole: "_BarStage | None" = None, *, visible: bool = True
     ) -> None:
         self._bars = bars
-        self._task = bars.add_task(name, total=steps, text="", visible=visible)
+        self._task = bars.add_task(name, total=steps, text="", left="", visible=visible)
         self._whole = whole
-        self._parts = 0
+        self._name = name
+        self.pace = Pace(steps)
 
     def at(self, text: str) -> None:
         from rich.markup import escape
@@ -97,17 +149,95 @@ class _BarStage:
         self._bars.update(self._task, text=escape(text))
 
     def done(self, steps: int = 1) -> None:
-        self._bars.advance(self._task, steps)
+        self.pace.finished += steps
+        left = self.pace.left_seconds or 0
+        self._bars.update(
+            self._task, advance=steps, left=f"{duration_text(left)} left" if left > WORTH_SAYING_SECONDS else ""
+        )
         if self._whole:
             self._whole.done(steps)
+            if self.pace.finished == steps and (line := self.pace.estimate(self._name.strip())):
+                self._bars.console.print(f"  {line}")
 
     def part(self, name: str, steps: int) -> Stage:
         from rich.markup import escape
 
-        self._parts += 1
-        return _BarStage(self._bars, f"  {escape(name)}", steps, self, visible=self._parts <= MOST_PARTS)
+        part = _BarStage(self._bars, f"  {escape(name)}", steps, self, visible=len(self.pace.parts) < MOST_PARTS)
+        self.pace.parts[name] = part.pace
+        return part
+
+
+MINUTE_SECONDS = 60.0
+
+
+class Lines:
+    """Plain lines for logs: at the start and the end of each stage, and one a minute in between."""
+
+    def __init__(self, every_seconds: float = MINUTE_SECONDS) -> None:
+        self.every_seconds = every_seconds
+
+    @contextlib.contextmanager
+    def stage(self, name: str, steps: int) -> Iterator[Stage]:
+        """Say that the stage starts, what it is at every minute, and how long it took when it ended well."""
+        stage, ended = _LineStage(name, Pace(steps)), threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(self.every_seconds):
+                stage.say()
+
+        say(f"{name}: {steps} to do")
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield stage
+        finally:
+            ended.set()
+            watcher.join()
+        say(f"{name}: done, {steps} in {stage.pace.elapsed_seconds:.1f} s")
+
+
+def say(line: str) -> None:
+    """One line on stderr; nobody reading it is no reason to stop."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"{visible(line)}\n")
+        sys.stderr.flush()
+
+
+class _LineStage:
+    def __init__(self, name: str, pace: Pace, whole: "_LineStage | None" = None) -> None:
+        self.name = name
+        self.pace = pace
+        self._whole = whole
+        self._text = ""
+
+    def at(self, text: str) -> None:
+        self._text = text
+        if self._whole:
+            self._whole.at(f"{self.name}: {text}")
+
+    def done(self, steps: int = 1) -> None:
+        self.pace.finished += steps
+        if self._whole:
+            self._whole.done(steps)
+            if self.pace.finished == steps and (line := self.pace.estimate(self.name)):
+                say(f"{self._whole.name}: {line}")
+
+    def part(self, name: str, steps: int) -> Stage:
+        part = _LineStage(name, Pace(steps), self)
+        self.pace.parts[name] = part.pace
+        return part
+
+    def say(self) -> None:
+        """Where it is, for how long, and how long the rest takes."""
+        left = self.pace.left_seconds
+        rest = "" if left is None else f", about {duration_text(left)} left"
+        text = f" ({self._text})" if self._text else ""
+        spent = duration_text(self.pace.elapsed_seconds)
+        say(f"{self.name}: {self.pace.finished} of {self.pace.steps} after {spent}{rest}{text}")
 
 
 def progress_for(*, quiet: bool = False) -> Progress:
-    """Bars where stderr is a terminal, silence elsewhere."""
-    return Terminal() if sys.stderr.isatty() and not quiet else Silent()
+    """Bars where stderr is a terminal, lines elsewhere, nothing where it is not wanted."""
+    if quiet:
+        return Silent()
+    return Terminal() if sys.stderr.isatty() else Lines()

@@ -1,8 +1,10 @@
 """What people see of a job while it works."""
 
+import time
+
 import pytest
 
-from pipeline.progress import MOST_PARTS, Silent, Terminal
+from pipeline.progress import MOST_PARTS, Lines, Pace, Silent, Terminal, duration_text, progress_for
 
 
 def test_each_device_has_a_line_and_the_stage_counts_all(
@@ -30,3 +32,47 @@ def test_where_nobody_looks_nothing_is_shown(capsys: pytest.CaptureFixture[str])
         stage.part("one", 2).at("round 1")
         stage.part("one", 2).done()
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_log_has_a_line_at_the_ends_of_a_stage_and_at_every_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    with Lines(every_seconds=0.05).stage("measure", 3) as stage:
+        stage.part("local", 3).at("round 1: \x1b[2Jm")
+        while "round 1" not in (said := capsys.readouterr().err):
+            time.sleep(0.01)
+    assert "measure: 0 of 3 after 1 s (local: round 1: \\x1b[2Jm)" in said
+    assert capsys.readouterr().err.splitlines()[-1].startswith("measure: done, 3 in ")
+
+
+def test_a_stage_that_fails_does_not_say_that_it_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="x"), Lines().stage("convert", 1):
+        raise ValueError("x")
+    assert capsys.readouterr().err == "convert: 1 to do\n"
+
+
+def test_the_rest_is_estimated_from_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.progress.time.monotonic", lambda: 0.0)
+    pace = Pace(20)
+    assert pace.left_seconds is None
+    monkeypatch.setattr("pipeline.progress.time.monotonic", lambda: 12.0)
+    pace.finished = 1
+    assert pace.estimate("local") == "about 4 min left: 19 of 20 runs of about 12 s on local"
+
+
+def test_of_several_devices_the_slowest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.progress.time.monotonic", lambda: 0.0)
+    whole, fast, slow = Pace(20), Pace(10), Pace(10)
+    whole.parts = {"fast": fast, "slow": slow}
+    monkeypatch.setattr("pipeline.progress.time.monotonic", lambda: 10.0)
+    assert whole.left_seconds is None
+    fast.finished, slow.finished = 10, 2
+    assert whole.left_seconds == 40.0
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.2, "1 s"), (89, "89 s"), (240, "4 min"), (4200, "1 h 10 min")])
+def test_durations_in_words(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
+
+
+def test_bars_are_for_terminals_and_quiet_is_quiet() -> None:
+    assert isinstance(progress_for(), Lines)
+    assert isinstance(progress_for(quiet=True), Silent)

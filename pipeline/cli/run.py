@@ -1,6 +1,7 @@
 """`ort-mobile run`: the whole job."""
 
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,6 @@ from pipeline.cli.command import Command
 from pipeline.cli.options import (
     data_options,
     dataset_from,
-    input_text,
     json_option,
     library_option,
     perf_test_option,
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     help="Reduce options that crash to a minimal set, and add it to the deny list.",
 )  # fmt: skip
 @data_options
+@click.option(
+    "--quick", is_flag=True,
+    help="Measure less: levels basic and all in fixed style, 3 short rounds. For a first look, not for a release.",
+)  # fmt: skip
 @perf_test_option
 @json_option
 @click.pass_context
@@ -58,6 +62,7 @@ def run(
     blame: bool,
     test_data: str | None,
     input_values: dict[str, Any],
+    quick: bool,
     perf_test: str | None,
     json_to: str | None,
 ) -> None:
@@ -82,13 +87,14 @@ def run(
         measure = msgspec.structs.replace(settings.measure, perf_test=perf_test)
         settings = msgspec.structs.replace(settings, measure=measure)
     options = JobOptions(
-        output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame
-    )
+        output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame,
+        quick=quick,
+    )  # fmt: skip
     try:
         result = run_job(settings, options, progress())
     except KeyboardInterrupt as error:
         click.echo(f"interrupted: {str(error) or NOTHING_MEASURED}", err=True)
-        click.echo(f"continue with: {shlex.join(_same_command(ctx))}", err=True)
+        click.echo(f"continue with: {shlex.join(_same_command())}", err=True)
         ctx.exit(ExitCode.INTERRUPTED)
     from pipeline.cli.show import job_document, show_job
 
@@ -111,18 +117,7 @@ def _of_model(model: Path, data: "Dataset") -> "Config":
 NOTHING_MEASURED = "no report and no bundle were written; what was converted is kept"
 
 
-def _same_command(ctx: click.Context) -> list[str]:
-    """The command line that goes on with this job."""
-    words = ["ort-mobile", "run"]
-    for option in ctx.command.params:
-        value = True if option.name == "resume" else ctx.params[str(option.name)]
-        if isinstance(option, click.Argument):
-            words += [] if value is None else [str(value)]
-        elif isinstance(value, bool):
-            words += [option.opts[0]] if value else []
-        elif isinstance(value, dict):
-            words += [word for pair in value.items() for word in (option.opts[0], input_text(*pair))]
-        else:
-            for one in value if isinstance(value, tuple) else (value,):
-                words += [] if one is None else [option.opts[0], str(one)]
-    return words
+def _same_command() -> list[str]:
+    """The command line that goes on with this job: as it was given, with --resume."""
+    given = sys.argv[1:]
+    return ["ort-mobile", *given, *(() if "--resume" in given else ("--resume",))]

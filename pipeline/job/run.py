@@ -23,6 +23,7 @@ from pipeline.job.judge import OutputJudge, inputs_of
 from pipeline.job.predict import Prediction, predict
 from pipeline.job.prepare import ARTIFACTS, Prepared, find, oldest_release, prepare
 from pipeline.job.profiles import PROFILES
+from pipeline.job.quick import left_out, quick
 from pipeline.job.record import (
     JobRecord,
     PlannedLane,
@@ -41,7 +42,7 @@ from pipeline.job.ship import operator_configs, proven, ship
 from pipeline.job.shipping import Held, check_shipping, hold_against_targets, possible_lanes, read_all, unshipped
 from pipeline.measure import Left, Plan, measure, runs_left
 from pipeline.measure import Progress as Tell
-from pipeline.progress import Progress
+from pipeline.progress import Progress, Stage
 from pipeline.release.manifest import Content
 from pipeline.report.model import Skipped
 from pipeline.run_options import check_runs
@@ -60,6 +61,8 @@ class JobOptions:
     resume: bool = False
     blame: bool = False
     """Find the options that crash and keep them in the deny list."""
+    quick: bool = False
+    """Convert and measure less, for a first look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,8 @@ def database_url(config: Config, folder: Path) -> str:
 def run_job(config: Config, options: JobOptions, progress: Progress) -> JobResult:
     """Do the whole job; raises PipelineError when nothing of it can be done."""
     check_runs(config.runs)
+    hints = (left_out(config),) if options.quick else ()
+    config = quick(config) if options.quick else config
     folder = output_folder(config, options)
     found = find(config)
     with locked(folder), scratch(folder) as work:
@@ -107,7 +112,7 @@ def run_job(config: Config, options: JobOptions, progress: Progress) -> JobResul
         write_operator_configs(config, folder, artifacts)
         held = hold_against_targets(config, artifacts, read_all(artifacts, folder), versions()["onnxruntime"])
         with open_store(database_url(config, folder)) as store:
-            job = _Job(config, options, prepared, folder, store, held)
+            job = _Job(config, options, prepared, folder, store, held, hints)
             ended = job.enter_unmeasured() if options.convert_only else job.measure(work, progress)
             assembled = assemble(store, ended.campaign)
         findings = check_shipping(assembled, folder)
@@ -156,6 +161,8 @@ class _Job:
     folder: Path
     store: Store
     held: Held
+    hints: tuple[str, ...] = ()
+    """What a reader of the report must know of the job as a whole."""
 
     def enter_unmeasured(self) -> _Ended:
         """Enter a campaign of which nothing is measured."""
@@ -177,12 +184,7 @@ class _Job:
             to_do = runs_left(plan, self.store)
             with progress.stage("measure", to_do.total()) as stage:
                 lines = {name: stage.part(name, to_do[name]) for name in field.devices}
-
-                def tell(device: str, lane: Lane, number: int) -> None:
-                    lines[device].at(f"{plan.round_name(number)}: {lane.artifact.model}/{lane.run_name}")
-                    lines[device].done()
-
-                left = self._measured(plan, field, work, tell)
+                left = self._measured(plan, field, work, _told_by(plan, lines))
             wanted = self.options.blame
             denied = blame_crashes(plan, field.devices, field.facts, self.store, progress) if wanted else ()
             return _Ended(campaign=campaign, left=(*left, *_away(campaign, field)), denied=denied)
@@ -267,12 +269,25 @@ class _Job:
             lanes=tuple(_planned(lanes, self.config.measure.baseline)),
             skipped=(*conversion_skips(prepared), *skipped),
             failures=tuple(preparation_failures(prepared)),
-            warnings=(*notes(prepared), *self.held.notes),
+            warnings=(*self.hints, *notes(prepared), *self.held.notes),
             unloadable=self.held.unloadable,
             checks={one.model.name: one.checks for one in prepared},
             references={one.model.name: one.reference for one in prepared if one.reference},
             tables={one.model.name: one.table for one in prepared},
         )
+
+
+def _told_by(plan: Plan, lines: Mapping[str, Stage]) -> Tell:
+    """Shows each device's runs: one has ended when the next begins."""
+    begun: set[str] = set()
+
+    def tell(device: str, lane: Lane, number: int) -> None:
+        if device in begun:
+            lines[device].done()
+        begun.add(device)
+        lines[device].at(f"{plan.round_name(number)}: {lane.artifact.model}/{lane.run_name}")
+
+    return tell
 
 
 def _away(campaign: CampaignRecord, field: Opened) -> Iterator[Left]:

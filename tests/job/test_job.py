@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -39,6 +40,9 @@ rounds = 2
 min_runs = 3
 min_seconds = 0.001
 """
+
+
+PROGRESS = re.compile(r"(convert|reference|check|predict|measure): ")
 
 
 def write_config(folder: Path, text: str = CONFIG) -> Path:
@@ -248,7 +252,8 @@ def interrupted(folder: Path, number: signal.Signals) -> tuple[int, list[str]]:
     _, errors = job.communicate(timeout=60)
     assert job.returncode == 130
     kept = count(database)
-    waits, told, command = filter(None, errors.decode().splitlines())
+    said = [line for line in errors.decode().splitlines() if line and not PROGRESS.match(line)]
+    waits, told, command = said
     assert waits.endswith("interrupted: finishing the runs in progress")
     assert told == f"interrupted: {kept} of 8 runs are kept; no report and no bundle were written"
     assert not [path for path in (folder / "out").rglob("*") if path.name.startswith(".work")]

@@ -1,0 +1,28 @@
+"""The quick job: less of the same config, and it says what it left out."""
+
+from pipeline.config import Config, MeasureConfig, ModelConfig, VariantsConfig
+from pipeline.job.quick import left_out, quick
+from pipeline.variant import Level, Style
+
+
+def config(**more: object) -> Config:
+    return Config(name="a", models=(ModelConfig(path="m.onnx"),), **more)  # type: ignore[arg-type] # real fields
+
+
+def test_it_converts_and_measures_less() -> None:
+    less = quick(config())
+    assert (less.variants.levels, less.variants.styles) == ((Level.BASIC, Level.ALL), (Style.FIXED,))
+    assert (less.measure.rounds, less.measure.min_seconds, less.measure.min_runs) == (3, 0.05, 5)
+    assert left_out(config()) == (
+        "quick: 3 of 5 rounds, 0.05 s instead of 0.2 s each; not converted or measured: none, extended, runtime. "
+        "Run it without --quick before a release."
+    )
+
+
+def test_what_a_config_names_alone_stays_and_nothing_becomes_longer() -> None:
+    own = config(
+        variants=VariantsConfig(levels=(Level.EXTENDED,), styles=(Style.RUNTIME,)),
+        measure=MeasureConfig(rounds=1, min_seconds=0.001, min_runs=1, warmup=0),
+    )
+    assert quick(own) == own
+    assert "not converted" not in left_out(own)
