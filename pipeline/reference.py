@@ -24,7 +24,10 @@ from pipeline.sizes.session import first_line
 
 QUANTIZED = re.compile(r"QLinear|QuantizeLinear|Integer$|MatMulNBits|QGemm|QAttention")
 MAX_LABELLED = 10_000
-NUDGE_STEPS = 4
+NUDGES = {"float16": 1, "float32": 4, "float64": 4}
+"""By how many units in the last place inputs are changed to see whether a model repeats itself: what a fusion or two
+changes in single precision, the least that there is in half.
+"""
 
 
 class ReferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,10 +146,10 @@ def _unsteady(
 
 
 def _nudged(array: Array) -> Array:
-    """Every number larger by `NUDGE_STEPS` in its last place."""
+    """Every number larger by `NUDGES` in its last place."""
     import numpy as np
 
-    step = NUDGE_STEPS * float(np.finfo(array.dtype.name).eps)
+    step = NUDGES[array.dtype.name] * float(np.finfo(array.dtype.name).eps)
     return (array.astype(np.float64) * (1 + step)).astype(array.dtype)
 
 

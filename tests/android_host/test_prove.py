@@ -287,7 +287,7 @@ def test_the_command_tells_in_a_table_in_json_and_by_its_exit_code(library: Libr
     whole = ("prove", bundle, "--library", library.path, "--api-level", "28,30")
     good = _command(*whole, "--json", tmp_path / "proof.json")
     assert good.returncode == 0, good.stderr
-    assert "4 of 4 runs hold" in good.stdout
+    assert "4 of 4 runs pass" in good.stdout
     assert "CPU_ONLY has no effect at API level 28" in " ".join(good.stdout.split())
     document = json.loads((tmp_path / "proof.json").read_text())
     assert msgspec.convert(document, LibraryProof).library.release == library.release
@@ -330,12 +330,12 @@ def test_a_job_proves_its_bundle_by_itself(release: str, library: LibraryFacts, 
     config.write_text(JOB.format(model=mnist, library=f"android:{release}"))
     ended = _command("run", config, "--output", tmp_path / "out", "--convert-only")
     assert ended.returncode == 0, ended.stderr
-    assert "4 of 4 runs hold" in " ".join(ended.stdout.split())
+    assert "4 of 4 runs pass" in " ".join(ended.stdout.split())
     (proof,) = json.loads((tmp_path / "out" / "results.json").read_text())["proofs"]
     assert [row["run"] for row in proof["rows"]] == ["cpu", "nnapi+CPU_DISABLED"] * 2
     assert proof == read_manifest(tmp_path / "out" / "bundle").evidence["library_proofs"][0]
-    assert "In the library that ships" in (tmp_path / "out" / "report.md").read_text()
-    assert "In the library that ships" in (tmp_path / "out" / "report.html").read_text()
+    assert "Proof in the library that ships" in (tmp_path / "out" / "report.md").read_text()
+    assert "Proof in the library that ships" in (tmp_path / "out" / "report.html").read_text()
     assert _command("verify", tmp_path / "out" / "bundle").returncode == 0
     before = (tmp_path / "out" / "results.json").read_bytes()
     assert _command("report", tmp_path / "out").returncode == 0
@@ -348,7 +348,7 @@ def test_a_job_whose_bundle_fails_says_so(release: str, library: LibraryFacts, m
     config.write_text(text.replace('"nnapi"\nflags = ["CPU_DISABLED"]', '"xnnpack"'))
     ended = _command("run", config, "--output", tmp_path / "out", "--convert-only")
     assert ended.returncode == 4, ended.stderr
-    assert "2 of 4 runs hold" in " ".join(ended.stdout.split())
+    assert "2 of 4 runs pass" in " ".join(ended.stdout.split())
     assert (tmp_path / "out" / "bundle" / MANIFEST_FILE).is_file()
 
 
