@@ -28,6 +28,7 @@ def release(
     Exit code 4 and no bundle if a chosen artifact cannot be loaded by its target's library, or that library exceeds its
     budget; also exit code 4 if the bundle fails in that library, on computers that can run it.
     """
+    from pipeline.cli.show import nothing_ships
     from pipeline.errors import CheckFailed, ExitCode
     from pipeline.job.ship import proven, ship
     from pipeline.job.stored import stored
@@ -40,7 +41,7 @@ def release(
         raise CheckFailed(
             "nothing may ship",
             where=str(folder),
-            why="no artifact's outputs were compared with the original model's and found near enough",
+            why=nothing_ships(assembled),
             remedy="see the report for what failed",
         )
     proofs = proven(assembled, folder).report.proofs

@@ -10,6 +10,7 @@ from pipeline.blaming import deny_list
 from pipeline.cli.findings import show_findings
 from pipeline.finding import errors
 from pipeline.job import JobResult
+from pipeline.job.assemble import Assembled
 from pipeline.release.manifest import content_digest
 from pipeline.report import terminal
 from pipeline.report.console import open_console
@@ -25,10 +26,10 @@ def show_denied(entries: Iterable[Denied]) -> None:
         click.echo(f"denied from now on: {visible(name)} ({deny_list()})", err=True)
 
 
-def _nothing(result: JobResult) -> str:
-    """Why no artifact may ship, for each model once."""
-    reasons = dict.fromkeys(f"{one.model}: {one.reason}" for one in result.assembled.report.withheld)
-    return visible("no artifact may ship" + (f" ({'; '.join(reasons)})" if reasons else ""))
+def nothing_ships(assembled: Assembled) -> str:
+    """Why nothing is in a bundle, for each model once."""
+    reasons = dict.fromkeys(f"{one.model}: {one.reason}" for one in assembled.report.withheld)
+    return visible("no artifact may ship" + (f" ({'; '.join(reasons)})" if reasons else ": the config has no target"))
 
 
 def job_document(result: JobResult) -> dict[str, Any]:
@@ -65,5 +66,5 @@ def show_job(result: JobResult, *, text: bool = True) -> None:
     if result.content and text:
         click.echo(f"bundle   {folder / 'bundle'} (digest {content_digest(result.content)[:16]})")
     elif not result.content:
-        reason = "see the errors above" if errors(result.findings) else _nothing(result)
+        reason = "see the errors above" if errors(result.findings) else nothing_ships(result.assembled)
         click.echo(f"bundle   none: {reason}", err=True)
