@@ -152,7 +152,11 @@ class Spool:
                              remedy="make the archive anew, without a password") from error  # fmt: skip
 
     def _extract(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
-        check_unpacked(info, MAX_MEMBER_BYTES - self.spooled_bytes)
+        try:
+            check_unpacked(info, MAX_MEMBER_BYTES - self.spooled_bytes)
+        except OSError as error:
+            raise ModelError("the archive's member is too large", where=self.source.name, why=error.strerror or "",
+                             remedy="models over 2 GiB cannot become ORT format files") from error  # fmt: skip
         self.spooled_bytes += info.file_size
         target.parent.mkdir(parents=True, exist_ok=True)
         with archive.open(info) as packed, target.open("wb") as out:
