@@ -12,7 +12,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
@@ -305,6 +305,22 @@ def small_pages(path: Path) -> list[str]:
                 if elf.bits == 64 and 0 < elf.page_bytes < PAGE_BYTES:
                     found.append(name)
     return found
+
+
+def require_package(file: Path | BinaryIO, name: Name) -> None:
+    """Raise MissingError unless a file is what the repository should have under a name: an archive with the library.
+
+    Its libraries must be of a size that `open_archive` unpacks. Nothing is unpacked.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = _members(archive.namelist())
+            for member in members.values():
+                check_unpacked(archive.getinfo(member), MAX_BYTES)
+    except ZIP_ERRORS as error:
+        raise MissingError(f"what was fetched as {name} is no such package", why=str(error)) from error
+    if not members:
+        raise MissingError(f"what was fetched as {name} is no such package", why=f"it has no {LIBRARY}")
 
 
 def _members(names: Iterable[str]) -> dict[str, str]:

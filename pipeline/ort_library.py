@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -33,6 +34,7 @@ from device_runner.library_source import (
     name_of,
     open_library,
     read_entry,
+    require_package,
     sound_files,
     wheel_abi,
     wheel_libraries,
@@ -40,9 +42,12 @@ from device_runner.library_source import (
 from device_runner.library_source import PACKAGES as MAVEN_PACKAGES
 from device_runner.wheel import MACHINES, foreign_library
 from pipeline.errors import ConfigError, MissingError
-from pipeline.maven import Coordinates, by_client, by_https, run
+from pipeline.maven import Coordinates, NotPublishedError, Say, by_client, by_https, run, silent
 
 MIT = "MIT"
+Way: TypeAlias = Callable[[Name, Say], Entry]
+"""One place to have a library from; raises MissingError where it is not there."""
+
 REASON = re.compile(r"(npm (?:error|ERR!) .*)")
 """Where npm says why it has none."""
 
@@ -59,8 +64,14 @@ class RegistryPackage:
     version: str
     sha256: str
     licence: str
+    publisher: str
     aar: str = ""
     libraries: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def page(self) -> str:
+        """Where its licence and its publisher can be read."""
+        return f"https://www.npmjs.com/package/{self.name}/v/{self.version}"
 
     @property
     def title(self) -> str:
@@ -79,6 +90,7 @@ PACKAGES = (
         version="0.4.9",
         sha256="e59788788818fdde1b2e522e766a21ba0f7d8391de55737abf81e32cc801785d",
         licence=MIT,
+        publisher="a plug-in for Unity by a third party",
         aar="package/Plugins/Android/onnxruntime.aar",
     ),
     RegistryPackage(
@@ -87,6 +99,7 @@ PACKAGES = (
         version="0.20.27",
         sha256="3d849b5fa58a8c6c2336cd6d55be96f2e8736f8d0ce8d77c75903006ebcfffb4",
         licence="RunAnywhere License (limits who may use the package; the library in it is MIT)",
+        publisher="an SDK for React Native by a third party",
         libraries=_by_abi("package/android/src/main/jniLibs", "arm64-v8a", "armeabi-v7a", "x86_64"),
     ),
     RegistryPackage(
@@ -95,6 +108,7 @@ PACKAGES = (
         version="0.2.6",
         sha256="8eaf0069a46462bdb853cb9aee2be283e8f48b4ab8213f51184413cef947b34c",
         licence=MIT,
+        publisher="speech synthesis for React Native by a third party",
         aar="package/android/libs/sherpa-onnx-1.10.35.aar",
     ),
 )
@@ -155,11 +169,11 @@ def _carried() -> Iterator[Known]:
         yield Known(name=name, release=package.release, at_hand=False, place=place, licence=package.licence)
 
 
-def get_library(text: str, *, accept_licence: bool = False, abi: str = "") -> Entry:
-    """Have a library (`android:1.29.0`, `jvm:1.28.0`, `wheel:1.28.0`) at hand; fetch it where it is not.
+def get_library(text: str, *, accept_licence: bool = False, abi: str = "", say: Say = silent) -> Entry:
+    """Find a library (`android:1.29.0`, `jvm:1.28.0`, `wheel:1.28.0`) in a cache, or fetch it.
 
-    `abi` is for wheels, which have one each: x86_64 by default. Raises ConfigError for a name that is none,
-    MissingError that lists what was tried, or names a licence that must be accepted first.
+    `abi` is for wheels, which have one each: x86_64 by default; `say` gets lines that tell what is being done. Raises
+    ConfigError for a name that is none, MissingError that lists what was tried, or names a licence to accept first.
     """
     name = name_of(text)
     if name is None:
@@ -168,87 +182,113 @@ def get_library(text: str, *, accept_licence: bool = False, abi: str = "") -> En
             remedy="write android:, jvm: or wheel: and a release, as in android:1.29.0",
         )
     if name.scheme == "wheel":
-        return _from_wheel(name, abi or "x86_64")
+        return _from_wheel(name, abi or "x86_64", say)
     if entry := read_entry(name):
+        say(f"{name} was fetched before")
         return entry
-    ways: list[Callable[[Name], Entry]] = [_from_caches, _from_maven, _from_https]
+    ways: list[Way] = [_from_caches, _from_maven, _from_https]
     if name.scheme == "android":
-        ways.append(lambda wanted: _from_npm(wanted, accept_licence))
-    return _first(name, ways)
+        ways.append(lambda wanted, line: _from_npm(wanted, line, accept_licence=accept_licence))
+    return _first(name, ways, say)
 
 
-def _first(name: Name, ways: list[Callable[[Name], Entry]]) -> Entry:
+def _first(name: Name, ways: list[Way], say: Say) -> Entry:
     reasons: list[str] = []
     remedies: list[str] = []
+    published: set[str] = {package.release for package in PACKAGES} if name.scheme == "android" else set()
     for way in ways:
         try:
-            return way(name)
+            return way(name, say)
         except runner.MissingError as error:  # a damaged file in a build tool's cache is one of these too
             reasons.append(f"{error.what} ({error.why})" if error.why else error.what)
+            say(f"not found there: {reasons[-1]}")
             remedies = [error.remedy, *remedies] if error.remedy else remedies
+            published |= set(error.releases) if isinstance(error, NotPublishedError) else set()
+    if nearest := _nearest(name.release, published):
+        remedies.append(
+            f"the nearest release that can be had is {nearest}: `ort-mobile library get {name.scheme}:{nearest}`"
+        )
     artifact = MAVEN_PACKAGES[name.scheme].artifact
     remedies.append(f"fetch {GROUP}:{artifact}:{name.release} into Maven's cache, or build one (`ort-mobile build`)")
-    raise MissingError(f"no library {name} could be had", why="; ".join(reasons), remedy=remedies[0])
+    raise MissingError(f"no library {name} could be had", why="; ".join(reasons), remedy=", or ".join(remedies))
 
 
-def _from_caches(name: Name) -> Entry:
+def _nearest(release: str, published: set[str]) -> str:
+    """The release nearest to another, the older of two; "" for none."""
+
+    def distance(other: str) -> tuple[int, ...]:
+        pairs = zip(other.split("."), release.split("."), strict=True)
+        return tuple(abs(int(mine) - int(theirs)) for mine, theirs in pairs)
+
+    return min(sorted(published - {release}), key=distance, default="")
+
+
+def _from_caches(name: Name, say: Say) -> Entry:
+    say("looking into the caches of Gradle and Maven")
     damaged: list[runner.MissingError] = []
     path = next(sound_files(name, damaged), None)
     if path is None:
         raise damaged[0] if damaged else MissingError("it is in no Gradle or Maven cache")
-    content = path.read_bytes()
-    return keep(content, file=path.name, name=name, source=str(path), licence=MIT)
+    require_package(path, name)
+    return keep(path.read_bytes(), file=path.name, name=name, source=str(path), licence=MIT)
 
 
 def _coordinates(name: Name) -> Coordinates:
     return Coordinates(GROUP, MAVEN_PACKAGES[name.scheme].artifact, name.release, MAVEN_PACKAGES[name.scheme].ending)
 
 
-def _from_maven(name: Name) -> Entry:
+def _from_maven(name: Name, say: Say) -> Entry:
     wanted = _coordinates(name)
-    return _kept(by_client(wanted), wanted, name)
+    return _kept(by_client(wanted, say), wanted, name)
 
 
-def _from_https(name: Name) -> Entry:
+def _from_https(name: Name, say: Say) -> Entry:
     wanted = _coordinates(name)
-    return _kept(by_https(wanted), wanted, name)
+    return _kept(by_https(wanted, say), wanted, name)
 
 
 def _kept(content: bytes, wanted: Coordinates, name: Name) -> Entry:
+    require_package(io.BytesIO(content), name)
     return keep(content, file=wanted.file, name=name, source=f"Maven {GROUP}:{wanted.artifact}", licence=MIT)
 
 
-def _from_wheel(name: Name, abi: str) -> Entry:
-    """The library out of the wheel for a Linux architecture; pip holds it against the index's digests."""
+def _from_wheel(name: Name, abi: str, say: Say) -> Entry:
+    """The library out of the wheel for a Linux architecture; pip compares it with the index's digests."""
     if abi not in MACHINES:
-        raise ConfigError(f"there are no wheels for {abi}", where="--abi", remedy=f"it takes: {', '.join(MACHINES)}")
+        raise ConfigError(
+            f"there are no wheels for {abi}", where="--abi", remedy=f"choose one of: {', '.join(MACHINES)}"
+        )
+    source = f"PyPI onnxruntime {name.release} for {MACHINES[abi]}"
+    say(f"asking pip for {source.removeprefix('PyPI ')}, unless it was fetched before")
     facts = read_facts(foreign_library(abi, name.release))
     return Entry(
-        scheme=name.scheme, release=name.release, file=facts.path, sha256=facts.sha256,
-        source=f"PyPI onnxruntime {name.release} for {MACHINES[abi]}", licence=MIT,
-    )  # fmt: skip
+        scheme=name.scheme, release=name.release, file=facts.path, sha256=facts.sha256, source=source, licence=MIT
+    )
 
 
-def _from_npm(name: Name, accept_licence: bool) -> Entry:
+def _from_npm(name: Name, say: Say, *, accept_licence: bool) -> Entry:
     package = next((package for package in PACKAGES if package.release == name.release), None)
     if package is None:
         known = ", ".join(package.release for package in PACKAGES)
-        raise MissingError(f"no registry package is known to carry it (known: {known})")
+        raise MissingError(f"no npm package is known to carry it unchanged (known: {known})")
     if package.licence != MIT and not accept_licence:
         raise MissingError(
-            f"{package.title} carries it under another licence",
-            why=package.licence,
-            remedy="read that licence, then `ort-mobile library get --accept-licence`",
+            f"the npm package {package.title} carries it, under another licence",
+            why=f"{package.licence}; it is {package.publisher}",
+            remedy=f"read the licence ({package.page}), then `ort-mobile library get {name} --accept-licence`",
         )
     client = shutil.which("npm")
     if client is None:
-        raise MissingError("npm is not on PATH")
+        raise MissingError(f"npm is not on PATH: its package {package.title} carries the library")
+    say(f"asking npm for {package.title} ({package.publisher}, licence {package.licence}: {package.page})")
     with tempfile.TemporaryDirectory(prefix="ort-mobile-npm-") as folder:
         run([client, "pack", package.title, "--ignore-scripts", "--silent"], folder, "npm", REASON)
         path = next(iter(Path(folder).glob("*.tgz")), None)
         if path is None:
             raise MissingError("npm gave no file")
         content = _take(package, path)
+    say(f"its sha256 is {package.sha256}, which ort-mobile knows as that of an unchanged ONNX Runtime {name.release}")
+    require_package(io.BytesIO(content), name)
     file = f"onnxruntime-android-{name.release}.aar"
     return keep(content, file=file, name=name, source=f"npm {package.title}", licence=package.licence)
 

@@ -39,20 +39,30 @@ def list_libraries(json_to: str | None) -> None:
 @click.option("--abi", help="Unpack the library of this ABI (arm64-v8a, x86_64, ...) and print its path.")
 @json_option
 @click.option("--accept-licence", is_flag=True, help="Accept the licence of a package that is not MIT.")
-def get(name: str, abi: str | None, accept_licence: bool, json_to: str | None) -> None:
-    """Download an ONNX Runtime library such as `android:1.29.0`, or find it in a local cache, and print its path."""
+@click.pass_context
+def get(ctx: click.Context, name: str, abi: str | None, accept_licence: bool, json_to: str | None) -> None:
+    """Download an ONNX Runtime library such as `android:1.29.0`, or find it in a local cache, and print its path.
+
+    Searched in this order: what was fetched before, the caches of Gradle and Maven, Maven Central (by `mvn`, then by
+    HTTPS; ORT_MOBILE_MAVEN names another repository), and for Android npm packages that carry the library unchanged.
+    """
     from pathlib import Path
 
     from device_runner.library_source import open_library
+    from device_runner.text import visible
     from pipeline.ort_library import get_library
 
-    entry = get_library(name, accept_licence=accept_licence, abi=abi or "")
+    def say(line: str) -> None:
+        if not ctx.find_root().params.get("quiet"):
+            click.echo(visible(line), err=True)
+
+    entry = get_library(name, accept_licence=accept_licence, abi=abi or "", say=say)
     file = str(open_library(Path(entry.file), abi).path if abi else entry.file)
     if json_to:
         write_json({"file": file, "release": entry.release, "sha256": entry.sha256, "source": entry.source}, json_to)
     if shows_text(json_to):
         click.echo(file)
-    click.echo(f"release {entry.release}, sha256 {entry.sha256}, from {entry.source}", err=True)
+    say(f"release {entry.release}, sha256 {entry.sha256}, from {entry.source}, licence {entry.licence}")
 
 
 @library.command("show")

@@ -1,16 +1,20 @@
 """Maven Central by plain HTTPS against a server of our own, and build tools' caches: checksums, cuts, no network."""
 
+import contextlib
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from device_runner.errors import MissingError as RunnerMissing
 from device_runner.library_source import Name, entries, find_archive, library_folder, open_library
+from pipeline import maven
 from pipeline.errors import MissingError
 from pipeline.maven import Coordinates, by_https
 from pipeline.ort_library import get_library, known_libraries
@@ -20,7 +24,17 @@ WANTED = Coordinates("com.microsoft.onnxruntime", "onnxruntime", "9.8.7", "jar")
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """Serves a folder; a file named *.cut is sent with a longer Content-Length than it has."""
+    """Serves a folder; a file beside a *.cut is sent with a longer Content-Length, one beside a *.slow by the byte."""
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        if not Path(f"{self.translate_path(self.path)}.slow").exists():
+            super().copyfile(source, outputfile)
+            return
+        with contextlib.suppress(OSError):
+            while byte := source.read(1):
+                outputfile.write(byte)
+                outputfile.flush()
+                time.sleep(0.02)
 
     def send_header(self, keyword: str, value: str) -> None:
         longer = keyword == "Content-Length" and Path(f"{self.translate_path(self.path)}.cut").exists()
@@ -179,3 +193,94 @@ def test_a_kept_file_that_was_damaged_is_fetched_again(repository: Path) -> None
         find_archive("jvm:9.8.7")
     assert get_library("jvm:9.8.7") == entry
     assert Path(entry.file).read_bytes() == whole
+
+
+def test_a_server_that_sends_without_end_is_given_up(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = publish(repository)
+    path.with_name(f"{path.name}.slow").touch()
+    monkeypatch.setattr(maven, "FETCH_SECONDS", 1)
+    with pytest.raises(MissingError, match="too slow") as caught:
+        by_https(WANTED)
+    assert "within 1 seconds" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"6 bytes", "not a zip"),
+        (b"PK\x05\x06" + bytes(18), "no libonnxruntime.so"),
+        (b"<html>404</html>", "not a zip"),
+    ],
+)
+def test_what_is_no_package_is_not_kept(repository: Path, content: bytes, why: str) -> None:
+    """A mirror that lies consistently: the checksum fits."""
+    path = repository / WANTED.path
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    path.with_name(f"{path.name}.sha1").write_text(hashlib.sha1(content, usedforsecurity=False).hexdigest())
+    with pytest.raises(MissingError) as caught:
+        get_library("jvm:9.8.7")
+    assert "no such package" in caught.value.why
+    assert why in caught.value.why
+    assert entries() == []
+
+
+def test_a_checksum_without_end_is_not_read(repository: Path) -> None:
+    path = publish(repository)
+    path.with_name(f"{path.name}.sha1").write_text("0" * 1_000_000)
+    with pytest.raises(MissingError, match="has no checksum"):
+        by_https(WANTED)
+
+
+def test_a_release_that_does_not_exist_names_the_nearest_that_does(repository: Path) -> None:
+    folder = repository / WANTED.folder
+    folder.mkdir(parents=True)
+    listed = "".join(f"<version>{release}</version>" for release in ("9.6.0", "9.8.5", "9.9.1", "10.0.0-rc1"))
+    (folder / "maven-metadata.xml").write_text(f"<metadata><versions>{listed}</versions></metadata>")
+    with pytest.raises(MissingError) as caught:
+        get_library("jvm:9.8.7")
+    assert "404" in caught.value.why
+    assert "9.6.0, 9.8.5, 9.9.1" in caught.value.why
+    assert "`ort-mobile library get jvm:9.8.5`" in caught.value.remedy
+
+
+def test_what_is_done_is_said(repository: Path) -> None:
+    path = publish(repository)
+    lines: list[str] = []
+    get_library("jvm:9.8.7", say=lines.append)
+    told = "\n".join(lines)
+    assert "looking into the caches of Gradle and Maven" in told
+    assert "not found there: mvn is not on PATH" in told
+    assert f"/{WANTED.path}" in told
+    assert f"fetched {path.stat().st_size:,} bytes" in told
+    assert "its sha1 is the one that" in told
+    lines.clear()
+    get_library("jvm:9.8.7", say=lines.append)
+    assert lines == ["jvm:9.8.7 was fetched before"]
+
+
+def test_a_name_that_nobody_knows_is_no_network(own_caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORT_MOBILE_MAVEN", "https://nowhere.invalid/maven2")
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(MissingError) as caught:
+        get_library("jvm:9.8.7")
+    assert "no network: nowhere.invalid" in caught.value.why
+    assert "check the network" in caught.value.remedy
+
+
+def test_a_mirror_without_encryption_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ORT_MOBILE_MAVEN", "http://nowhere.invalid/maven2")
+    with pytest.raises(MissingError):
+        by_https(WANTED)
+    assert "not encrypted" in caplog.text
+
+
+def test_another_licence_comes_with_the_whole_command_and_a_place_to_read_it(own_caches: Path) -> None:
+    with pytest.raises(MissingError) as caught:
+        get_library("android:1.28.0")
+    assert "`ort-mobile library get android:1.28.0 --accept-licence`" in caught.value.remedy
+    assert "https://www.npmjs.com/package/@runanywhere/onnx" in caught.value.remedy
+    assert "third party" in caught.value.why
