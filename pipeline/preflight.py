@@ -4,6 +4,7 @@ What a library is comes from the library where it is at hand, else from the conf
 own gets that build, every other one the release's own full package.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,12 @@ from pipeline.core.releases import Release, line_of
 from pipeline.errors import ModelError
 from pipeline.finding import Finding, Severity, errors
 from pipeline.ort_build.history import build_of, newest_build, operators_of, sizes_of_record
-from pipeline.ort_build.request import kind_of, providers_of
+from pipeline.ort_build.request import campaign_digest, kind_of, providers_of
 from pipeline.ort_build.size import check_budget
 from pipeline.required_ops import RequiredOps
 from pipeline.variant import Style
+
+log = logging.getLogger(__name__)
 
 ELF_PLATFORMS = frozenset({Platform.ANDROID, Platform.LINUX})
 LINUX_ABIS = {"aarch64": "arm64-v8a", "arm64": "arm64-v8a"}
@@ -97,10 +100,11 @@ def shipped_library(target: Target, config: Config, installed: str) -> ShippedLi
     planned = planned_runtime(target, config, installed)
     if target.library and target.platform in ELF_PLATFORMS:
         return _from_file(target, planned)
-    build = newest_build(target.name, planned.release)
+    build = newest_build(target.name, planned.release, campaign_digest(config, target))
     if build is None:
         findings = (_unknown_size(target),) if config.build.max_library_bytes else ()
         return ShippedLibrary(runtime=planned, sizes={}, findings=findings)
+    log.warning("target %s is checked against build %s of this computer", target.name, build.digest[:12])
     return ShippedLibrary(runtime=planned, sizes=sizes_of_record(build), operators=operators_of(build))
 
 

@@ -112,7 +112,7 @@ def run(output: Path | None, cache: Path | None, dry_run: bool, json_to: str | N
     made: list[Built] = []
     if tree and not dry_run:
         for request in requests:
-            before = newest_build(request.target.name, request.release, place)
+            before = newest_build(request.target.name, request.release, request.campaign, place)
             made.append(_run(request, tree, place))
             _copy_built(made[-1], request, output)
             if shows_text(json_to):

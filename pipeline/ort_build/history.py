@@ -17,12 +17,15 @@ class Ranked(NamedTuple):
     addition: Addition
 
 
-def newest_build(target: str, release: Release, cache: Path | None = None) -> BuildRecord | None:
-    """The newest build on this computer for a target and release, None where none was made."""
+def newest_build(target: str, release: Release, campaign: str, cache: Path | None = None) -> BuildRecord | None:
+    """The newest build on this computer for a target and release of a campaign, None where none was made.
+
+    `campaign` is its `campaign_digest`: another project's target may have the same name, as `phone`.
+    """
     made = [
         (folder, record)
         for folder, record in builds_in(cache or default_cache())
-        if record.target == target and line_of(record.version) == release
+        if (record.target, record.campaign) == (target, campaign) and line_of(record.version) == release
     ]
     return max(made, key=lambda build: _made_at(build[0]))[1] if made else None
 

@@ -1,13 +1,17 @@
 """What is asked of a build, resolved: which kind, which providers, which ABIs, for which release."""
 
+import hashlib
 from dataclasses import dataclass
 
-from pipeline.config import Platform, Target
+import msgspec
+
+from pipeline.config import Config, Platform, Target
 from pipeline.config.build import BuildConfig, Kind
 from pipeline.core.releases import Release, line_of
 from pipeline.errors import ConfigError
 from pipeline.ort_build.releases import ABIS, CONVERTING_ONLY, DEFAULT_ABIS, FIRST_PLANNED, PROVIDERS
 from pipeline.required_ops import RequiredOps
+from pipeline.variant import Style
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +30,20 @@ class Request:
     abis: tuple[str, ...]
     operators: RequiredOps | None
     runtime_style: bool
+    campaign: str = ""
+    """`campaign_digest` of the config that it is from, "" for a build file or a target alone."""
+
+
+def campaign_digest(config: Config, target: Target) -> str:
+    """What tells a campaign's builds for a target from those of other configs with a target of that name.
+
+    The operators are not in it: a build for earlier ones is this campaign's too, and is compared with what is needed.
+    """
+    build = msgspec.structs.replace(config.build, max_library_bytes={})
+    runs = [provider for run in config.runs for provider in run.providers]
+    where = (target.name, target.platform, target.abis, target.ort_release)
+    parts = (config.name, where, build, runs, Style.RUNTIME in config.variants.styles)
+    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
 
 def make_request(

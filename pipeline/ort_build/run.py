@@ -43,6 +43,8 @@ class BuildRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     digest: str
     source_digest: str
     target: str
+    campaign: str = ""
+    """`campaign_digest` of the config that it was built for, "" for none."""
     version: str
     kind: str
     providers: tuple[str, ...]
@@ -168,6 +170,7 @@ def _record(request: Request, digest: str, sources: str, seconds: float) -> Buil
         digest=digest,
         source_digest=sources,
         target=request.target.name,
+        campaign=request.campaign,
         version=request.version,
         kind=request.kind.value,
         providers=request.providers,

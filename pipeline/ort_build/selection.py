@@ -3,7 +3,7 @@
 import difflib
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from pipeline.config.build import BuildConfig, Dependencies
 from pipeline.errors import ConfigError
 from pipeline.ort_build.build_file import read_build_file
 from pipeline.ort_build.releases import ABIS
-from pipeline.ort_build.request import Request, make_request
+from pipeline.ort_build.request import Request, campaign_digest, make_request
 from pipeline.required_ops import RequiredOps
 from pipeline.required_ops import read_config as read_operators
 from pipeline.variant import Style
@@ -45,23 +45,28 @@ class _Found:
     providers: tuple[str, ...] = ()
     operators: str | None = None
     runtime_style: bool = False
+    config: Config | None = None
+    """The campaign that says it, None for a build file or a target alone."""
 
 
 def requests_for(choice: Choice) -> tuple[Request, ...]:
     """One request a target. Raises ConfigError for configs that are wrong and names that do not exist."""
     found = _found(choice)
     operators = _operators(choice, found)
-    return tuple(
-        make_request(
+    version = choice.version or installed_version("onnxruntime")
+    settings = _with_flags(found.build, choice)
+    requests = []
+    for target in _wanted(found.targets, choice):
+        request = make_request(
             target,
-            choice.version or installed_version("onnxruntime"),
-            _with_flags(found.build, choice),
+            version,
+            settings,
             operators=operators,
             run_providers=found.providers,
             runtime_style=found.runtime_style,
         )
-        for target in _wanted(found.targets, choice)
-    )
+        requests.append(replace(request, campaign=campaign_digest(found.config, target) if found.config else ""))
+    return tuple(requests)
 
 
 def _found(choice: Choice) -> _Found:
@@ -87,6 +92,7 @@ def _of_campaign(config: Config) -> _Found:
         build=config.build,
         providers=tuple(provider for run in config.runs for provider in run.providers),
         runtime_style=Style.RUNTIME in config.variants.styles,
+        config=config,
     )
 
 

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import msgspec
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
+from pipeline.config import read_config
+from pipeline.ort_build.request import campaign_digest
 from pipeline.ort_build.run import BuildRecord, BuiltFile
 from tests.job.test_job import EXAMPLE, ort_mobile
 from tests.libraries.library_files import official_aar
@@ -73,13 +76,14 @@ def test_a_library_over_its_budget_fails_the_release(tmp_path: Path) -> None:
     assert not (out / "bundle").exists()
 
 
-def built(cache: Path, name: str, operators: str, size: int) -> None:
+def built(cache: Path, name: str, operators: str, size: int, campaign: str) -> None:
     """A build of the target on this computer, as `build run` leaves it."""
     folder = cache / "builds" / name
     (folder / "arm64-v8a").mkdir(parents=True)
     (folder / "arm64-v8a" / "libonnxruntime.so").write_bytes(bytes(size))
     record = BuildRecord(
-        digest=name, source_digest="s", target="phone", version="1.31.1", kind="minimal", providers=(),
+        digest=name, source_digest="s", target="phone", campaign=campaign, version="1.31.1", kind="minimal",
+        providers=(),
         operators=operators, seconds=1.0,
         files=(BuiltFile(file="arm64-v8a/libonnxruntime.so", abi="arm64-v8a", size_bytes=size, sha256=name),),
     )  # fmt: skip
@@ -93,11 +97,14 @@ def test_a_build_of_this_computer_is_held_to_operators_and_budget(tmp_path: Path
     cache, out = tmp_path / "cache", tmp_path / "out"
     config = job(tmp_path, named=False, budget=3_000)
     config.write_text(config.read_text().replace('platform = "android"', 'platform = "android"\nort_release = "1.31"'))
-    built(cache, "a", "ai.onnx;11;Conv\n", 2_000)
-    built(cache, "b", WITHOUT_GEMM, 5_000)
+    own = read_config(config)
+    campaign = campaign_digest(own, own.targets[0])
+    built(cache, "a", "ai.onnx;11;Conv\n", 2_000, campaign)
+    built(cache, "b", WITHOUT_GEMM, 5_000, campaign)
     ended = ort_mobile("run", config, "--convert-only", "--output", out, ORT_MOBILE_CACHE=str(cache))
     assert ended.returncode == 4
     assert "built without ai.onnx:Gemm" in ended.stderr
+    assert "target phone is checked against build b of this computer" in ended.stderr
     again = ort_mobile("release", out, ORT_MOBILE_CACHE=str(cache))
     assert again.returncode == 4
     assert "2,000 bytes over budget" in again.stderr
@@ -105,6 +112,24 @@ def test_a_build_of_this_computer_is_held_to_operators_and_budget(tmp_path: Path
         "what the larger build added, with its price"
     )
     assert "Traceback" not in again.stderr
+
+
+@pytest.mark.parametrize("change", ["name", "target", "build"])
+def test_a_build_of_another_project_decides_nothing(tmp_path: Path, change: str) -> None:
+    """It has the same target's name, and is for another config."""
+    cache, out = tmp_path / "cache", tmp_path / "out"
+    config = job(tmp_path, named=False)
+    config.write_text(config.read_text().replace('platform = "android"', 'platform = "android"\nort_release = "1.31"'))
+    own = read_config(config)
+    other = {
+        "name": msgspec.structs.replace(own, name="another"),
+        "target": msgspec.structs.replace(own, targets=(msgspec.structs.replace(own.targets[0], abis=("x86_64",)),)),
+        "build": msgspec.structs.replace(own, build=msgspec.structs.replace(own.build, providers=("xnnpack",))),
+    }[change]
+    built(cache, "b", WITHOUT_GEMM, 5_000, campaign_digest(other, other.targets[0]))
+    ended = ort_mobile("run", config, "--convert-only", "--output", out, ORT_MOBILE_CACHE=str(cache))
+    assert "built without" not in ended.stderr
+    assert (out / "bundle" / "manifest.json").is_file(), ended.stderr
 
 
 def test_what_loads_ships(tmp_path: Path) -> None:
