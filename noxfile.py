@@ -184,7 +184,9 @@ def fresh_machine_tests(session: nox.Session) -> None:
 def extra_tests(session: nox.Session) -> None:
     """Tests that need PostgreSQL, scikit-learn, or more than a few seconds; none may be skipped."""
     session.install("-e", ".", *groups("test", "extra"))
-    session.run("python", "-m", "pytest", "-m", "postgresql or example or slow", "--no-skips", *session.posargs)
+    session.run(
+        "python", "-m", "pytest", "-n", "2", "-m", "postgresql or example or slow", "--no-skips", *session.posargs
+    )
 
 
 @nox.session
