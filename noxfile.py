@@ -19,7 +19,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # in what sessions start; see docs/pr
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 EXAMPLE = "build_configs/mnist.toml"
-OWN_SESSIONS = "device or android_host or network or postgresql or example or slow or fresh_machine"
+OWN_SESSIONS = "device or android_host or network or postgresql or example or slow or fresh_machine or first_hour"
 """Marks of tests that need more than the development environment, or long."""
 
 FAST_TESTS = ("-n", "2", "-m", f"not ({OWN_SESSIONS})")
@@ -172,6 +172,12 @@ def device_tests(session: nox.Session) -> None:
 def library_tests(session: nox.Session) -> None:
     """Real libraries and sources out of Maven Central, PyPI, npm and Debian; skip without network."""
     pytest(session, "-m", "network", *session.posargs)
+
+
+@development_session
+def first_hour_tests(session: nox.Session) -> None:
+    """`init` and `run`, nothing edited, over ten real models from registry packages; skip without network."""
+    pytest(session, "-m", "first_hour", "-rs", *session.posargs)
 
 
 @development_session

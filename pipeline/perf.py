@@ -3,7 +3,7 @@
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -11,10 +11,11 @@ from device_runner.blame import Denied
 from device_runner.device import Conditioned, Device, DeviceFacts, open_device
 from device_runner.files import sha256
 from device_runner.result import FailureKind, RunResult, Status, utc_now
-from device_runner.spec import OptimizationLevel, RunOptions, RunSpec
+from device_runner.spec import OptimizationLevel, RunOptions, RunSpec, TensorFile
 from pipeline.blaming import blame, denied_here, known_denied
 from pipeline.conditions import arrange, wait_until_fit
 from pipeline.config import ConditionsConfig, MeasureConfig
+from pipeline.dataset import Dataset
 from pipeline.errors import ConfigError, ExitCode
 from pipeline.finding import Finding
 from pipeline.job.record import host, versions
@@ -27,7 +28,9 @@ from pipeline.report.profiled import Profiled
 from pipeline.report.rows import Measured as MeasuredRow
 from pipeline.report.rows import make_rows
 from pipeline.run_options import options_name
+from pipeline.sizes.feeds import Feeds, FeedsRequest, make_feeds
 from pipeline.store import RunRecord
+from pipeline.workers import Task, run_tasks
 
 ALL_FILES = "files"
 """What stands for the model in rows: every file is compared with the first."""
@@ -46,13 +49,19 @@ class PerfOrder:
     device: str
     library: str | None
     dimensions: dict[str, int]
+    """Sizes of open dimensions, by symbolic name or `input[axis]`."""
     measure: MeasureConfig
     profiles: Path | None = None
     """Where profiles of one more run of each file go; None wants none."""
+    data: Dataset = field(default_factory=Dataset)
+    """What the files are run on; random numbers by default."""
     blame: bool = False
     """Find the options that crash and keep them in the deny list."""
     conditions: ConditionsConfig | None = None
     """In which state of the device runs start, and what is set on it meanwhile; None asks for nothing."""
+
+    feeds: dict[Path, tuple[TensorFile, ...]] = field(default_factory=dict)
+    """The inputs of files for which these are made here; the others get the probe's own random numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +102,7 @@ def measure_files(order: PerfOrder, progress: Progress) -> Measured:
     with open_device(order.device) as device, tempfile.TemporaryDirectory() as work:
         facts = device.facts()
         judge = _preflight(order)
+        order = replace(order, feeds=_feeds(order, Path(work)))
         lanes, skipped = _lanes(order, device, facts, judge)
         if order.conditions and isinstance(device, Conditioned):
             arrange(device, order.conditions)
@@ -115,6 +125,24 @@ def measure_files(order: PerfOrder, progress: Progress) -> Measured:
             warnings=tuple(_warnings(lanes, judge)),
         )
     return Measured(report=report, profiled=profiled, denied=denied)
+
+
+def _feeds(order: PerfOrder, work: Path) -> dict[Path, tuple[TensorFile, ...]]:
+    """Inputs for every file, made in processes of their own, where sizes or data are given; raises what that meets."""
+    if not (order.dimensions or order.data.given):
+        return {}
+    tasks = []
+    for number, file in enumerate(order.files):
+        folder = work / f"inputs-{number}"
+        folder.mkdir()
+        request = FeedsRequest(file=str(file), dimensions=order.dimensions, data=order.data, folder=str(folder))
+        tasks.append(Task(label=str(file), request=request))
+    found = {}
+    for outcome in run_tasks(make_feeds, Feeds, tasks):
+        if outcome.value is None:
+            raise outcome.error or ConfigError("no inputs could be made", where=outcome.task.label)
+        found[Path(outcome.task.request.file)] = outcome.value.tensors
+    return found
 
 
 def _warnings(lanes: Sequence[PerfLane], judge: Judge) -> Iterator[str]:
@@ -239,7 +267,8 @@ def _spec(order: PerfOrder, lane: PerfLane, number: int) -> RunSpec:
         model_sha256=sha256(lane.file),
         library=order.library,
         options=lane.options,
-        dimensions=order.dimensions,
+        inputs=order.feeds.get(lane.file, ()),
+        dimensions={} if lane.file in order.feeds else order.dimensions,
         warmup=measure.warmup,
         min_runs=measure.min_runs,
         min_seconds=measure.min_seconds,

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pipeline.batch import NamedModel, memory_budget, needed_bytes, scratch, time_limit
+from pipeline.batch import NamedModel, memory_budget, name_models, needed_bytes, scratch, time_limit
 from pipeline.check import CheckRequest, CheckResult, check_artifact, tolerance_for
 from pipeline.config import CheckConfig
 from pipeline.conversion import ConversionReport
 from pipeline.dataset import Dataset
 from pipeline.errors import ConfigError, MissingError, PipelineError
+from pipeline.model_sources import find_models
 from pipeline.progress import Progress
 from pipeline.reference import Reference, ReferenceRequest, make_reference
 from pipeline.sizes import GuessRequest, InputsChecked, check_inputs
@@ -125,15 +126,26 @@ def check_all(exhibits: Sequence[Exhibit], config: CheckConfig, progress: Progre
     return Checks(passed_or_not=checks, errors=errors)
 
 
-def check_conversion(report: ConversionReport, progress: Progress) -> ConversionReport:
-    """The same report with every artifact compared with its original, on seeded random inputs.
+def check_paths_inputs(paths: Sequence[str], dimensions: dict[str, int], data: Dataset, output: Path) -> None:
+    """Raise ConfigError for data that do not fit one of the models under the paths."""
+    sources = find_models(paths)
+    models = name_models(sources, [None] * len(sources), [dimensions] * len(sources))
+    with scratch(output) as work:
+        check_all_inputs([Subject(model=model, data=data) for model in models], work)
 
-    What cannot be run on this computer fails its check, with the reason.
+
+def check_conversion(report: ConversionReport, data: Dataset, progress: Progress) -> ConversionReport:
+    """The same report with every artifact compared with its original on the data.
+
+    What cannot be run on this computer fails its check, with the reason. ConfigError where no model has inputs that it
+    can be run on.
     """
     output = report.order.output
     with scratch(output) as work:
         converted = [one for one in report.converted if one.artifacts]
-        references = make_references([Subject(model=one.model) for one in converted], work / "tensors", work, progress)
+        references = make_references(
+            [Subject(model=one.model, data=data) for one in converted], work / "tensors", work, progress
+        )
         exhibits = [
             Exhibit(artifact=artifact, file=output / artifact.file, reference=reference)
             for one in converted
@@ -141,6 +153,9 @@ def check_conversion(report: ConversionReport, progress: Progress) -> Conversion
             for artifact in one.artifacts
         ]
         checks = check_all(exhibits, CheckConfig(), progress)
+    refused = [references[one.model.name].error for one in converted]
+    if refused and all(isinstance(error, ConfigError) for error in refused):
+        raise next(error for error in refused if error)
     without = {
         (artifact.model, artifact.variant.name): _not_run(error)
         for one in converted

@@ -9,13 +9,14 @@ import msgspec
 
 from device_runner.files import ZIP_ERRORS
 from device_runner.reading import open_regular
-from device_runner.spec import ElementType, TensorFile
+from device_runner.spec import TensorFile
 from pipeline.compare import Array, Precision, Tolerance, compare_outputs, usual_tolerance
 from pipeline.dataset import Dataset, Sample, TensorInfo, first_sample
 from pipeline.dataset.signature import own_inputs
+from pipeline.dataset.tensor_files import write_tensor
 from pipeline.dataset.values import plain_dtype
 from pipeline.errors import ModelError
-from pipeline.files import make_folder, write_bytes
+from pipeline.files import make_folder
 from pipeline.model_sources import SourceModel
 from pipeline.onnx_model import PreparedModel, load_model, prepare_model
 from pipeline.output_spans import output_spans
@@ -110,10 +111,11 @@ def _computed(model: PreparedModel, data: Dataset, request: ReferenceRequest) ->
     make_folder(folder)
     return Reference(
         inputs=tuple(
-            _store(folder / f"input_{n}.bin", name, array) for n, (name, array) in enumerate(sample.inputs.items())
+            write_tensor(folder / f"input_{n}.bin", name, array)
+            for n, (name, array) in enumerate(sample.inputs.items())
         ),
         outputs=tuple(
-            _store(folder / f"output_{n}.bin", name, array)
+            write_tensor(folder / f"output_{n}.bin", name, array)
             for n, (name, array) in enumerate(outputs.items())
             if array.dtype.kind in "fiub"
         ),
@@ -187,8 +189,10 @@ def _labelled(session: Any, takes: Sequence[TensorInfo], request: ReferenceReque
     accuracy = float((outputs.reshape(len(outputs), -1).argmax(axis=1) == labels).mean())
     return LabelledSet(
         samples=len(samples),
-        inputs=_store(folder / "labelled_inputs.bin", value.name, np.stack([_as_input(s, value, "") for s in samples])),
-        outputs=_store(folder / "labelled_outputs.bin", first, outputs),
+        inputs=write_tensor(
+            folder / "labelled_inputs.bin", value.name, np.stack([_as_input(s, value, "") for s in samples])
+        ),
+        outputs=write_tensor(folder / "labelled_outputs.bin", first, outputs),
         accuracy=accuracy,
     )
 
@@ -228,14 +232,6 @@ def _read_labelled(request: ReferenceRequest) -> tuple[Array, Array]:
             why=f"inputs {list(images.shape)}, labels {list(labels.shape)}, at most {MAX_LABELLED} samples",
         )
     return images, labels
-
-
-def _store(path: Path, name: str, array: Array) -> TensorFile:
-    import numpy as np
-
-    kind = "bool" if array.dtype == np.bool_ else array.dtype.name
-    write_bytes(path, np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes())
-    return TensorFile(name=name, dtype=ElementType(kind), shape=tuple(array.shape), file=str(path))
 
 
 def _precision(model: PreparedModel, outputs: Mapping[str, Array]) -> Precision:

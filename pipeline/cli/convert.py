@@ -6,7 +6,17 @@ from typing import Any
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import json_option, progress, release, shows_text, sizes, words, write_json
+from pipeline.cli.options import (
+    data_options,
+    dataset_from,
+    json_option,
+    progress,
+    release,
+    shows_text,
+    sizes,
+    words,
+    write_json,
+)
 from pipeline.cli.provider_options import provider_names, provider_options, settings_of
 
 AWARE = ("nnapi", "coreml-nn", "coreml-mlprogram")
@@ -53,9 +63,10 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 )  # fmt: skip
 @click.option(
     "--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True,
-    help="Fix a dynamic dimension; repeatable.",
+    help="Fix a dynamic dimension, by its name or as INPUT[AXIS]; repeatable.",
 )  # fmt: skip
 @click.option("--check", is_flag=True, help="Compare each artifact's outputs with the original model's.")
+@data_options
 @click.option("--config/--no-config", default=True, help="Write the operator configs of all artifacts in OUTPUT.")
 @click.option(
     "--cache", type=click.Path(path_type=Path), help="Cache folder: unchanged models are not converted again."
@@ -80,6 +91,8 @@ def convert(
     target_platform: str,
     dimensions: dict[str, int],
     check: bool,
+    test_data: str | None,
+    input_values: dict[str, Any],
     config: bool,
     cache: Path | None,
     jobs: int,
@@ -98,17 +111,24 @@ def convert(
     from pipeline.convert.references import choose_reference
     from pipeline.report.conversion import show_conversion
 
+    data = dataset_from(test_data, input_values)
+    if data.given and not check:
+        raise click.UsageError("--test-data and --input are what --check runs the models on; add --check", ctx)
     order = ConversionOrder(
         levels=levels, styles=styles, release=ort_release, platform=target_platform, dimensions=dimensions,
         output=output, cache=cache, check=check, config=config, processes=jobs,
         aware=settings_of(providers, ort_release, answers), safe=safe, build_kind=build_kind,
         reference=choose_reference(reference, ort_release, (), providers) if providers else None,
     )  # fmt: skip
+    if data.given:
+        from pipeline.proving import check_paths_inputs
+
+        check_paths_inputs(paths, dimensions, data, output)
     report = convert_paths(paths, order)
     if check:
         from pipeline.proving import check_conversion
 
-        report = check_conversion(report, progress())
+        report = check_conversion(report, data, progress())
     if json_to:
         write_json(report.document(), json_to)
     if shows_text(json_to):

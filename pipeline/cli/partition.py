@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import json_option, release, shows_text, sizes, write_json
+from pipeline.cli.options import data_options, dataset_from, json_option, release, shows_text, sizes, write_json
 from pipeline.cli.provider_options import PROVIDERS, provider_names, provider_options, settings_of
 
 if TYPE_CHECKING:
@@ -67,13 +67,16 @@ def _answers(
     flat = list(judge_paths(paths, asked, optimize, sizes=dimensions, processes=jobs))
     models = len(flat) // len(asked)
     found = [tuple(flat[start : start + models]) for start in range(0, len(flat), models)]
+    data = dataset_from(advice["test_data"], advice["input_values"])
     if not (advice["advise"] or fix):
+        if data.given:
+            raise click.UsageError("--test-data and --input are what --advise and --fix compare outputs on; add one")
         return found
     from pipeline.advice.run import advise_answers
 
     write_to = str(fix) if fix else ""
     return [
-        advise_answers(paths, answers, settings, optimize, dimensions, write_to=write_to, processes=jobs)
+        advise_answers(paths, answers, settings, optimize, dimensions, data=data, write_to=write_to, processes=jobs)
         for answers, settings in zip(found, asked, strict=True)
     ]
 
@@ -120,6 +123,7 @@ def _exit_code(document: "PartitionDocument", fix: Path | None) -> int:
 
 
 ADVICE_OPTIONS = (
+    data_options,
     click.option("--advise", is_flag=True, help="Try fixes of the model, and show what each gains."),
     click.option("--fix", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
                  help="Write the model with the best combination of fixes; implies --advise."),
@@ -180,7 +184,7 @@ def partition(
     from pipeline.partition.answer import Optimize, PartitionDocument, ProvidersDocument
     from pipeline.reference_claims import compare_answers
 
-    advice = {name: answers.pop(name) for name in ("advise", "fix", "dimension")}
+    advice = {name: answers.pop(name) for name in ("advise", "fix", "dimension", "test_data", "input_values")}
     providers = providers or PROVIDERS
     _check_single(providers, {"reference": reference, "svg": svg, "fix": advice["fix"]})
     facts, release = _open(reference, providers[0], ort_release, advice) if reference else (None, ort_release)

@@ -7,6 +7,8 @@ import click
 
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
+    data_options,
+    dataset_from,
     json_option,
     library_option,
     perf_test_option,
@@ -31,8 +33,9 @@ from pipeline.cli.run_settings import options_of, run_settings
     callback=sizes,
     metavar="NAME=N",
     multiple=True,
-    help="Size of a dynamic dimension; repeatable.",
+    help="Size of a dynamic dimension, by its name or as INPUT[AXIS]; repeatable.",
 )
+@data_options
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="New processes per file.")
 @click.option(
     "--min-runs", type=click.IntRange(min=1), default=20, show_default=True, help="Minimum inferences per process."
@@ -60,6 +63,8 @@ def perf(
     device: str,
     library: str | None,
     dimensions: dict[str, int],
+    test_data: str | None,
+    input_values: dict[str, Any],
     rounds: int,
     min_runs: int,
     min_seconds: float,
@@ -69,7 +74,7 @@ def perf(
     json_to: str | None,
     **answers: Any,
 ) -> None:
-    """Measure .ort or .onnx files on a device with random inputs, and compare them with the first.
+    """Measure .ort or .onnx files on a device, with random inputs by default, and compare them with the first.
 
     Nothing is converted or stored: `ort-mobile run` does that. Each round measures every file once in a new
     process, so that heat and noise affect all of them equally.
@@ -89,6 +94,7 @@ def perf(
         device=device,
         library=library,
         dimensions=dimensions,
+        data=dataset_from(test_data, input_values),
         measure=MeasureConfig(rounds=rounds, min_runs=min_runs, min_seconds=min_seconds, perf_test=perf_test),
         conditions=conditions_of(answers),
         profiles=profiles,

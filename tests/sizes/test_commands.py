@@ -1,0 +1,126 @@
+"""The commands take sizes and data by the same names and in the same forms."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+from onnx import helper
+
+from pipeline.cli.convert import convert
+from pipeline.cli.partition import partition
+from pipeline.cli.perf import perf
+from pipeline.errors import ConfigError
+from pipeline.sizes.feeds import FeedsRequest, make_feeds, ort_inputs
+from tests.sizes.test_guess import embedded, flattened, impossible, model
+
+
+def paddle(folder: Path) -> Path:
+    """A model of images whose sizes have a placeholder for a name."""
+    onnx.save(flattened(3 * 28 * 28, ["?", 3, "?", "?"]), folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+SIZES = ("--dimension", "x[0]=1", "--dimension", "x[2]=28", "--dimension", "x[3]=28")
+
+
+def converted(folder: Path, *options: str) -> Result:
+    words = [str(folder / "m.onnx"), "--output", str(folder / "out"), "--level", "basic", "--style", "fixed", *options]
+    return CliRunner().invoke(convert, words)
+
+
+def measured(file: Path, folder: Path, *options: str) -> Result:
+    words = [str(file), "--rounds", "1", "--min-runs", "1", "--min-seconds", "0.001", "--json", str(folder / "p.json")]
+    return CliRunner().invoke(perf, [*words, *options])
+
+
+def test_conversion_and_measuring_take_the_same_names(tmp_path: Path) -> None:
+    paddle(tmp_path)
+    assert converted(tmp_path, "--check").exit_code == 0
+    for file in (tmp_path / "m.onnx", tmp_path / "out" / "m.basic-fixed.ort"):
+        result = measured(file, tmp_path, *SIZES)
+        assert result.exit_code == 0, f"{result.output} {result.exception}"
+        assert json.loads((tmp_path / "p.json").read_text())["rows"]
+
+
+def test_a_file_in_the_ort_format_says_its_inputs(tmp_path: Path) -> None:
+    paddle(tmp_path)
+    converted(tmp_path)
+    (info,) = ort_inputs(tmp_path / "out" / "m.basic-fixed.ort")
+    assert (info.name, len(info.shape or ()), (info.shape or ())[1]) == ("x", 4, 3)
+
+
+@pytest.mark.parametrize("name", ["m.onnx", "out/m.basic-fixed.ort"])
+def test_a_misspelt_dimension_is_refused_by_perf(tmp_path: Path, name: str) -> None:
+    onnx.save(model([helper.make_node("Relu", ["x"], ["y"])], {"x": (1, ["batch", 3])}), tmp_path / "m.onnx")
+    converted(tmp_path)
+    result = measured(tmp_path / name, tmp_path, "--dimension", "bacth=3")
+    assert isinstance(result.exception, ConfigError)
+    assert result.exception.remedy == "did you mean 'batch'?"
+
+
+def test_a_file_in_the_ort_format_wants_sizes_by_name(tmp_path: Path) -> None:
+    paddle(tmp_path)
+    converted(tmp_path)
+    result = measured(tmp_path / "out" / "m.basic-fixed.ort", tmp_path, "--dimension", "x[2]=4")
+    assert isinstance(result.exception, ConfigError)
+    assert "x[3]" in result.exception.what
+
+
+def test_what_is_measured_is_the_test_data(tmp_path: Path) -> None:
+    values = np.arange(3 * 28 * 28, dtype=np.float32).reshape(1, 3, 28, 28)
+    np.savez(tmp_path / "a.npz", x=values)
+    paddle(tmp_path)
+    result = measured(tmp_path / "m.onnx", tmp_path, "--test-data", str(tmp_path / "a.npz"))
+    assert result.exit_code == 0, f"{result.output} {result.exception}"
+
+
+def test_values_of_inputs_become_the_feeds(tmp_path: Path) -> None:
+    from pipeline.cli.options import dataset_from
+
+    onnx.save(embedded(178), tmp_path / "m.onnx")
+    data = dataset_from(None, {"tokens": {"low": 170, "high": 178}})
+    request = FeedsRequest(file=str(tmp_path / "m.onnx"), dimensions={"length": 9}, data=data, folder=str(tmp_path))
+    (tensor,) = make_feeds(request).tensors
+    found = np.fromfile(tensor.file, "<i8")
+    assert tensor.shape == (1, 9)
+    assert ((found >= 170) & (found < 178)).all()
+
+
+def test_a_check_runs_on_test_data_and_refuses_other_before_converting(tmp_path: Path) -> None:
+    paddle(tmp_path)
+    np.savez(tmp_path / "good.npz", x=np.ones((1, 3, 28, 28), np.float32))
+    np.savez(tmp_path / "bad.npz", x=np.ones((1, 3, 28, 28), np.float64))
+    assert converted(tmp_path, "--check", "--test-data", str(tmp_path / "good.npz")).exit_code == 0
+    refused = converted(tmp_path, "--check", "--test-data", str(tmp_path / "bad.npz"), "--output", str(tmp_path / "b"))
+    assert isinstance(refused.exception, ConfigError)
+    assert not list((tmp_path / "b").glob("*.ort"))
+    assert "add --check" in converted(tmp_path, "--input", "x=1").output
+
+
+def test_a_check_without_any_size_names_the_option(tmp_path: Path) -> None:
+    onnx.save(impossible(), tmp_path / "m.onnx")
+    result = converted(tmp_path, "--check")
+    assert isinstance(result.exception, ConfigError), result.output
+    assert "--dimension" in result.exception.remedy
+
+
+def test_advice_is_checked_on_test_data(tmp_path: Path) -> None:
+    paddle(tmp_path)
+    np.savez(tmp_path / "good.npz", x=np.ones((1, 3, 28, 28), np.float32))
+    words = [str(tmp_path / "m.onnx"), "--ep", "nnapi"]
+    options = ["--advise", "--test-data", str(tmp_path / "good.npz"), "--json", str(tmp_path / "a.json")]
+    result = CliRunner().invoke(partition, [*words, *options])
+    assert result.exit_code == 0, f"{result.output} {result.exception}"
+    assert "[1, 3, 28, 28]" in (tmp_path / "a.json").read_text()
+    assert "add one" in CliRunner().invoke(partition, [*words, "--input", "x=1"]).output
+
+
+def test_conversion_names_dimensions_as_the_cause(tmp_path: Path) -> None:
+    onnx.save(flattened(3 * 4 * 6, ["batch", 3, "height", "width"]), tmp_path / "m.onnx")
+    result = converted(tmp_path, "--dimension", "height=5", "--dimension", "width=5", "--json", "-")
+    assert result.exit_code
+    assert "sizes given for its dimensions" in result.output
+    assert "check_model" not in result.output
