@@ -55,20 +55,27 @@ def postgres() -> Iterator[str]:
             subprocess.Popen([str(programs / "postgres"), *options], user=user, stderr=out) as server,
         ):
             try:
-                wait_for_port(port)
-                yield f"postgresql://tester@127.0.0.1:{port}/postgres"
+                url = f"postgresql://tester@127.0.0.1:{port}/postgres"
+                wait_for_server(url)
+                yield url
             finally:
                 server.send_signal(signal.SIGINT)
 
 
-def wait_for_port(port: int) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    raise TimeoutError(f"PostgreSQL does not listen on port {port}")
+def wait_for_server(url: str) -> None:
+    """Until it takes connections: it listens before it does."""
+    import psycopg
+
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            psycopg.connect(url).close()
+        except psycopg.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
