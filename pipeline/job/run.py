@@ -37,7 +37,7 @@ from pipeline.job.record import (
     skipped_row,
     versions,
 )
-from pipeline.job.resuming import identity, known_on_network, resume
+from pipeline.job.resuming import known_on_network, resume
 from pipeline.job.ship import operator_configs, proven, ship
 from pipeline.job.shipping import Held, check_shipping, hold_against_targets, possible_lanes, read_all, unshipped
 from pipeline.measure import Left, Plan, measure, runs_left
@@ -256,7 +256,7 @@ class _Job:
         return campaign
 
     def _resumed(self, record: JobRecord, facts: Mapping[str, DeviceFacts]) -> CampaignRecord | None:
-        artifacts = {identity(artifact) for one in self.prepared for artifact in one.artifacts}
+        artifacts = [artifact for one in self.prepared for artifact in one.artifacts]
         return resume(self.store, record, artifacts, facts)
 
     def _record(self, lanes: Sequence[Lane], skipped: Sequence[Skipped]) -> JobRecord:

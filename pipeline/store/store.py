@@ -87,8 +87,9 @@ class Store:
         campaign: str,
         change: Callable[[dict[str, Any]], dict[str, Any]],
         facts: Iterable[DeviceFacts] = (),
+        made: Iterable[Artifact] = (),
     ) -> CampaignRecord:
-        """Change the document of a campaign that is there and add devices, in one transaction with what is read."""
+        """Change the document of a stored campaign and add devices and artifacts, all in one transaction."""
         same = campaigns.c.id == campaign
 
         def work(connection: Connection) -> CampaignRecord:
@@ -100,6 +101,8 @@ class Store:
             connection.execute(campaigns.update().where(same).values(values))
             for device in facts:
                 _put_device(connection, campaign, device)
+            for artifact in made:
+                _put_artifact(connection, campaign, artifact)
             return changed
 
         return self._write(work)

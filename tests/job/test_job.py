@@ -219,6 +219,27 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> 
     assert rest == []
 
 
+def test_a_model_that_is_there_again_joins_the_campaign_and_the_others_are_not_measured_anew(tmp_path: Path) -> None:
+    second = tmp_path / "second.onnx"
+    text = CONFIG.replace("[[targets]]", f'[[models]]\npath = "{second}"\n[[targets]]', 1)
+    config, database = write_config(tmp_path, text), tmp_path / "out" / "results.sqlite"
+    second.write_bytes(b"\x08")  # half of it is there
+    first = ort_mobile("run", config, "--output", tmp_path / "out")
+    assert first.returncode == 1, first.stderr
+    before = count(database)
+    assert before == 8
+    shutil.copyfile(EXAMPLE / "mnist.onnx", second)
+    resumed = ort_mobile("run", config, "--output", tmp_path / "out", "--resume")
+    assert resumed.returncode == 0, resumed.stderr + resumed.stdout
+    with sqlite3.connect(database) as connection:
+        runs = connection.execute("SELECT campaign_id, model FROM runs").fetchall()
+    assert len({campaign for campaign, _ in runs}) == 1
+    assert sorted(model for _, model in runs) == ["mnist"] * 8 + ["second"] * 8
+    report = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert report["failures"] == []
+    assert {choice["model"] for choice in report["choices"]} == {"mnist", "second"}
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_what_ci_and_terminals_send_ends_a_job_as_ctrl_c_does(tmp_path: Path, number: signal.Signals) -> None:
     kept, command = interrupted(tmp_path, number)
