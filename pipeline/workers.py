@@ -253,7 +253,7 @@ def _death(label: str, why: str, status: int, timeout_seconds: float) -> ModelEr
         why=f"the process that worked on it ended with {name}" + (", most likely for want of memory" if memory else ""),
         remedy="give it more memory or fewer processes at once"
         if memory
-        else "the file is malformed, or meets a defect of this onnxruntime: mend the file, or try another release",
+        else "the file is malformed, or meets a defect of this onnxruntime: fix the file, or try another release",
     )
 
 

@@ -1,4 +1,4 @@
-"""`ort-mobile library`: libraries of ONNX Runtime by name: what is at hand, fetch one, look into one."""
+"""`ort-mobile library`: libraries of ONNX Runtime by name: list, download and inspect them."""
 
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ def list_libraries(json_to: str | None) -> None:
     if json_to:
         write_json({"libraries": known}, json_to)
     for item in known if shows_text(json_to) else ():
-        state = "at hand" if item.at_hand else "to get "
+        state = "available" if item.at_hand else "download "
         licence = f"  [{item.licence}]" if item.licence else ""
         click.echo(f"{item.name:<16} {item.abi:<9} {state}  {item.place}{licence}")
 

@@ -86,7 +86,7 @@ def _gate(assembled: "Assembled", folder: Path) -> None:
             "this release must not ship, and no bundle was made",
             where=str(folder),
             why=f"{len(refused)} {'error speaks' if len(refused) == 1 else 'errors speak'} against it, named above",
-            remedy="mend them, or change the target or the budget in the config and run it again",
+            remedy="fix them, or change the target or the budget in the config and run it again",
         )
 
 

@@ -100,7 +100,7 @@ def finding(prediction: Prediction | None, results: Sequence[RunResult]) -> str:
     foreseen = prediction.get("error")
     loaded = any(result.load_ns for result in results)
     if foreseen:
-        return f"a failure was foreseen, but the session was made: {foreseen}" if loaded else ""
+        return f"a failure was predicted, but the session was created: {foreseen}" if loaded else ""
     measured = next((found for result in results if (found := measured_partitions(result)) is not None), None)
     if measured is None or measured == prediction["partitions"]:
         return ""

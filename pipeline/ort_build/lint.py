@@ -179,7 +179,7 @@ _RULES: tuple[_Rule, ...] = (
     ),
     _Rule(
         lambda r: "nnapi" in r.providers and 0 < (r.target.min_api_level or 0) < NNAPI_API_LEVEL, Severity.WARNING,
-        "below API level 27 NNAPI takes no node", "the target's min_api_level is {wanted}",
+        "below API level 27 NNAPI supports no node", "the target's min_api_level is {wanted}",
         "nothing, when those phones may run on the CPU; the operator config must cover that",
     ),
     _Rule(

@@ -54,7 +54,7 @@ def gather_nd(case: Case) -> Refusal | None:
     data, indices = case.shape(0) or (), case.shape(1) or ()
     depth = indices[-1] if indices else None
     if depth is None or depth > len(data):
-        return Refusal("rank", f"indices {show_shape(indices)} do not fit data {show_shape(data)}", "mend the indices")
+        return Refusal("rank", f"indices {show_shape(indices)} do not fit data {show_shape(data)}", "fix the indices")
     if None in data[:depth]:
         return Refusal("dynamic", f"indexed dimensions of {show(case, 0)} {show_shape(data)} are not known", FIX)
     return None

@@ -221,7 +221,7 @@ def split(case: Case) -> Refusal | None:
     axis = case.attribute("axis", 0)
     size = shape[axis] if -len(shape) <= axis < len(shape) else None
     if size is None:
-        return Refusal("split", f"axis {axis} does not exist", "mend the axis")
+        return Refusal("split", f"axis {axis} does not exist", "fix the axis")
     if case.exists(1):
         return _split_sizes(case, size)
     outputs = len(case.node.outputs)

@@ -119,7 +119,7 @@ def refused(error: Exception, what: str = "ONNX Runtime cannot load the model") 
     return ModelError(
         what,
         why=text[:2000],
-        remedy="mend what it names; onnx.checker.check_model often says more",
+        remedy="fix what it names; onnx.checker.check_model often says more",
     )
 
 

@@ -35,9 +35,9 @@ def banner(report: CampaignReport) -> Banner | None:
     number = len({choice.file for choice in report.choices})
     files = f"{number} {'artifact' if number == 1 else 'artifacts'}"
     if not number:
-        return (
-            Banner(state=State.CAUTION, headline="Nothing was chosen to ship", reasons=cautions) if cautions else None
-        )
+        if not cautions or not report.models:  # `ort-mobile perf` has no models to choose among
+            return None
+        return Banner(state=State.CAUTION, headline="Nothing was chosen to ship", reasons=cautions)
     if cautions:
         return Banner(state=State.CAUTION, headline=f"Ready to ship with reservations: {files}", reasons=cautions)
     return Banner(state=State.READY, headline=f"Ready to ship: {files}")

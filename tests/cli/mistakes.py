@@ -70,6 +70,15 @@ COMMAND_LINE = (
         cause=("would replace the model",),
         remedy=("another file",),
     ),
+    Mistake(
+        line="partition seq.onnx --ep nnapi --dimension bacth=3",
+        code=1,
+        cause=("no open dimension 'bacth'",),
+        remedy=("batch",),
+    ),  # fmt: skip
+    Mistake(line="partition my.onnx --ep nnpai", code=2, cause=("nnpai",), remedy=("nnapi",)),
+    Mistake(line="check nope.onnx", code=2, cause=("no such", "nope.onnx"), remedy=("check the path",)),
+    Mistake(line="check seq.onnx --dimension bacth=3", code=1, cause=("no open dimension 'bacth'",), remedy=("batch",)),
     Mistake(line="perf nope.ort", code=2, cause=("no such", "nope.ort"), remedy=("check the path",)),
     Mistake(line="perf my.onnx --threads many", code=2, cause=("'many' is no number",), remedy=("from 0 to 1024",)),
     Mistake(line="perf my.onnx --spinning maybe", code=2, cause=("'maybe' is not one of",), remedy=("on, off",)),

@@ -84,6 +84,13 @@ def test_long_paths_stay_on_one_line(workplace: Path) -> None:
     assert all(line == line.rstrip() for line in done.out.splitlines())
 
 
+def test_perf_says_nothing_of_shipping(workplace: Path) -> None:
+    line = "perf out/my.all-fixed.ort my.onnx --rounds 1 --min-runs 1 --min-seconds 0.001"
+    done = ort_mobile(*line.split(), cwd=workplace)
+    assert "my.all-fixed.ort" in done.out
+    assert "ship" not in done.out.lower()
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "utf-8"])
 def test_every_encoding_of_stdout_will_do(encoding: str, tmp_path: Path) -> None:
     save(cut_in_two(), tmp_path / "cut.onnx")

@@ -34,7 +34,7 @@ def foreseen(partitions: int = 1, *, estimate: bool = False, error: str | None =
         (foreseen(3), [result(LINE.format(3))], ""),
         (foreseen(1), [result(LINE.format(3))], "3 partitions were measured where 1 were predicted"),
         (foreseen(1, estimate=True), [result(LINE.format(3))], "3 partitions were measured where 1 were estimated"),
-        (foreseen(error="no"), [result()], "a failure was foreseen, but the session was made: no"),
+        (foreseen(error="no"), [result()], "a failure was predicted, but the session was created: no"),
         (foreseen(error="no"), [result(load_ns=0)], ""),
         (foreseen(1), [result()], ""),
         (None, [result(LINE.format(3))], ""),

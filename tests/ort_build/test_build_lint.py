@@ -37,7 +37,7 @@ WARNINGS = [
     (request(api_level=21), "android 21 is below what ONNX Runtime 1.23.2 supports"),
     (request(IOS, os_version="14.9"), "ios 14.9 is below"),
     (request(MACOS, "1.24.0", os_version="13.4"), "macos 13.4 is below"),
-    (request(api_level=26, providers=("nnapi",)), "below API level 27 NNAPI takes no node"),
+    (request(api_level=26, providers=("nnapi",)), "below API level 27 NNAPI supports no node"),
     (request(operators=UNTYPED), "types are to be reduced, and the operator config lists none"),
     (request(operators=None), "no operator config"),
     (request(operators=NCHWC, reduce_types=False), "lists Conv of com.microsoft.nchwc"),
