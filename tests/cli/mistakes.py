@@ -75,7 +75,7 @@ COMMAND_LINE = (
         code=1,
         cause=("no open dimension 'bacth'",),
         remedy=("batch",),
-    ),  # fmt: skip
+    ),
     Mistake(line="partition my.onnx --ep nnpai", code=2, cause=("nnpai",), remedy=("nnapi",)),
     Mistake(line="check nope.onnx", code=2, cause=("no such", "nope.onnx"), remedy=("check the path",)),
     Mistake(line="check seq.onnx --dimension bacth=3", code=1, cause=("no open dimension 'bacth'",), remedy=("batch",)),
