@@ -35,7 +35,9 @@ EXIT_TEXTS = {
 
 def command_help(command: click.Command, path: str) -> Iterator[str]:
     """The help of a command and of its subcommands, as Markdown."""
-    context = click.Context(command, info_name=path, terminal_width=100, max_content_width=100)
+    context = click.Context(
+        command, info_name=path, terminal_width=100, max_content_width=100, help_option_names=["-h", "--help"]
+    )
     yield f"## `{path}`\n\n```text\n{command.get_help(context)}\n```\n\n"
     if isinstance(command, click.Group) and command is not cli:
         for name in command.list_commands(context):
