@@ -107,7 +107,10 @@ def run(
 def _of_model(model: Path, data: "Dataset") -> "Config":
     """The config of a model without one; what was guessed for its inputs is said on stderr."""
     from pipeline.config_template import config_for_model, data_beside, guessed_lines, safe_line
+    from pipeline.errors import ConfigError
 
+    if not model.exists():
+        raise ConfigError("no such model file", where=str(model), remedy="check the path")
     settings, guess = config_for_model(model, data_beside(model, data))
     for line in (*map(str, guess.inputs), *(f"guessed: {line}" for line in guessed_lines(guess))):
         click.echo(f"input {safe_line(line)}" if not line.startswith("guessed") else safe_line(line), err=True)
