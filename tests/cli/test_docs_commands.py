@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from pipeline.cli.main import COMMANDS as NAMES
 from tests.cli.commands import ort_mobile
 from tests.cli.test_help import parse
 from tests.onnx_samples import conv_bn, linear, save
@@ -109,7 +110,7 @@ def test_commands_stand_in_blocks_of_their_own_kind(page: Path) -> None:
     text = re.sub(
         r"^```(sh|console|text)\n.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
     )
-    assert not re.findall(r"^(?: {4})?ort-mobile \S.*", text, re.MULTILINE)
+    assert not re.findall(rf"^(?: {{4}})?ort-mobile (?:{'|'.join(NAMES)})\b.*", text, re.MULTILINE)
 
 
 @pytest.mark.usefixtures("no_adb")
