@@ -13,6 +13,7 @@ from pipeline.errors import ModelError, PipelineError
 from pipeline.model_sources import SourceModel, find_models
 from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
 from pipeline.partition.judge import Views, judge_views, open_views, reason_of, scratch_folder
+from pipeline.partition.ort_types import refused
 from pipeline.partition.run import SUFFIXES, TIMEOUT_SECONDS
 from pipeline.partition.sizes import likely_sizes, unnamed
 from pipeline.partition.subject import Subject, resized
@@ -130,12 +131,25 @@ def _cpu_error(views: Views) -> str:
     """Why no session can be made on the CPU, "" when one can; the model is then judged without optimization."""
     if views.subject.loaded is None:
         views.optimize = Optimize.NONE
-        return ""
+        return _load_error(views.subject.path)
     try:
         views.basic()
     except ModelError as error:
         views.optimize = Optimize.NONE
         return error.why or error.what
+    return ""
+
+
+def _load_error(path: Path) -> str:
+    """Why onnxruntime does not load an ORT format file, "" when it does."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # noqa: BLE001 - onnxruntime's exceptions have no common base but Exception
+        return refused(error).why
     return ""
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import onnx
+import onnxruntime
 import pytest
 from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
@@ -128,6 +129,21 @@ def test_a_model_without_a_kernel_on_the_cpu_is_judged_all_the_same(tmp_path: Pa
     assert rows(answer)["cpu"].as_is.verdict == "no"
     assert rows(answer)["cpu"].as_is.reason
     assert any("without optimization" in note for note in answer.notes)
+
+
+def test_ort_files_that_onnxruntime_does_not_load_are_no_on_the_cpu(tmp_path: Path) -> None:
+    for level, verdict in ((TensorProto.INT8, "yes"), (TensorProto.INT4, "no")):
+        weights = [helper.make_tensor("w", level, (2, 2), [1, 2, 3, 4]), helper.make_tensor("s", 1, (), [0.5])]
+        nodes = [helper.make_node("DequantizeLinear", ["w", "s"], ["d"]), helper.make_node("MatMul", ["x", "d"], ["y"])]
+        made = model(nodes, [value("x", (2, 2))], ["y"], opset=21)
+        made.graph.initializer.extend(weights)
+        made.ir_version = 10
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.optimized_model_filepath = str(tmp_path / "m.ort")
+        onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        (answer,) = asked(tmp_path / "m.ort").models
+        assert rows(answer)["cpu"].as_is.verdict == verdict
 
 
 def test_dimensions_that_no_model_has_are_refused_with_a_suggestion(tmp_path: Path) -> None:
