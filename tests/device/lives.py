@@ -38,7 +38,7 @@ PROBE = """#!/bin/sh
 mkdir -p "$PHONE/ran" && cp "$1" "$PHONE/ran/$$"
 fault="$PHONE/fault.$$"
 mv "$PHONE/fault" "$fault" 2>/dev/null && . "$fault"
-exec {probe} "$@"
+exec "{probe}" "$@"
 """
 """Before the real probe: note the request, and do once what stands in the phone's file `fault`."""
 
