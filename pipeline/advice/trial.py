@@ -197,7 +197,7 @@ def _objection(checks: Iterable[OutputCheck], *, exact: bool) -> str:
         check for check in checks if check.failed or (check.unknown and not (exact and check.max_abs_error == 0))
     ]
     told = "; ".join(f"output {check.output!r}: {check.reason}" for check in against[:3])
-    return f"{told}; give test data" if against and all(check.unknown for check in against) else told
+    return f"{told}; give test data (--test-data)" if against and all(check.unknown for check in against) else told
 
 
 def _session(path: Path) -> Any:

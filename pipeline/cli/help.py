@@ -20,6 +20,7 @@ SECTIONS: dict[str, frozenset[str]] = {
         "--wait-seconds",
     }),
     "Fixes": frozenset({"--advise", "--fix"}),
+    "Inputs": frozenset({"--test-data", "--input"}),
     "Output": frozenset({"--json", "--svg", "--help"}),
 }  # fmt: skip
 """Options by the title under which help lists them, in that order; the others come first."""

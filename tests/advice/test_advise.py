@@ -259,6 +259,21 @@ def test_command_shows_and_writes_advice(tmp_path: Path) -> None:
     assert answer["partitions"]
 
 
+def test_command_compares_on_test_data(tmp_path: Path) -> None:
+    onnx.save(gated(30.0, gain=1e3), tmp_path / "m.onnx")
+    values = (np.random.default_rng(0).standard_normal((1, 4, 32, 32)) * 10 - 65).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=values)
+    asked = (str(tmp_path / "m.onnx"), "--ep", "nnapi", "--test-data", str(tmp_path / "data.npz"))
+    result = call(*asked, "--advise")
+    assert result.exit_code == 0, result.output
+    words = " ".join(result.output.split())
+    assert "erf-by-exp (write Erf and Gelu by a polynomial and Exp, to 1.5e-7): partitions" in words
+    assert "data.npz (x [1, 4, 32, 32])" in words
+    alone = call(*asked)
+    assert alone.exit_code == 2
+    assert "--advise" in alone.output
+
+
 def test_default_answers_have_no_advice(tmp_path: Path) -> None:
     onnx.save(padded(1), tmp_path / "m.onnx")
     call(str(tmp_path / "m.onnx"), "--ep", "nnapi", "--json", str(tmp_path / "answer.json"))
