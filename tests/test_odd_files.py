@@ -18,7 +18,7 @@ from pipeline.onnx_model import load_model
 from tests.onnx_samples import linear, save
 
 ROOT = Path(__file__).resolve().parent.parent
-MODEL = ROOT / "build_configs" / "examples" / "mnist.onnx"
+MODEL = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 
 COMMANDS = {
     "config": ["run", "ODD"],
@@ -61,6 +61,7 @@ def test_an_odd_file_is_refused_at_once(tmp_path: Path, place: str, odd: str) ->
     assert "Traceback" not in done.stderr
     assert "nternal error" not in done.stderr + done.stdout
     assert "no answer in time" not in done.stderr + done.stdout
+    assert "check the path" not in done.stdout, "the file is there"
 
 
 def _make(path: Path, odd: str) -> None:
