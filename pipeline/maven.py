@@ -107,7 +107,8 @@ def run(command: list[str], folder: str, what: str, reason: re.Pattern[str]) -> 
         raise MissingError(f"{what} did not answer within {FETCH_SECONDS} seconds") from error
     if done.returncode:
         said = reason.search(done.stdout + done.stderr)
-        raise MissingError(f"{what} gave none", why=said.group(1)[:300].rstrip(" (") if said else f"exit code {done.returncode}")
+        why = said.group(1)[:300].rstrip(" (") if said else f"exit code {done.returncode}"
+        raise MissingError(f"{what} gave none", why=why)
 
 
 class NotPublishedError(MissingError):
