@@ -7,13 +7,15 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from pipeline.cli.main import COMMANDS as NAMES
 from tests.cli.commands import ort_mobile
 from tests.cli.test_help import parse
-from tests.onnx_samples import conv_bn, linear, save
+from tests.onnx_samples import conv_bn, linear, make, save, value
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
@@ -61,9 +63,16 @@ def elsewhere(command: str) -> str:
 
 def open_batch(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with a dynamic batch, as most exporters write it."""
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.shape.dim[0].dim_param = "batch"
     return model
+
+
+def speech() -> onnx.ModelProto:
+    """A model with the inputs that the guide's example of values names: tokens and a sample rate."""
+    nodes = [helper.make_node("Add", ["tokens", "sr"], ["y"])]
+    takes = [value("tokens", [1, "sequence"], TensorProto.INT64), value("sr", [], TensorProto.INT64)]
+    return make(nodes, takes, [value("y", [1, "sequence"], TensorProto.INT64)], [])
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +84,7 @@ def documented(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     save(open_batch(conv_bn(8)), folder / "my.onnx")
     save(linear(8), folder / "new.onnx")
     artifact = folder / "out/my.basic-fixed.ort"
+    np.savez(folder / "sample.npz", x=np.zeros((1, 3, 8, 8), np.float32))
     for name in ("a.ort", "b.ort", "my.ort"):
         shutil.copy(artifact, folder / name)
     assert ort_mobile("convert", "new.onnx", "--output", "new", "--level", "basic", cwd=folder).code == 0
@@ -133,5 +143,8 @@ def test_the_command_runs(command: str, documented: Path, tmp_path: Path) -> Non
         assert ort_mobile("init", "my.onnx", cwd=folder).code == 0
         if "init" in command:
             (folder / "my.toml").unlink()
+    if "sequence=" in command:
+        (folder / "my.onnx").unlink()
+        save(speech(), folder / "my.onnx")
     done = ort_mobile(*words[1:], cwd=folder)
     assert done.code == expected, done.err
