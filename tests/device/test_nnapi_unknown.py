@@ -50,6 +50,6 @@ def test_a_probe_of_another_release_says_nothing_of_the_phone(opened: Open, farm
     device.close()
     note.unlink()
     old = probe.with_name(f"{'0' * 64}.probe")
-    old.write_text(f'#!/bin/sh\nhead -c 9 "$1" > "$1.cut"\nexec {probe} "$1.cut"\n')
+    old.write_text(f'#!/bin/sh\nhead -c 9 "$1" > "$1.cut"\nexec "{probe}" "$1.cut"\n')
     old.chmod(0o755)
     assert opened(phone).facts().nnapi is True
