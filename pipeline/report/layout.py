@@ -22,6 +22,8 @@ class Column:
     from_width: int = 0
 
 
+INTERVAL = Column(title="95 %", text=lambda row: wording.interval(row.comparison), from_width=100)
+
 COLUMNS = (
     Column(title="Variant", text=lambda row: row.variant, number=False),
     Column(title="Run", text=lambda row: row.run, number=False),
@@ -32,7 +34,7 @@ COLUMNS = (
     Column(title="p99", text=lambda row: wording.duration(row.statistics.p99_ns if row.statistics else None),
            from_width=140),
     Column(title="Ratio", text=lambda row: wording.ratio(row.comparison)),
-    Column(title="95 %", text=lambda row: wording.interval(row.comparison), from_width=100),
+    INTERVAL,
     Column(title="Verdict", text=wording.verdict, number=False),
     Column(title="Outputs", text=wording.outputs, number=False),
     Column(title="Load", text=lambda row: wording.duration(row.load_ns or None), from_width=150),

@@ -14,6 +14,8 @@ from pipeline.report import wording
 from pipeline.report.banner import Banner, State, banner
 from pipeline.report.layout import (
     COLUMNS,
+    INTERVAL,
+    Column,
     Listing,
     Note,
     Results,
@@ -43,7 +45,7 @@ def render(report: CampaignReport, width: int) -> Iterator[RenderableType]:
     for found in results(report):
         yield results_table(found, width)
     if report.rows:
-        yield Padding(Text(wording.legend(report), style="dim"), (0, 0, 1, 0))
+        yield Padding(Text(wording.legend(report, interval=INTERVAL in shown(width)), style="dim"), (0, 0, 1, 0))
     for proof in report.proofs:
         yield from _proof_table(proof)
     for section in sections(report):
@@ -64,9 +66,14 @@ def _banner(found: Banner) -> RenderableType:
     return Padding(Group(Text(visible(found.headline), style=BANNERS[found.state]), *reasons), (0, 0, 1, 0))
 
 
+def shown(width: int) -> list[Column]:
+    """The columns of the table of results that a terminal of so many columns has place for."""
+    return [column for column in COLUMNS if column.from_width <= width]
+
+
 def results_table(found: Results, width: int) -> Table:
     """One line per variant and run; columns that need a wider terminal are left out."""
-    columns = [column for column in COLUMNS if column.from_width <= width]
+    columns = shown(width)
     table = _table(f"{found.model} on {found.device}")
     for column in columns:
         table.add_column(

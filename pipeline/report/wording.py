@@ -106,10 +106,11 @@ def check_numbers(check: OutputCheck) -> str:
     )
 
 
-def legend(report: CampaignReport) -> str:
-    """How to read the table of results."""
+def legend(report: CampaignReport, *, interval: bool = True) -> str:
+    """How to read the table of results; `interval`: whether the table shows that of the ratio."""
+    spread = ", with its 95 % interval over rounds" if interval else ""
     return (
-        f"Ratio: latency relative to the baseline's, below 1 is faster, with its 95 % interval over rounds. "
+        f"Ratio: latency relative to the baseline's, below 1 is faster{spread}. "
         f"Two within {report.margin * 100:g} % are the same. Outputs: the largest error "
         f"relative to the output's largest value."
     )

@@ -42,6 +42,15 @@ def test_wider_terminals_show_more(report: CampaignReport, width: int, heads: st
     assert head.split() == heads.split()
 
 
+@pytest.mark.parametrize(("width", "interval"), [(80, False), (99, False), (100, True), (200, True)])
+def test_the_legend_names_the_interval_only_where_it_is_shown(
+    report: CampaignReport, width: int, interval: bool
+) -> None:
+    text = " ".join(shown(report, width).split())
+    assert "Ratio: latency relative to the baseline's, below 1 is faster" in text
+    assert ("with its 95 % interval over rounds" in text) is interval
+
+
 def test_every_outcome_is_told(report: CampaignReport) -> None:
     text = " ".join(shown(report, 200).split())
     for part in (
