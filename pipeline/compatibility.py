@@ -129,11 +129,15 @@ ONNX Runtime takes unknown keys and most wrong values without a word.
 
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
-    """What an app loads an artifact with. `providers` are the library's, None when they are not known."""
+    """What an app loads an artifact with. `providers` are the library's, None when they are not known.
+
+    `system` is the one that the library was built for (android, linux), "" when it is not known.
+    """
 
     release: Release
     kind: Kind = Kind.FULL
     providers: frozenset[str] | None = None
+    system: str = ""
 
 
 class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -333,12 +337,20 @@ def _defects(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Fi
             )
 
 
+ELSEWHERE = {
+    ("linux", "nnapi"): "NNAPI needs a phone (`--device adb:SERIAL`), or the phone's library on this computer "
+    "(`--device android-host:1.29.0`)",
+}
+"""What to do where no library of a system can have a provider, by both: building it in is no remedy there."""
+
+
 def _provider(use: Use, runtime: Runtime, where: str) -> Iterator[Finding]:
     if runtime.providers is not None and use.provider not in runtime.providers | {"cpu"}:
         yield _error(
             f"this library has no {use.provider}", where,
             f"it has: {', '.join(sorted(runtime.providers | {'cpu'}))}",
-            f"build it in ([build] providers), or take a library with {use.provider}",
+            ELSEWHERE.get((runtime.system, use.provider))
+            or f"build it in ([build] providers), or take a library with {use.provider}",
         )  # fmt: skip
     if use.provider == "coreml" and use.provider_options and runtime.release < GENERIC_COREML_SINCE:
         yield _error(

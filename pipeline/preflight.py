@@ -173,7 +173,12 @@ def runtime_of(facts: LibraryFacts) -> Runtime | None:
     """What a library can load and has; None for one that does not tell its release."""
     if not facts.release:
         return None
-    return Runtime(release=line_of(facts.release), kind=Kind(facts.kind), providers=frozenset(facts.providers))
+    return Runtime(
+        release=line_of(facts.release),
+        kind=Kind(facts.kind),
+        providers=frozenset(facts.providers),
+        system=facts.system,
+    )
 
 
 def _no_abi(target: Target, missing: Iterable[str], found: Mapping[str, LibraryFacts]) -> Finding:

@@ -123,6 +123,19 @@ def test_saved_optimizations_that_would_be_ignored(
     assert check_artifact(artifact(), runtime, Use(session_config=config)) == ()
 
 
+def test_a_missing_nnapi_names_what_has_it_where_no_build_can() -> None:
+    """A library for Linux cannot have NNAPI; one for Android can be built with it."""
+    has = frozenset({"cpu"})
+    runtimes = [Runtime(release=Release(1, 23), providers=has, system=system) for system in ("linux", "android", "")]
+    computer, *others = [check_use(Use(provider="nnapi"), runtime)[0].remedy for runtime in runtimes]
+    assert "--device adb:SERIAL" in computer
+    assert "--device android-host:1.29.0" in computer
+    assert "build it in" not in computer
+    assert others == ["build it in ([build] providers), or take a library with nnapi"] * 2
+    (finding,) = check_use(Use(provider="xnnpack"), runtimes[0])
+    assert "build it in" in finding.remedy
+
+
 def test_providers_against_the_library() -> None:
     library = Runtime(release=Release(1, 23), providers=frozenset({"nnapi"}))
     assert check_use(Use(provider="nnapi"), library) == ()

@@ -53,7 +53,9 @@ def phone(given: Path | str | None = None, *abis: str, release: str | None = Non
 def test_a_library_tells_release_kind_and_providers(tmp_path: Path) -> None:
     target = phone(official_aar(tmp_path / "a.aar", "1.23.2"), "arm64-v8a")
     found = shipped_library(target, config(target), INSTALLED)
-    assert found.runtime == Runtime(release=Release(1, 23), providers=frozenset({"cpu", "nnapi", "xnnpack"}))
+    assert found.runtime == Runtime(
+        release=Release(1, 23), providers=frozenset({"cpu", "nnapi", "xnnpack"}), system="android"
+    )
     assert found.findings == ()
     assert set(found.sizes) == {"arm64-v8a"}
     assert library_release(target) == "1.23"
