@@ -10,7 +10,7 @@ from pipeline.config import FILL_IN, Config, InputValue, ModelConfig, Range, wit
 from pipeline.dataset import Dataset
 from pipeline.dataset.dimensions import names_of, open_axes
 from pipeline.errors import ModelError
-from pipeline.files import safe_name
+from pipeline.files import readable_name
 from pipeline.model_sources import SourceModel
 from pipeline.sizes import Guess, GuessRequest, guess_inputs, no_size
 from pipeline.sizes.guess import DATA
@@ -129,7 +129,7 @@ def guessed_lines(guess: Guess) -> list[str]:
 
 def campaign_name(model: Path) -> str:
     """A campaign's name from a model's file name, in the letters that a name may have."""
-    return safe_name(model.stem)[:64].lstrip("._-") or "model"
+    return readable_name(model.stem)[:64].lstrip("._-") or "model"
 
 
 def _test_data_text(data: Dataset, folder: Path) -> str:

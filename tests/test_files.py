@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import PipelineError
-from pipeline.files import make_folder, replacing, safe_name, sha256_of, write_bytes, write_text
+from pipeline.files import make_folder, readable_name, replacing, safe_name, sha256_of, write_bytes, write_text
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path: Path) -> None:
@@ -59,6 +59,26 @@ def test_safe_names_are_safe_and_differ_where_the_texts_do(one: str, other: str)
     assert not name.startswith((".", "-"))
     assert len(name) <= 100
     assert (safe_name(other) == name) == (one == other)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("my model \u00e9", "my_model_e"), ("my model e\u0301", "my_model_e"), ("m-1.2_x", "m-1.2_x"),
+        ("\u6a21\u578b", safe_name("\u6a21\u578b")), ("...", safe_name("...")), ("x" * 99, safe_name("x" * 99)),
+    ],
+)  # fmt: skip
+def test_readable_names_keep_every_letter_or_have_a_digest(text: str, name: str) -> None:
+    assert readable_name(text) == name
+
+
+@given(st.text(max_size=200))
+def test_readable_names_are_safe(text: str) -> None:
+    name = readable_name(text)
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+    assert name not in ("", ".", "..")
+    assert not name.startswith((".", "-"))
+    assert len(name) <= 100
 
 
 def test_a_pipe_or_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from device_runner.blame import Denied
 from device_runner.device import DeviceFacts
 from device_runner.result import utc_now
-from pipeline.batch import scratch
+from pipeline.batch import numbered_lines, scratch
 from pipeline.blaming import known_denied
 from pipeline.campaign import Lane, SkippedLane, baseline_of, lane_id, plan_lanes, representatives
 from pipeline.config import Config
@@ -102,10 +102,11 @@ def database_url(config: Config, folder: Path) -> str:
 def run_job(config: Config, options: JobOptions, progress: Progress) -> JobResult:
     """Do the whole job; raises PipelineError when nothing of it can be done."""
     check_runs(config.runs)
-    hints = (left_out(config),) if options.quick else ()
+    hints: tuple[str, ...] = (left_out(config),) if options.quick else ()
     config = quick(config) if options.quick else config
     folder = output_folder(config, options)
     found = find(config)
+    hints += numbered_lines(model for model, _ in found)
     with locked(folder), scratch(folder) as work:
         prepared = prepare(config, found, folder, work, progress)
         artifacts = [artifact for one in prepared for artifact in one.artifacts]

@@ -6,6 +6,7 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
+from pipeline.batch import numbered_lines
 from pipeline.compare import remedy_of
 from pipeline.conversion import ConversionReport, Converted
 from pipeline.errors import PipelineError
@@ -42,6 +43,8 @@ def show_conversion(report: ConversionReport) -> None:
         unknown = sum(_undecided(checks) for checks in report.checks.values())
         more = f", {unknown} cannot be judged on these inputs" if unknown else ""
         out.print(f"{passed} of {len(report.checks)} give the original model's outputs{more}")
+    for line in numbered_lines(one.model for one in report.converted):
+        out.print(escape(visible(line)))
     for line in aware_lines(artifact for _, artifact in rows):
         out.print(escape(line))
     for path in report.configs:

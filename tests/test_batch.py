@@ -1,0 +1,86 @@
+"""Names of many models: readable, no two equal, and it is said which model has which."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.batch import MOST_LINES, name_models, numbered_lines
+from pipeline.model_sources import SourceModel
+
+ROOT = Path(__file__).parent.parent
+MNIST = ROOT / "build_configs/examples/mnist/mnist.onnx"
+
+CONFIG = """
+name = "job"
+[[models]]
+path = "models"
+[[targets]]
+name = "phone"
+platform = "android"
+"""
+
+
+def names_of(*paths: str) -> list[str]:
+    models = name_models([SourceModel(path=path) for path in paths], [None] * len(paths), [{}] * len(paths))
+    return [model.name for model in models]
+
+
+def test_equal_names_get_numbers_that_no_other_model_has() -> None:
+    assert names_of("a/m.onnx", "b/m.onnx", "c/n.onnx") == ["m-1", "m-2", "n"]
+    assert names_of("a/m.onnx", "m-1.onnx", "b/M.onnx") == ["m-2", "m-1", "M-3"]
+    assert names_of("a/my model.onnx", "a/my_model.onnx") == ["my_model-1", "my_model-2"]
+
+
+def test_lines_name_those_of_equal_names_only_and_not_thousands() -> None:
+    paths = ["a/m.onnx", "n.onnx", "b/m.onnx"]
+    models = name_models([SourceModel(path=path) for path in paths], [None] * 3, [{}] * 3)
+    assert numbered_lines(models) == ("m-1 is a/m.onnx", "m-2 is b/m.onnx")
+    many = [SourceModel(path=f"{number}/m.onnx") for number in range(MOST_LINES + 3)]
+    lines = numbered_lines(name_models(many, [None] * len(many), [{}] * len(many)))
+    assert (len(lines), lines[-1]) == (MOST_LINES + 1, "and 3 more with equal names")
+
+
+@pytest.fixture
+def twins(tmp_path: Path) -> Path:
+    """A folder with two models of the same file name."""
+    for name in ("a", "b"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+        shutil.copy(MNIST, tmp_path / "models" / name / "m.onnx")
+    return tmp_path
+
+
+def ort_mobile(folder: Path, *arguments: str) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-m", "pipeline", *arguments], capture_output=True, text=True, check=False, timeout=240,
+        cwd=folder, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "1000"},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_convert_and_run_say_which_is_which(twins: Path) -> None:
+    converted = ort_mobile(twins, "convert", "models", "--level", "basic", "--style", "fixed", "--output", "out")
+    (twins / "job.toml").write_text(CONFIG)
+    job = ort_mobile(twins, "run", "job.toml", "--quick", "--convert-only", "--output", "job")
+    assert "m-1 is models/a/m.onnx\nm-2 is models/b/m.onnx" in converted
+    told = re.search(r"Warnings\n(.*)\n\n", job, re.DOTALL)
+    assert told
+    assert re.search(r"- m-1 is \S*models/a/m.onnx", told[1])
+    assert re.search(r"- m-2 is \S*models/b/m.onnx", told[1])
+
+
+def test_models_that_all_fail_leave_no_line_of_totals(tmp_path: Path) -> None:
+    (tmp_path / "a.onnx").touch()
+    (tmp_path / "b.onnx").touch()
+    ended = subprocess.run(
+        [sys.executable, "-m", "pipeline", "convert", "a.onnx", "b.onnx", "--output", "out"],
+        capture_output=True, text=True, check=False, timeout=240, cwd=tmp_path, stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.count("the file is empty") == 2
