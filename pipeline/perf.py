@@ -16,7 +16,7 @@ from pipeline.blaming import blame, denied_here, known_denied
 from pipeline.conditions import arrange, wait_until_fit
 from pipeline.config import ConditionsConfig, MeasureConfig
 from pipeline.dataset import Dataset
-from pipeline.errors import ConfigError, ExitCode
+from pipeline.errors import ConfigError, ExitCode, ModelError
 from pipeline.finding import Finding
 from pipeline.job.record import host, versions
 from pipeline.job.shipping import use_of
@@ -128,7 +128,10 @@ def measure_files(order: PerfOrder, progress: Progress) -> Measured:
 
 
 def _feeds(order: PerfOrder, work: Path) -> dict[Path, tuple[TensorFile, ...]]:
-    """Inputs for every file, made in processes of their own, where sizes or data are given; raises what that meets."""
+    """Inputs for every file, made in processes of their own, where sizes or data are given; raises what is wrong.
+
+    A file that cannot be read gets none: its own run says why.
+    """
     if not (order.dimensions or order.data.given):
         return {}
     tasks = []
@@ -139,9 +142,10 @@ def _feeds(order: PerfOrder, work: Path) -> dict[Path, tuple[TensorFile, ...]]:
         tasks.append(Task(label=str(file), request=request))
     found = {}
     for outcome in run_tasks(make_feeds, Feeds, tasks):
-        if outcome.value is None:
-            raise outcome.error or ConfigError("no inputs could be made", where=outcome.task.label)
-        found[Path(outcome.task.request.file)] = outcome.value.tensors
+        if outcome.value:
+            found[Path(outcome.task.request.file)] = outcome.value.tensors
+        elif outcome.error and not isinstance(outcome.error, ModelError):
+            raise outcome.error
     return found
 
 
