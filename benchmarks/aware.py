@@ -15,14 +15,14 @@ from pathlib import Path
 from pipeline.convert import ConvertRequest, convert_model
 from pipeline.convert.references import AUTO, choose_reference
 from pipeline.convert.request import ConvertResult
+from pipeline.convert.splice.spec import Reference
 from pipeline.core.releases import installed_release
-from pipeline.model_sources import SourceModel
-from pipeline.ort_library import known_libraries
+from pipeline.core.variant import Level, Variant
+from pipeline.library.fetch import known_libraries
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.options import make_settings
-from pipeline.splice.wish import Reference
-from pipeline.variant import Level, Variant
 from tests.ground_truth import ORACLE
 
 REAL = ORACLE / "real.zip"

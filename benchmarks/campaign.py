@@ -14,11 +14,11 @@ from device_runner.local import LocalDevice
 from device_runner.probe.build import build_probe
 from device_runner.result import RunResult, Status, utc_now
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.campaign import Inputs, Lane
+from pipeline.campaign.measure import Plan, measure
+from pipeline.campaign.plan import Inputs, Lane
+from pipeline.campaign.store import CampaignRecord, open_store
 from pipeline.config import MeasureConfig
-from pipeline.measure import Plan, measure
-from pipeline.store import CampaignRecord, open_store
-from pipeline.variant import Artifact, Level, Variant
+from pipeline.core.variant import Artifact, Level, Variant
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 SLEEP_SECONDS = 5.0

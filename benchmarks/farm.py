@@ -18,12 +18,12 @@ from device_runner.local import wheel_library
 from device_runner.probe.build import build_probe
 from device_runner.result import Status, utc_now
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.campaign import Inputs, Lane
+from pipeline.campaign.measure import Plan, measure
+from pipeline.campaign.plan import Inputs, Lane
+from pipeline.campaign.store import CampaignRecord, Store, open_store
 from pipeline.config import MeasureConfig
-from pipeline.files import sha256_of
-from pipeline.measure import Plan, measure
-from pipeline.store import CampaignRecord, Store, open_store
-from pipeline.variant import Artifact, Level, Variant
+from pipeline.core.files import sha256_of
+from pipeline.core.variant import Artifact, Level, Variant
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Phone, farm_in
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "build_configs" / "examples" / "mnist" / "mnist.onnx"

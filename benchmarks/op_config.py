@@ -61,7 +61,7 @@ def our_config(paths: list[Path]) -> None:
 
 def histogram(paths: list[Path]) -> None:
     """The cheap look at a file."""
-    from pipeline.ort_format import operator_histogram
+    from pipeline.model.ort_format import operator_histogram
 
     for path in paths:
         operator_histogram(path)

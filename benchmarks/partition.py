@@ -46,7 +46,7 @@ def stock_counts(path: Path, check: Callable[[Any, bool], Any], folder: Path) ->
 
 def agreement() -> None:
     """Print how many real models each tool has right, and the median time for one."""
-    from pipeline.model_sources import SourceModel
+    from pipeline.model.sources import SourceModel
     from pipeline.partition.judge import judge
     from tests.ground_truth import ORACLE
     from tests.oracle_agreement import labels, request_for
@@ -93,7 +93,7 @@ def chain(nodes: int) -> bytes:
 
 def growth() -> None:
     """Print the time for models of 1,000 to 10,000 nodes, loading included."""
-    from pipeline.model_sources import SourceModel
+    from pipeline.model.sources import SourceModel
     from pipeline.partition.judge import PartitionRequest, judge
     from pipeline.partition.options import make_settings
 

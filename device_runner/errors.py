@@ -4,7 +4,7 @@ from typing import ClassVar
 
 
 class RunnerError(Exception):
-    """Base: what failed, where, why, and what to do. The exit codes are those of `pipeline.errors.ExitCode`."""
+    """Base: what failed, where, why, and what to do. The exit codes are those of `pipeline.core.errors.ExitCode`."""
 
     exit_code: ClassVar[int] = 1
 

@@ -18,7 +18,7 @@ from device_runner.result import RunResult
 from device_runner.spec import RunSpec
 from pipeline.cli.main import COMMANDS, cli
 from pipeline.config import TABLES, Table, config_schema, key_texts, null_last
-from pipeline.errors import ExitCode
+from pipeline.core.errors import ExitCode
 from pipeline.report.document import schema as results_schema
 
 DOCS = Path(__file__).resolve().parent

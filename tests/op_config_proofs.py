@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.workers import Task, run_tasks
+from pipeline.core.workers import Task, run_tasks
 from tests.ground_truth import ORACLE
 from tests.required_ops.proving import Subject, Verdict, joined, prove_models
 

@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.model_sources import SourceModel
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.options import make_settings

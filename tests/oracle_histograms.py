@@ -12,8 +12,8 @@ import zipfile
 from pathlib import Path
 
 from pipeline.convert import ConvertRequest, convert_model
-from pipeline.model_sources import SourceModel
-from pipeline.variant import Level, Variant
+from pipeline.core.variant import Level, Variant
+from pipeline.model.sources import SourceModel
 from tests.ground_truth import ORACLE
 from tests.oracle_agreement import SETTING, Agreement, labels, request_for
 

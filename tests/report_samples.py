@@ -6,11 +6,11 @@ import numpy as np
 from device_runner.device import DeviceFacts
 from device_runner.result import Failure, FailureKind, Mark, RunResult, Status
 from device_runner.spec import RunOptions, RunSpec
+from pipeline.campaign.store import RunRecord
+from pipeline.check.output import OutputCheck
+from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.report.model import CampaignReport, Choice, Host, ModelFacts, Skipped
 from pipeline.report.rows import Measured, make_rows
-from pipeline.store import RunRecord
-from pipeline.summary import OutputCheck
-from pipeline.variant import Artifact, Level, Style, Variant
 
 GOOD = OutputCheck(
     output="logits", passed=True, max_abs_error=1.1e-5, max_rel_error=4.2e-7, cosine=1.0, top1_agreement=1.0

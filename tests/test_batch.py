@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.batch import MOST_LINES, name_models, numbered_lines
-from pipeline.model_sources import SourceModel
+from pipeline.model.named import MOST_LINES, name_models, numbered_lines
+from pipeline.model.sources import SourceModel
 
 ROOT = Path(__file__).parent.parent
 MNIST = ROOT / "build_configs/examples/mnist/mnist.onnx"

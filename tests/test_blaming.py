@@ -7,12 +7,12 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from device_runner.blame import Denied
 from device_runner.device import OPENERS, DeviceFacts
+from device_runner.minimize import Denied
 from device_runner.result import FailureKind
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.blaming import known_denied
-from pipeline.campaign import plan_lanes
+from pipeline.campaign.deny_list import known_denied
+from pipeline.campaign.plan import plan_lanes
 from pipeline.config import RunConfig
 from tests.told_devices import ToldDevice, lanes_of
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from device_runner.device import DeviceFacts
 from device_runner.spec import NnapiFlag, RunOptions
-from pipeline.campaign import (
+from pipeline.campaign.options import options_name, run_options
+from pipeline.campaign.plan import (
     Inputs,
     Lane,
     baseline_of,
@@ -19,9 +20,8 @@ from pipeline.campaign import (
     spec_of,
 )
 from pipeline.config import ADVISED_RUNS, MeasureConfig, RunConfig
-from pipeline.errors import ConfigError
-from pipeline.run_options import options_name, run_options
-from pipeline.variant import Artifact, Level, Style, Variant
+from pipeline.core.errors import ConfigError
+from pipeline.core.variant import Artifact, Level, Style, Variant
 
 PHONE = DeviceFacts(name="adb:1", platform="android", api_level=30)
 OLD_PHONE = DeviceFacts(name="adb:2", platform="android", api_level=26)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.check import CheckRequest, check_artifact, tolerance_for
+from pipeline.check.artifact import CheckRequest, check_artifact, tolerance_for
+from pipeline.check.output import OutputCheck
+from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.config import CheckConfig
 from pipeline.convert import ConvertRequest, convert_model
-from pipeline.model_sources import SourceModel
-from pipeline.reference import ReferenceRequest, make_reference
-from pipeline.summary import OutputCheck
-from pipeline.variant import Level, Style, Variant
+from pipeline.core.variant import Level, Style, Variant
+from pipeline.model.sources import SourceModel
 from tests.onnx_samples import quiet_map, save
 
 VARIANTS = tuple(Variant(level=level, style=style) for level in (Level.BASIC, Level.ALL) for style in Style)

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pipeline.claims_beside import as_answer, beside, differing, same_claims
-from pipeline.library_claims import LibraryClaims
 from pipeline.partition.answer import Decision, ModelAnswer, Provider, Settings
+from pipeline.partition.reference.ask import LibraryClaims
+from pipeline.partition.reference.diff import as_answer, beside, differing, same_claims
 
 NNAPI = Settings(provider=Provider.NNAPI, ort_release=(1, 29))
 NAMES = ("a", "b", "c", "d")

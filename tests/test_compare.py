@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.compare import FLOORS, Array, Precision, Tolerance, compare_output, remedy_of, usual_tolerance
-from pipeline.summary import OutputCheck
+from pipeline.check.compare import FLOORS, Array, Precision, Tolerance, compare_output, remedy_of, usual_tolerance
+from pipeline.check.output import OutputCheck
 
 Floats = npt.NDArray[np.float32]
 PROBABILITY = Tolerance(max_relative_error=1e-3, floor=FLOORS[Precision.FLOAT32], spans={"y": 1.0}, random_inputs=True)

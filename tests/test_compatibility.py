@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from pipeline.compatibility import (
+from pipeline.compat.rules import (
     DEFAULT_USE,
     OPSETS,
     SESSION_KEYS,
@@ -23,10 +23,9 @@ from pipeline.compatibility import (
     loadable_by,
 )
 from pipeline.config.build import Kind
-from pipeline.core.releases import NEWEST_KNOWN, Release, line_of
-from pipeline.finding import Severity, errors
-from pipeline.ort_build.releases import at_release
-from pipeline.ort_format import parse_ort
+from pipeline.core.finding import Severity, errors
+from pipeline.core.releases import NEWEST_KNOWN, Release, at_release, line_of
+from pipeline.model.ort_format import parse_ort
 
 HERE = line_of(version("onnxruntime"))
 RELEASES = st.integers(7, NEWEST_KNOWN.minor).map(lambda minor: Release(1, minor))

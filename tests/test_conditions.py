@@ -9,10 +9,10 @@ import pytest
 from device_runner.device import Conditioned
 from device_runner.errors import MissingError
 from device_runner.result import Conditions
-from pipeline.conditions import unfit, wait_until_fit
+from pipeline.campaign.conditions import unfit, wait_until_fit
+from pipeline.campaign.measure import measure
+from pipeline.campaign.store import open_store
 from pipeline.config import ConditionsConfig
-from pipeline.measure import measure
-from pipeline.store import open_store
 from tests.told_devices import CAMPAIGN, ToldDevice, lanes_of, plan_of
 
 DEFAULT = ConditionsConfig()

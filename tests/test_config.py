@@ -5,7 +5,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from pipeline.campaign import matches
+from pipeline.campaign.plan import matches
 from pipeline.config import (
     Config,
     ModelConfig,
@@ -15,8 +15,8 @@ from pipeline.config import (
     read_config,
     wanted_variants,
 )
-from pipeline.errors import ConfigError, ExitCode
-from pipeline.variant import Level, Style
+from pipeline.core.errors import ConfigError, ExitCode
+from pipeline.core.variant import Level, Style
 
 MINIMAL = 'name = "a"\n[[models]]\npath = "m.onnx"\n'
 PHONE = MINIMAL + '[[targets]]\nname = "t"\nplatform = "android"\n'

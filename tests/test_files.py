@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import PipelineError
-from pipeline.files import make_folder, readable_name, replacing, safe_name, sha256_of, write_bytes, write_text
+from pipeline.core.errors import PipelineError
+from pipeline.core.files import make_folder, readable_name, replacing, safe_name, sha256_of, write_bytes, write_text
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path: Path) -> None:

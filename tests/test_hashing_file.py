@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline import hashing_file
-from pipeline.hashing_file import HashingFile
+from pipeline.model import hashing_file
+from pipeline.model.hashing_file import HashingFile
 
 
 @given(st.lists(st.binary(max_size=9000), max_size=8), st.booleans())

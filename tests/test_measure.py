@@ -12,9 +12,9 @@ import pytest
 
 from device_runner.result import FailureKind
 from device_runner.spec import RunSpec
-from pipeline.campaign import lane_id, spec_id
-from pipeline.measure import GIVE_UP_AFTER, Plan, measure, runs_left
-from pipeline.store import REPEATED, Store, open_store
+from pipeline.campaign.measure import GIVE_UP_AFTER, Plan, measure, runs_left
+from pipeline.campaign.plan import lane_id, spec_id
+from pipeline.campaign.store import REPEATED, Store, open_store
 from tests.told_devices import CAMPAIGN, ToldDevice, check_attribution, lanes_of, plan_of
 
 NAMES = ("one", "two", "three")

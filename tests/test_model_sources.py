@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ConfigError, ModelError
-from pipeline.model_sources import SourceModel, Spool, find_models
-from pipeline.onnx_model import load_model
+from pipeline.core.errors import ConfigError, ModelError
+from pipeline.model.onnx_model import load_model
+from pipeline.model.sources import SourceModel, Spool, find_models
 from tests.onnx_samples import linear, save, save_external
 
 
@@ -71,7 +71,7 @@ def test_no_entry_outside_the_archive_is_extracted(tmp_path: Path, member: str) 
 
 
 def test_a_bomb_is_refused_by_its_declared_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.model_sources.MAX_MEMBER_BYTES", 1000)
+    monkeypatch.setattr("pipeline.model.sources.MAX_MEMBER_BYTES", 1000)
     archive = archive_of(tmp_path / "m.zip", {"m.onnx": bytes(1001)})
     with pytest.raises(ModelError, match="too large"):
         load_model(find_models([archive])[0], tmp_path / "spool")
@@ -97,7 +97,7 @@ def test_a_missing_member_is_named(tmp_path: Path) -> None:
 
 
 def test_a_spooled_model_keeps_its_weights_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.onnx_model.LEAN_MINIMUM_BYTES", 0)
+    monkeypatch.setattr("pipeline.model.onnx_model.LEAN_MINIMUM_BYTES", 0)
     path = save(linear(), tmp_path / "x.onnx")
     source = find_models([archive_of(tmp_path / "m.zip", {"x.onnx": path.read_bytes()})])[0]
     loaded = load_model(source, tmp_path / "spool")

@@ -11,10 +11,10 @@ import onnx
 import pytest
 from onnx import helper
 
-from pipeline.errors import ModelError
-from pipeline.guards import MAX_BODY_DEPTH
-from pipeline.model_sources import SourceModel, find_models
-from pipeline.onnx_model import load_model
+from pipeline.core.errors import ModelError
+from pipeline.model.guards import MAX_BODY_DEPTH
+from pipeline.model.onnx_model import load_model
+from pipeline.model.sources import SourceModel, find_models
 from tests.onnx_samples import linear, save
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from pipeline.errors import ConfigError, ModelError
-from pipeline.model_sources import SourceModel
-from pipeline.onnx_model import LeanModel, LoadedModel, content_digest, load_model, prepare_model, range_digests
-from pipeline.onnx_tensors import tensor_bytes
+from pipeline.core.errors import ConfigError, ModelError
+from pipeline.model.onnx_model import LeanModel, LoadedModel, content_digest, load_model, prepare_model, range_digests
+from pipeline.model.onnx_tensors import tensor_bytes
+from pipeline.model.sources import SourceModel
 from tests.onnx_samples import linear, make, save, save_external, value, weight
 
 
 @pytest.fixture
 def _lean(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat every model as a large one."""
-    monkeypatch.setattr("pipeline.onnx_model.LEAN_MINIMUM_BYTES", 0)
+    monkeypatch.setattr("pipeline.model.onnx_model.LEAN_MINIMUM_BYTES", 0)
 
 
 def load(path: Path) -> LoadedModel:

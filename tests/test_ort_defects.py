@@ -9,13 +9,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.compatibility import Runtime, Use, check_artifact, facts_of
+from pipeline.compat.defects import marks_of
+from pipeline.compat.rules import Runtime, Use, check_artifact, facts_of
 from pipeline.config import REPLAY_KEY
 from pipeline.config.build import Kind
+from pipeline.core.finding import errors
 from pipeline.core.releases import Release
-from pipeline.finding import errors
-from pipeline.ort_defects import marks_of
-from pipeline.ort_format import Graph, Metadata, Node, OrtModel, RuntimeOptimization, Tensor, read_ort
+from pipeline.model.ort_format import Graph, Metadata, Node, OrtModel, RuntimeOptimization, Tensor, read_ort
 from tests.ort_models import convert
 from tests.required_ops.required_ops_strategies import random_model
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import ModelError
-from pipeline.ort_format import (
+from pipeline.core.errors import ModelError
+from pipeline.model.ort_format import (
     Graph,
     MapType,
     Node,

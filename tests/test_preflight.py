@@ -6,23 +6,15 @@ from pathlib import Path
 import pytest
 
 from device_runner.local import wheel_library
-from pipeline.compatibility import Runtime, Use
+from pipeline.compat.preflight import first_error, judged, read_artifacts
+from pipeline.compat.rules import Runtime, Use
 from pipeline.config import Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
 from pipeline.config.build import BuildConfig, Kind
+from pipeline.core.finding import Severity, errors
 from pipeline.core.releases import Release
-from pipeline.finding import Severity, errors
+from pipeline.core.variant import Style
 from pipeline.job.prepare import oldest_release
-from pipeline.preflight import (
-    budget_findings,
-    first_error,
-    judged,
-    library_release,
-    local_runtime,
-    planned_runtime,
-    read_artifacts,
-    shipped_library,
-)
-from pipeline.variant import Style
+from pipeline.release.shipped import budget_findings, library_release, local_runtime, planned_runtime, shipped_library
 from tests.libraries.library_files import library, official_aar, texts
 from tests.onnx_samples import linear
 from tests.ort_models import convert

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from pipeline.progress import MOST_PARTS, Lines, Pace, Silent, Terminal, duration_text, progress_for
+from pipeline.core.progress import MOST_PARTS, Lines, Pace, Silent, Terminal, duration_text, progress_for
 
 
 def test_each_device_has_a_line_and_the_stage_counts_all(
@@ -50,19 +50,19 @@ def test_a_stage_that_fails_does_not_say_that_it_is_done(capsys: pytest.CaptureF
 
 
 def test_the_rest_is_estimated_from_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.progress.time.monotonic", lambda: 0.0)
+    monkeypatch.setattr("pipeline.core.progress.time.monotonic", lambda: 0.0)
     pace = Pace(20)
     assert pace.left_seconds is None
-    monkeypatch.setattr("pipeline.progress.time.monotonic", lambda: 12.0)
+    monkeypatch.setattr("pipeline.core.progress.time.monotonic", lambda: 12.0)
     pace.finished = 1
     assert pace.estimate("local") == "about 4 min left: 19 of 20 runs of about 12 s on local"
 
 
 def test_of_several_devices_the_slowest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.progress.time.monotonic", lambda: 0.0)
+    monkeypatch.setattr("pipeline.core.progress.time.monotonic", lambda: 0.0)
     whole, fast, slow = Pace(20), Pace(10), Pace(10)
     whole.parts = {"fast": fast, "slow": slow}
-    monkeypatch.setattr("pipeline.progress.time.monotonic", lambda: 10.0)
+    monkeypatch.setattr("pipeline.core.progress.time.monotonic", lambda: 10.0)
     assert whole.left_seconds is None
     fast.finished, slow.finished = 10, 2
     assert whole.left_seconds == 40.0

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from device_runner.device import DeviceFacts
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY, FALLBACK_KEY
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
-from pipeline.campaign import plan_lanes
+from pipeline.campaign.options import MOST_RUNS, options_name, run_options
+from pipeline.campaign.plan import plan_lanes
 from pipeline.config import RunConfig
-from pipeline.errors import ConfigError
-from pipeline.run_options import MOST_RUNS, options_name, run_options
+from pipeline.core.errors import ConfigError
 from tests.told_devices import lanes_of
 
 PHONE = DeviceFacts(name="adb:1", platform="android", api_level=30)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device_runner.result import Mark
-from pipeline import summary
-from pipeline.summary import Doubt, Round, RunGroup, Verdict
+from pipeline.campaign import statistics as summary
+from pipeline.campaign.statistics import Doubt, Round, RunGroup, Verdict
 
 latencies = st.integers(1, 10**11)
 

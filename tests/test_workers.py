@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from device_runner import errors as runner
-from pipeline.errors import (
+from pipeline.core.errors import (
     CheckFailed,
     ConfigError,
     DiskFullError,
@@ -20,7 +20,7 @@ from pipeline.errors import (
     PipelineError,
     common_exit_code,
 )
-from pipeline.workers import Task, run_tasks
+from pipeline.core.workers import Task, run_tasks
 
 SPAN_NS = 300_000_000
 
@@ -166,7 +166,7 @@ def workers_of_this_process() -> set[str]:
         stat.parent.name: stat.read_text().rpartition(")")[2].split()[1] for stat in Path("/proc").glob("[0-9]*/stat")
     }
     mine = {pid for pid, parent in parents.items() if parent == str(os.getpid())}
-    return {pid for pid in mine if b"pipeline.workers" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    return {pid for pid in mine if b"pipeline.core.workers" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system has no /proc to see processes in")

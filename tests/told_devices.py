@@ -10,11 +10,11 @@ from typing import Self
 from device_runner.device import DeviceFacts
 from device_runner.result import Failure, FailureKind, RunResult, Status, utc_now, without_measurement
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.campaign import Inputs, Lane
+from pipeline.campaign.measure import Plan
+from pipeline.campaign.plan import Inputs, Lane
+from pipeline.campaign.store import CampaignRecord, Store
 from pipeline.config import ConditionsConfig, MeasureConfig
-from pipeline.measure import Plan
-from pipeline.store import CampaignRecord, Store
-from pipeline.variant import Artifact, Level, Variant
+from pipeline.core.variant import Artifact, Level, Variant
 
 CAMPAIGN = CampaignRecord(id="c1", name="told", created_at="2026-01-01T00:00:00.000Z")
 DEFAULT_CONDITIONS = ConditionsConfig()

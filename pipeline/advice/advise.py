@@ -10,17 +10,17 @@ from pipeline.advice.fixes import ENABLERS, OTHER_FORMAT, Fix, fixes_for
 from pipeline.advice.trial import Bench, State, attempt, judged
 from pipeline.advice.verdict import improves, perfect, preference, verdict
 from pipeline.advice.write import write_model
+from pipeline.check.reference import Reference, ReferenceRequest, make_reference
+from pipeline.core.errors import ConfigError, ModelError, PipelineError
+from pipeline.core.files import copy_file, share_file
 from pipeline.dataset import Dataset, sizes_in
-from pipeline.dataset.dimensions import resolve_dimensions
-from pipeline.dataset.signature import own_inputs
-from pipeline.errors import ConfigError, ModelError, PipelineError
-from pipeline.files import copy_file, share_file
-from pipeline.model_sources import SourceModel
-from pipeline.onnx_model import LoadedModel, external_entries, load_model
+from pipeline.model.dimensions import resolve_dimensions
+from pipeline.model.onnx_model import LoadedModel, external_entries, load_model
+from pipeline.model.signature import own_inputs
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Provider
+from pipeline.partition.input import open_subject
 from pipeline.partition.judge import PartitionRequest
-from pipeline.partition.subject import open_subject
-from pipeline.reference import Reference, ReferenceRequest, make_reference
 
 PATIENCE_SECONDS = 200.0
 """How long fixes of one model are tried: a model of thousands of nodes takes seconds for each."""

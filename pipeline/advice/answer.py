@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from pipeline.dataset import Dataset
-from pipeline.model_sources import SourceModel
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
 
 

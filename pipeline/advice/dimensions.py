@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from pipeline.advice.known import Known
-from pipeline.dataset.dimensions import open_axes, resolve_dimensions
-from pipeline.dataset.signature import own_inputs
+from pipeline.advice.facts import Known
+from pipeline.model.dimensions import open_axes, resolve_dimensions
+from pipeline.model.signature import own_inputs
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -14,7 +14,7 @@ def fix_dimensions(model: "ModelProto", known: Known) -> "ModelProto | None":
     """Open dimensions get the sizes that were asked for, else 1; None when all have sizes."""
     import onnx
 
-    from pipeline.onnx_model import fix_dimensions as fix
+    from pipeline.model.onnx_model import fix_dimensions as fix
 
     takes = own_inputs(model)
     found = open_axes(takes)

@@ -8,16 +8,16 @@ import msgspec
 from pipeline.advice.answer import Choice, Standing, Verdict, standing_of
 from pipeline.advice.help import Help, helps_of
 from pipeline.advice.verdict import verdict
+from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.releases import Release, rules_of
-from pipeline.errors import ModelError, PipelineError
-from pipeline.model_sources import SourceModel, find_models
+from pipeline.core.workers import Task, run_tasks
+from pipeline.model.sources import SourceModel, find_models
 from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
+from pipeline.partition.input import Subject, resized
 from pipeline.partition.judge import Views, judge_views, open_views, reason_of, scratch_folder
 from pipeline.partition.ort_types import refused
 from pipeline.partition.run import SUFFIXES, TIMEOUT_SECONDS
 from pipeline.partition.sizes import likely_sizes, unnamed
-from pipeline.partition.subject import Subject, resized
-from pipeline.workers import Task, run_tasks
 
 ANSWERS = {Choice.USE: "yes", Choice.MEASURE: "maybe", Choice.CPU: "no"}
 """The verdicts in one word, as ONNX Runtime's mobile usability checker gives them."""

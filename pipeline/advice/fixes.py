@@ -10,9 +10,9 @@ import msgspec
 from pipeline.advice.clip import clip_as_max_min, constant_bounds
 from pipeline.advice.dimensions import fix_dimensions
 from pipeline.advice.einsum import einsum_as_matmul
+from pipeline.advice.facts import Known, Rule, rewrite
 from pipeline.advice.half import compute_in_f32
 from pipeline.advice.inputs import constant_initializers
-from pipeline.advice.known import Known, Rule, rewrite
 from pipeline.advice.linear import conv_2d, cropped_conv_transpose, flat_matmul, plain_gemm, scaled_batch_norm
 from pipeline.advice.opset import to_opset_11, to_opset_13, to_opset_17, to_opset_21
 from pipeline.advice.pad import pad_as_concat

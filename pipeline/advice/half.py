@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from pipeline.advice.known import Known
+from pipeline.advice.facts import Known
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto

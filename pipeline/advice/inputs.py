@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from pipeline.advice.known import Known
-from pipeline.onnx_model import keep_only
+from pipeline.advice.facts import Known
+from pipeline.model.onnx_model import keep_only
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from pipeline.advice.known import Known
-from pipeline.errors import ModelError
+from pipeline.advice.facts import Known
+from pipeline.core.errors import ModelError
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from pipeline.advice.known import Known, Writer, attribute
+from pipeline.advice.facts import Known, Writer, attribute
 
 if TYPE_CHECKING:
     from onnx import NodeProto

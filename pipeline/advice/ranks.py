@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipeline.advice.known import Known, Writer, attribute, names_in, rewrite
+from pipeline.advice.facts import Known, Writer, attribute, names_in, rewrite
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -62,7 +62,7 @@ def flat_gather(node: "NodeProto", known: Known, write: Writer) -> bool:
 
 def _join_reshapes(model: "ModelProto", known: Known) -> None:
     """Let each Reshape to a known shape read what the Reshape before it read; drop those that nobody reads then."""
-    from pipeline.onnx_model import subgraphs
+    from pipeline.model.onnx_model import subgraphs
 
     graph = model.graph
     makers = {node.output[0]: node for node in graph.node if node.op_type == "Reshape" and not node.domain}

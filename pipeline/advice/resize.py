@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from pipeline.advice.known import Known, Writer, attribute, operand
+from pipeline.advice.facts import Known, Writer, attribute, operand
 
 if TYPE_CHECKING:
     from onnx import NodeProto

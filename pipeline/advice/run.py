@@ -7,11 +7,11 @@ import msgspec
 
 from pipeline.advice.advise import advise
 from pipeline.advice.answer import Advice, AdviceRequest, AdvisedAnswer
+from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
-from pipeline.model_sources import find_models
+from pipeline.model.sources import find_models
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.run import SUFFIXES
-from pipeline.workers import Task, run_tasks
 
 TIMEOUT_SECONDS = 300.0
 """Over the patience of `advise`: what a hostile model never stops computing is ended, and costs its advice only."""

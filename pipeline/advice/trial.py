@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pipeline.advice.answer import FixResult, Outcome, Standing, gain_of, standing_of
+from pipeline.advice.facts import Known
 from pipeline.advice.fixes import Fix
-from pipeline.advice.known import Known
 from pipeline.advice.verdict import improves
-from pipeline.compare import MAX_RELATIVE_ERROR, compare_outputs, read_tensor
-from pipeline.errors import ModelError, PipelineError
-from pipeline.model_sources import SourceModel
-from pipeline.onnx_model import LoadedModel, load_model
+from pipeline.check.compare import MAX_RELATIVE_ERROR, compare_outputs, read_tensor
+from pipeline.check.output import OutputCheck
+from pipeline.check.reference import Reference
+from pipeline.core.errors import ModelError, PipelineError
+from pipeline.model.onnx_model import LoadedModel, load_model
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Provider
+from pipeline.partition.input import tensor_reader
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.onnx_view import view
-from pipeline.partition.subject import tensor_reader
-from pipeline.reference import Reference
-from pipeline.summary import OutputCheck
 
 if TYPE_CHECKING:
     from onnx import ModelProto

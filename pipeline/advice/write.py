@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from pipeline.errors import ModelError
-from pipeline.files import replacing
-from pipeline.onnx_model import ByteRange, LeanModel
-from pipeline.onnx_wire import GRAPH_INITIALIZER, LENGTH, MODEL_GRAPH, TENSOR_RAW_DATA, encode_varint
+from pipeline.core.errors import ModelError
+from pipeline.core.files import replacing
+from pipeline.model.onnx_model import ByteRange, LeanModel
+from pipeline.model.onnx_wire import GRAPH_INITIALIZER, LENGTH, MODEL_GRAPH, TENSOR_RAW_DATA, encode_varint
 
 if TYPE_CHECKING:
     from onnx import TensorProto

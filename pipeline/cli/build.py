@@ -10,7 +10,7 @@ from pipeline.cli.command import Group
 from pipeline.cli.options import json_option, json_or_flag, shows_text, write_json
 
 if TYPE_CHECKING:
-    from pipeline.finding import Finding
+    from pipeline.core.finding import Finding
     from pipeline.ort_build.doctor import Check
     from pipeline.ort_build.plan import BuildPlan
     from pipeline.ort_build.request import Request
@@ -55,7 +55,7 @@ def build() -> None:
 def plan(output: Path | None, json_to: str | None, **chosen: Any) -> None:
     """Show the exact commands and settings files of a build; exit code 4 if it cannot work."""
     from pipeline.cli.findings import show_findings
-    from pipeline.finding import errors
+    from pipeline.core.finding import errors
     from pipeline.ort_build.lint import lint
 
     requests, tree = _requests(**chosen)
@@ -197,7 +197,7 @@ def _requests(
     onnx_source: Path | None,
     jobs: int | None,
 ) -> tuple[tuple["Request", ...], "SourceTree | None"]:
-    from pipeline.errors import ConfigError
+    from pipeline.core.errors import ConfigError
     from pipeline.ort_build.selection import Choice, requests_for
     from pipeline.ort_build.source_tree import check_release, read_tree
 
@@ -236,7 +236,7 @@ def _plan(request: "Request", tree: "SourceTree | None", output: Path | None) ->
 def _write_plans(plans: "Iterable[BuildPlan]", output: Path) -> None:
     import msgspec
 
-    from pipeline.files import write_bytes, write_text
+    from pipeline.core.files import write_bytes, write_text
 
     for each in plans:
         for file in each.files:
@@ -268,7 +268,7 @@ def _show_plan(plan: "BuildPlan") -> None:
 
 def _refuse(found: "tuple[Finding, ...]", tree: "SourceTree | None", plans: "list[BuildPlan]") -> None:
     """Raise CheckFailed when a plan cannot work: by the settings, or because the tree's scripts refuse it."""
-    from pipeline.errors import CheckFailed
+    from pipeline.core.errors import CheckFailed
     from pipeline.ort_build.script_options import tree_options, unaccepted
 
     if found:
@@ -288,7 +288,7 @@ def _refuse(found: "tuple[Finding, ...]", tree: "SourceTree | None", plans: "lis
 def _preflight(request: "Request", tree: "SourceTree | None", cache: Path) -> None:
     """Everything that can be known before the first compiler runs."""
     from pipeline.cli.findings import show_findings
-    from pipeline.finding import errors
+    from pipeline.core.finding import errors
     from pipeline.ort_build.doctor import examine, require
     from pipeline.ort_build.lint import lint
 
@@ -334,7 +334,7 @@ def _run(request: "Request", tree: "SourceTree", cache: Path) -> "Built":
 
 
 def _copy_built(built: "Built", request: "Request", output: Path | None) -> None:
-    from pipeline.files import copy_file
+    from pipeline.core.files import copy_file
 
     for file in built.record.files if output else ():
         copy_file(Path(built.folder) / file.file, Path(str(output)) / request.target.name / file.file)
@@ -352,8 +352,8 @@ def _show_built(built: "Built", before: "Mapping[str, int]") -> None:
 
 def _check_sizes(built: "Built", request: "Request") -> None:
     from pipeline.cli.findings import show_findings
-    from pipeline.errors import CheckFailed
-    from pipeline.finding import errors
+    from pipeline.core.errors import CheckFailed
+    from pipeline.core.finding import errors
     from pipeline.ort_build.history import sizes_of_record
     from pipeline.ort_build.size import check_budget
 

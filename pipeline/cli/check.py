@@ -40,7 +40,7 @@ def check(
     is then 1. Verdicts never change the exit code.
     """
     from pipeline.advice.fitness import check_models
-    from pipeline.errors import ExitCode
+    from pipeline.core.errors import ExitCode
     from pipeline.report.fitness import show_fits
 
     document = check_models(paths, settings_of(PROVIDERS, ort_release, answers), dimensions, processes=jobs)

@@ -107,7 +107,7 @@ def convert(
     With --ep, nodes that these execution providers claim at level basic are kept unfused, and fixed style files are
     created.
     """
-    from pipeline.conversion import ConversionOrder, convert_paths
+    from pipeline.convert.many import ConversionOrder, convert_paths
     from pipeline.convert.references import choose_reference
     from pipeline.report.conversion import show_conversion
 
@@ -121,12 +121,12 @@ def convert(
         reference=choose_reference(reference, ort_release, (), providers) if providers else None,
     )  # fmt: skip
     if data.given:
-        from pipeline.proving import check_paths_inputs
+        from pipeline.check.many import check_paths_inputs
 
         check_paths_inputs(paths, dimensions, data, output)
     report = convert_paths(paths, order)
     if check:
-        from pipeline.proving import check_conversion
+        from pipeline.convert.many import check_conversion
 
         report = check_conversion(report, data, progress())
     if json_to:

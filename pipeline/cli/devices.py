@@ -97,7 +97,7 @@ def _write_profile(ready: "Sequence[DeviceFacts]", profile_to: str) -> None:
 
     from device_runner.adb.device import open_adb
     from device_runner.android_host.inspection import inspect_phone
-    from pipeline.errors import ConfigError, MissingError
+    from pipeline.core.errors import ConfigError, MissingError
 
     if not ready:
         raise MissingError("no phone is ready to be profiled", remedy="see `ort-mobile devices`")

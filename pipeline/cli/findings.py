@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import click
 
-from pipeline.finding import Finding, Severity
+from pipeline.core.finding import Finding, Severity
 from pipeline.report.wording import visible
 
 

@@ -32,9 +32,9 @@ def init(
     Sizes come from test data, from what the graph requires, or are the usual ones for such a model, tried by running
     it; guesses are marked # GUESSED in the file. Where no size is found, the line to fill in is marked # FILL IN.
     """
-    from pipeline.config_template import config_text, data_beside, guess_for, guessed_lines, line_to_fill_in, safe_line
-    from pipeline.errors import ConfigError
-    from pipeline.files import write_text
+    from pipeline.core.errors import ConfigError
+    from pipeline.core.files import write_text
+    from pipeline.job.template import config_text, data_beside, guess_for, guessed_lines, line_to_fill_in, safe_line
 
     if not model.is_file():
         raise ConfigError("no such model file", where=str(model), remedy="check the path")

@@ -8,7 +8,7 @@ from pipeline.cli.command import Group
 from pipeline.cli.options import json_option, shows_text, write_json
 
 if TYPE_CHECKING:
-    from pipeline.ort_library import Contents
+    from pipeline.library.fetch import Contents
 
 
 @click.group(cls=Group)
@@ -23,7 +23,7 @@ def library() -> None:
 @json_option
 def list_libraries(json_to: str | None) -> None:
     """List libraries that are available on this computer, and those that can be downloaded."""
-    from pipeline.ort_library import known_libraries
+    from pipeline.library.fetch import known_libraries
 
     known = known_libraries()
     if json_to:
@@ -50,7 +50,7 @@ def get(ctx: click.Context, name: str, abi: str | None, accept_licence: bool, js
 
     from device_runner.library_source import open_library
     from device_runner.text import visible
-    from pipeline.ort_library import get_library
+    from pipeline.library.fetch import get_library
 
     def say(line: str) -> None:
         if not ctx.find_root().params.get("quiet"):
@@ -70,7 +70,7 @@ def get(ctx: click.Context, name: str, abi: str | None, accept_licence: bool, js
 @json_option
 def show(name: str, json_to: str | None) -> None:
     """Show release, ABIs, kind of build, providers and page size of NAME (a release, an AAR, a JAR, a .so)."""
-    from pipeline.ort_library import show_library
+    from pipeline.library.fetch import show_library
 
     contents = show_library(name)
     if json_to:

@@ -18,7 +18,7 @@ from device_runner.text import visible_lines
 from pipeline import __version__
 from pipeline.cli.command import Group
 from pipeline.cli.streams import accept_any_text
-from pipeline.errors import ExitCode
+from pipeline.core.errors import ExitCode
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "From a model to a release": {
@@ -163,7 +163,7 @@ def _known(error: Exception) -> Exception:
     """An error of the operating system as one of ours; any other as it is."""
     if not isinstance(error, OSError):
         return error
-    from pipeline.files import os_error
+    from pipeline.core.files import os_error
 
     return os_error(error)
 

@@ -9,7 +9,7 @@ import click
 
 from pipeline.cli.command import Group
 from pipeline.cli.options import json_option, json_or_flag, shows_text, write_json
-from pipeline.errors import CheckFailed, ConfigError, ModelError
+from pipeline.core.errors import CheckFailed, ConfigError, ModelError
 
 if TYPE_CHECKING:
     from pipeline.required_ops.artifacts import ArtifactNeeds
@@ -232,7 +232,7 @@ def _needs(paths: Sequence[Path], providers: Sequence[str], *, extended: bool) -
 
 def _write(required: "RequiredOps", output: Path | None, json_to: str | None) -> None:
     """The config to a file, or to stdout where JSON does not go there."""
-    from pipeline.files import write_text
+    from pipeline.core.files import write_text
     from pipeline.required_ops import render
     from pipeline.required_ops.text import operator_lines
 

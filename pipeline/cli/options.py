@@ -10,8 +10,8 @@ import click
 from pipeline.cli.command import JsonOrFlag
 
 if TYPE_CHECKING:
+    from pipeline.core.progress import Progress
     from pipeline.dataset import Dataset
-    from pipeline.progress import Progress
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
@@ -136,7 +136,7 @@ def write_result(json_text: bytes, destination: str) -> None:
     """Write JSON, indented, to a file, or to stdout for `-`."""
     import msgspec
 
-    from pipeline.files import write_bytes
+    from pipeline.core.files import write_bytes
 
     text = msgspec.json.format(json_text, indent=1) + b"\n"
     if destination == "-":
@@ -157,7 +157,7 @@ def shows_text(json_to: str | None) -> bool:
 
 def progress() -> "Progress":
     """How a command shows its progress."""
-    from pipeline.progress import progress_for
+    from pipeline.core.progress import progress_for
 
     return progress_for(quiet=quiet())
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def _draw(answers: "tuple[ModelAnswer, ...]", destination: Path) -> None:
-    from pipeline.errors import ConfigError
-    from pipeline.files import write_bytes
+    from pipeline.core.errors import ConfigError
+    from pipeline.core.files import write_bytes
     from pipeline.partition.draw import draw
 
     if len(answers) != 1:
@@ -30,8 +30,8 @@ def _draw(answers: "tuple[ModelAnswer, ...]", destination: Path) -> None:
 
 def _check_fix(paths: tuple[str, ...], destination: Path) -> None:
     """ConfigError when more than one model is named, or the fixed one would replace it."""
-    from pipeline.errors import ConfigError
-    from pipeline.model_sources import find_models
+    from pipeline.core.errors import ConfigError
+    from pipeline.model.sources import find_models
     from pipeline.partition.run import SUFFIXES
 
     models = find_models(paths, SUFFIXES)
@@ -45,7 +45,7 @@ def _check_fix(paths: tuple[str, ...], destination: Path) -> None:
 
 def _check_single(providers: tuple[str, ...], options: dict[str, Any]) -> None:
     """ConfigError for an option that has a meaning for one provider only, where several are asked about."""
-    from pipeline.errors import ConfigError
+    from pipeline.core.errors import ConfigError
 
     if len(providers) > 1 and (option := next((name for name, value in options.items() if value), None)):
         raise ConfigError(
@@ -91,8 +91,8 @@ def _unfinished(answers: "tuple[ModelAnswer, ...]", fix: Path | None) -> bool:
 
 def _open(reference: str, provider: str, release: str, advice: dict[str, Any]) -> "tuple[LibraryFacts, str]":
     """The library to ask, and the release whose rules stand beside it."""
-    from pipeline.errors import ConfigError
-    from pipeline.reference_claims import open_reference, rules_known, rules_release
+    from pipeline.core.errors import ConfigError
+    from pipeline.partition.reference.compare import open_reference, rules_known, rules_release
 
     facts = open_reference(reference, provider, release)
     if (advice["advise"] or advice["fix"]) and not rules_known(facts):
@@ -105,9 +105,9 @@ def _open(reference: str, provider: str, release: str, advice: dict[str, Any]) -
 
 
 def _show(document: "PartitionDocument") -> None:
-    from pipeline.reference_claims import ReferencedDocument
-    from pipeline.report.beside import show_reference
+    from pipeline.partition.reference.compare import ReferencedDocument
     from pipeline.report.partition import show_answers
+    from pipeline.report.reference import show_reference
 
     show_answers(document.told if isinstance(document, ReferencedDocument) else document.models)
     if isinstance(document, ReferencedDocument):
@@ -115,8 +115,8 @@ def _show(document: "PartitionDocument") -> None:
 
 
 def _exit_code(document: "PartitionDocument", fix: Path | None) -> int:
-    from pipeline.errors import ExitCode
-    from pipeline.reference_claims import ReferencedDocument
+    from pipeline.core.errors import ExitCode
+    from pipeline.partition.reference.compare import ReferencedDocument
 
     failed = ExitCode.SOME_FAILED if _unfinished(document.models, fix) else ExitCode.DONE
     return max(failed, document.exit_code) if isinstance(document, ReferencedDocument) else failed
@@ -182,7 +182,7 @@ def partition(
     rules, the library's claims are the answer.
     """
     from pipeline.partition.answer import Optimize, PartitionDocument, ProvidersDocument
-    from pipeline.reference_claims import compare_answers
+    from pipeline.partition.reference.compare import compare_answers
 
     advice = {name: answers.pop(name) for name in ("advise", "fix", "dimension", "test_data", "input_values")}
     providers = providers or PROVIDERS

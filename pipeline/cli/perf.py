@@ -83,7 +83,7 @@ def perf(
 
     from pipeline.cli.show import show_denied
     from pipeline.config import MeasureConfig
-    from pipeline.perf import PerfOrder, exit_code, measure_files
+    from pipeline.job.perf import PerfOrder, exit_code, measure_files
     from pipeline.report import terminal
     from pipeline.report.console import open_console
     from pipeline.report.profile import show_profiles

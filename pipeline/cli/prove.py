@@ -57,8 +57,8 @@ def prove(
     compared with the original model's. Exit code 4 if anything fails; each failure is reported with cause and remedy.
     """
     from device_runner.android_host.profile import read_profile
-    from pipeline.errors import ExitCode
-    from pipeline.prove import ProofOrder, prove_bundle
+    from pipeline.core.errors import ExitCode
+    from pipeline.release.prove import ProofOrder, prove_bundle
     from pipeline.report import terminal
     from pipeline.report.console import open_console
 

@@ -9,8 +9,8 @@ from pipeline.cli.command import Command
 from pipeline.cli.options import json_option, progress, shows_text, write_json
 
 if TYPE_CHECKING:
+    from pipeline.check.library_proof import LibraryProof
     from pipeline.job.assemble import Assembled
-    from pipeline.library_proof import LibraryProof
     from pipeline.release.manifest import Content
 
 
@@ -29,7 +29,7 @@ def release(
     budget; also exit code 4 if the bundle fails in that library, on computers that can run it.
     """
     from pipeline.cli.show import nothing_ships
-    from pipeline.errors import CheckFailed, ExitCode
+    from pipeline.core.errors import CheckFailed, ExitCode
     from pipeline.job.ship import proven, ship
     from pipeline.job.stored import stored
     from pipeline.release.manifest import content_digest
@@ -73,9 +73,9 @@ def _show_proofs(proofs: "tuple[LibraryProof, ...]") -> None:
 def _gate(assembled: "Assembled", folder: Path) -> None:
     """Show what speaks against shipping, and raise CheckFailed for what must not."""
     from pipeline.cli.findings import show_findings
-    from pipeline.errors import CheckFailed
-    from pipeline.finding import errors
-    from pipeline.job.shipping import check_shipping
+    from pipeline.core.errors import CheckFailed
+    from pipeline.core.finding import errors
+    from pipeline.job.gate import check_shipping
 
     findings = check_shipping(assembled, folder)
     show_findings(findings)

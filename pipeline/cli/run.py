@@ -76,7 +76,7 @@ def run(
     import msgspec
 
     from pipeline.config import read_config
-    from pipeline.errors import ExitCode
+    from pipeline.core.errors import ExitCode
     from pipeline.job import JobOptions, run_job
 
     data = dataset_from(test_data, input_values)
@@ -106,8 +106,8 @@ def run(
 
 def _of_model(model: Path, data: "Dataset") -> "Config":
     """The config of a model without one; what was guessed for its inputs is said on stderr."""
-    from pipeline.config_template import config_for_model, data_beside, guessed_lines, safe_line
-    from pipeline.errors import ConfigError
+    from pipeline.core.errors import ConfigError
+    from pipeline.job.template import config_for_model, data_beside, guessed_lines, safe_line
 
     if not model.exists():
         raise ConfigError("no such model file", where=str(model), remedy="check the path")

@@ -122,10 +122,10 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
     import msgspec
 
     from device_runner.spec import OptimizationLevel
+    from pipeline.campaign.options import run_options
     from pipeline.config import RunConfig
     from pipeline.config.checks import provider_problems
-    from pipeline.errors import ConfigError
-    from pipeline.run_options import run_options
+    from pipeline.core.errors import ConfigError
 
     for problem in provider_problems((), answers["provider"]):
         raise ConfigError(problem.what, where="--provider", why=problem.why, remedy=problem.remedy)

@@ -5,17 +5,17 @@ from typing import Any
 
 import click
 
-from device_runner.blame import Denied
-from pipeline.blaming import deny_list
+from device_runner.minimize import Denied
+from pipeline.campaign.deny_list import deny_list
+from pipeline.campaign.options import options_name
 from pipeline.cli.findings import show_findings
-from pipeline.finding import errors
+from pipeline.core.finding import errors
 from pipeline.job import JobResult
 from pipeline.job.assemble import Assembled
 from pipeline.release.manifest import content_digest
 from pipeline.report import terminal
 from pipeline.report.console import open_console
 from pipeline.report.wording import visible
-from pipeline.run_options import options_name
 
 
 def show_denied(entries: Iterable[Denied]) -> None:

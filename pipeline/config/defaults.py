@@ -14,8 +14,8 @@ from pipeline.config.values import (
     Target,
     VariantsConfig,
 )
-from pipeline.errors import ConfigError
-from pipeline.variant import Level, Variant
+from pipeline.core.errors import ConfigError
+from pipeline.core.variant import Level, Variant
 
 DEFAULT_TARGET = Target(name="android-arm64", platform=Platform.ANDROID, abis=("arm64-v8a",), min_api_level=27)
 

@@ -16,8 +16,8 @@ from pipeline.config.checks import KeyPath, Problem, missing_files, problems
 from pipeline.config.defaults import resolved, with_defaults
 from pipeline.config.table import Table
 from pipeline.config.values import Config
+from pipeline.core.errors import ConfigError
 from pipeline.core.releases import read_release
-from pipeline.errors import ConfigError
 
 T = TypeVar("T")
 

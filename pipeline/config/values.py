@@ -13,7 +13,7 @@ from pipeline.config.build import BuildConfig
 from pipeline.config.data import InputValue, PreprocessConfig, Range
 from pipeline.config.runs import RunConfig
 from pipeline.config.table import Count, Name, Release, Seconds, Table
-from pipeline.variant import Level, Style
+from pipeline.core.variant import Level, Style
 
 
 class Platform(StrEnum):

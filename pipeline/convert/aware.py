@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from device_runner.errors import RunnerError
-from pipeline.convert.genuine import genuine_parts, library_differences, library_serves
-from pipeline.convert.installed import installed_parts, installed_serves
+from pipeline.convert.by_installed import installed_parts, installed_serves
+from pipeline.convert.by_library import genuine_parts, library_differences, library_serves
 from pipeline.convert.rules import SessionSettings
+from pipeline.convert.splice.buildable import close_off
+from pipeline.convert.splice.claims import find_claims, look_at
+from pipeline.convert.splice.passes import Passes
+from pipeline.convert.splice.spec import Wish
+from pipeline.convert.splice.splicing import splice
+from pipeline.convert.splice.verify import changed_claims
+from pipeline.convert.splice.whole_graph import Whole
 from pipeline.convert.steps import OrtParts, Workshop, optimize, to_parts
 from pipeline.core.releases import has_rules, line_of, rules_of
-from pipeline.onnx_model import LeanModel
-from pipeline.splice.buildable import close_off
-from pipeline.splice.claims import find_claims, look_at
-from pipeline.splice.passes import Passes
-from pipeline.splice.splicing import splice
-from pipeline.splice.verify import changed_claims
-from pipeline.splice.whole import Whole
-from pipeline.splice.wish import Wish
-from pipeline.variant import AwareBy, Level, Way
+from pipeline.core.variant import AwareBy, Level, Way
+from pipeline.model.onnx_model import LeanModel
 
 if TYPE_CHECKING:
     from onnx import ModelProto

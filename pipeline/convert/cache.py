@@ -16,8 +16,8 @@ import msgspec
 from device_runner.files import sha256
 from device_runner.reading import read_regular
 from pipeline.convert.rules import SessionSettings
-from pipeline.files import replacing, share_file, write_bytes
-from pipeline.variant import AwareBy
+from pipeline.core.files import replacing, share_file, write_bytes
+from pipeline.core.variant import AwareBy
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_DECIDING = frozenset({"advice", "cli", "job", "ort_build", "prove", "release", "report", "store"})

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline.errors import ModelError
-from pipeline.ort_format import Attribute, AttributeValue, Graph, Node, OrtModel, Tensor, read_ort
+from pipeline.core.errors import ModelError
+from pipeline.model.ort_format import Attribute, AttributeValue, Graph, Node, OrtModel, Tensor, read_ort
 
 # (sha256 of a tensor's bytes)
 TensorDigest = Callable[[Tensor], bytes]

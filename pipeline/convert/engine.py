@@ -12,28 +12,22 @@ from pathlib import Path
 import msgspec
 
 from device_runner.errors import MissingError, RunnerError, SpecError
+from pipeline.compat.replay import REPLAY_NEEDS_KEY_SINCE, unreplayable
 from pipeline.convert.aware import is_repeatable
 from pipeline.convert.cache import Cache, Made, cache_key
 from pipeline.convert.digest import semantic_digest
 from pipeline.convert.optimizer import Optimizer
 from pipeline.convert.request import ConvertRequest, ConvertResult, VariantFailure
-from pipeline.convert.rules import (
-    REPLAY_NEEDS_KEY_SINCE,
-    SessionSettings,
-    refusal,
-    run_time_options,
-    session_settings,
-    unreplayable,
-)
+from pipeline.convert.rules import SessionSettings, refusal, run_time_options, session_settings
 from pipeline.convert.sessions import return_freed_memory
 from pipeline.convert.steps import OrtParts, Workshop
+from pipeline.core.errors import ConfigError, DiskFullError, ModelError, PipelineError
+from pipeline.core.files import copy_file, make_folder, share_file, storage_errors, sync_file
 from pipeline.core.releases import Release, line_of
-from pipeline.errors import ConfigError, DiskFullError, ModelError, PipelineError
-from pipeline.files import copy_file, make_folder, share_file, storage_errors, sync_file
-from pipeline.onnx_model import LoadedModel, content_digest, load_model, prepare_model
-from pipeline.ort_writer import Plan, plan_file, write_file
+from pipeline.core.variant import Artifact, Style, Variant
+from pipeline.model.onnx_model import LoadedModel, content_digest, load_model, prepare_model
+from pipeline.model.ort_writer import Plan, plan_file, write_file
 from pipeline.sizes import blame_optimization
-from pipeline.variant import Artifact, Style, Variant
 
 ONE_FILES_ERRORS = (ModelError, ConfigError, MissingError, SpecError)
 """What costs the variants of one file: onnxruntime's refusals, and a reference that cannot serve them.

@@ -18,10 +18,10 @@ from pipeline.convert.steps import (
     to_parts,
     to_parts_whole,
 )
-from pipeline.guards import check_constants, check_structure, computed_constants, stored_bytes
-from pipeline.onnx_model import ByteRange, LeanModel, range_digests
-from pipeline.ort_format import OrtModel
-from pipeline.variant import Level
+from pipeline.core.variant import Level
+from pipeline.model.guards import check_constants, check_structure, computed_constants, stored_bytes
+from pipeline.model.onnx_model import ByteRange, LeanModel, range_digests
+from pipeline.model.ort_format import OrtModel
 
 BASIC = SessionSettings(level=Level.BASIC)
 BASIC_AGAIN = SessionSettings(level=Level.BASIC, keep_constants=True)

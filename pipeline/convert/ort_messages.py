@@ -2,7 +2,7 @@
 
 import re
 
-from pipeline.errors import ModelError
+from pipeline.core.errors import ModelError
 
 CHECKER = "check it with `onnx.checker.check_model(model, full_check=True)`"
 # (fragment of the message, what it means, remedy); the first that fits is taken.

@@ -10,12 +10,12 @@ from device_runner.android_host.build import build_host, check_host
 from device_runner.errors import RunnerError
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import find_library
-from pipeline.convert.genuine import only_nnapi
+from pipeline.convert.by_library import only_nnapi
+from pipeline.convert.splice.spec import Reference
 from pipeline.core.releases import installed_release
-from pipeline.library_claims import check_asked
-from pipeline.ort_library import known_libraries
+from pipeline.library.fetch import known_libraries
 from pipeline.partition.answer import Provider
-from pipeline.splice.wish import Reference
+from pipeline.partition.reference.ask import check_asked
 
 AUTO = "auto"
 NONE = "none"

@@ -3,10 +3,10 @@
 import msgspec
 
 from pipeline.convert.rules import Platform
-from pipeline.model_sources import SourceModel
+from pipeline.convert.splice.spec import Reference, Wish
+from pipeline.core.variant import Artifact, Variant
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Provider, Settings
-from pipeline.splice.wish import Reference, Wish
-from pipeline.variant import Artifact, Variant
 
 
 class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):

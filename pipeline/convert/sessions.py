@@ -7,8 +7,8 @@ from typing import Any
 
 from pipeline.convert.ort_messages import explain
 from pipeline.convert.rules import SessionSettings
-from pipeline.errors import DiskFullError
-from pipeline.variant import Level
+from pipeline.core.errors import DiskFullError
+from pipeline.core.variant import Level
 
 LEVELS = {
     Level.NONE: "ORT_DISABLE_ALL",

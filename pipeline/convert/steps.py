@@ -16,7 +16,8 @@ import msgspec
 
 from pipeline.convert.rules import SessionSettings
 from pipeline.convert.sessions import save_optimized
-from pipeline.onnx_model import (
+from pipeline.core.variant import AwareBy, Level
+from pipeline.model.onnx_model import (
     LARGE_BYTES,
     ByteRange,
     LeanModel,
@@ -26,9 +27,8 @@ from pipeline.onnx_model import (
     scan_message,
     subgraphs,
 )
-from pipeline.ort_format import OrtModel, Tensor, parse_ort
-from pipeline.ort_writer import Weight
-from pipeline.variant import AwareBy, Level
+from pipeline.model.ort_format import OrtModel, Tensor, parse_ort
+from pipeline.model.ort_writer import Weight
 
 if TYPE_CHECKING:
     import onnx

@@ -1,10 +1,11 @@
 """Releases of ONNX Runtime: the one type, which are known, and how a user's words are read."""
 
 import re
+from collections.abc import Sequence
 from importlib import metadata
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 
 
 class Release(NamedTuple):
@@ -103,3 +104,11 @@ def by_rules(release: tuple[int, int]) -> str:
     """How to name a release in an answer: `1.31 (by the rules of 1.29)` where it has none of its own."""
     named = Release(*release)
     return str(named) if has_rules(named) else f"{named} (by the rules of {rules_of(named)})"
+
+
+T = TypeVar("T")
+
+
+def at_release(steps: Sequence[tuple[Release, T]], release: Release) -> T:
+    """The last row that holds at a release; `steps` ascend and the first holds always."""
+    return [value for since, value in steps if since <= release or since == steps[0][0]][-1]

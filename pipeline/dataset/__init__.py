@@ -1,7 +1,7 @@
 """What a model is run on: test data, declared values and random numbers as samples, one at a time."""
 
 from pipeline.dataset.dataset import Dataset, Sample, check_data, dataset_of, first_sample, samples, sizes_in
-from pipeline.dataset.signature import Array, TensorInfo, element_of
+from pipeline.model.signature import Array, TensorInfo, element_of
 
 __all__ = [
     "Array",

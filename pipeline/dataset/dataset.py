@@ -9,12 +9,12 @@ import msgspec
 
 from pipeline.config import ModelConfig
 from pipeline.config.data import InputValue, PreprocessConfig, Range
-from pipeline.dataset.dimensions import open_axes
+from pipeline.core.errors import ConfigError
 from pipeline.dataset.files import Found, Wanted, find_samples, safe
 from pipeline.dataset.functions import function_samples, is_function
-from pipeline.dataset.signature import Array, TensorInfo
 from pipeline.dataset.values import plain_dtype, value_array
-from pipeline.errors import ConfigError
+from pipeline.model.dimensions import open_axes
+from pipeline.model.signature import Array, TensorInfo
 
 
 class Dataset(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,9 +11,9 @@ from typing import TypeAlias
 from device_runner.files import ZIP_ERRORS
 from device_runner.reading import read_regular
 from pipeline.config.data import PreprocessConfig
+from pipeline.core.errors import ConfigError
 from pipeline.dataset.media import image_tensor, wav_tensor
-from pipeline.dataset.signature import Array, TensorInfo
-from pipeline.errors import ConfigError
+from pipeline.model.signature import Array, TensorInfo
 
 IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".gif"})
 RECORDINGS = frozenset({".wav"})

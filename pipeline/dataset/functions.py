@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.dataset.signature import Array
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
+from pipeline.model.signature import Array
 
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """The last part of a path that names a function; what stands before it is the folder to import from."""

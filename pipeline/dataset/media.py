@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.data import Channels, Fit, Layout, PreprocessConfig
-from pipeline.dataset.signature import Array, TensorInfo
+from pipeline.core.errors import ConfigError, MissingError
 from pipeline.dataset.values import plain_dtype
-from pipeline.errors import ConfigError, MissingError
+from pipeline.model.signature import Array, TensorInfo
 
 if TYPE_CHECKING:
     from PIL.Image import Image

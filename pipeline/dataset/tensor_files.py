@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from device_runner.spec import ElementType, TensorFile
-from pipeline.dataset.signature import Array
-from pipeline.files import write_bytes
+from pipeline.core.files import write_bytes
+from pipeline.model.signature import Array
 
 
 def write_tensor(path: Path, name: str, array: Array) -> TensorFile:

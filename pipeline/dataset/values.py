@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from device_runner.spec import ElementType
 from pipeline.config.data import InputValue, Range
-from pipeline.dataset.signature import Array, TensorInfo
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
+from pipeline.model.signature import Array, TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from device_runner.spec import ElementType
 from pipeline.config import ModelConfig
-from pipeline.dataset.signature import TYPES_BY_CODE
 from pipeline.job.assemble import Assembled
 from pipeline.job.prepare import ARTIFACTS
-from pipeline.ort_format import Graph, TensorType, read_ort
+from pipeline.model.ort_format import Graph, TensorType, read_ort
+from pipeline.model.signature import TYPES_BY_CODE
 from pipeline.release.choose import Choice
 from pipeline.release.manifest import ModelSignature, TensorSignature
 from pipeline.report import wording

@@ -5,8 +5,12 @@ from dataclasses import dataclass
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
-from pipeline.campaign import Lane
+from pipeline.campaign.options import options_name
+from pipeline.campaign.plan import Lane
+from pipeline.campaign.store import CampaignRecord, RunRecord, Store
+from pipeline.check.output import OutputCheck
 from pipeline.config import Target
+from pipeline.core.variant import Artifact, Level
 from pipeline.job.predict import finding
 from pipeline.job.profiles import profiles_of
 from pipeline.job.record import JobRecord, decode_record
@@ -16,10 +20,6 @@ from pipeline.report.model import ArtifactCheck, CampaignReport, Withheld
 from pipeline.report.model import Choice as ChoiceRow
 from pipeline.report.profiled import Profiled
 from pipeline.report.rows import Measured, make_rows, run_group, worst_checks
-from pipeline.run_options import options_name
-from pipeline.store import CampaignRecord, RunRecord, Store
-from pipeline.summary import OutputCheck
-from pipeline.variant import Artifact, Level
 
 ArtifactKey = tuple[str, str]
 """Model and variant name."""

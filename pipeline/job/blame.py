@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
-from device_runner.blame import Denied
 from device_runner.device import Device, DeviceFacts
+from device_runner.minimize import Denied
 from device_runner.result import FailureKind, RunResult
-from pipeline.blaming import blame
-from pipeline.campaign import lane_id
-from pipeline.measure import Plan
-from pipeline.progress import Progress
-from pipeline.store import Store
+from pipeline.campaign.deny_list import blame
+from pipeline.campaign.measure import Plan
+from pipeline.campaign.plan import lane_id
+from pipeline.campaign.store import Store
+from pipeline.core.progress import Progress
 
 
 def blame_crashes(

@@ -9,7 +9,7 @@ from device_runner.device import Device, DeviceFacts, Readiness, open_device
 from device_runner.errors import RunnerError, SpecError
 from device_runner.selectors import is_selector
 from pipeline.config import Platform, Target
-from pipeline.errors import MissingError
+from pipeline.core.errors import MissingError
 from pipeline.report.model import Skipped
 
 AT_ONCE = 32

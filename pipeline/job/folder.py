@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from device_runner.scratch import RUN_PREFIX, remove_abandoned
-from pipeline.batch import WORK_PREFIX
-from pipeline.conversion import CONFIG_FILE, TYPED_CONFIG_FILE
-from pipeline.errors import ConfigError
-from pipeline.files import PART, make_folder, storage_errors
+from pipeline.convert.many import CONFIG_FILE, TYPED_CONFIG_FILE
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import PART, WORK_PREFIX, make_folder, storage_errors
 from pipeline.job.prepare import ARTIFACTS
 from pipeline.job.profiles import PROFILES
 from pipeline.job.ship import BUNDLE, REFERENCES

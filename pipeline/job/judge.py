@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 
 from device_runner.files import tensor_bytes
 from device_runner.result import RunResult
-from pipeline.campaign import Inputs, Lane
-from pipeline.check import tolerance_for
-from pipeline.compare import compare_outputs, read_tensor, top1_check
+from pipeline.campaign.plan import Inputs, Lane
+from pipeline.check.artifact import tolerance_for
+from pipeline.check.compare import compare_outputs, read_tensor, top1_check
+from pipeline.check.output import OutputCheck
+from pipeline.check.reference import Reference
 from pipeline.config import CheckConfig
-from pipeline.reference import Reference
-from pipeline.summary import OutputCheck
 
 OUTPUTS_FACTOR, OUTPUTS_ROOM_BYTES = 4, 16 << 20
 """A device's outputs may be larger than the original's (detections of a model in half precision), within reason."""

@@ -8,16 +8,16 @@ from device_runner.coverage import measured_coverage
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions
-from pipeline.batch import memory_budget, needed_bytes, time_limit
-from pipeline.campaign import Lane, lane_id
-from pipeline.errors import ConfigError
+from pipeline.campaign.plan import Lane, lane_id
+from pipeline.core.errors import ConfigError
+from pipeline.core.limits import memory_budget, needed_bytes, time_limit
+from pipeline.core.progress import Progress
+from pipeline.core.workers import Task, run_tasks
 from pipeline.job.prepare import ARTIFACTS
-from pipeline.model_sources import SourceModel
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Provider, Settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.options import make_settings
-from pipeline.progress import Progress
-from pipeline.workers import Task, run_tasks
 
 Prediction = dict[str, Any]
 

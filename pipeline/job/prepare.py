@@ -7,25 +7,25 @@ from pathlib import Path
 import msgspec
 
 from device_runner.folders import cache_folder
-from pipeline.batch import NamedModel, name_models
+from pipeline.check.many import Checks, Exhibit, Subject, check_all, check_all_inputs, make_references
+from pipeline.check.output import OutputCheck
+from pipeline.check.reference import Reference, ReferenceRequest
 from pipeline.config import Config, ModelConfig, Platform, wanted_variants
-from pipeline.conversion import Converted, convert_models
+from pipeline.convert.many import Converted, convert_models
 from pipeline.convert.references import choose_reference
 from pipeline.convert.rules import Platform as OptimizerPlatform
+from pipeline.convert.splice.spec import Reference as WhoseSession
+from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_exit_code
+from pipeline.core.progress import Progress
 from pipeline.core.releases import line_of
+from pipeline.core.variant import Artifact
+from pipeline.core.workers import Outcome
 from pipeline.dataset import dataset_of
-from pipeline.errors import ConfigError, ExitCode, PipelineError, common_exit_code
-from pipeline.model_sources import find_models
+from pipeline.model.named import NamedModel, name_models
+from pipeline.model.sources import find_models
 from pipeline.partition.answer import Provider, Settings
 from pipeline.partition.options import make_settings
-from pipeline.preflight import library_release
-from pipeline.progress import Progress
-from pipeline.proving import Checks, Exhibit, Subject, check_all, check_all_inputs, make_references
-from pipeline.reference import Reference, ReferenceRequest
-from pipeline.splice.wish import Reference as WhoseSession
-from pipeline.summary import OutputCheck
-from pipeline.variant import Artifact
-from pipeline.workers import Outcome
+from pipeline.release.shipped import library_release
 
 ARTIFACTS = "artifacts"
 

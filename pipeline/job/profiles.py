@@ -6,10 +6,10 @@ import msgspec
 
 from device_runner.coverage import Coverage, measured_coverage
 from device_runner.result import RunResult
+from pipeline.campaign.store import RunRecord
 from pipeline.job.predict import Prediction, finding
 from pipeline.job.record import PlannedLane
 from pipeline.report.profiled import Profiled
-from pipeline.store import RunRecord
 
 PROFILES = "profiles"
 """The folder of traces in a job's output folder."""

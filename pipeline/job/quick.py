@@ -3,7 +3,7 @@
 import msgspec
 
 from pipeline.config import Config, MeasureConfig
-from pipeline.variant import Level, Style
+from pipeline.core.variant import Level, Style
 
 LEVELS = (Level.BASIC, Level.ALL)
 """What providers want and what the CPU wants (ONNX Runtime's documentation of the ORT format)."""

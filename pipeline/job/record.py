@@ -12,15 +12,15 @@ import msgspec
 
 from device_runner.spec import RunOptions
 from pipeline import __version__
-from pipeline.campaign import Lane, SkippedLane, lane_id
+from pipeline.campaign.options import options_name
+from pipeline.campaign.plan import Lane, SkippedLane, lane_id
+from pipeline.campaign.store import CampaignRecord
+from pipeline.check.output import OutputCheck
+from pipeline.check.reference import Reference
 from pipeline.config import Config, ModelConfig
-from pipeline.errors import PipelineError
+from pipeline.core.errors import PipelineError
 from pipeline.job.prepare import Prepared
-from pipeline.reference import Reference
 from pipeline.report.model import FailureRow, Host, ModelFacts, Skipped
-from pipeline.run_options import options_name
-from pipeline.store import CampaignRecord
-from pipeline.summary import OutputCheck
 
 PROGRAMS = ("onnxruntime", "onnx", "numpy", "flatbuffers")
 

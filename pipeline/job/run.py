@@ -5,20 +5,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_runner.blame import Denied
 from device_runner.device import DeviceFacts
+from device_runner.minimize import Denied
 from device_runner.result import utc_now
-from pipeline.batch import numbered_lines, scratch
-from pipeline.blaming import known_denied
-from pipeline.campaign import Lane, SkippedLane, baseline_of, lane_id, plan_lanes, representatives
+from pipeline.campaign.deny_list import known_denied
+from pipeline.campaign.measure import Left, Plan, measure, runs_left
+from pipeline.campaign.measure import Progress as Tell
+from pipeline.campaign.options import check_runs
+from pipeline.campaign.plan import Lane, SkippedLane, baseline_of, lane_id, plan_lanes, representatives
+from pipeline.campaign.store import CampaignRecord, Store, open_store
 from pipeline.config import Config
-from pipeline.errors import ExitCode
-from pipeline.files import write_bytes, write_text
-from pipeline.finding import Finding, errors
+from pipeline.core.errors import ExitCode
+from pipeline.core.files import scratch, write_bytes, write_text
+from pipeline.core.finding import Finding, errors
+from pipeline.core.progress import Progress, Stage
+from pipeline.core.variant import Artifact
 from pipeline.job.assemble import Assembled, assemble
 from pipeline.job.blame import blame_crashes
 from pipeline.job.devices import Opened, libraries_by_device, opened
 from pipeline.job.folder import DATABASE, locked
+from pipeline.job.gate import Held, check_shipping, hold_against_targets, possible_lanes, read_all, unshipped
 from pipeline.job.judge import OutputJudge, inputs_of
 from pipeline.job.predict import Prediction, predict
 from pipeline.job.prepare import ARTIFACTS, Prepared, find, oldest_release, prepare
@@ -37,17 +43,11 @@ from pipeline.job.record import (
     skipped_row,
     versions,
 )
-from pipeline.job.resuming import known_on_network, resume
+from pipeline.job.resume import known_on_network, resume
 from pipeline.job.ship import operator_configs, proven, ship
-from pipeline.job.shipping import Held, check_shipping, hold_against_targets, possible_lanes, read_all, unshipped
-from pipeline.measure import Left, Plan, measure, runs_left
-from pipeline.measure import Progress as Tell
-from pipeline.progress import Progress, Stage
+from pipeline.model.named import numbered_lines
 from pipeline.release.manifest import Content
 from pipeline.report.model import Skipped
-from pipeline.run_options import check_runs
-from pipeline.store import CampaignRecord, Store, open_store
-from pipeline.variant import Artifact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,26 +13,26 @@ from device_runner.errors import RunnerError
 from device_runner.library_source import name_of, release_of
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY
 from device_runner.spec import RunOptions, TensorFile
-from pipeline.campaign import plan_lanes
-from pipeline.check import tolerance_for
+from pipeline.campaign.options import PREPACKING_KEY, SPINNING_KEYS
+from pipeline.campaign.plan import plan_lanes
+from pipeline.check.artifact import tolerance_for
+from pipeline.check.library_proof import PROOFS, LibraryProof, ProvenLibrary
+from pipeline.check.reference import Reference
 from pipeline.config import CheckConfig, Config, Platform, Target
 from pipeline.config.build import Kind
-from pipeline.conversion import config_texts
-from pipeline.errors import PipelineError
-from pipeline.files import sha256_of
+from pipeline.convert.many import config_texts
+from pipeline.core.errors import PipelineError
+from pipeline.core.files import sha256_of
+from pipeline.core.progress import Progress, Silent
 from pipeline.job.app_facts import measured_text, signatures
 from pipeline.job.assemble import Assembled
 from pipeline.job.prepare import ARTIFACTS
-from pipeline.library_proof import PROOFS, LibraryProof, ProvenLibrary
-from pipeline.preflight import library_release, planned_build, shipped_library
-from pipeline.progress import Progress, Silent
-from pipeline.prove import ProofOrder, prove_bundle
-from pipeline.reference import Reference
 from pipeline.release.bundle import make_bundle
 from pipeline.release.choose import Choice
 from pipeline.release.manifest import MEASURED_FILE, Content, KeptReference, KeptTensor, Shipped
+from pipeline.release.prove import ProofOrder, prove_bundle
+from pipeline.release.shipped import library_release, planned_build, shipped_library
 from pipeline.release.verify import read_manifest
-from pipeline.run_options import PREPACKING_KEY, SPINNING_KEYS
 
 MAKERS = ("ort-mobile", "onnxruntime", "onnx")
 """Programs whose versions decide the artifacts' bytes; the manifest's content names them."""

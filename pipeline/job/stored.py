@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from pipeline.errors import ConfigError
+from pipeline.campaign.store import CampaignRecord, open_store
+from pipeline.core.errors import ConfigError
 from pipeline.job.assemble import Assembled, assemble
 from pipeline.job.folder import DATABASE
 from pipeline.job.ship import proven
-from pipeline.store import CampaignRecord, open_store
 
 
 def list_campaigns(folder: Path, database: str | None) -> tuple[CampaignRecord, ...]:

@@ -8,7 +8,7 @@ import msgspec
 from device_runner.reading import read_regular
 from pipeline.config import Table, Target
 from pipeline.config.build import BuildConfig
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 
 
 class BuildFile(Table, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ import msgspec
 
 from pipeline.config import Platform
 from pipeline.config.build import Dependencies
-from pipeline.errors import MissingError
+from pipeline.core.errors import MissingError
 from pipeline.ort_build.notes import ASSET_CACHE_FLAG
 from pipeline.ort_build.plan import AAR_SCRIPT
 from pipeline.ort_build.process import build_environment

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from pipeline.config import Platform
 from pipeline.config.build import Dependencies, Kind
-from pipeline.finding import Finding, Severity
+from pipeline.core.finding import Finding, Severity
 from pipeline.ort_build.plan import has_ml_ops
 from pipeline.ort_build.releases import CONVERTING_ONLY, PROVIDERS, minimum_version, version_key
 from pipeline.ort_build.request import Request

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.ort_build.history import operators_of, sizes_of_record
 from pipeline.ort_build.run import BuildRecord, builds_in, read_record
 from pipeline.required_ops import RequiredOps
@@ -21,7 +21,7 @@ class Sized:
 def measured_at(path: Path, cache: Path) -> Sized:
     """What is there; raises ConfigError for what is neither a file nor one build, MissingError for a wrong file."""
     from device_runner.library_source import find_archive, name_of
-    from pipeline.ort_library import facts_in
+    from pipeline.library.fetch import facts_in
 
     if path.is_file() or name_of(str(path)):
         found = facts_in(find_archive(str(path)))

@@ -12,8 +12,9 @@ import msgspec
 
 from pipeline.config import Platform
 from pipeline.config.build import Dependencies, Kind
+from pipeline.core.releases import at_release
 from pipeline.ort_build.notes import Note, notes_for
-from pipeline.ort_build.releases import ANDROID_TARGET_SDK, PAGE_16K_JNI_SINCE, PROVIDERS, at_release, minimum_version
+from pipeline.ort_build.releases import ANDROID_TARGET_SDK, PAGE_16K_JNI_SINCE, PROVIDERS, minimum_version
 from pipeline.ort_build.request import Request
 from pipeline.required_ops import EMPTY, render
 

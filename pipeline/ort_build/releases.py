@@ -4,13 +4,10 @@ Sources: the scripts and default settings of the trees 1.21.0 and main of 2026, 
 (facts of the project: custom builds), pull requests by number.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from pipeline.config import Platform
-from pipeline.core.releases import Release
-
-T = TypeVar("T")
+from pipeline.core.releases import Release, at_release
 
 FIRST_PLANNED: dict[Platform, Release] = {
     Platform.ANDROID: Release(1, 8),
@@ -91,11 +88,6 @@ DEFAULT_ABIS: dict[Platform, tuple[str, ...]] = {
     Platform.MACOS: ("arm64", "x86_64"),
     Platform.LINUX: ("x86_64",),
 }
-
-
-def at_release(steps: Sequence[tuple[Release, T]], release: Release) -> T:
-    """The last row that holds at a release; `steps` ascend and the first holds always."""
-    return [value for since, value in steps if since <= release or since == steps[0][0]][-1]
 
 
 def minimum_version(platform: Platform, release: Release) -> str | None:

@@ -7,11 +7,11 @@ import msgspec
 
 from pipeline.config import Config, Platform, Target
 from pipeline.config.build import BuildConfig, Kind
+from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release, line_of
-from pipeline.errors import ConfigError
+from pipeline.core.variant import Style
 from pipeline.ort_build.releases import ABIS, CONVERTING_ONLY, DEFAULT_ABIS, FIRST_PLANNED, PROVIDERS
 from pipeline.required_ops import RequiredOps
-from pipeline.variant import Style
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ import msgspec
 
 from device_runner.folders import cache_folder
 from device_runner.scratch import BUILD_PREFIX, remove_abandoned, scratch_folder
-from pipeline.errors import PipelineError
-from pipeline.files import make_folder, sha256_of, storage_errors, write_bytes, write_text
+from pipeline.core.errors import PipelineError
+from pipeline.core.files import make_folder, sha256_of, storage_errors, write_bytes, write_text
 from pipeline.ort_build.failure import cause_of, excerpt
 from pipeline.ort_build.plan import BuildPlan, Places, build_tree_digest, plan_build, plan_digest
 from pipeline.ort_build.process import Progress, build_environment, log_end, run_step

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.ort_build.plan import AAR_SCRIPT, APPLE_SCRIPT, BUILD_SCRIPT, SETTINGS_FILE, BuildPlan, Step
 
 BUILD_ARGS = "tools/ci_build/build_args.py"

@@ -12,13 +12,13 @@ import msgspec
 from device_runner.reading import read_regular
 from pipeline.config import Config, Platform, Target, read_config
 from pipeline.config.build import BuildConfig, Dependencies
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
+from pipeline.core.variant import Style
 from pipeline.ort_build.build_file import read_build_file
 from pipeline.ort_build.releases import ABIS
 from pipeline.ort_build.request import Request, campaign_digest, make_request
 from pipeline.required_ops import RequiredOps
 from pipeline.required_ops import read_config as read_operators
-from pipeline.variant import Style
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release, line_of
-from pipeline.errors import ConfigError
 
 VERSION_FILE = "VERSION_NUMBER"
 LEFT_OUT = frozenset({".git", "build", "__pycache__", "node_modules", ".gradle", ".idea", ".vscode"})

@@ -5,8 +5,8 @@ from enum import StrEnum
 
 import msgspec
 
+from pipeline.core.errors import ConfigError
 from pipeline.core.releases import DEFAULT_RELEASE, OLDEST_RULES, Release, by_rules, line_of
-from pipeline.errors import ConfigError
 
 
 class Provider(StrEnum):

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import ModelError
-from pipeline.files import make_folder, share_file
-from pipeline.model_sources import SourceModel
-from pipeline.onnx_model import LoadedModel, load_model
+from pipeline.core.errors import ModelError
+from pipeline.core.files import make_folder, share_file
+from pipeline.model.onnx_model import LoadedModel, load_model
+from pipeline.model.sources import SourceModel
 from pipeline.partition.kernels import NEVER, NOT_F16
 from pipeline.partition.ort_types import refused
 

@@ -7,7 +7,7 @@ kernel are inlined after it was asked and did not claim them.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import ModelError
+from pipeline.core.errors import ModelError
 from pipeline.partition.fresh import FreshNames
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _domain(domain: str) -> str:
 
 
 def _graphs(graph: "GraphProto") -> Iterator["GraphProto"]:
-    from pipeline.onnx_model import subgraphs
+    from pipeline.model.onnx_model import subgraphs
 
     return subgraphs(graph)
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.releases import Release, rules_of
-from pipeline.errors import ModelError, PipelineError
-from pipeline.guards import check_constants, computed_constants, shaped_bytes
-from pipeline.model_sources import SourceModel
-from pipeline.onnx_model import LoadedModel
+from pipeline.model.guards import check_constants, computed_constants, shaped_bytes
+from pipeline.model.onnx_model import LoadedModel
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import (
     BodyClaim,
     Decision,
@@ -30,9 +30,9 @@ from pipeline.partition.claim import Claim, bodies, claim
 from pipeline.partition.cuts import cuts, operator_gains
 from pipeline.partition.graph import DTYPES, Graph, Node
 from pipeline.partition.inlining import before_partitioning
+from pipeline.partition.input import Subject, body_types, open_subject, resized, tensor_reader
 from pipeline.partition.load import Shipped, foresee
 from pipeline.partition.sizes import dynamic_names, likely_sizes
-from pipeline.partition.subject import Subject, body_types, open_subject, resized, tensor_reader
 from pipeline.partition.unique_dq import unique_dq
 
 if TYPE_CHECKING:

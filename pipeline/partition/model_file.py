@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import ModelError
-from pipeline.files import share_file, storage_errors
-from pipeline.onnx_model import ByteRange, LeanModel, read_in
+from pipeline.core.errors import ModelError
+from pipeline.core.files import share_file, storage_errors
+from pipeline.model.onnx_model import ByteRange, LeanModel, read_in
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import ModelError
+from pipeline.core.errors import ModelError
 from pipeline.partition.graph import DTYPES, Constant, Graph, Node, Value
 from pipeline.partition.ort_types import infer
 from pipeline.partition.ort_view import value_of
@@ -12,7 +12,7 @@ from pipeline.partition.schemas import attribute_value, schema
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-    from pipeline import ort_format
+    from pipeline.model import ort_format
 
 Reader = Callable[["TensorProto"], Any]
 """Gives the numbers of a tensor whose data may lie elsewhere."""
@@ -166,7 +166,7 @@ def _saved_body(
     saved: "ort_format.Graph | None", owner: "NodeProto", attribute: str, position: int
 ) -> "ort_format.Graph | None":
     """The body in the saved graph that belongs to a node of the model: by the node's outputs and the attribute."""
-    from pipeline.ort_format import Graph as OrtGraph
+    from pipeline.model.ort_format import Graph as OrtGraph
 
     found = next((node for node in saved.nodes if node.outputs == tuple(owner.output)), None) if saved else None
     held = found.attributes.get(attribute) if found else None

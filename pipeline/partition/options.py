@@ -3,8 +3,8 @@
 import difflib
 from collections.abc import Iterable, Mapping
 
+from pipeline.core.errors import ConfigError
 from pipeline.core.releases import installed_release, line_of
-from pipeline.errors import ConfigError
 from pipeline.partition.answer import Provider, Settings
 
 FLAGS = ("0", "1")

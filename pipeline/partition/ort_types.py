@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import ModelError
+from pipeline.core.errors import ModelError
 from pipeline.partition.graph import Value
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.partition.graph import DTYPES, Constant, Graph, Node, Value
 
 if TYPE_CHECKING:
-    from pipeline import ort_format
+    from pipeline.model import ort_format
 
 ReadTensor = Callable[["ort_format.Tensor"], Any]
 
@@ -20,7 +20,7 @@ NUMPY_KINDS = {
 
 def view_of_file(path: Path) -> Graph:
     """The main graph of an ORT format file, with its bodies. Raises ModelError for what is no whole file."""
-    from pipeline.ort_format import read_ort
+    from pipeline.model.ort_format import read_ort
 
     model = read_ort(path)
     _refuse_unknown_operators(model.graph, str(path))
@@ -35,7 +35,7 @@ def _refuse_unknown_operators(graph: "ort_format.Graph", where: str) -> None:
     """ModelError for an operator that neither ONNX nor ONNX Runtime defines in a domain of theirs."""
     from onnx import defs
 
-    from pipeline.errors import ModelError
+    from pipeline.core.errors import ModelError
 
     asked = {(node.domain, node.op_type) for part in graph.walk() for node in part.nodes}
     strange = {
@@ -62,7 +62,7 @@ def _runtime_operators() -> frozenset[tuple[str, str]]:
 
 def value_of(info: "ort_format.TypeInfo") -> Value:
     """Type and shape of a value as the file has them; symbolic dimensions are dynamic."""
-    from pipeline.ort_format import TensorType
+    from pipeline.model.ort_format import TensorType
 
     if not isinstance(info, TensorType):
         return Value()
@@ -75,7 +75,7 @@ def value_of(info: "ort_format.TypeInfo") -> Value:
 def _read(path: Path, tensor: "ort_format.Tensor") -> Any:
     import numpy as np
 
-    from pipeline.errors import ModelError
+    from pipeline.core.errors import ModelError
 
     kind = NUMPY_KINDS.get(tensor.data_type)
     if kind is None:
@@ -124,8 +124,8 @@ def _node(source: "ort_format.Node", bodies: tuple[Graph, ...], read: ReadTensor
 
 
 def _attribute(source: "ort_format.Attribute", read: ReadTensor) -> Any:
-    from pipeline.ort_format import Graph as OrtGraph
-    from pipeline.ort_format import Tensor
+    from pipeline.model.ort_format import Graph as OrtGraph
+    from pipeline.model.ort_format import Tensor
 
     value = source.value
     if isinstance(value, Tensor):

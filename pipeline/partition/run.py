@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pipeline.model_sources import SourceModel, find_models
+from pipeline.core.workers import Task, run_tasks
+from pipeline.model.sources import SourceModel, find_models
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
+from pipeline.partition.input import NO_SIZES
 from pipeline.partition.judge import PartitionRequest, failed_answer, judge
-from pipeline.partition.subject import NO_SIZES
-from pipeline.workers import Task, run_tasks
 
 SUFFIXES = (".onnx", ".ort")
 TIMEOUT_SECONDS = 120.0

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pipeline.errors import ModelError
-from pipeline.model_sources import SourceModel
-from pipeline.onnx_model import LoadedModel, keep_only, subgraphs
+from pipeline.core.errors import ModelError
+from pipeline.model.onnx_model import LoadedModel, keep_only, subgraphs
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Settings
 from pipeline.partition.basic import save_basic, undone_for_provider
 from pipeline.partition.inlining import before_partitioning
+from pipeline.partition.input import body_types, open_subject, tensor_reader
 from pipeline.partition.model_file import write_model
-from pipeline.partition.subject import body_types, open_subject, tensor_reader
 
 if TYPE_CHECKING:
     from onnx import ModelProto

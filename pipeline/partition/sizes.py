@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pipeline.dataset.dimensions import names_of, open_axes, resolve_dimensions
-from pipeline.dataset.signature import own_inputs
-from pipeline.errors import ModelError
-from pipeline.onnx_model import fix_dimensions
+from pipeline.core.errors import ModelError
+from pipeline.model.dimensions import names_of, open_axes, resolve_dimensions
+from pipeline.model.onnx_model import fix_dimensions
+from pipeline.model.signature import own_inputs
 from pipeline.partition.ort_types import infer, slim_copy
 from pipeline.sizes.candidates import assignments, units, with_sums
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from pipeline.onnx_model import LoadedModel
+    from pipeline.model.onnx_model import LoadedModel
 
 MOST_TRIALS = 12
 """Loading a model takes a tenth of a second, and the first sizes are nearly always accepted."""

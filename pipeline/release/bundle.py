@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from device_runner.scratch import scratch_folder
-from pipeline.errors import ConfigError
-from pipeline.files import copy_file, make_folder, sha256_of, storage_errors, umask, write_bytes
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import copy_file, make_folder, sha256_of, storage_errors, umask, write_bytes
 from pipeline.release.manifest import (
     MANIFEST_FILE,
     SEAL_FILE,

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from device_runner.device import DeviceFacts
 from device_runner.spec import RunOptions
-from pipeline.campaign import Lane
+from pipeline.campaign.plan import Lane
+from pipeline.campaign.statistics import RunGroup, Verdict, compare, describe, ranks
 from pipeline.config import Target
-from pipeline.summary import RunGroup, Verdict, compare, describe, ranks
-from pipeline.variant import Artifact, Level, Style
+from pipeline.core.variant import Artifact, Level, Style
 
 ADVISED_LEVELS = (Level.ALL, Level.LAYOUT, Level.EXTENDED, Level.BASIC, Level.NONE)
 """For the CPU: the most optimized graph. `all` is what ONNX Runtime's own converter makes by default."""

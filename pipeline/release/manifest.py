@@ -15,10 +15,10 @@ import msgspec
 from msgspec import Meta
 
 from device_runner.spec import ElementType, RunOptions
-from pipeline.compare import Tolerance
+from pipeline.check.compare import Tolerance
+from pipeline.check.library_proof import PROOFS, LibraryProof
 from pipeline.config.data import InputValue, PreprocessConfig
-from pipeline.library_proof import PROOFS, LibraryProof
-from pipeline.variant import AwareBy, Variant
+from pipeline.core.variant import AwareBy, Variant
 
 MANIFEST_VERSION = 3
 READABLE_VERSIONS = (1, 2, 3)

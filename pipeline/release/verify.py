@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from device_runner.reading import read_regular
-from pipeline.errors import CheckFailed, ConfigError
-from pipeline.files import sha256_of
+from pipeline.core.errors import CheckFailed, ConfigError
+from pipeline.core.files import sha256_of
 from pipeline.release.manifest import (
     MANIFEST_FILE,
     READABLE_VERSIONS,

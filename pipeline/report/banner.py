@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pipeline.check.output import OutputCheck
 from pipeline.report.model import CampaignReport
-from pipeline.summary import OutputCheck
 
 MOST_REASONS = 5
 

@@ -6,15 +6,15 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
-from pipeline.batch import numbered_lines
-from pipeline.compare import remedy_of
-from pipeline.conversion import ConversionReport, Converted
-from pipeline.errors import PipelineError
-from pipeline.finding import Finding, Severity
+from pipeline.check.compare import remedy_of
+from pipeline.check.output import OutputCheck
+from pipeline.convert.many import ConversionReport, Converted
+from pipeline.core.errors import PipelineError
+from pipeline.core.finding import Finding, Severity
+from pipeline.core.variant import aware_lines
+from pipeline.model.named import numbered_lines
 from pipeline.report.console import open_console
 from pipeline.report.wording import size, visible
-from pipeline.summary import OutputCheck
-from pipeline.variant import aware_lines
 
 MOST_ROWS = 60
 """Above this the table gives way to totals: the JSON has every row."""

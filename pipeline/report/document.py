@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from pipeline.config import null_last
-from pipeline.errors import PipelineError
+from pipeline.core.errors import PipelineError
 from pipeline.report.model import DOCUMENT_VERSION, CampaignReport
 
 FILE_NAME = "results.json"

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from device_runner.device import DeviceFacts
-from pipeline.compare import remedy_of
-from pipeline.library_proof import LibraryProof
+from pipeline.check.compare import remedy_of
+from pipeline.check.library_proof import LibraryProof
+from pipeline.core.variant import Artifact
 from pipeline.report import proof as proof_texts
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, Row
-from pipeline.variant import Artifact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,11 @@ import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
-from pipeline.library_proof import LibraryProof
+from pipeline.campaign.statistics import Caution, Comparison, Statistics
+from pipeline.check.library_proof import LibraryProof
+from pipeline.check.output import OutputCheck
+from pipeline.core.variant import Artifact
 from pipeline.report.profiled import Profiled
-from pipeline.summary import Caution, Comparison, OutputCheck, Statistics
-from pipeline.variant import Artifact
 
 DOCUMENT_VERSION: Final = 1
 

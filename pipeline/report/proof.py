@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from pipeline.finding import Severity
-from pipeline.library_proof import LibraryProof, ProofFinding, ProofRow
+from pipeline.check.library_proof import LibraryProof, ProofFinding, ProofRow
+from pipeline.core.finding import Severity
 from pipeline.report import wording
 
 HEAD = ("Model", "Variant", "Run", "API level", "Result", "Outputs", "NNAPI operations in partitions")

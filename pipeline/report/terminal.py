@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from device_runner.result import Status
-from pipeline.library_proof import LibraryProof
+from pipeline.campaign.statistics import Verdict
+from pipeline.check.library_proof import LibraryProof
 from pipeline.report import wording
 from pipeline.report.banner import Banner, State, banner
 from pipeline.report.layout import (
@@ -29,7 +30,6 @@ from pipeline.report.layout import (
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.profile_listings import claims
 from pipeline.report.wording import visible
-from pipeline.summary import Verdict
 
 PLACES_SHOWN = 3
 STYLES = {Verdict.FASTER: "green", Verdict.SLOWER: "yellow", Verdict.SAME: "", Verdict.CANNOT_TELL: "dim"}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline.errors import ModelError
-from pipeline.model_sources import SourceModel, Spool, find_models
-from pipeline.ort_format import OrtModel, read_ort
+from pipeline.core.errors import ModelError
+from pipeline.model.ort_format import OrtModel, read_ort
+from pipeline.model.sources import SourceModel, Spool, find_models
 from pipeline.required_ops.needs import Needs, needs_of, replays
 
 SUFFIXES = (".ort",)

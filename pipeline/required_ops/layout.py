@@ -8,7 +8,7 @@ provider declines them.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from pipeline.ort_format import Graph, OrtModel, TensorType
+from pipeline.model.ort_format import Graph, OrtModel, TensorType
 from pipeline.required_ops.need import Need
 from pipeline.required_ops.rules import CPP_TYPES, DEFAULT_DOMAIN, INPUTS
 

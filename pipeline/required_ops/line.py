@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.required_ops.rules import CUSTOM, INPUTS, KNOWN_DOMAINS, OUTPUTS, TRIPLE, TYPE_NAMES, TYPE_SLOTS, Slot
 from pipeline.required_ops.value import OpTypes, RequiredOps
 

@@ -6,8 +6,8 @@ Those that it may have come of its runtime optimizations and of changes of layou
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
-from pipeline.errors import ModelError
-from pipeline.ort_format import Graph, Node, OrtModel, RuntimeOptimization, SequenceType, TensorType, TypeInfo
+from pipeline.core.errors import ModelError
+from pipeline.model.ort_format import Graph, Node, OrtModel, RuntimeOptimization, SequenceType, TensorType, TypeInfo
 from pipeline.required_ops.layout import layout_needs
 from pipeline.required_ops.line import NAME
 from pipeline.required_ops.need import Need

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from device_runner.reading import read_regular
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.required_ops.line import ALL_REQUIRED, GLOBAL_TYPES, parse_line
 from pipeline.required_ops.rules import CUSTOM, TRIPLE
 from pipeline.required_ops.value import OperatorKey, OpTypes, RequiredOps, union_of

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TypeAlias
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.required_ops.rules import Slot
 
 OpTypes: TypeAlias = Mapping[Slot, frozenset[str]]

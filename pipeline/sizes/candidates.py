@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from pipeline.dataset import TensorInfo
-from pipeline.dataset.dimensions import OpenAxis, names_of
+from pipeline.model.dimensions import OpenAxis, names_of
 from pipeline.sizes.evidence import STATE, Reads, connected_size, metadata_size
 
 if TYPE_CHECKING:

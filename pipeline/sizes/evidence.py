@@ -24,7 +24,7 @@ class Reads:
     """Who reads which value, in the main graph and in the bodies inside it."""
 
     def __init__(self, model: "onnx.ModelProto") -> None:
-        from pipeline.onnx_model import subgraphs
+        from pipeline.model.onnx_model import subgraphs
 
         self.constants: dict[str, onnx.TensorProto] = {}
         self.readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)

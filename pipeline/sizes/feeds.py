@@ -5,15 +5,15 @@ from pathlib import Path
 import msgspec
 
 from device_runner.spec import TensorFile
+from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset, TensorInfo, element_of, first_sample
-from pipeline.dataset.dimensions import names_of, open_axes, resolve_dimensions
-from pipeline.dataset.signature import own_inputs
 from pipeline.dataset.tensor_files import write_tensor
-from pipeline.errors import ConfigError
-from pipeline.model_sources import SourceModel
-from pipeline.onnx_model import load_model
-from pipeline.ort_format import read_ort
-from pipeline.ort_format.values import TensorType
+from pipeline.model.dimensions import names_of, open_axes, resolve_dimensions
+from pipeline.model.onnx_model import load_model
+from pipeline.model.ort_format import read_ort
+from pipeline.model.ort_format.values import TensorType
+from pipeline.model.signature import own_inputs
+from pipeline.model.sources import SourceModel
 from pipeline.sizes.guess import complete_data
 
 

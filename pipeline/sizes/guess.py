@@ -9,12 +9,12 @@ import msgspec
 
 from device_runner.errors import RunnerError
 from pipeline.config.data import InputValue
+from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samples, sizes_in
-from pipeline.dataset.dimensions import OpenAxis, names_of, open_axes, resolve_dimensions
-from pipeline.dataset.signature import own_inputs
-from pipeline.errors import ConfigError, ModelError, PipelineError
-from pipeline.model_sources import SourceModel
-from pipeline.onnx_model import LoadedModel, load_model, prepare_model
+from pipeline.model.dimensions import OpenAxis, names_of, open_axes, resolve_dimensions
+from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
+from pipeline.model.signature import own_inputs
+from pipeline.model.sources import SourceModel
 from pipeline.sizes.candidates import ONE, assignments, units, with_sums
 from pipeline.sizes.evidence import guess_values
 from pipeline.sizes.session import open_session, run_session

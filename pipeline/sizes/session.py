@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.core.errors import ModelError
 from pipeline.dataset import Array
-from pipeline.errors import ModelError
-from pipeline.onnx_model import PreparedModel
+from pipeline.model.onnx_model import PreparedModel
 
 
 def open_session(model: PreparedModel, *, optimized: bool = False) -> Any:

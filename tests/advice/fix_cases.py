@@ -12,11 +12,11 @@ from onnx import TensorProto, helper, numpy_helper
 from pipeline.advice.answer import FixResult
 from pipeline.advice.fixes import fixes_for
 from pipeline.advice.trial import Bench, State, attempt, judged
-from pipeline.model_sources import SourceModel
-from pipeline.onnx_model import load_model
+from pipeline.check.reference import ReferenceRequest, make_reference
+from pipeline.model.onnx_model import load_model
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Provider, Settings
 from pipeline.partition.judge import PartitionRequest
-from pipeline.reference import ReferenceRequest, make_reference
 from tests.partition_samples import Dims, model, value
 
 Model = onnx.ModelProto

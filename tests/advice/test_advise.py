@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from pipeline.advice.advise import advise
 from pipeline.advice.answer import Advice, AdviceRequest, Choice, Outcome
 from pipeline.cli.partition import partition
+from pipeline.core.errors import ConfigError, ModelError
 from pipeline.dataset import Dataset
-from pipeline.errors import ConfigError, ModelError
-from pipeline.model_sources import SourceModel
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Provider, Settings
 from pipeline.report.advice import advice_lines
 from tests.advice.fix_cases import MLP, NN, NNAPI, Model, f32, i64, outputs, weights

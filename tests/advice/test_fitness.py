@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 from pipeline.advice.fitness import FitDocument, FitRow, ModelFit
 from pipeline.cli.check import check
 from pipeline.cli.provider_options import PROVIDERS
-from pipeline.errors import ConfigError
-from pipeline.model_sources import SourceModel
+from pipeline.core.errors import ConfigError
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.options import make_settings

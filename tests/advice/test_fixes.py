@@ -11,8 +11,8 @@ from onnx import helper, numpy_helper
 
 from pipeline.advice.answer import Outcome
 from pipeline.advice.einsum import einsum_as_matmul
+from pipeline.advice.facts import Known, Rule, rewrite
 from pipeline.advice.fixes import MODEL_FIXES, fixes_for
-from pipeline.advice.known import Known, Rule, rewrite
 from pipeline.advice.linear import cropped_conv_transpose, flat_matmul, plain_gemm
 from pipeline.advice.pad import pad_as_concat
 from pipeline.advice.pieces import erf_by_exp

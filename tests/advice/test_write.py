@@ -7,8 +7,8 @@ import pytest
 from onnx import TensorProto
 
 from pipeline.advice.write import write_model
-from pipeline.errors import ModelError
-from pipeline.onnx_model import ByteRange, LeanModel
+from pipeline.core.errors import ModelError
+from pipeline.model.onnx_model import ByteRange, LeanModel
 
 
 def lean(folder: Path, length: int) -> LeanModel:

@@ -6,15 +6,15 @@ from pathlib import Path
 import onnx
 
 from device_runner.spec import NnapiFlag, RunOptions
+from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.config import CheckConfig
-from pipeline.conversion import config_texts
-from pipeline.files import sha256_of
+from pipeline.convert.many import config_texts
+from pipeline.core.files import sha256_of
+from pipeline.core.variant import Level, Variant
 from pipeline.job.ship import keep_reference
-from pipeline.model_sources import SourceModel
-from pipeline.reference import ReferenceRequest, make_reference
+from pipeline.model.sources import SourceModel
 from pipeline.release.bundle import make_bundle
 from pipeline.release.manifest import KeptReference, Shipped
-from pipeline.variant import Level, Variant
 from tests.ort_models import convert
 
 MODEL = "model"

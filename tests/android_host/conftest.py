@@ -10,8 +10,8 @@ from device_runner.android_host.build import check_host
 from device_runner.errors import MissingError
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import find_library
-from pipeline.errors import PipelineError
-from pipeline.ort_library import PACKAGES, get_library
+from pipeline.core.errors import PipelineError
+from pipeline.library.fetch import PACKAGES, get_library
 
 ROOT = Path(__file__).resolve().parents[2]
 NEWEST = PACKAGES[0].release

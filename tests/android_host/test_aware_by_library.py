@@ -15,8 +15,8 @@ from pipeline.cli.convert import convert
 from pipeline.cli.run import run
 from pipeline.convert import ConvertRequest, convert_model
 from pipeline.convert.references import choose_reference
-from pipeline.model_sources import SourceModel
-from pipeline.variant import Level, Variant, Way
+from pipeline.core.variant import Level, Variant, Way
+from pipeline.model.sources import SourceModel
 from tests.android_host.conftest import NEWEST, OLDEST, fetch
 from tests.onnx_samples import save
 from tests.partition_samples import chain

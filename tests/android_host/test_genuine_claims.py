@@ -14,11 +14,11 @@ from device_runner.android_host.ask import Question, Session, ask
 from device_runner.android_host.device import Phone
 from device_runner.library_facts import LibraryFacts
 from device_runner.spec import NnapiFlag, OptimizationLevel
-from pipeline.claims_beside import same_claims
-from pipeline.errors import ModelError
-from pipeline.library_claims import SAVE_ORT, Asked, claims_of_many, reference_aware, reference_claims
-from pipeline.ort_format import operator_histogram
+from pipeline.core.errors import ModelError
+from pipeline.model.ort_format import operator_histogram
 from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
+from pipeline.partition.reference.ask import SAVE_ORT, Asked, claims_of_many, reference_aware, reference_claims
+from pipeline.partition.reference.diff import same_claims
 from pipeline.partition.run import judge_paths
 from tests.android_host.conftest import OLDEST, ROOT, fetch
 

@@ -10,9 +10,9 @@ from device_runner.android_host.device import open_android_host
 from device_runner.errors import MissingError, SpecError
 from device_runner.library_source import Name, archive_abis, entries, find_archive, find_library, keep, release_of
 from device_runner.local import wheel_library
-from pipeline.errors import ConfigError
-from pipeline.errors import MissingError as PipelineMissing
-from pipeline.ort_library import PACKAGES, get_library, known_libraries
+from pipeline.core.errors import ConfigError
+from pipeline.core.errors import MissingError as PipelineMissing
+from pipeline.library.fetch import PACKAGES, get_library, known_libraries
 
 
 @pytest.fixture(autouse=True)

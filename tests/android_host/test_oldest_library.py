@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.claims_beside import differing
 from pipeline.core.releases import OLDEST_RULES
-from pipeline.library_claims import LibraryClaims, asked_of, claims_of_many
 from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
+from pipeline.partition.reference.ask import LibraryClaims, asked_of, claims_of_many
+from pipeline.partition.reference.diff import differing
 from pipeline.partition.run import judge_paths
 from tests.android_host.conftest import OLDEST, fetch
 

@@ -16,7 +16,7 @@ from device_runner.android_host.device import Phone
 from device_runner.android_host.profile import Driver, DriverProfile, Fault, FaultKind, Stage
 from device_runner.library_facts import LibraryFacts
 from pipeline.cli.partition import partition
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from tests.android_host.conftest import NEWEST, OLDEST, fetch
 
 pytestmark = pytest.mark.android_host

@@ -20,14 +20,14 @@ from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import find_archive, open_archive
 from device_runner.nnapi import DriverType
 from device_runner.spec import NnapiFlag, RunOptions
-from pipeline.files import sha256_of
-from pipeline.library_proof import Kind, LibraryProof, ProofRow
-from pipeline.ort_format import read_ort
-from pipeline.progress import Silent
-from pipeline.prove import ProofOrder, prove_bundle
+from pipeline.check.library_proof import Kind, LibraryProof, ProofRow
+from pipeline.core.files import sha256_of
+from pipeline.core.progress import Silent
+from pipeline.core.variant import Level
+from pipeline.model.ort_format import read_ort
 from pipeline.release.manifest import MANIFEST_FILE, SEAL_FILE, Manifest, content_digest, encode_manifest
+from pipeline.release.prove import ProofOrder, prove_bundle
 from pipeline.release.verify import read_manifest
-from pipeline.variant import Level
 from tests.android_host.bundles import CPU, bundle_of, nnapi, parsed
 from tests.android_host.conftest import OLDEST, ROOT, fetch
 from tests.privacy.tracing import compile_tracer, own_folders, trace

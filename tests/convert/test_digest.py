@@ -10,8 +10,8 @@ from onnx import helper, numpy_helper
 from pipeline.convert.digest import file_digest
 from pipeline.convert.rules import SessionSettings
 from pipeline.convert.sessions import save_optimized
-from pipeline.errors import ModelError
-from pipeline.variant import Level
+from pipeline.core.errors import ModelError
+from pipeline.core.variant import Level
 from tests.onnx_samples import conv_bn, linear, make, value, weight
 
 

@@ -16,12 +16,12 @@ from onnx import helper
 from pipeline.convert import ConvertRequest, ConvertResult, convert_model
 from pipeline.convert import cache as artifact_cache
 from pipeline.convert.digest import file_digest
-from pipeline.errors import ConfigError, MissingError, ModelError
-from pipeline.files import sha256_of
-from pipeline.model_sources import SourceModel
-from pipeline.ort_format import operator_histogram, read_ort
-from pipeline.variant import Level, Style, Variant
-from pipeline.workers import Task, run_tasks
+from pipeline.core.errors import ConfigError, MissingError, ModelError
+from pipeline.core.files import sha256_of
+from pipeline.core.variant import Level, Style, Variant
+from pipeline.core.workers import Task, run_tasks
+from pipeline.model.ort_format import operator_histogram, read_ort
+from pipeline.model.sources import SourceModel
 from tests.onnx_samples import conv_bn, linear, make, quantized, save, value
 
 ROOT = Path(__file__).resolve().parents[2]

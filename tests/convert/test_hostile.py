@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from pipeline.convert import ConvertRequest, ConvertResult, convert_model
-from pipeline.errors import PipelineError
-from pipeline.model_sources import SourceModel
-from pipeline.variant import Level, Style, Variant
-from pipeline.workers import Outcome, Task, run_tasks
+from pipeline.core.errors import PipelineError
+from pipeline.core.variant import Level, Style, Variant
+from pipeline.core.workers import Outcome, Task, run_tasks
+from pipeline.model.sources import SourceModel
 
 VARIANTS = (Variant(level=Level.NONE), Variant(level=Level.ALL), Variant(level=Level.EXTENDED, style=Style.RUNTIME))
 # What the oracle's release refused and newer ones read: IR 13, from 1.24 on.

@@ -8,11 +8,11 @@ import pytest
 
 from pipeline.convert.rules import SessionSettings
 from pipeline.convert.sessions import save_optimized
-from pipeline.errors import ModelError
-from pipeline.onnx_model import ByteRange
-from pipeline.ort_format import parse_ort, read_ort
-from pipeline.ort_writer import ALIGNMENT, Weight, plan_file, write_file
-from pipeline.variant import Level
+from pipeline.core.errors import ModelError
+from pipeline.core.variant import Level
+from pipeline.model.onnx_model import ByteRange
+from pipeline.model.ort_format import parse_ort, read_ort
+from pipeline.model.ort_writer import ALIGNMENT, Weight, plan_file, write_file
 from tests.onnx_samples import conv_bn, linear, quantized
 
 SAMPLES = {"linear": linear(), "conv_bn": conv_bn(), "quantized": quantized()}

@@ -2,10 +2,11 @@
 
 import pytest
 
+from pipeline.compat.replay import unreplayable
 from pipeline.config import REPLAY_KEY
-from pipeline.convert.rules import Platform, SessionSettings, refusal, run_time_options, session_settings, unreplayable
+from pipeline.convert.rules import Platform, SessionSettings, refusal, run_time_options, session_settings
 from pipeline.core.releases import Release
-from pipeline.variant import Level, Style, Variant
+from pipeline.core.variant import Level, Style, Variant
 
 NEW = Release(1, 31)
 

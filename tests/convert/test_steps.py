@@ -14,11 +14,11 @@ from pipeline.convert.optimizer import Optimizer
 from pipeline.convert.rules import Platform, SessionSettings, session_settings
 from pipeline.convert.sessions import save_optimized
 from pipeline.convert.steps import OrtParts, Workshop, changes_large_weights, optimize
-from pipeline.model_sources import SourceModel
-from pipeline.onnx_model import ByteRange, LeanModel, LoadedModel, load_model, prepare_model
-from pipeline.ort_format import Graph, OrtModel, Tensor, read_ort
-from pipeline.ort_writer import plan_file, write_file
-from pipeline.variant import Level, Style, Variant
+from pipeline.core.variant import Level, Style, Variant
+from pipeline.model.onnx_model import ByteRange, LeanModel, LoadedModel, load_model, prepare_model
+from pipeline.model.ort_format import Graph, OrtModel, Tensor, read_ort
+from pipeline.model.ort_writer import plan_file, write_file
+from pipeline.model.sources import SourceModel
 from tests.onnx_samples import conv_bn, linear, quantized, save
 
 SAMPLES: dict[str, Callable[[], onnx.ModelProto]] = {"linear": linear, "conv_bn": conv_bn, "quantized": quantized}
@@ -31,8 +31,8 @@ REAL = ["mnist.base", "mnist.qdq_s8s8", "mlp_tabular.ir3", "silero_like_vad_if.b
 @pytest.fixture(autouse=True)
 def _lean(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take every model for a large one, and everything over 1 KiB for a large weight."""
-    monkeypatch.setattr("pipeline.onnx_model.LEAN_MINIMUM_BYTES", 0)
-    monkeypatch.setattr("pipeline.onnx_model.LARGE_BYTES", 1024)
+    monkeypatch.setattr("pipeline.model.onnx_model.LEAN_MINIMUM_BYTES", 0)
+    monkeypatch.setattr("pipeline.model.onnx_model.LARGE_BYTES", 1024)
     monkeypatch.setattr("pipeline.convert.steps.LARGE_BYTES", 1024)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.cli.main import cli
 from pipeline.config.read import read_config
+from pipeline.core.errors import ConfigError
 from pipeline.core.releases import (
     NEWEST_RULES,
     OLDEST_RULES,
@@ -17,7 +18,6 @@ from pipeline.core.releases import (
     read_release,
     rules_of,
 )
-from pipeline.errors import ConfigError
 
 
 @pytest.mark.parametrize("version", ["1.23", "1.23.2", "1.23.0.dev20250801", "1.23rc1", "1.23.1+cpu"])

@@ -14,8 +14,8 @@ from PIL import Image
 from device_runner.spec import ElementType
 from pipeline.config import InputValue, PreprocessConfig, Range
 from pipeline.config.data import Channels, Fit, Layout
+from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samples
-from pipeline.errors import ConfigError
 
 X = TensorInfo(name="x", dtype=ElementType.FLOAT32, shape=("batch", 3))
 IMAGE = TensorInfo(name="image", dtype=ElementType.FLOAT32, shape=("batch", 3, 4, 6))

@@ -5,11 +5,11 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from device_runner.spec import ElementType
 from pipeline.advice.dimensions import fix_dimensions
-from pipeline.advice.known import Known
+from pipeline.advice.facts import Known
+from pipeline.core.errors import ConfigError
 from pipeline.dataset import TensorInfo
-from pipeline.dataset.dimensions import names_of, open_axes, resolve_dimensions
-from pipeline.errors import ConfigError
-from pipeline.onnx_model import fix_dimensions as fix
+from pipeline.model.dimensions import names_of, open_axes, resolve_dimensions
+from pipeline.model.onnx_model import fix_dimensions as fix
 from pipeline.partition.onnx_view import view
 from pipeline.partition.options import make_settings
 

@@ -20,15 +20,15 @@ from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link
 from device_runner.result import RunResult, utc_now
 from device_runner.spec import RunOptions
-from pipeline.campaign import Inputs, Lane
+from pipeline.campaign.measure import Plan, measure
+from pipeline.campaign.plan import Inputs, Lane
+from pipeline.campaign.store import CampaignRecord, RunRecord, Store, open_store
+from pipeline.check.output import OutputCheck
 from pipeline.config import MeasureConfig
-from pipeline.errors import MissingError
-from pipeline.files import sha256_of
+from pipeline.core.errors import MissingError
+from pipeline.core.files import sha256_of
+from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.job.devices import opened
-from pipeline.measure import Plan, measure
-from pipeline.store import CampaignRecord, RunRecord, Store, open_store
-from pipeline.summary import OutputCheck
-from pipeline.variant import Artifact, Level, Variant
 from tests.probe_models import save_model
 
 MIN_RUNS = 3

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.campaign import lane_id, spec_id
-from pipeline.store import REPEATED
+from pipeline.campaign.plan import lane_id, spec_id
+from pipeline.campaign.store import REPEATED
 from tests.device import lives
 from tests.device.adb_farm import BATTERY, PHONE_PROPERTIES, Farm, Phone
 from tests.device.fault_proxy import FaultProxy, Hit

@@ -17,7 +17,7 @@ from device_runner.device import open_device
 from device_runner.errors import MissingError
 from device_runner.result import Status
 from device_runner.spec import RunSpec, encode
-from pipeline.errors import MissingError as NoDeviceError
+from pipeline.core.errors import MissingError as NoDeviceError
 from pipeline.job.devices import found, opened
 from tests.debian_packages import unpacked
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Phone, farm_in, free_port

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from device_runner.result import FailureKind
+from pipeline.campaign.measure import Plan
+from pipeline.campaign.store import open_store
 from pipeline.config.read import read_config
-from pipeline.errors import ExitCode
+from pipeline.core.errors import ExitCode
+from pipeline.core.progress import progress_for
 from pipeline.job import run
 from pipeline.job.run import JobOptions, run_job
-from pipeline.measure import Plan
-from pipeline.progress import progress_for
 from pipeline.release.verify import verify_bundle
-from pipeline.store import open_store
 from tests.lying_adb import Document, Lie, LyingAdb, document
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store import RunRecord, open_store
+from pipeline.campaign.store import RunRecord, open_store
 from tests.job.test_job import EXAMPLE, ort_mobile
 
 CONFIG = f"""

@@ -1,8 +1,8 @@
 """The quick job: less of the same config, and it says what it left out."""
 
 from pipeline.config import Config, MeasureConfig, ModelConfig, VariantsConfig
+from pipeline.core.variant import Level, Style
 from pipeline.job.quick import left_out, quick
-from pipeline.variant import Level, Style
 
 
 def config(**more: object) -> Config:

@@ -8,15 +8,15 @@ import msgspec
 import pytest
 
 from device_runner.spec import ElementType, NnapiFlag, RunOptions, TensorFile
-from pipeline.compare import Precision
+from pipeline.check.compare import Precision
+from pipeline.check.reference import Reference
 from pipeline.config import BuildConfig, CheckConfig, Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
 from pipeline.config.build import Kind
-from pipeline.conversion import CONFIG_FILE
+from pipeline.convert.many import CONFIG_FILE
+from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.job import ship
 from pipeline.job.ship import keep_reference, libraries_of, operator_configs, runs_of
-from pipeline.reference import Reference
 from pipeline.release.choose import Choice
-from pipeline.variant import Artifact, Level, Style, Variant
 from tests.ort_models import conv_relu, convert
 
 PHONE = Target(name="phone", platform=Platform.ANDROID, min_api_level=27)

@@ -13,8 +13,8 @@ from device_runner.folders import cache_folder
 from device_runner.library_facts import MINIMAL_TEXT, android_facts, read_facts
 from device_runner.library_source import archive_abis, find_archive, library_folder, open_archive, open_library
 from device_runner.local import wheel_library
-from pipeline.errors import ConfigError
-from pipeline.ort_library import facts_in, get_library, known_libraries, show_library
+from pipeline.core.errors import ConfigError
+from pipeline.library.fetch import facts_in, get_library, known_libraries, show_library
 from tests.libraries.library_files import library, official_aar, official_jar, texts
 
 pytestmark = pytest.mark.usefixtures("own_caches")

@@ -14,10 +14,10 @@ import pytest
 
 from device_runner.errors import MissingError as RunnerMissing
 from device_runner.library_source import Name, entries, find_archive, library_folder, open_library
-from pipeline import maven
-from pipeline.errors import MissingError
-from pipeline.maven import Coordinates, by_https
-from pipeline.ort_library import get_library, known_libraries
+from pipeline.core.errors import MissingError
+from pipeline.library import maven
+from pipeline.library.fetch import get_library, known_libraries
+from pipeline.library.maven import Coordinates, by_https
 from tests.libraries.library_files import official_aar, official_jar
 
 WANTED = Coordinates("com.microsoft.onnxruntime", "onnxruntime", "9.8.7", "jar")

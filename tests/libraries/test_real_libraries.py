@@ -16,8 +16,8 @@ from device_runner.library_source import Entry, open_library
 from device_runner.local import host_facts, wheel_library
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec
-from pipeline.errors import ExitCode
-from pipeline.ort_library import facts_in, get_library
+from pipeline.core.errors import ExitCode
+from pipeline.library.fetch import facts_in, get_library
 
 pytestmark = pytest.mark.network
 
@@ -37,7 +37,7 @@ ANDROID = {
     ("1.17.1", "arm64-v8a"): (16_035_920, "f39b3c5a8f4d6a3bb4828676a5fdb3e727423fec7b643b94fe247a4bd8dffbbf"),
     ("1.17.1", "x86_64"): (17_800_912, "ed795517db637178ccf7dec5de45c201a68d67142d88bf269e02347cc485d327"),
 }
-"""Bytes and sha256 of the libraries in the packages that pipeline.ort_library lists."""
+"""Bytes and sha256 of the libraries in the packages that pipeline.library.fetch lists."""
 
 PROVIDERS = {
     "1.29.0": ("cpu", "nnapi", "webgpu", "xnnpack"),

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.cli.main import cli
-from pipeline.errors import PipelineError
+from pipeline.core.errors import PipelineError
 from pipeline.ort_build.build_file import read_build_file
 from tests.ort_build.test_build_run import BUILD_PY
 

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.config import Platform
 from pipeline.config.build import Dependencies
-from pipeline.errors import MissingError
+from pipeline.core.errors import MissingError
 from pipeline.ort_build.doctor import Check, android_folders, examine, look, require
 from pipeline.ort_build.failure import cause_of, excerpt
 from pipeline.ort_build.source_tree import SourceTree

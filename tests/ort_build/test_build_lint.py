@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.config import Platform
 from pipeline.config.build import Dependencies, Kind
-from pipeline.finding import Severity
+from pipeline.core.finding import Severity
 from pipeline.ort_build.lint import lint
 from pipeline.ort_build.request import Request
 from pipeline.required_ops import parse

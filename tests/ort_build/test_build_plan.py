@@ -8,7 +8,7 @@ from hypothesis import given
 
 from pipeline.config import Platform
 from pipeline.config.build import Dependencies, Kind
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.ort_build.plan import BuildPlan, Places, build_tree_digest, plan_build, plan_digest
 from pipeline.ort_build.request import Request
 from pipeline.ort_build.script_options import Option, unaccepted

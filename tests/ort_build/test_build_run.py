@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.config import Platform
 from pipeline.config.build import Kind
-from pipeline.errors import PipelineError
+from pipeline.core.errors import PipelineError
 from pipeline.ort_build.plan import Step
 from pipeline.ort_build.process import last_line, run_step
 from pipeline.ort_build.run import builds_in, read_record, run_build

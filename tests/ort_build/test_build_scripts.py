@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from device_runner.folders import cache_folder
 from pipeline.config import Platform
 from pipeline.config.build import Dependencies, Kind
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.ort_build.plan import AAR_SCRIPT, APPLE_SCRIPT, BUILD_SCRIPT, BuildPlan, Places, plan_build
 from pipeline.ort_build.script_options import options_in, tree_options, unaccepted
 from pipeline.ort_build.source_tree import check_release, read_tree, source_digest

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.cli.partition import partition
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from tests.partition_samples import chain
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from device_runner.failures import explain
 from device_runner.result import Failure, FailureKind
-from pipeline.library_proof import Kind
-from pipeline.prove.explain import MOST_SAID, explain_checks, explain_failure
-from pipeline.summary import OutputCheck
+from pipeline.check.library_proof import Kind
+from pipeline.check.output import OutputCheck
+from pipeline.release.prove.explain import MOST_SAID, explain_checks, explain_failure
 from tests.ort_models import convert, parsed
 
 REDUCED_1_21 = (

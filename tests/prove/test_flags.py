@@ -4,9 +4,9 @@ import pytest
 
 from device_runner.android_host.calls import Summary
 from device_runner.spec import NnapiFlag
-from pipeline.finding import Severity
-from pipeline.library_proof import Kind
-from pipeline.prove.flags import NEEDS, claims_nothing, effect
+from pipeline.check.library_proof import Kind
+from pipeline.core.finding import Severity
+from pipeline.release.prove.flags import NEEDS, claims_nothing, effect
 
 WHOLE = Summary(partitions=(("TRANSPOSE", "CONV_2D", "TRANSPOSE", "RELU"),), nchw=False, compiled_for=0)
 PLAIN = Summary(partitions=(("CONV_2D", "RELU"),), nchw=True, compiled_for=0)

@@ -11,9 +11,9 @@ from device_runner.android_host import build
 from device_runner.device import open_device
 from device_runner.errors import MissingError, SpecError
 from device_runner.local import wheel_library
+from pipeline.core.progress import Silent
 from pipeline.job.ship import attested
-from pipeline.progress import Silent
-from pipeline.prove import ProofOrder, prove_bundle
+from pipeline.release.prove import ProofOrder, prove_bundle
 from tests.android_host.bundles import bundle_of
 from tests.ort_models import parsed
 

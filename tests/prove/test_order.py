@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.spec import NnapiFlag, RunOptions
-from pipeline.errors import CheckFailed, ConfigError
-from pipeline.prove.order import ProofOrder, levels_of, trials_of, wanted_targets
+from pipeline.core.errors import CheckFailed, ConfigError
+from pipeline.core.variant import Level, Variant
 from pipeline.release.manifest import BundledFile, Content, Shipped
-from pipeline.variant import Level, Variant
+from pipeline.release.prove.order import ProofOrder, levels_of, trials_of, wanted_targets
 
 CPU = RunOptions()
 NNAPI = RunOptions(provider="nnapi", flags=(NnapiFlag.USE_FP16,))

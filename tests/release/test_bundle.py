@@ -15,11 +15,12 @@ import pytest
 from click.testing import CliRunner
 
 from device_runner.spec import ElementType, RunOptions
+from pipeline.check.library_proof import PROOFS, Kind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.cli.verify import verify
-from pipeline.errors import CheckFailed, ConfigError, PipelineError
-from pipeline.files import sha256_of
-from pipeline.finding import Severity
-from pipeline.library_proof import PROOFS, Kind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
+from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
+from pipeline.core.files import sha256_of
+from pipeline.core.finding import Severity
+from pipeline.core.variant import Level, Variant
 from pipeline.release.bundle import make_bundle
 from pipeline.release.manifest import (
     MANIFEST_FILE,
@@ -31,7 +32,6 @@ from pipeline.release.manifest import (
     sealed,
 )
 from pipeline.release.verify import refuse_unproven, verify_bundle
-from pipeline.variant import Level, Variant
 
 SHIPS = (
     Shipped(

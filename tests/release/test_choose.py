@@ -3,11 +3,11 @@
 from device_runner.device import DeviceFacts
 from device_runner.result import Mark
 from device_runner.spec import RunOptions
-from pipeline.campaign import Lane
+from pipeline.campaign.plan import Lane
+from pipeline.campaign.statistics import Round, RunGroup
 from pipeline.config import Platform, Target
+from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.release.choose import Measured, Rejected, choose, suits
-from pipeline.summary import Round, RunGroup
-from pipeline.variant import Artifact, Level, Style, Variant
 
 PHONE = DeviceFacts(name="adb:1", platform="android", abis=("arm64-v8a", "armeabi-v7a"), api_level=33)
 HERE = DeviceFacts(name="local", platform="linux", abis=("x86_64",))

@@ -7,11 +7,11 @@ import pytest
 
 from device_runner.spec import ElementType, NnapiFlag, RunOptions
 from pipeline.config.data import Channels, Layout, PreprocessConfig, Range
+from pipeline.core.variant import Level, Variant
 from pipeline.release.bundle import make_bundle
 from pipeline.release.manifest import ModelSignature, Shipped, TensorSignature
 from pipeline.release.readme import README_FILE, package_lines, readme
 from pipeline.release.verify import verify_bundle
-from pipeline.variant import Level, Variant
 
 PHONE = Shipped(
     target="phone",

@@ -7,7 +7,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from pipeline.errors import PipelineError
+from pipeline.core.errors import PipelineError
 from pipeline.report import document
 from pipeline.report.model import CampaignReport, Host
 from tests.report_samples import make_report

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from pipeline.core.variant import AwareBy, Way
 from pipeline.report import markdown
 from pipeline.report.model import CampaignReport
 from pipeline.report.wording import visible
-from pipeline.variant import AwareBy, Way
 from tests.report_samples import make_report
 
 HARMLESS = {"text", "softbreak", "strong_open", "strong_close", "em_open", "em_close"}

@@ -6,11 +6,11 @@ import msgspec
 from rich.console import Console
 
 from device_runner.spec import RunOptions
-from pipeline.finding import Severity
-from pipeline.library_proof import Kind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
+from pipeline.check.library_proof import Kind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
+from pipeline.check.output import OutputCheck
+from pipeline.core.finding import Severity
 from pipeline.report import document, html, markdown, terminal
 from pipeline.report.model import CampaignReport, Host
-from pipeline.summary import OutputCheck
 
 HOSTILE = "<script>[red]|\x1b[2J"
 KERNEL = ProofFinding(

@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.result import Failure, FailureKind, Mark, Status
+from pipeline.campaign.statistics import Doubt, Verdict
+from pipeline.campaign.store import RunRecord
+from pipeline.check.output import OutputCheck
 from pipeline.report import wording
 from pipeline.report.model import Row
 from pipeline.report.rows import NEVER_RUN, Measured, make_rows, worst_checks
-from pipeline.store import RunRecord
-from pipeline.summary import Doubt, OutputCheck, Verdict
 from tests.report_samples import BAD, GOOD, REFUSED, measured, record, runs
 
 

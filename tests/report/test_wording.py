@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.check.output import OutputCheck
 from pipeline.report import wording
 from pipeline.report.wording import visible
-from pipeline.summary import OutputCheck
 from tests.report_samples import make_report
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from pipeline.convert import ConvertRequest, convert_model
-from pipeline.errors import ModelError
-from pipeline.model_sources import SourceModel
-from pipeline.ort_format import OrtModel, read_ort
+from pipeline.core.errors import ModelError
+from pipeline.core.variant import Level, Style, Variant
+from pipeline.model.ort_format import OrtModel, read_ort
+from pipeline.model.sources import SourceModel
 from pipeline.required_ops import RequiredOps, covers, from_needs, needs_of, parse, render
-from pipeline.variant import Level, Style, Variant
 from tests.random_graphs import random_graph
 from tests.required_ops.required_ops_strategies import is_kept_anyway
 

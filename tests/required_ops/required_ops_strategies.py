@@ -6,7 +6,7 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from pipeline.ort_format import (
+from pipeline.model.ort_format import (
     Attribute,
     Graph,
     Metadata,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.ort_format import read_ort
+from pipeline.model.ort_format import read_ort
 from pipeline.required_ops import needs_of, parse
 from pipeline.required_ops.device_log import read_log
 from tests.ort_models import convert, parsed

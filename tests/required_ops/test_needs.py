@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ModelError
-from pipeline.ort_format import OrtModel, read_ort
+from pipeline.core.errors import ModelError
+from pipeline.model.ort_format import OrtModel, read_ort
 from pipeline.required_ops import RequiredOps, covers, from_model, needs_of, parse, render, union_of
 from pipeline.required_ops.layout import OPTIMIZER_OPS
 from tests.ort_models import LEVELS, MODELS, convert, converted, parsed
@@ -237,7 +237,7 @@ def test_versions_of_the_operators_that_are_added_are_those_of_onnx() -> None:
 def test_names_that_no_config_can_hold_are_refused(folder: Path) -> None:
     model = read_ort(converted(folder, "conv_relu", level="none"))
     data = converted(folder, "conv_relu", level="none").read_bytes()
-    from pipeline.ort_format import parse_ort
+    from pipeline.model.ort_format import parse_ort
 
     hostile = parse_ort(data.replace(b"Relu\0", b"R,u;\0"), "hostile")
     assert hostile != model

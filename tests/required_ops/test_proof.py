@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.ort_format import read_ort
+from pipeline.model.ort_format import read_ort
 from pipeline.required_ops import (
     Need,
     Needs,

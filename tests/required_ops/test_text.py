@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.required_ops import RequiredOps, parse, parse_merged, read_config, render
 from pipeline.required_ops.rules import CPP_TYPES, TYPE_SLOTS
 from tests.required_ops.proving import in_stock_terms, stock

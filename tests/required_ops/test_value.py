@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.required_ops import EMPTY, RequiredOps, union_of
 from tests.required_ops.required_ops_strategies import required_ops
 

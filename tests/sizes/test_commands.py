@@ -12,7 +12,7 @@ from onnx import helper
 from pipeline.cli.convert import convert
 from pipeline.cli.partition import partition
 from pipeline.cli.perf import perf
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from pipeline.sizes.feeds import FeedsRequest, make_feeds, ort_inputs
 from tests.sizes.test_guess import embedded, flattened, impossible, model
 

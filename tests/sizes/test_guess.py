@@ -8,10 +8,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.config import Range
-from pipeline.errors import ConfigError
-from pipeline.model_sources import SourceModel
-from pipeline.reference import ReferenceRequest, make_reference
+from pipeline.core.errors import ConfigError
+from pipeline.model.sources import SourceModel
 from pipeline.sizes import Guess, GuessRequest, guess_inputs
 from pipeline.sizes.candidates import with_sums
 

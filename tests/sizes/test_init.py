@@ -12,9 +12,9 @@ from onnx import helper, numpy_helper
 from pipeline.cli.init import init
 from pipeline.cli.run import run
 from pipeline.config import Range, read_config
-from pipeline.config_template import config_for_model
+from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset
-from pipeline.errors import ConfigError
+from pipeline.job.template import config_for_model
 from tests.sizes.test_guess import embedded, flattened, impossible, model, switched
 
 

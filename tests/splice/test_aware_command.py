@@ -6,7 +6,7 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from pipeline.cli.main import cli
-from pipeline.errors import ConfigError
+from pipeline.core.errors import ConfigError
 from tests.onnx_samples import save
 from tests.splice.test_splicing import digits, unbuildable
 

@@ -11,13 +11,13 @@ import onnxruntime
 import pytest
 
 from pipeline.convert import ConvertRequest, convert_model, sessions
-from pipeline.convert import installed as module
+from pipeline.convert import by_installed as module
+from pipeline.convert.splice.spec import Reference
 from pipeline.core.releases import has_rules, installed_release, rules_of
-from pipeline.model_sources import SourceModel
+from pipeline.core.variant import AwareBy, Level, Variant, Way, aware_lines
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Provider
 from pipeline.partition.options import make_settings
-from pipeline.splice.wish import Reference
-from pipeline.variant import AwareBy, Level, Variant, Way, aware_lines
 
 MNIST = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 AWARE = Variant(level=Level.EXTENDED, providers=("nnapi",))

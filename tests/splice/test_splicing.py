@@ -13,19 +13,19 @@ from pipeline.convert import ConvertRequest, ConvertResult, convert_model
 from pipeline.convert.aware import SAVE, AwareOptimizer
 from pipeline.convert.optimizer import Optimizer
 from pipeline.convert.rules import SessionSettings
+from pipeline.convert.splice.passes import Passes
+from pipeline.convert.splice.spec import Wish
+from pipeline.convert.splice.splicing import splice
+from pipeline.convert.splice.whole_graph import Whole
 from pipeline.convert.steps import Workshop, to_parts
-from pipeline.model_sources import SourceModel
-from pipeline.onnx_model import load_model, prepare_model
-from pipeline.ort_format import read_ort
+from pipeline.core.variant import Level, Variant
+from pipeline.model.onnx_model import load_model, prepare_model
+from pipeline.model.ort_format import read_ort
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Provider, Settings
 from pipeline.partition.claim import claim
 from pipeline.partition.nnapi_load import build_refusal
 from pipeline.partition.ort_view import view_of_file
-from pipeline.splice.passes import Passes
-from pipeline.splice.splicing import splice
-from pipeline.splice.whole import Whole
-from pipeline.splice.wish import Wish
-from pipeline.variant import Level, Variant
 from tests.onnx_samples import conv_bn, linear, make, quantized, save, value, weight
 
 NNAPI = Settings(provider=Provider.NNAPI)
@@ -238,8 +238,8 @@ def test_safe_leaves_what_cannot_be_built(tmp_path: Path, level: Level) -> None:
 def test_large_weights_stay_where_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(mixed(), tmp_path / "model.onnx")
     whole = convert(path, tmp_path / "whole", NNAPI, levels=(Level.EXTENDED, Level.ALL)).artifacts
-    monkeypatch.setattr("pipeline.onnx_model.LEAN_MINIMUM_BYTES", 0)
-    monkeypatch.setattr("pipeline.onnx_model.LARGE_BYTES", 64)
+    monkeypatch.setattr("pipeline.model.onnx_model.LEAN_MINIMUM_BYTES", 0)
+    monkeypatch.setattr("pipeline.model.onnx_model.LARGE_BYTES", 64)
     monkeypatch.setattr("pipeline.convert.steps.LARGE_BYTES", 64)
     lean = convert(path, tmp_path / "lean", NNAPI, levels=(Level.EXTENDED, Level.ALL)).artifacts
     assert [one.semantic_digest for one in lean] == [one.semantic_digest for one in whole]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from pipeline.store import Store, open_store
+from pipeline.campaign.store import Store, open_store
 from tests.store.samples import CAMPAIGN
 
 

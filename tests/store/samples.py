@@ -2,9 +2,9 @@
 
 from device_runner.result import Failure, FailureKind, Mark, RunResult, Status
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.store import CampaignRecord, RunRecord
-from pipeline.summary import OutputCheck
-from pipeline.variant import Artifact, Level, Variant
+from pipeline.campaign.store import CampaignRecord, RunRecord
+from pipeline.check.output import OutputCheck
+from pipeline.core.variant import Artifact, Level, Variant
 
 CAMPAIGN = CampaignRecord(id="c1", name="mnist", created_at="2026-01-01T00:00:00.000Z", document={"host": {"cores": 2}})
 ARTIFACT = Artifact(

@@ -17,11 +17,11 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
-from pipeline.errors import PipelineError
+from pipeline.campaign.store import Store, StoreError, open_store
+from pipeline.campaign.store.migrations import revisions
+from pipeline.campaign.store.tables import REVISION, metadata
+from pipeline.core.errors import PipelineError
 from pipeline.job.assemble import assemble
-from pipeline.store import Store, StoreError, open_store
-from pipeline.store.migrations import revisions
-from pipeline.store.tables import REVISION, metadata
 from tests.store.samples import CAMPAIGN, run_record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,7 +126,7 @@ def test_a_database_of_a_later_release_is_refused(change: str, url: str) -> None
 
 OPENER = """
 import sys
-from pipeline.store import open_store
+from pipeline.campaign.store import open_store
 with open_store(sys.argv[1]) as store:
     print(len(store.campaigns()))
 """
@@ -173,7 +173,7 @@ def test_an_upgrade_that_fails_leaves_the_database_as_it_was(tmp_path: Path) -> 
 
 def test_opening_a_database_of_this_release_imports_no_migrations(file_url: str) -> None:
     open_store(file_url).close()
-    opened = f"import sys; from pipeline.store import open_store; open_store({file_url!r}).close()"
+    opened = f"import sys; from pipeline.campaign.store import open_store; open_store({file_url!r}).close()"
     code = f"{opened}; assert 'alembic' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ConfigError, MissingError, PipelineError
-from pipeline.store import Store, open_store
-from pipeline.store.refusals import hidden
+from pipeline.campaign.store import Store, open_store
+from pipeline.campaign.store.errors import hidden
+from pipeline.core.errors import ConfigError, MissingError, PipelineError
 from tests.store.samples import CAMPAIGN, run_record
 
 

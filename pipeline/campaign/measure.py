@@ -1,0 +1,262 @@
+"""Runs the lanes of a campaign on their devices, round by round, and stores every result as it comes.
+
+One worker a device. What was stored is not run again, so a campaign that was interrupted goes on where it stopped.
+"""
+
+import logging
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from device_runner.device import Conditioned, Device
+from device_runner.profile import with_profile, with_profiler
+from device_runner.result import FailureKind, RunResult, Status
+from device_runner.spec import RunSpec
+from pipeline.campaign.conditions import arrange, wait_until_fit
+from pipeline.campaign.plan import Inputs, Lane, lane_id, order_of_round, spec_id, spec_of
+from pipeline.campaign.store import REPEATED, RunRecord, Store
+from pipeline.check.output import OutputCheck
+from pipeline.config import ConditionsConfig, MeasureConfig
+from pipeline.core.files import safe_name
+
+log = logging.getLogger(__name__)
+
+PAUSES_SECONDS = (0.5, 5.0)
+"""Waits before the second and third try of a run: a device on the network is back after some 4 s."""
+
+TRIED_AGAIN = (FailureKind.LOST_DEVICE, FailureKind.GARBAGE, FailureKind.DEVICE_ERROR)
+"""Failures on the way to or from a device: the same run may well succeed a moment later."""
+
+OF_THE_DEVICE = (*TRIED_AGAIN, FailureKind.NO_SPACE)
+"""Failures for which a device is left alone when it has nothing else for several runs."""
+
+QUARANTINE_SECONDS = (10.0, 30.0, 60.0)
+"""How long a device that fails is left in peace, time after time, until it is left for good: phones start in 60 s."""
+
+GIVE_UP_AFTER = 3
+"""Runs in a row, each tried again where that helps, that fail for the device's sake until it is left alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be measured. `library` and `inputs` are by device and by model; `judge` compares a run's outputs."""
+
+    campaign: str
+    lanes: Sequence[Lane]
+    measure: MeasureConfig
+    artifacts: Path
+    """The folder in which the artifacts' files lie."""
+    inputs: Mapping[str, Inputs]
+    libraries: Mapping[str, str | None]
+    judge: Callable[[Lane, RunResult], tuple[OutputCheck, ...]]
+    predictions: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """Lane id to what is expected of it."""
+    conditions: ConditionsConfig = field(default_factory=ConditionsConfig)
+    pauses_seconds: Sequence[float] = PAUSES_SECONDS
+    quarantine_seconds: Sequence[float] = QUARANTINE_SECONDS
+    profiles: Path = Path("profiles")
+    """The folder for traces of profile runs."""
+
+    @property
+    def rounds(self) -> int:
+        """Timed rounds, and one more where runs are profiled: its times are compared with nothing."""
+        return self.measure.rounds + self.measure.profile
+
+    def spec(self, lane: Lane, number: int) -> RunSpec:
+        """What a lane runs in a round; its outputs are not kept."""
+        return spec_of(
+            lane,
+            number,
+            model_file=str(self.artifacts / lane.artifact.file),
+            library=self.libraries.get(lane.device),
+            inputs=self.inputs[lane.artifact.model],
+            measure=self.measure,
+        )
+
+    def is_profiled(self, number: int) -> bool:
+        """Whether this round is the one with the profiler on."""
+        return number >= self.measure.rounds
+
+    def round_name(self, number: int) -> str:
+        """How people call a round."""
+        return "profile" if self.is_profiled(number) else f"round {number + 1}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A device that could not finish, and why."""
+
+    device: str
+    reason: str
+
+
+Progress = Callable[[str, Lane, int], None]
+"""Called with the device's name, the lane and the round before each run; from the devices' threads."""
+
+
+def measure(
+    plan: Plan, devices: Mapping[str, Device], store: Store, work: Path, progress: Progress = lambda *_: None
+) -> list[Left]:
+    """Run everything that is not stored yet; returns the devices that had to be left before the end.
+
+    Ctrl-C, and an error of the store, stop the workers after the run that each is in; what they had is stored.
+    """
+    stop = threading.Event()
+    stored = _Stored(store, plan.campaign)
+    workers = [_Worker(plan, device, stored, work, progress, stop) for device in devices.values()]
+    with ThreadPoolExecutor(max_workers=max(1, len(workers)), thread_name_prefix="device") as pool:
+        futures = [pool.submit(worker.run) for worker in workers]
+        try:
+            return [left for future in futures if (left := future.result()) is not None]
+        except KeyboardInterrupt:
+            log.warning("interrupted: finishing the runs in progress")
+            raise
+        finally:
+            stop.set()
+
+
+def _with_outputs(spec: RunSpec, folder: str) -> RunSpec:
+    return msgspec.structs.replace(spec, outputs_folder=folder)
+
+
+def runs_left(plan: Plan, store: Store) -> Counter[str]:
+    """How many runs of each device are not stored yet."""
+    stored = _Stored(store, plan.campaign)
+    return Counter(
+        lane.device
+        for lane in plan.lanes
+        for number in range(plan.rounds)
+        if lane_id(lane) not in stored.given_up and (spec_id(lane, number), number) not in stored.finished
+    )
+
+
+class _Stored:
+    """What is stored of a campaign when it starts or goes on: runs that are done, lanes that cannot work."""
+
+    def __init__(self, store: Store, campaign: str) -> None:
+        self.store = store
+        self.finished = store.finished(campaign)
+        self.given_up = frozenset(name.rpartition("#")[0] for name in store.failed(campaign))
+
+
+class _Worker:
+    """The rounds of one device."""
+
+    def __init__(
+        self, plan: Plan, device: Device, stored: _Stored, work: Path, progress: Progress, stop: threading.Event
+    ) -> None:
+        self.plan = plan
+        self.device = device
+        self.store = stored.store
+        self.work = work
+        self.progress = progress
+        self.stop = stop
+        self.lanes = [lane for lane in plan.lanes if lane.device == device.name]
+        self.finished = set(stored.finished)
+        self.given_up = set(stored.given_up)
+        self.failures_in_a_row = 0
+        self.may_come_back = False
+        self.quarantines = iter(plan.quarantine_seconds)
+
+    def run(self) -> Left | None:
+        try:
+            if isinstance(self.device, Conditioned):
+                arrange(self.device, self.plan.conditions)
+            return self._until_left()
+        except BaseException:
+            self.stop.set()
+            raise
+
+    def _until_left(self) -> Left | None:
+        while (left := self._rounds()) and self._quarantined(left.reason):
+            pass
+        return left
+
+    def _quarantined(self, reason: str) -> bool:
+        """Leave the device in peace for a while; whether it is to be tried again then."""
+        seconds = next(self.quarantines, None) if self.may_come_back else None
+        if seconds is None or self.stop.is_set():
+            return False
+        log.warning("%s: in quarantine for %g s: %s", self.device.name, seconds, reason)
+        self.failures_in_a_row, self.may_come_back = 0, False
+        return not self.stop.wait(seconds)
+
+    def _rounds(self) -> Left | None:
+        for number in range(self.plan.rounds):
+            for lane in order_of_round(self.lanes, number):
+                if lane_id(lane) in self.given_up or (spec_id(lane, number), number) in self.finished:
+                    continue
+                reason = self._unfit() or ("interrupted" if self.stop.is_set() else self._run_one(lane, number))
+                if reason:
+                    return Left(device=self.device.name, reason=reason)
+        return None
+
+    def _unfit(self) -> str:
+        """Wait for the conditions; why the device is to be left alone, or ""."""
+        if isinstance(self.device, Conditioned):
+            return wait_until_fit(self.device, self.plan.conditions, self.stop)
+        return ""
+
+    def _run_one(self, lane: Lane, number: int) -> str:
+        """Run one spec and store what it gave; the reason when the device must be left alone, else ""."""
+        self.progress(self.device.name, lane, number)
+        with tempfile.TemporaryDirectory(dir=self.work, prefix="run.") as folder:
+            spec = self.plan.spec(lane, number)
+            spec = with_profiler(spec, folder) if self.plan.is_profiled(number) else _with_outputs(spec, folder)
+            result = self._tried(spec)
+            judged = result.status is Status.OK and spec.perf_test is None
+            checks = self.plan.judge(lane, result) if judged else ()
+            if spec.profile:
+                result = with_profile(result, self.plan.profiles / f"{safe_name(lane.key)}.json")
+        self.store.add_run(self._record(lane, number, spec, result, checks))
+        return self._learn(lane, number, result)
+
+    def _tried(self, spec: RunSpec) -> RunResult:
+        """The result of the first try that the way to the device did not spoil, else of the last."""
+        result = self.device.run(spec)
+        for seconds in self.plan.pauses_seconds:
+            if result.failure is None or result.failure.kind not in TRIED_AGAIN or self.stop.wait(seconds):
+                break
+            log.info("%s: again after %s: %s", self.device.name, result.failure.kind.value, result.failure.message)
+            result = self.device.run(spec)
+        return result
+
+    def _record(
+        self, lane: Lane, number: int, spec: RunSpec, result: RunResult, checks: tuple[OutputCheck, ...]
+    ) -> RunRecord:
+        return RunRecord(
+            campaign=self.plan.campaign,
+            round=number,
+            model=lane.artifact.model,
+            variant=lane.artifact.variant.name,
+            spec=spec,
+            result=result,
+            checks=checks,
+            prediction=self.plan.predictions.get(lane_id(lane)),
+        )
+
+    def _learn(self, lane: Lane, number: int, result: RunResult) -> str:
+        """A lane that cannot work is not tried in later rounds; a device that fails again and again is left alone."""
+        failure = result.failure
+        if failure is None or failure.kind not in REPEATED:
+            self.finished.add((spec_id(lane, number), number))
+        of_the_lane = failure and failure.kind is not FailureKind.LOST_DEVICE and self.failures_in_a_row == 0
+        if failure and (failure.kind not in REPEATED or of_the_lane):
+            self.given_up.add(lane_id(lane))  # where the device had just answered, until the campaign goes on
+        if failure is None or failure.kind not in OF_THE_DEVICE:
+            self.failures_in_a_row = 0
+            self.quarantines = iter(self.plan.quarantine_seconds)
+            return ""
+        self.failures_in_a_row += 1
+        log.warning("%s: %s: %s", self.device.name, failure.kind.value, failure.message)
+        if failure.kind is FailureKind.LOST_DEVICE or self.failures_in_a_row >= GIVE_UP_AFTER:
+            self.may_come_back = failure.kind in TRIED_AGAIN
+            return failure.message or failure.kind.value
+        return ""

@@ -1,0 +1,175 @@
+"""From a config and its artifacts to the runs that are legal, and a reason for each that is not. Pure functions."""
+
+import fnmatch
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import msgspec
+
+from device_runner.device import DeviceFacts
+from device_runner.minimize import Denied
+from device_runner.spec import OUTPUTS_LIMIT_BYTES, RunOptions, RunSpec, TensorFile
+from pipeline.campaign.deny_list import denied_here
+from pipeline.campaign.options import options_name, run_options
+from pipeline.config import REPLAY_KEY, MeasureConfig, RunConfig
+from pipeline.core.variant import Artifact, Variant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One thing that is measured over all rounds: an artifact with run options on a device."""
+
+    device: str
+    artifact: Artifact
+    options: RunOptions
+
+    @property
+    def run_options(self) -> RunOptions:
+        """What is really run with: the artifact's own session options, and those asked for before them."""
+        session_config = self.artifact.session_options | self.options.session_config
+        return msgspec.structs.replace(self.options, session_config=session_config)
+
+    @property
+    def run_name(self) -> str:
+        """`VARIANT/PROVIDER…`, as baselines in configs and tables name it."""
+        return f"{self.artifact.variant.name}/{options_name(self.options)}"
+
+    @property
+    def key(self) -> str:
+        """Unique in a campaign: device, model, variant and options."""
+        return f"{self.device}/{self.artifact.model}/{self.run_name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedLane:
+    """A run that the config asks for and that is not possible there."""
+
+    lane: Lane
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What a model is measured with, and the labelled set (samples stacked along a first axis) that it answers.
+
+    `outputs_limit_bytes` is what its outputs may have at most: the host knows how large the original's are.
+    """
+
+    tensors: tuple[TensorFile, ...] = ()
+    labelled: TensorFile | None = None
+    dimensions: dict[str, int]
+    outputs_limit_bytes: int = OUTPUTS_LIMIT_BYTES
+
+
+def plan_lanes(
+    runs: Sequence[RunConfig],
+    artifacts: Sequence[Artifact],
+    devices: Sequence[DeviceFacts],
+    denied: Sequence[Denied] = (),
+) -> tuple[list[Lane], list[SkippedLane]]:
+    """Every artifact with every run that its variant matches on every device, split in legal and skipped.
+
+    Raises ConfigError for a [[runs]] table that makes no sense, as `run_options` does.
+    """
+    lanes: list[Lane] = []
+    skipped: list[SkippedLane] = []
+    for facts in devices:
+        for lane in _wanted(runs, artifacts, facts.name):
+            failure = denied_here(lane.run_options, facts, denied, lane.artifact.sha256)
+            reason = failure.message if failure else _unreplayable(lane)
+            if reason:
+                skipped.append(SkippedLane(lane=lane, reason=reason))
+            else:
+                lanes.append(lane)
+    return lanes, skipped
+
+
+def _unreplayable(lane: Lane) -> str:
+    """Why a run that asks for replay cannot load the artifact, or ""."""
+    broken = lane.artifact.unreplayable
+    asked = lane.options.session_config.get(REPLAY_KEY) == "1"
+    return f"ONNX Runtime cannot replay its own records of {', '.join(broken)}" if broken and asked else ""
+
+
+def _wanted(runs: Sequence[RunConfig], artifacts: Sequence[Artifact], device: str) -> Iterator[Lane]:
+    """Lanes of one device by model, then in the order of the config; equal ones once."""
+    seen = set()
+    ways = [(run.variants, options) for run in runs for options in run_options(run)]
+    for model in dict.fromkeys(artifact.model for artifact in artifacts):
+        for (patterns, options), artifact in product(ways, artifacts):
+            lane = Lane(device=device, artifact=artifact, options=options)
+            meant = artifact.model == model and matches(patterns, options.provider, artifact.variant)
+            if meant and lane.key not in seen:
+                seen.add(lane.key)
+                yield lane
+
+
+def matches(patterns: Sequence[str], provider: str, variant: Variant) -> bool:
+    """Whether a way to run is meant for a variant: aware ones run with a provider that they know, or the CPU."""
+    named = any(fnmatch.fnmatchcase(variant.name, pattern) for pattern in patterns)
+    family = {name.partition("-")[0] for name in variant.providers}
+    return named and (not family or provider in family | {"cpu"})
+
+
+def baseline_of(lanes: Sequence[Lane], wanted: str | None) -> Lane:
+    """The lane that the others of its device and model are compared with; `lanes` are those, in order.
+
+    `wanted` is `VARIANT` or `VARIANT/PROVIDER…`; without it, or where it is not among them, the first on the CPU.
+    """
+    named = [lane for lane in lanes if wanted in (lane.run_name, lane.artifact.variant.name)]
+    on_cpu = [lane for lane in lanes if lane.options.provider == "cpu"]
+    return (named or on_cpu or list(lanes))[0]
+
+
+def representatives(lanes: Sequence[Lane]) -> dict[str, Lane]:
+    """Lane id to the lane whose runs count for it: itself, or the first of its device and model that runs the same.
+
+    The same bytes with the same session options: measuring them twice gives noise and no knowledge.
+    """
+    first: dict[tuple[str, str, str, bytes], Lane] = {}
+    return {lane_id(lane): first.setdefault(_what_runs(lane), lane) for lane in lanes}
+
+
+def _what_runs(lane: Lane) -> tuple[str, str, str, bytes]:
+    options = msgspec.json.encode(lane.run_options, order="sorted")
+    return lane.device, lane.artifact.model, lane.artifact.sha256, options
+
+
+def order_of_round(lanes: Sequence[Lane], number: int) -> list[Lane]:
+    """Lanes in the order of a round: every other round runs backwards, so that no lane always runs warm."""
+    return list(lanes) if number % 2 == 0 else list(reversed(lanes))
+
+
+def lane_id(lane: Lane) -> str:
+    """The identity of a lane in specs and in the database: its key, or that's digest where it is long."""
+    return lane.key if len(lane.key) <= 200 else hashlib.sha256(lane.key.encode()).hexdigest()
+
+
+def spec_id(lane: Lane, number: int) -> str:
+    """The identity of one run: lane and round."""
+    return f"{lane_id(lane)}#{number}"
+
+
+def spec_of(
+    lane: Lane, number: int, *, model_file: str, library: str | None, inputs: Inputs, measure: MeasureConfig
+) -> RunSpec:
+    """The RunSpec of one lane in one round; the artifact's own session options come with it."""
+    return RunSpec(
+        id=spec_id(lane, number),
+        model=model_file,
+        model_sha256=lane.artifact.sha256,
+        library=library,
+        options=lane.run_options,
+        inputs=inputs.tensors,
+        labelled=inputs.labelled,
+        dimensions=inputs.dimensions,
+        outputs_limit_bytes=inputs.outputs_limit_bytes,
+        warmup=measure.warmup,
+        min_runs=measure.min_runs,
+        min_seconds=measure.min_seconds,
+        max_seconds=measure.max_seconds,
+        timeout_seconds=measure.timeout_seconds,
+        perf_test=measure.perf_test,
+    )

@@ -1,0 +1,137 @@
+"""Opening a database: its URL, its driver, SQLite's settings, and its tables in the form of this release."""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import URL, Connection, Engine
+
+from pipeline.campaign.store.errors import hidden, told
+from pipeline.campaign.store.store import Store
+from pipeline.campaign.store.tables import REVISION, versions
+from pipeline.core.errors import ConfigError, MissingError, PipelineError
+
+BUSY_SECONDS = 30.0
+
+DRIVERS = {"postgresql": "ort-mobile-pipeline[postgresql]"}
+"""Kind of database to what brings its driver; others have their module's name."""
+
+
+def open_store(url: str, busy_seconds: float = BUSY_SECONDS) -> Store:
+    """Open the database at an SQLAlchemy URL; make its tables where it is new, upgrade those of an earlier release.
+
+    `busy_seconds` is how long SQLite waits for another process's transaction. Raises ConfigError for a URL that is
+    none, MissingError for a missing driver or a database that cannot be reached, PipelineError for a later release's.
+    """
+    parsed = _parse(url)
+    where = hidden(url)
+    engine = _engine(parsed, where, busy_seconds)
+    store = Store(engine, where)
+    try:
+        with told(where):
+            _prepare(engine, where)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError) as error:
+        raise ConfigError(
+            "this is not a database URL",
+            where=hidden(url),
+            remedy="write sqlite:///FILE, or postgresql://USER@HOST/DATABASE, or any other URL of SQLAlchemy",
+        ) from error
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise ConfigError(
+            "a database in memory is gone when the command ends",
+            where=url,
+            remedy="name a file: sqlite:///results.sqlite",
+        )
+    # SQLAlchemy 2.0's own default is psycopg2; `ort-mobile-pipeline[postgresql]` brings psycopg.
+    return parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
+
+
+def _engine(url: URL, where: str, busy_seconds: float) -> Engine:
+    try:
+        engine = sa.create_engine(url)
+    except sa.exc.NoSuchModuleError as error:
+        raise ConfigError(
+            f"unknown kind of database {url.drivername!r}",
+            where=where,
+            remedy="write sqlite:///FILE or postgresql://USER@HOST/DATABASE, or install SQLAlchemy's dialect for it",
+        ) from error
+    except ModuleNotFoundError as error:
+        raise MissingError(
+            f"the driver {error.name!r} for {url.get_backend_name()} is not installed",
+            where=where,
+            remedy=f"pip install '{DRIVERS.get(url.get_backend_name(), error.name)}'",
+        ) from error
+    except (sa.exc.ArgumentError, TypeError, ValueError) as error:
+        raise ConfigError("the database URL has a wrong part", where=where, why=str(error)) from error
+    if url.get_backend_name() == "sqlite":
+        _arrange_sqlite(engine, busy_seconds)
+    return engine
+
+
+def _arrange_sqlite(engine: Engine, busy_seconds: float) -> None:
+    """Write-ahead log, foreign keys, and transactions that really begin where SQLAlchemy begins them.
+
+    A writer takes the lock at once, so that what it reads stays true until it writes.
+    """
+
+    def connect(connection: Any, _record: object) -> None:
+        connection.isolation_level = None
+        for pragma in (f"busy_timeout={int(busy_seconds * 1000)}", "journal_mode=WAL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}").close()
+
+    def begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    event.listen(engine, "connect", connect)
+    event.listen(engine, "begin", begin)
+
+
+def _prepare(engine: Engine, where: str) -> None:
+    """Bring the tables to this release's form, in one transaction; another process may do the same at this moment."""
+    with engine.begin() as connection:
+        found = _revision(connection)
+    if found == REVISION:
+        return
+    try:
+        with engine.execution_options(writes=True).begin() as connection:
+            _upgrade(connection, where)
+    except (sa.exc.IntegrityError, sa.exc.ProgrammingError):
+        with engine.begin() as connection:
+            if _revision(connection) != REVISION:
+                raise
+
+
+def _upgrade(connection: Connection, where: str) -> None:
+    from pipeline.campaign.store.migrations import revisions, upgrade
+
+    found = _revision(connection)
+    if found not in (None, *revisions()):
+        raise PipelineError(
+            f"the database has the schema {found}, which is newer than this release of ort-mobile",
+            where=where,
+            why=f"this release reads and writes {REVISION}",
+            remedy="update ort-mobile, or use another database",
+        )
+    if found != REVISION:
+        upgrade(connection, found)
+
+
+def _revision(connection: Connection) -> str | None:
+    """The migration that the tables are at; None for a new database. Releases before migrations wrote a number."""
+    tables = sa.inspect(connection)
+    if tables.has_table("alembic_version"):
+        return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+    if tables.has_table(versions.name):
+        number = connection.execute(sa.select(versions.c.version)).scalar()
+        return None if number is None else f"{number:04}"
+    return None

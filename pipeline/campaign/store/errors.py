@@ -1,0 +1,144 @@
+"""What a database says when it refuses, as errors with a cause and a remedy."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import exc
+
+from pipeline.core.errors import MissingError, PipelineError
+
+
+class StoreError(PipelineError):
+    """The database holds something else than what was stored: a disk, a copy or another program damaged it."""
+
+
+def damaged(what: str, where: str, why: str) -> StoreError:
+    """The error for a row that is not as it was stored; `what` names it."""
+    return StoreError(
+        f"the database is damaged: {what} is not as it was stored",
+        where=where,
+        why=why,
+        remedy="restore a copy of the database; without one, start again with another --output or database",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """`said` is a part of what SQLite or PostgreSQL says, in lower case."""
+
+    said: str
+    what: str
+    remedy: str
+    error: type[PipelineError] = PipelineError
+
+
+REFUSALS = (
+    Refusal(
+        said="unable to open database file",
+        what="the database file cannot be opened",
+        remedy="check that its folder exists and that you may write there",
+        error=MissingError,
+    ),
+    Refusal(
+        said="readonly database",
+        what="the database cannot be written to",
+        remedy="check the permissions of the file and its folder, or give another one",
+    ),
+    Refusal(
+        said="database or disk is full",
+        what="the disk is full",
+        remedy="make room and start again: runs that were stored are kept and not repeated",
+    ),
+    Refusal(
+        said="no space left on device",
+        what="the database server's disk is full",
+        remedy="make room there and start again: runs that were stored are kept and not repeated",
+    ),
+    Refusal(
+        said="database is locked",
+        what="another process holds the database",
+        remedy="wait for it to end, or give this one a database of its own",
+    ),
+    Refusal(
+        said="file is not a database",
+        what="the file is no SQLite database",
+        remedy="give another file name, or move that file away",
+    ),
+    Refusal(
+        said="malformed",
+        what="the database is damaged",
+        remedy="restore a copy, or save what is readable with `sqlite3 FILE .recover`",
+        error=StoreError,
+    ),
+    Refusal(
+        said="could not decode to utf-8",
+        what="the database is damaged: a text in it is none",
+        remedy="restore a copy of the database; without one, start again with another --output or database",
+        error=StoreError,
+    ),
+    Refusal(
+        said="disk i/o error",
+        what="the disk failed while reading or writing the database",
+        remedy="check the disk; SQLite also says so on network folders that cannot lock files",
+    ),
+    Refusal(
+        said="authentication failed",
+        what="the database server refuses the user or the password",
+        remedy="check them in the URL, or give the password in PGPASSWORD or ~/.pgpass",
+        error=MissingError,
+    ),
+    Refusal(
+        said="does not exist",
+        what="the database server does not know this database, user or table",
+        remedy="create it (createdb NAME), or correct the URL",
+        error=MissingError,
+    ),
+    Refusal(
+        said="connection failed",
+        what="the database server cannot be reached",
+        remedy="check host and port in the URL and that the server runs",
+        error=MissingError,
+    ),
+    Refusal(
+        said="already exists",
+        what="the database is not one of this pipeline",
+        remedy="give another one: it has tables of the same names",
+    ),
+    Refusal(
+        said="no such column",
+        what="the database is not one of this pipeline",
+        remedy="give another one: its tables have the same names but other columns",
+    ),
+    Refusal(
+        said="foreign key",
+        what="a value belongs to a campaign that is not in the database",
+        remedy="the campaign was deleted while it ran: start it again",
+    ),
+)
+"""The first whose `said` occurs counts."""
+
+UNKNOWN = Refusal(said="", what="the database refuses", remedy="see why above; --debug shows where it came from")
+
+
+@contextmanager
+def told(where: str) -> Iterator[None]:
+    """Raise what the database refuses as PipelineError; `where` is its URL without a password."""
+    try:
+        yield
+    except exc.SQLAlchemyError as error:
+        raise store_error(error, where) from error
+
+
+def store_error(error: exc.SQLAlchemyError, where: str) -> PipelineError:
+    """The error for what the database said; `where` is its URL without a password."""
+    cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
+    said = " ".join(str(cause).split())
+    refusal = next((one for one in REFUSALS if one.said in said.lower()), UNKNOWN)
+    return refusal.error(refusal.what, where=where, why=said, remedy=refusal.remedy)
+
+
+def hidden(url: str) -> str:
+    """The URL with its password left out, whether or not it is a good one."""
+    return re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)

@@ -1,0 +1,317 @@
+"""The store: campaigns, devices, artifacts and runs in, the same values out."""
+
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from device_runner.device import DeviceFacts
+from device_runner.result import RunResult
+from device_runner.spec import RunSpec
+from pipeline.campaign.store.digests import row_digest
+from pipeline.campaign.store.errors import StoreError, damaged, told
+from pipeline.campaign.store.tables import artifacts, campaigns, devices, latencies, runs
+from pipeline.campaign.store.writer import REPEATED, Entrance, Row, text_of
+from pipeline.check.output import OutputCheck
+from pipeline.core.errors import PipelineError
+from pipeline.core.variant import Artifact
+
+T = TypeVar("T")
+
+RAW_LATENCIES = sa.type_coerce(latencies.c.nanoseconds, sa.types.NULLTYPE).label("nanoseconds")
+"""As the database has them: SQLAlchemy fails on a damaged value before its digest can be looked at."""
+
+
+class CampaignRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A campaign as stored: `document` is what the caller wants to find again (config, host facts, versions)."""
+
+    id: str
+    name: str
+    created_at: str
+    document: dict[str, Any] = {}
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as stored: identity (`campaign`, `spec.id`, `round`), what was asked, what came, and how outputs differ.
+
+    `variant` is the variant's name; `prediction` what was expected of the run before it was measured.
+    """
+
+    campaign: str
+    round: int
+    model: str
+    variant: str
+    spec: RunSpec
+    result: RunResult
+    checks: tuple[OutputCheck, ...] = ()
+    prediction: dict[str, Any] | None = None
+
+
+class Store:
+    """An open database. Every method is one transaction and raises PipelineError when the database refuses it.
+
+    What is read is checked against its digest; StoreError names the row that is not as it was stored.
+    """
+
+    def __init__(self, engine: Engine, where: str) -> None:
+        self.where = where
+        self._engine = engine
+        self._writing = threading.Lock()
+        self._entrance = Entrance(engine, self._writing)
+
+    def start(self, campaign: CampaignRecord, facts: Iterable[DeviceFacts] = (), made: Iterable[Artifact] = ()) -> bool:
+        """Enter a campaign with its devices and artifacts, all or none.
+
+        False where its id is there already, which then stays as it was.
+        """
+
+        def work(connection: Connection) -> bool:
+            if not _insert_campaign(connection, campaign):
+                return False
+            for device in facts:
+                _put_device(connection, campaign.id, device)
+            for artifact in made:
+                _put_artifact(connection, campaign.id, artifact)
+            return True
+
+        return self._write(work)
+
+    def amend(
+        self,
+        campaign: str,
+        change: Callable[[dict[str, Any]], dict[str, Any]],
+        facts: Iterable[DeviceFacts] = (),
+        made: Iterable[Artifact] = (),
+    ) -> CampaignRecord:
+        """Change the document of a stored campaign and add devices and artifacts, all in one transaction."""
+        same = campaigns.c.id == campaign
+
+        def work(connection: Connection) -> CampaignRecord:
+            row = connection.execute(sa.select(campaigns).where(same).with_for_update()).mappings().one()
+            known = self._campaign(row)
+            changed = msgspec.structs.replace(known, document=change(known.document))
+            values = {"document": text_of(changed.document)}
+            values["digest"] = row_digest("campaigns", {**row, **values})
+            connection.execute(campaigns.update().where(same).values(values))
+            for device in facts:
+                _put_device(connection, campaign, device)
+            for artifact in made:
+                _put_artifact(connection, campaign, artifact)
+            return changed
+
+        return self._write(work)
+
+    def add_run(self, run: RunRecord) -> bool:
+        """Enter a run with its latencies; False, and nothing changed, where that run is there already.
+
+        A run that failed for what `REPEATED` names is replaced. It is committed when this returns; runs that threads
+        bring at the same moment share a transaction.
+        """
+        columns, samples = _run_columns(run), len(run.result.latencies_ns)
+        nanoseconds = _packed(run.result.latencies_ns, self.where)
+        columns["digest"] = row_digest("runs", {**columns, "samples": samples, "nanoseconds": nanoseconds})
+        row = Row(columns=columns, samples=samples, nanoseconds=nanoseconds)
+        with told(self.where):
+            return self._entrance.bring(row)
+
+    def finished(self, campaign: str) -> frozenset[tuple[str, int]]:
+        """Spec id and round of every run of a campaign that need not be done again."""
+        done = sa.or_(runs.c.failure_kind.is_(None), runs.c.failure_kind.not_in(REPEATED))
+        query = sa.select(runs.c.spec_id, runs.c.round).where(runs.c.campaign_id == campaign, done)
+        with self._reading() as connection:
+            return frozenset((row.spec_id, row.round) for row in connection.execute(query))
+
+    def failed(self, campaign: str) -> frozenset[str]:
+        """Spec ids of runs that failed or were skipped for a reason of their own, and would again."""
+        query = sa.select(runs.c.spec_id).where(
+            runs.c.campaign_id == campaign, runs.c.failure_kind.is_not(None), runs.c.failure_kind.not_in(REPEATED)
+        )
+        with self._reading() as connection:
+            return frozenset(connection.scalars(query))
+
+    def campaigns(self) -> tuple[CampaignRecord, ...]:
+        """All campaigns in the order in which they were entered, whatever the clock said then."""
+        query = sa.select(campaigns).order_by(campaigns.c.sequence)
+        with self._reading() as connection:
+            rows = connection.execute(query).mappings().all()
+        return tuple(self._campaign(row) for row in rows)
+
+    def runs(self, campaign: str) -> tuple[RunRecord, ...]:
+        """All runs of a campaign with their raw latencies, in the order in which they were stored."""
+        query = (
+            sa.select(runs, latencies.c.samples, RAW_LATENCIES)
+            .join_from(runs, latencies, isouter=True)
+            .where(runs.c.campaign_id == campaign)
+            .order_by(runs.c.id)
+        )
+        with self._reading() as connection:
+            self._check_pages(connection)
+            rows = connection.execute(query).mappings().all()
+        return tuple(self._run(row) for row in rows)
+
+    def artifacts(self, campaign: str) -> tuple[Artifact, ...]:
+        """All artifacts of a campaign by model and variant."""
+        query = sa.select(artifacts).where(artifacts.c.campaign_id == campaign)
+        with self._reading() as connection:
+            rows = connection.execute(query.order_by(artifacts.c.model, artifacts.c.variant)).mappings().all()
+        named = [(f"the artifact {row['model']} {row['variant']}", row) for row in rows]
+        return tuple(self._document("artifacts", name, row, Artifact) for name, row in named)
+
+    def devices(self, campaign: str) -> tuple[DeviceFacts, ...]:
+        """All devices of a campaign by name."""
+        query = sa.select(devices).where(devices.c.campaign_id == campaign).order_by(devices.c.name)
+        with self._reading() as connection:
+            rows = connection.execute(query).mappings().all()
+        return tuple(self._document("devices", f"the device {row['name']}", row, DeviceFacts) for row in rows)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with told(self.where), self._engine.begin() as connection:
+            yield connection
+
+    def _write(self, work: Callable[[Connection], T]) -> T:
+        """`work` in one transaction; once more where another process entered the same since it looked.
+
+        Threads take turns: SQLite lets them wait for each other by polling, and some for too long.
+        """
+        engine = self._engine.execution_options(writes=True)
+        with self._writing, told(self.where):
+            try:
+                with engine.begin() as connection:
+                    return work(connection)
+            except sa.exc.IntegrityError:
+                with engine.begin() as connection:
+                    return work(connection)
+
+    def _check_pages(self, connection: Connection) -> None:
+        """SQLite's own check of its file: pages that are lost would be rows that nobody misses. Raises StoreError."""
+        if connection.dialect.name == "sqlite":
+            found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+            if found != "ok":
+                raise damaged("its file", self.where, str(found))
+
+    def _check(self, table: str, name: str, row: Mapping[Any, Any]) -> None:
+        if row["digest"] != row_digest(table, row):
+            raise damaged(name, self.where, "its digest is another")
+
+    def _campaign(self, row: Mapping[Any, Any]) -> CampaignRecord:
+        document = self._document("campaigns", f"the campaign {row['id']}", row, dict[str, Any])
+        return CampaignRecord(id=row["id"], name=row["name"], created_at=row["created_at"], document=document)
+
+    def _document(self, table: str, name: str, row: Mapping[Any, Any], kind: type[T]) -> T:
+        self._check(table, name, row)
+        return self._decode(row["document"], kind, name)
+
+    def _run(self, row: Mapping[Any, Any]) -> RunRecord:
+        name = f"round {row['round']} of the run {row['spec_id']}"
+        self._check("runs", name, row)
+        result = self._decode(row["result"], RunResult, name)
+        prediction = row["prediction"]
+        return RunRecord(
+            campaign=row["campaign_id"],
+            round=row["round"],
+            model=row["model"],
+            variant=row["variant"],
+            spec=self._decode(row["spec"], RunSpec, name),
+            result=msgspec.structs.replace(result, latencies_ns=self._latencies(row, name)),
+            checks=self._decode(row["checks"], tuple[OutputCheck, ...], name),
+            prediction=None if prediction is None else self._decode(prediction, dict[str, Any], name),
+        )
+
+    def _latencies(self, row: Mapping[Any, Any], name: str) -> tuple[int, ...]:
+        data, samples = row["nanoseconds"], row["samples"]
+        if not isinstance(data, bytes) or len(data) != 8 * samples:
+            raise damaged(name, self.where, "its latencies are lost or cut off")
+        return struct.unpack(f"<{samples}q", data)
+
+    def _decode(self, text: str, kind: type[T], name: str) -> T:
+        try:
+            return msgspec.json.decode(text, type=kind)
+        except (msgspec.DecodeError, TypeError) as error:
+            raise StoreError(
+                f"{name} cannot be read from the database",
+                where=self.where,
+                why=str(error),
+                remedy="another program or a later release wrote it: use that, or start again with another --output",
+            ) from error
+
+
+def _put_device(connection: Connection, campaign: str, facts: DeviceFacts) -> None:
+    key = {"campaign_id": campaign, "name": facts.name}
+    _put(connection, devices, key, {"document": text_of(facts)})
+
+
+def _put_artifact(connection: Connection, campaign: str, artifact: Artifact) -> None:
+    key = {"campaign_id": campaign, "model": artifact.model, "variant": artifact.variant.name}
+    _put(connection, artifacts, key, {"sha256": artifact.sha256, "document": text_of(artifact)})
+
+
+def _put(connection: Connection, table: sa.Table, key: Mapping[str, str], values: Mapping[str, str]) -> None:
+    """Enter a row under its key, over the one that is there."""
+    row = {**key, **values}
+    row["digest"] = row_digest(table.name, row)
+    same = sa.and_(*(table.c[name] == value for name, value in key.items()))
+    if not connection.execute(table.update().where(same).values(row)).rowcount:
+        connection.execute(table.insert().values(row))
+
+
+def _insert_campaign(connection: Connection, campaign: CampaignRecord) -> bool:
+    if connection.execute(sa.select(campaigns.c.id).where(campaigns.c.id == campaign.id)).first() is not None:
+        return False
+    last = connection.execute(sa.select(sa.func.max(campaigns.c.sequence))).scalar()
+    row = {
+        "id": campaign.id,
+        "name": campaign.name,
+        "created_at": campaign.created_at,
+        "sequence": (last or 0) + 1,
+        "document": text_of(campaign.document),
+    }
+    connection.execute(campaigns.insert().values(**row, digest=row_digest("campaigns", row)))
+    return True
+
+
+def _run_columns(run: RunRecord) -> dict[str, Any]:
+    result = run.result
+    return {
+        "campaign_id": run.campaign,
+        "spec_id": run.spec.id,
+        "round": run.round,
+        "model": run.model,
+        "variant": run.variant,
+        "device": result.device,
+        "provider": run.spec.options.provider,
+        "status": result.status.value,
+        "failure_kind": None if result.failure is None else result.failure.kind.value,
+        "started_at": result.started_at,
+        "spec": text_of(run.spec),
+        "result": text_of(msgspec.structs.replace(result, latencies_ns=())),
+        "checks": text_of(run.checks),
+        "prediction": None if run.prediction is None else text_of(run.prediction),
+    }
+
+
+def _packed(latencies_ns: tuple[int, ...], where: str) -> bytes:
+    try:
+        return struct.pack(f"<{len(latencies_ns)}q", *latencies_ns)
+    except struct.error as error:
+        raise PipelineError(
+            "a latency is no 64-bit number of nanoseconds", where=where, why="the device's answer is broken"
+        ) from error

@@ -1,0 +1,144 @@
+"""Runs into the database, those that come at the same moment in one transaction: a commit waits for the disk.
+
+Who comes first writes what is waiting, his own and the others'; nobody is told that a run is stored before it is
+committed. A run that the database refuses is refused alone.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from device_runner.result import FailureKind
+from pipeline.campaign.store.tables import latencies, runs
+
+REPEATED = (
+    FailureKind.LOST_DEVICE, FailureKind.GARBAGE, FailureKind.DEVICE_ERROR, FailureKind.NO_SPACE, FailureKind.DENIED,
+)  # fmt: skip
+"""Failures that say nothing of the run itself: it counts as not done, and the next attempt takes their place."""
+
+MOST_AT_ONCE = 256
+"""Runs of one transaction: databases limit the parameters of a statement (SQLite: 32,766)."""
+
+FIND = sa.select(runs.c.id, runs.c.spec_id, runs.c.round, runs.c.failure_kind).where(
+    runs.c.campaign_id == sa.bindparam("campaign"), runs.c.spec_id.in_(sa.bindparam("specs", expanding=True))
+)
+REMOVE = (
+    latencies.delete().where(latencies.c.run_id == sa.bindparam("key")),
+    runs.delete().where(runs.c.id == sa.bindparam("key")),
+)
+ENTER = runs.insert()
+ENTER_LATENCIES = latencies.insert()
+
+Identity = tuple[str, str, int]
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """A run to be stored: the columns of `runs` but its key, its latencies, and how it ended (None: not yet)."""
+
+    columns: dict[str, Any]
+    samples: int
+    nanoseconds: bytes
+    entered: bool | None = None
+    refused: sa.exc.SQLAlchemyError | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """What tells runs apart: campaign, spec, round."""
+        return self.columns["campaign_id"], self.columns["spec_id"], self.columns["round"]
+
+    def ended(self) -> bool:
+        """Whether it is known to be in, or refused; another thread may see to that."""
+        return self.entered is not None or self.refused is not None
+
+
+class Entrance:
+    """Where the threads of a store bring their runs."""
+
+    def __init__(self, engine: Engine, writing: threading.Lock) -> None:
+        self._engine = engine.execution_options(writes=True)
+        self._writing = writing
+        self._waiting: deque[Row] = deque()
+
+    def bring(self, row: Row) -> bool:
+        """Store a run; False where it is there already. Raises SQLAlchemyError when the database refuses it."""
+        self._waiting.append(row)
+        while not row.ended():
+            with self._writing:
+                if not row.ended():
+                    self._write()
+        if row.refused is not None:
+            raise row.refused
+        return bool(row.entered)
+
+    def _write(self) -> None:
+        """Enter what is waiting, each run once: another of the same identity waits for the next turn."""
+        batch: dict[Identity, Row] = {}
+        for row in list(self._waiting):
+            if len(batch) < MOST_AT_ONCE:
+                batch.setdefault(row.identity, row)
+        rows = list(batch.values())
+        try:
+            self._enter(rows)
+        except sa.exc.SQLAlchemyError:
+            for row in rows:
+                self._enter_alone(row)
+        for row in rows:
+            self._waiting.remove(row)
+
+    def _enter_alone(self, row: Row) -> None:
+        """Once more where another process entered the same since this one looked."""
+        try:
+            try:
+                self._enter([row])
+            except sa.exc.IntegrityError:
+                self._enter([row])
+        except sa.exc.SQLAlchemyError as error:
+            row.refused = error
+
+    def _enter(self, rows: Sequence[Row]) -> None:
+        with self._engine.begin() as connection:
+            new = enter(connection, rows)
+        for row in rows:
+            row.entered = row.identity in new
+
+
+def enter(connection: Connection, rows: Sequence[Row]) -> set[Identity]:
+    """Insert runs of different identities with their latencies, over those of `REPEATED`; which were not there."""
+    known = dict(_found(connection, rows))
+    stale = [{"key": key} for key, kind in known.values() if kind in REPEATED]
+    if stale:
+        for statement in REMOVE:
+            connection.execute(statement, stale)
+    new = [row for row in rows if row.identity not in known or known[row.identity][1] in REPEATED]
+    if new:
+        connection.execute(ENTER, [row.columns for row in new])
+        keys = dict(_found(connection, new))
+        connection.execute(
+            ENTER_LATENCIES,
+            [{"run_id": keys[r.identity][0], "samples": r.samples, "nanoseconds": r.nanoseconds} for r in new],
+        )
+    return {row.identity for row in new}
+
+
+def _found(connection: Connection, rows: Sequence[Row]) -> Iterator[tuple[Identity, tuple[int, str | None]]]:
+    """Key and kind of failure of those runs that are there."""
+    wanted = {row.identity for row in rows}
+    for campaign, group in groupby(sorted(wanted), key=lambda identity: identity[0]):
+        specs = [identity[1] for identity in group]
+        for found in connection.execute(FIND, {"campaign": campaign, "specs": specs}):
+            identity = (campaign, found.spec_id, found.round)
+            if identity in wanted:
+                yield identity, (found.id, found.failure_kind)
+
+
+def text_of(value: object) -> str:
+    """A value as the JSON text of its column."""
+    return msgspec.json.encode(value).decode()

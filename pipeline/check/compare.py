@@ -1,0 +1,218 @@
+"""How far outputs are from the original model's, and whether that is near enough. Pure functions over arrays.
+
+The one rule of every numeric check (conversion, devices, advice, proofs): an error passes up to the larger of a share
+of the reference's largest value and an absolute floor, and only where a trivially wrong answer would not pass as well.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from device_runner.spec import ElementType, TensorFile
+from pipeline.check.output import OutputCheck
+from pipeline.core.errors import ModelError
+
+Array = npt.NDArray[np.generic]
+Floats = npt.NDArray[np.float64]
+
+
+class Precision(StrEnum):
+    """What a model computes in; decides how far outputs may differ."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    QUANTIZED = "quantized"
+
+
+MAX_RELATIVE_ERROR = {Precision.FLOAT32: 1e-3, Precision.FLOAT16: 2e-2, Precision.QUANTIZED: 0.1}
+"""Largest difference relative to the reference output's largest magnitude.
+
+Float: fusions reorder sums over some thousands of terms. Half: rounding at 2**-11 adds up over the layers. Quantized:
+a step or two of 255 where rounding falls the other way.
+"""
+
+FLOORS = {Precision.FLOAT32: 1e-6, Precision.FLOAT16: 2e-5, Precision.QUANTIZED: 2 / 255}
+"""Largest difference relative to what an output can span at all (`output_spans`), whatever it is on these inputs.
+
+A model's last layers round relative to the numbers that they add up, so a sigmoid of -12 has the error of the -12.
+Float and half: a thousandth of what passes at full range, some 8 units in the last place of 1. Quantized: two steps.
+"""
+
+FLOOR_OF_UNBOUNDED = 1e-6
+"""The floor where nothing bounds an output, absolute: between numpy's 1e-8 and torch.testing's 1e-5 for float."""
+
+NUMPY_TYPES: dict[ElementType, str] = {
+    kind: "uint16" if kind is ElementType.BFLOAT16 else kind.value for kind in ElementType if kind != ElementType.STRING
+}
+"""Element type to the numpy type of its raw file; bfloat16 has none and is widened by `read_tensor`."""
+
+
+class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
+    """What still passes, and what is known of the reference that outputs are compared with.
+
+    `floor` is a share of an output's span; `spans` are the spans of outputs that are bounded. `random_inputs`: nobody
+    gave test data. `unsteady` are the outputs that the original itself does not repeat when these inputs change by a
+    rounding error: they show nothing.
+    """
+
+    max_relative_error: float
+    floor: float = 0.0
+    spans: dict[str, float] = {}
+    random_inputs: bool = False
+    unsteady: tuple[str, ...] = ()
+    min_top1_agreement: float | None = None
+
+    def floor_of(self, output: str) -> float:
+        """The absolute error of an output that passes whatever its range; never over what passes at full range."""
+        span = self.spans.get(output)
+        wanted = self.floor * span if span else min(self.floor, FLOOR_OF_UNBOUNDED)
+        return min(wanted, self.max_relative_error * (span or 1.0))
+
+    @property
+    def data(self) -> str:
+        """What the inputs are, in words."""
+        return "random inputs" if self.random_inputs else "this test data"
+
+
+def usual_tolerance(precision: Precision, max_relative_error: float | None = None) -> Tolerance:
+    """What a precision brings with it, with another relative error where one is asked for."""
+    share = MAX_RELATIVE_ERROR[precision] if max_relative_error is None else max_relative_error
+    return Tolerance(max_relative_error=share, floor=FLOORS[precision])
+
+
+def read_tensor(tensor: TensorFile) -> Array:
+    """A raw tensor file as an array of its shape; ModelError when its size does not fit."""
+    dtype = np.dtype(NUMPY_TYPES[tensor.dtype]).newbyteorder("<")
+    data = Path(tensor.file).read_bytes()
+    expected = int(np.prod(tensor.shape, dtype=np.int64)) * dtype.itemsize
+    if len(data) != expected:
+        raise ModelError(f"the tensor {tensor.name!r} has {len(data)} bytes instead of {expected}", where=tensor.file)
+    array = np.frombuffer(data, dtype)
+    if tensor.dtype is ElementType.BFLOAT16:
+        array = (array.astype("<u4") << 16).view("<f4")
+    return array.reshape(tensor.shape)
+
+
+def compare_outputs(
+    reference: Mapping[str, Array], actual: Mapping[str, Array], tolerance: Tolerance
+) -> Iterator[OutputCheck]:
+    """A check for each output of the reference, in its order; an output that is not there fails."""
+    for name, expected in reference.items():
+        if name not in actual:
+            yield OutputCheck(output=name, passed=False, reason="the run did not give this output")
+        else:
+            yield compare_output(name, expected, actual[name], tolerance)
+
+
+def compare_output(name: str, reference: Array, actual: Array, tolerance: Tolerance) -> OutputCheck:
+    """One output against its reference; unknown where its inputs cannot show whether it is right."""
+    check = _compared(name, reference, actual, tolerance)
+    if check.failed and name in tolerance.unsteady:
+        why = "the original model's own output changes as much when its inputs change by a rounding error"
+        check = msgspec.structs.replace(check, unknown=True, reason=f"{why}; {check.reason}")
+    if check.unknown:
+        check = msgspec.structs.replace(check, reason=f"cannot judge on {tolerance.data}: {check.reason}")
+    return msgspec.structs.replace(check, random_inputs=tolerance.random_inputs)
+
+
+def _compared(name: str, reference: Array, actual: Array, tolerance: Tolerance) -> OutputCheck:
+    if reference.shape != actual.shape:
+        reason = f"its shape is {list(actual.shape)} instead of {list(reference.shape)}"
+        return OutputCheck(output=name, passed=False, reason=reason)
+    if reference.size == 0:
+        return OutputCheck(
+            output=name, passed=False, unknown=True, max_abs_error=0.0, max_rel_error=0.0, reason="the output is empty"
+        )
+    if reference.dtype.kind not in "fiub":
+        same = bool(np.array_equal(reference, actual))
+        return OutputCheck(output=name, passed=same, reason="" if same else "it differs")
+    return _compare_numbers(name, reference, actual, tolerance)
+
+
+def _compare_numbers(name: str, reference: Array, actual: Array, tolerance: Tolerance) -> OutputCheck:
+    """NaN and infinity must stand where the reference has them; all other numbers must be near."""
+    wanted, given = reference.astype(np.float64), actual.astype(np.float64)
+    finite = np.isfinite(wanted)
+    if not np.array_equal(wanted[~finite], given[~finite], equal_nan=True) or not np.isfinite(given[finite]).all():
+        return OutputCheck(
+            output=name,
+            passed=False,
+            unknown=tolerance.random_inputs and not finite.all(),
+            reason="NaN or infinity where the original has numbers, or otherwise",
+        )
+    if not finite.any():
+        return OutputCheck(output=name, passed=False, unknown=True, reason="the original gives only NaN or infinity")
+    whole = reference.dtype.kind in "iub" and actual.dtype.kind in "iub"
+    return _judged(name, wanted[finite], given[finite], tolerance, whole=whole)
+
+
+def _judged(name: str, expected: Floats, got: Floats, tolerance: Tolerance, *, whole: bool) -> OutputCheck:
+    """Numbers against numbers. `whole`: they are integers, of which equal ones are right however few values occur."""
+    largest = float(np.abs(expected).max())
+    error = float(np.abs(expected - got).max())
+    relative = error / largest if largest else error
+    share, floor = tolerance.max_relative_error, tolerance.floor_of(name)
+    limit = max(share * largest, floor)
+    trivial = float(np.ptp(expected)) / 2 if expected.size > 1 else largest
+    norms = float(np.linalg.norm(expected) * np.linalg.norm(got))
+    shown = (whole and error == 0) or any(error <= bound < trivial for bound in (share * largest, floor))
+    known_wrong = error > limit and (trivial > floor or error > share * max(largest, tolerance.spans.get(name, 1.0)))
+    check = OutputCheck(
+        output=name,
+        passed=shown,
+        unknown=not shown and not known_wrong,
+        max_abs_error=error,
+        max_rel_error=relative,
+        limit=limit,
+        cosine=float(expected.ravel() @ got.ravel()) / norms if norms else None,
+    )
+    if shown:
+        return check
+    reason = (
+        f"relative error {relative:.2g} is over {share:.2g} (absolute {error:.2g}, limit {limit:.2g})"
+        if known_wrong
+        else _emptiness(expected)
+    )
+    return msgspec.structs.replace(check, reason=reason)
+
+
+def _emptiness(expected: Floats) -> str:
+    """Why numbers show nothing, in words."""
+    low, high = float(expected.min()), float(expected.max())
+    if low == high:
+        return f"the output is {low:.3g} everywhere"
+    return f"the output is nearly constant there ({low:.2g} to {high:.2g})"
+
+
+def remedy_of(check: OutputCheck) -> str:
+    """What to do about a check that did not pass: test data first, tolerances last."""
+    if check.unknown and not check.random_inputs:
+        return "give test data on which this output varies"
+    if check.unknown:
+        return "give test data (`test_data` of the model in the config)"
+    first = "give test data (`test_data` of the model in the config): random inputs may mean nothing to the model; "
+    return (
+        f"{first if check.random_inputs else ''}leave this variant or run out, or, if your app can tolerate the "
+        "difference, raise max_relative_error in the config's check table"
+    )
+
+
+def top1_check(output: str, reference: Array, actual: Array, tolerance: Tolerance) -> OutputCheck:
+    """Agreement on a labelled set: the share of samples (first axis) whose largest element is the reference's."""
+    if reference.shape != actual.shape:
+        return OutputCheck(output=output, passed=False, reason="the labelled set gave outputs of another shape")
+    answers, expected = _answers(actual), _answers(reference)
+    share = float((answers == expected).mean())
+    least = tolerance.min_top1_agreement
+    passed = least is None or share >= least
+    reason = "" if passed else f"top-1 agreement {share:.1%} is under {least:.1%}"
+    return OutputCheck(output=output, passed=passed, top1_agreement=share, reason=reason)
+
+
+def _answers(outputs: Array) -> npt.NDArray[np.intp]:
+    answers: npt.NDArray[np.intp] = outputs.reshape(len(outputs), -1).argmax(axis=1)
+    return answers

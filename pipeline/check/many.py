@@ -1,0 +1,135 @@
+"""References and checks of many models and artifacts in worker processes, where a crash costs one of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipeline.check.artifact import CheckRequest, CheckResult, check_artifact, tolerance_for
+from pipeline.check.output import OutputCheck
+from pipeline.check.reference import Reference, ReferenceRequest, make_reference
+from pipeline.config import CheckConfig
+from pipeline.core.errors import ConfigError, MissingError, PipelineError
+from pipeline.core.files import scratch
+from pipeline.core.limits import memory_budget, needed_bytes, time_limit
+from pipeline.core.progress import Progress
+from pipeline.core.variant import Artifact
+from pipeline.core.workers import Outcome, Task, run_tasks
+from pipeline.dataset import Dataset
+from pipeline.model.named import NamedModel, name_models
+from pipeline.model.sources import find_models
+from pipeline.sizes import GuessRequest, InputsChecked, check_inputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A model that is to have a reference: what it is run on, and the path of its labelled set, or "" for none."""
+
+    model: NamedModel
+    data: Dataset = field(default_factory=Dataset)
+    labels: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exhibit:
+    """An artifact with its file, and the reference that it must match."""
+
+    artifact: Artifact
+    file: Path
+    reference: Reference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """Checks by (model, variant name), and the errors of artifacts that could not be run, by the same."""
+
+    passed_or_not: dict[tuple[str, str], tuple[OutputCheck, ...]]
+    errors: dict[tuple[str, str], PipelineError]
+
+
+def check_all_inputs(subjects: Sequence[Subject], work: Path) -> None:
+    """Raise ConfigError for the first model whose sizes or data do not fit it, before any work is done on it.
+
+    What is wrong with a model itself is no matter of this: it is reported when the model is converted.
+    """
+    tasks = []
+    for subject in subjects:
+        model = subject.model
+        if subject.data.given or model.dimensions:
+            folder = work / "inputs" / model.name
+            folder.mkdir(parents=True)
+            request = GuessRequest(
+                source=model.source, dimensions=model.dimensions, data=subject.data, work_folder=str(folder)
+            )
+            tasks.append(
+                Task(label=model.source.name, request=request, memory_bytes=needed_bytes(2 * model.size_bytes))
+            )
+    limit = time_limit(subject.model.size_bytes for subject in subjects)
+    for outcome in run_tasks(check_inputs, InputsChecked, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+        if isinstance(outcome.error, ConfigError | MissingError):
+            raise outcome.error
+
+
+def make_references(
+    subjects: Sequence[Subject], folder: Path, work: Path, progress: Progress
+) -> dict[str, Outcome[ReferenceRequest, Reference]]:
+    """The reference of each model by its name; raw tensors go to a folder of the model's name in `folder`."""
+    tasks = []
+    for subject in subjects:
+        model = subject.model
+        scratch = work / "reference" / model.name
+        scratch.mkdir(parents=True)
+        request = ReferenceRequest(
+            source=model.source,
+            fixed_dimensions=model.dimensions,
+            data=subject.data,
+            labels=subject.labels,
+            folder=str(folder / model.name),
+            work_folder=str(scratch),
+        )
+        tasks.append(Task(label=model.source.name, request=request, memory_bytes=needed_bytes(2 * model.size_bytes)))
+    outcomes = {}
+    with progress.stage("reference", len(tasks)) as stage:
+        limit = time_limit(subject.model.size_bytes for subject in subjects)
+        for outcome in run_tasks(make_reference, Reference, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+            outcomes[Path(outcome.task.request.folder).name] = outcome
+            stage.done()
+    return outcomes
+
+
+def check_all(exhibits: Sequence[Exhibit], config: CheckConfig, progress: Progress) -> Checks:
+    """Run every artifact on this computer's CPU and compare it with its reference."""
+    tasks = [
+        Task(
+            label=f"{exhibit.artifact.model} {exhibit.artifact.variant.name}",
+            request=CheckRequest(
+                artifact=exhibit.artifact,
+                file=str(exhibit.file),
+                reference=exhibit.reference,
+                tolerance=tolerance_for(exhibit.reference, config),
+            ),
+            memory_bytes=needed_bytes(2 * exhibit.artifact.size_bytes),
+        )
+        for exhibit in exhibits
+    ]
+    checks: dict[tuple[str, str], tuple[OutputCheck, ...]] = {}
+    errors: dict[tuple[str, str], PipelineError] = {}
+    with progress.stage("check", len(tasks)) as stage:
+        limit = time_limit(exhibit.artifact.size_bytes for exhibit in exhibits)
+        for outcome in run_tasks(
+            check_artifact, CheckResult, tasks, memory_bytes=memory_budget(), timeout_seconds=limit
+        ):
+            artifact = outcome.task.request.artifact
+            if outcome.value:
+                checks[artifact.model, artifact.variant.name] = outcome.value.checks
+            if outcome.error:
+                errors[artifact.model, artifact.variant.name] = outcome.error
+            stage.done()
+    return Checks(passed_or_not=checks, errors=errors)
+
+
+def check_paths_inputs(paths: Sequence[str], dimensions: dict[str, int], data: Dataset, output: Path) -> None:
+    """Raise ConfigError for data that do not fit one of the models under the paths."""
+    sources = find_models(paths)
+    models = name_models(sources, [None] * len(sources), [dimensions] * len(sources))
+    with scratch(output) as work:
+        check_all_inputs([Subject(model=model, data=data) for model in models], work)

@@ -1,0 +1,247 @@
+"""What a model computes here without any optimization: the outputs that every artifact and run must match."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from device_runner.files import ZIP_ERRORS
+from device_runner.reading import open_regular
+from device_runner.spec import TensorFile
+from pipeline.check.compare import Array, Precision, Tolerance, compare_outputs, usual_tolerance
+from pipeline.check.spans import output_spans
+from pipeline.core.errors import ModelError
+from pipeline.core.files import make_folder
+from pipeline.dataset import Dataset, Sample, TensorInfo, first_sample
+from pipeline.dataset.tensor_files import write_tensor
+from pipeline.dataset.values import plain_dtype
+from pipeline.model.onnx_model import PreparedModel, load_model, prepare_model
+from pipeline.model.signature import own_inputs
+from pipeline.model.sources import SourceModel
+from pipeline.sizes import blame_dimensions, complete_data, open_session, run_session
+from pipeline.sizes.session import first_line
+
+QUANTIZED = re.compile(r"QLinear|QuantizeLinear|Integer$|MatMulNBits|QGemm|QAttention")
+MAX_LABELLED = 10_000
+NUDGES = {"float16": 1, "float32": 4, "float64": 4}
+"""By how many units in the last place inputs are changed to see whether a model repeats itself: what a fusion or two
+changes in single precision, the least that there is in half.
+"""
+
+
+class ReferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One model, the inputs to run it with, and where raw tensors go.
+
+    The model runs on the first sample of `data`. `labels` is an .npz file with `inputs` [N, ...] and `labels` [N],
+    or "".
+    """
+
+    source: SourceModel
+    fixed_dimensions: dict[str, int] = {}
+    data: Dataset = Dataset()
+    labels: str = ""
+    folder: str
+    work_folder: str
+
+
+class LabelledSet(msgspec.Struct, frozen=True, kw_only=True):
+    """The labelled set as raw files: `inputs` and `outputs` are stacked samples, first axis the sample."""
+
+    samples: int
+    inputs: TensorFile
+    outputs: TensorFile
+    accuracy: float
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """Inputs and what the original model makes of them, as raw files; `notes` are findings that a user should see.
+
+    `data` says what the inputs were taken from, and `sample` which of its samples they are.
+    """
+
+    inputs: tuple[TensorFile, ...]
+    outputs: tuple[TensorFile, ...]
+    precision: Precision
+    labelled: LabelledSet | None = None
+    input_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    random_inputs: bool = False
+    spans: dict[str, float] = {}
+    """Upper minus lower bound of outputs that their operators bound, by name."""
+    unsteady: tuple[str, ...] = ()
+    """Outputs that the original does not repeat when random inputs change by a rounding error."""
+    data: Dataset = Dataset()
+    sample: str = ""
+
+    def tolerance(self, max_relative_error: float | None = None) -> Tolerance:
+        """What outputs may differ by: as asked, or what the precision brings with it."""
+        return msgspec.structs.replace(
+            usual_tolerance(self.precision, max_relative_error),
+            spans=self.spans,
+            random_inputs=self.random_inputs,
+            unsteady=self.unsteady,
+        )
+
+
+def make_reference(request: ReferenceRequest) -> Reference:
+    """Run the original model without optimizations on the CPU and keep inputs and outputs as raw files.
+
+    ModelError when the model cannot run here or its labelled set does not fit it; ConfigError when its test data does
+    not.
+    """
+    loaded = load_model(request.source, Path(request.work_folder))
+    data = complete_data(loaded, request.fixed_dimensions, request.data)
+    try:
+        return _computed(prepare_model(loaded, request.fixed_dimensions), data, request)
+    except ModelError as error:
+        raise blame_dimensions(loaded, request.fixed_dimensions, request.data, error) from error
+
+
+def _computed(model: PreparedModel, data: Dataset, request: ReferenceRequest) -> Reference:
+    session = open_session(model)
+    takes = own_inputs(model.proto)
+    sample = first_sample(data, takes)
+    outputs = run_session(session, sample.inputs, request.source.name)
+    precision = _precision(model, outputs)
+    random, spans = request.data.is_random(takes), output_spans(model.proto.graph)
+    tolerance = msgspec.structs.replace(usual_tolerance(precision), spans=spans)
+    folder = Path(request.folder)
+    make_folder(folder)
+    return Reference(
+        inputs=tuple(
+            write_tensor(folder / f"input_{n}.bin", name, array)
+            for n, (name, array) in enumerate(sample.inputs.items())
+        ),
+        outputs=tuple(
+            write_tensor(folder / f"output_{n}.bin", name, array)
+            for n, (name, array) in enumerate(outputs.items())
+            if array.dtype.kind in "fiub"
+        ),
+        precision=precision,
+        labelled=_labelled(session, takes, request, folder) if request.labels else None,
+        input_names=tuple(sample.inputs),
+        notes=tuple(_notes(sample, outputs)),
+        data=data,
+        sample=sample.name,
+        random_inputs=random,
+        spans=spans,
+        unsteady=_unsteady(session, sample.inputs, outputs, tolerance) if random else (),
+    )
+
+
+def _unsteady(
+    session: Any, feeds: Mapping[str, Array], outputs: Mapping[str, Array], tolerance: Tolerance
+) -> tuple[str, ...]:
+    """The outputs that fail their own check when every floating-point input is nudged.
+
+    Random inputs may lie where a model rounds, sorts or divides by nothing: no optimized file could repeat it there.
+    """
+    nudged = {name: _nudged(array) if array.dtype.kind == "f" else array for name, array in feeds.items()}
+    try:
+        names = list(outputs)
+        again = dict(zip(names, session.run(names, nudged), strict=True))
+    except Exception:  # noqa: BLE001 - onnxruntime raises types of its own; a model that fails so close by is unsteady
+        return tuple(outputs)
+    return tuple(check.output for check in compare_outputs(outputs, again, tolerance) if check.failed)
+
+
+def _nudged(array: Array) -> Array:
+    """Every number larger by `NUDGES` in its last place."""
+    import numpy as np
+
+    step = NUDGES[array.dtype.name] * float(np.finfo(array.dtype.name).eps)
+    return (array.astype(np.float64) * (1 + step)).astype(array.dtype)
+
+
+def _notes(sample: Sample, outputs: Mapping[str, Array]) -> Iterator[str]:
+    """Where the test data's own outputs are not what this computer computes."""
+    import numpy as np
+
+    for (_, theirs), (name, ours) in zip(sample.expected, outputs.items(), strict=False):
+        if theirs.shape != ours.shape or not np.allclose(
+            theirs.astype(np.float64), ours.astype(np.float64), rtol=1e-3, atol=1e-3
+        ):
+            yield f"output {name!r} of the test data is not what the model computes on this computer"
+
+
+def _labelled(session: Any, takes: Sequence[TensorInfo], request: ReferenceRequest, folder: Path) -> LabelledSet:
+    """The labelled set, run sample by sample through the model's one input; its first output gives the answers."""
+    import numpy as np
+
+    images, labels = _read_labelled(request)
+    (value, *others) = session.get_inputs()
+    (info, *_) = takes
+    if others or info.dtype is None:
+        raise ModelError(
+            "a labelled set needs a model of one tensor input",
+            where=request.source.name,
+            remedy="leave out `labels` for this model",
+        )
+    samples = images.astype(plain_dtype(info))
+    first = session.get_outputs()[0].name
+    answers = []
+    for sample in samples:
+        shaped = _as_input(sample, value, request.labels)
+        answers.append(run_session(session, {value.name: shaped}, request.source.name)[first])
+    outputs = np.stack(answers)
+    accuracy = float((outputs.reshape(len(outputs), -1).argmax(axis=1) == labels).mean())
+    return LabelledSet(
+        samples=len(samples),
+        inputs=write_tensor(
+            folder / "labelled_inputs.bin", value.name, np.stack([_as_input(s, value, "") for s in samples])
+        ),
+        outputs=write_tensor(folder / "labelled_outputs.bin", first, outputs),
+        accuracy=accuracy,
+    )
+
+
+def _as_input(sample: Array, value: Any, where: str) -> Array:
+    """A sample in the model's shape: open dimensions and a batch of one are added."""
+    import numpy as np
+
+    fixed = [size if isinstance(size, int) else 1 for size in value.shape]
+    if int(np.prod(fixed)) != sample.size:
+        raise ModelError(
+            "the labelled set does not fit the model",
+            where=where,
+            why=f"a sample has shape {list(sample.shape)}, the input {value.name!r} takes {value.shape}",
+            remedy="make the labelled set anew for this model",
+        )
+    return sample.reshape(fixed)
+
+
+def _read_labelled(request: ReferenceRequest) -> tuple[Array, Array]:
+    import numpy as np
+
+    try:
+        with open_regular(Path(request.labels)) as file, np.load(file, allow_pickle=False) as data:
+            images, labels = data["inputs"], data["labels"]
+    except (*ZIP_ERRORS, KeyError) as error:
+        raise ModelError(
+            "the labelled set cannot be read",
+            where=request.labels,
+            why=first_line(error),
+            remedy="give an .npz file with the arrays `inputs` [N, ...] and `labels` [N]",
+        ) from error
+    if not 0 < len(images) <= MAX_LABELLED or labels.shape != (len(images),):
+        raise ModelError(
+            "the labelled set is not inputs [N, ...] with labels [N]",
+            where=request.labels,
+            why=f"inputs {list(images.shape)}, labels {list(labels.shape)}, at most {MAX_LABELLED} samples",
+        )
+    return images, labels
+
+
+def _precision(model: PreparedModel, outputs: Mapping[str, Array]) -> Precision:
+    """What the model computes in, from its operators and initializer types."""
+    import onnx
+
+    if any(QUANTIZED.search(node.op_type) for node in model.proto.graph.node):
+        return Precision.QUANTIZED
+    half = any(
+        t.data_type in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16) for t in model.proto.graph.initializer
+    )
+    half = half or any(array.dtype.name == "float16" for array in outputs.values())
+    return Precision.FLOAT16 if half else Precision.FLOAT32

@@ -1,0 +1,151 @@
+"""Artifacts that are sound, and that ONNX Runtime nevertheless fails to load or run: each defect as measured.
+
+Sources: extended builds of 1.21.0 over 5,514 artifacts; the wheels of 1.20.1 to 1.31.1. Where a
+release was not tried, the finding is a warning.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from pipeline.compat.replay import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE, UNCOUNTED, YOUNG_ACTIONS, unreplayable
+from pipeline.config import REPLAY_KEY
+from pipeline.config.build import Kind
+from pipeline.core.releases import Release
+from pipeline.model.ort_format import Graph, Node, OrtModel
+
+
+class Circumstances(NamedTuple):
+    """What of a library and its use decides whether a defect shows."""
+
+    release: Release
+    kind: Kind
+    session_config: Mapping[str, str]
+
+    @property
+    def replays(self) -> bool:
+        """Whether saved runtime optimizations are replayed: from 1.30 only when the app asks for it."""
+        asked = self.release < REPLAY_NEEDS_KEY_SINCE or self.session_config.get(REPLAY_KEY) == "1"
+        return self.kind is not Kind.MINIMAL and self.release >= RUNTIME_STYLE_SINCE and asked
+
+
+class Defect(NamedTuple):
+    """A defect: what marks an artifact (`find` gives the mark's words, "" without), when it shows, what then happens.
+
+    `measured` None: in all releases.
+    """
+
+    name: str
+    find: Callable[[OrtModel], str]
+    shows: Callable[[Circumstances], bool]
+    measured: frozenset[Release] | None
+    what: str
+    why: str
+    remedy: str
+
+
+def marks_of(model: OrtModel) -> dict[str, str]:
+    """The defects that an artifact may meet, by name, with the words that say where."""
+    return {defect.name: mark for defect in DEFECTS if (mark := defect.find(model))}
+
+
+def _unreplayable(model: OrtModel) -> str:
+    records = [record for graph in model.graph.walk() for record in graph.runtime_optimizations]
+    return ", ".join(unreplayable((record.action, bool(record.produced_ops)) for record in records))
+
+
+def _young(model: OrtModel) -> str:
+    actions = {record.action for graph in model.graph.walk() for record in graph.runtime_optimizations}
+    return ", ".join(sorted(actions & YOUNG_ACTIONS.keys()))
+
+
+def _uncounted(model: OrtModel) -> str:
+    produced = {
+        op_id.rpartition(":")[0]
+        for graph in model.graph.walk()
+        for record in graph.runtime_optimizations
+        for op_id in record.produced_ops
+    }
+    return ", ".join(sorted(produced & UNCOUNTED))
+
+
+def _cleaned_up(model: OrtModel) -> str:
+    return next((name for graph in model.graph.walk() if (name := _identity_at(graph))), "")
+
+
+def _identity_at(graph: Graph) -> str:
+    """The graph output before which loading puts an Identity without a version, "" where it puts none.
+
+    A DequantizeLinear whose readers are all QuantizeLinear with its own parameters is taken out with them. Where a
+    reader gave a graph output, and what was dequantized comes from no node or had several readers, an Identity is put
+    in (qdq_final_cleanup.cc). Values of the parameters are not compared here: types and shapes are.
+    """
+    made = {output for node in graph.nodes for output in node.outputs}
+    readers = _readers(graph)
+    for node in graph.nodes:
+        pairs = readers.get(node.outputs[0], []) if _is_linear(node, "DequantizeLinear") else []
+        if not pairs or node.outputs[0] in graph.outputs:
+            continue
+        if not all(_undoes(graph, node, reader, readers) for reader in pairs):
+            continue
+        ends = [reader.outputs[0] for reader in pairs if reader.outputs[0] in graph.outputs]
+        if ends and (node.inputs[0] not in made or len(pairs) > 1):
+            return ends[0]
+    return ""
+
+
+def _readers(graph: Graph) -> dict[str, list[Node]]:
+    """The nodes that read each value, in themselves or in their bodies."""
+    readers: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for name in (*node.inputs, *node.implicit_inputs):
+            readers.setdefault(name, []).append(node)
+    return readers
+
+
+def _is_linear(node: Node, op_type: str) -> bool:
+    return node.op_type == op_type and len(node.inputs) >= 2 and len(node.outputs) == 1
+
+
+def _undoes(graph: Graph, first: Node, second: Node, readers: Mapping[str, list[Node]]) -> bool:
+    """Whether a QuantizeLinear takes back what a DequantizeLinear did, and leads to one place only."""
+    if not _is_linear(second, "QuantizeLinear") or len(first.inputs) != len(second.inputs):
+        return False
+    output = second.outputs[0]
+    places = len(readers.get(output, ())) == (0 if output in graph.outputs else 1)
+    return places and all(_alike(graph, *names) for names in zip(first.inputs[1:], second.inputs[1:], strict=True))
+
+
+def _alike(graph: Graph, one: str, other: str) -> bool:
+    if one == other:
+        return one in graph.initializers
+    tensors = [graph.initializers.get(name) for name in (one, other)]
+    known = [(tensor.dims, tensor.data_type) for tensor in tensors if tensor]
+    return len(known) == 2 and known[0] == known[1]
+
+
+DEFECTS: tuple[Defect, ...] = (
+    Defect(
+        "unreplayable", _unreplayable, lambda c: c.replays, None,
+        "ONNX Runtime cannot replay the fusions that it recorded ({mark})",
+        "it wrote them without the operators that they produce, and fails to load that",
+        "ship fixed style, or 1.30 and later without asking for replay",
+    ),
+    Defect(
+        "young", _young, lambda c: c.replays and c.release < max(YOUNG_ACTIONS.values()), None,
+        "ONNX Runtime before 1.24 does not know the recorded fusion {mark}",
+        "a later release wrote it, and the older one refuses the file: Missing action {mark}",
+        "convert with the onnxruntime of that release, ship fixed style, or ship 1.24 or later",
+    ),
+    Defect(
+        "uncounted", _uncounted, lambda c: c.replays and c.kind is Kind.EXTENDED, frozenset({Release(1, 21)}),
+        "an extended build fails to run the fusions to {mark} that it replays",
+        "without operator schemas it does not count the inputs of operators with a variable number of them",
+        "ship fixed style, or a full build",
+    ),
+    Defect(
+        "identity", _cleaned_up, lambda c: c.kind is Kind.EXTENDED, frozenset({Release(1, 21)}),
+        "an extended build fails to load DequantizeLinear and QuantizeLinear that undo each other before output {mark}",
+        "it puts an Identity without a version in their place: Failed to find kernel for Identity(-1)",
+        "take that pair out of the model, or ship a minimal or a full build",
+    ),
+)  # fmt: skip

@@ -1,0 +1,71 @@
+"""The compatibility preflight: artifacts and session options, checked against what will load them."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from device_runner.errors import RunnerError
+from pipeline.compat.rules import ArtifactFacts, Runtime, Use, check_artifact, check_use, facts_of
+from pipeline.core.errors import ModelError
+from pipeline.core.finding import Finding, Severity, errors
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadArtifacts:
+    """What could be read of artifacts by name, and what is wrong with the others."""
+
+    facts: Mapping[str, ArtifactFacts]
+    unreadable: Mapping[str, Finding]
+
+
+def read_artifacts(files: Mapping[str, Path]) -> ReadArtifacts:
+    """Read artifacts (ORT format files by name); equal files are read once. Files of another format are left out."""
+    from pipeline.model.ort_format import read_ort
+
+    known: dict[tuple[int, int], ArtifactFacts] = {}
+    facts: dict[str, ArtifactFacts] = {}
+    unreadable: dict[str, Finding] = {}
+    for name, file in files.items():
+        if file.suffix.lower() != ".ort":
+            continue
+        try:
+            identity = (file.stat().st_dev, file.stat().st_ino)
+            if identity not in known:
+                known[identity] = facts_of(read_ort(file), name)
+            facts[name] = _named(known[identity], name)
+        except ModelError as error:
+            unreadable[name] = _finding(error, name)
+        except OSError as error:
+            unreadable[name] = _finding(ModelError("the file cannot be read", why=str(error)), name)
+    return ReadArtifacts(facts=facts, unreadable=unreadable)
+
+
+def _named(facts: ArtifactFacts, name: str) -> ArtifactFacts:
+    import msgspec
+
+    return msgspec.structs.replace(facts, name=name)
+
+
+def _finding(error: RunnerError, where: str, severity: Severity = Severity.ERROR) -> Finding:
+    return Finding(severity=severity, what=error.what, where=where, why=error.why, remedy=error.remedy)
+
+
+def judged(read: ReadArtifacts, name: str, runtime: Runtime, use: Use) -> tuple[Finding, ...]:
+    """All that speaks against running one artifact in this way; one that cannot be read has that as its error."""
+    if name in read.unreadable:
+        return (read.unreadable[name],)
+    facts = read.facts.get(name)
+    return (*(check_artifact(facts, runtime, use) if facts else ()), *check_use(use, runtime, name))
+
+
+def text_of(finding: Finding) -> str:
+    """A finding on one line, as reports show why something was not tried."""
+    return "; ".join(part for part in (finding.what, finding.why, finding.remedy) if part)
+
+
+def first_error(findings: Iterable[Finding]) -> str:
+    """The first thing that will not work on one line, "" where nothing speaks against it."""
+    return next((text_of(finding) for finding in errors(findings)), "")

@@ -1,0 +1,392 @@
+"""Whether an artifact will load and do what was measured on a release and build of ONNX Runtime. Pure functions.
+
+Sources: load matrix and limits measured with 25 stock wheels from 1.7.0 to 1.31.1; keys from the headers of those
+releases; what a full build says to newer opsets measured with 1.21.0, 1.23.2 and 1.28.0.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from pipeline.compat.defects import DEFECTS, Circumstances, marks_of
+from pipeline.compat.replay import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE
+from pipeline.config import REPLAY_KEY
+from pipeline.config.build import Kind
+from pipeline.core.finding import Finding, Severity
+from pipeline.core.releases import NEWEST_KNOWN, Release, at_release
+from pipeline.model.ort_format import DEFAULT_DOMAIN, ELEMENT_TYPES, Graph, OrtModel, SequenceType, TensorType, TypeInfo
+
+FULL_FORMATS: tuple[tuple[Release, frozenset[int]], ...] = (
+    (Release(1, 5), frozenset({1})),
+    (Release(1, 6), frozenset({2})),
+    (Release(1, 7), frozenset({3})),
+    (Release(1, 8), frozenset({4})),
+    (Release(1, 13), frozenset({5})),
+    (Release(1, 14), frozenset({1, 2, 3, 4, 5})),
+    (Release(1, 16), frozenset({1, 2, 3, 4, 5, 6})),
+)
+"""ORT format versions that a full build loads, by release. Below 5, releases from 1.14 on upgrade in memory."""
+
+MINIMAL_FORMATS: tuple[tuple[Release, frozenset[int]], ...] = (
+    *FULL_FORMATS[:4],
+    (Release(1, 13), frozenset({5})),
+    (Release(1, 16), frozenset({5, 6})),
+)
+"""The same for minimal and extended builds, which never upgrade."""
+
+WRITTEN_BY: Mapping[int, str] = {
+    1: "1.5", 2: "1.6", 3: "1.7", 4: "1.8 to 1.12", 5: "1.13 to 1.15", 6: "1.16 and later",
+}  # fmt: skip
+"""Releases that write each format version."""
+
+OPSETS: tuple[tuple[Release, int], ...] = (
+    (Release(1, 7), 13), (Release(1, 8), 14), (Release(1, 9), 15), (Release(1, 11), 16), (Release(1, 12), 17),
+    (Release(1, 14), 18), (Release(1, 15), 19), (Release(1, 17), 20), (Release(1, 18), 21), (Release(1, 21), 22),
+    (Release(1, 23), 23), (Release(1, 24), 25), (Release(1, 25), 26),
+)  # fmt: skip
+"""The highest opset of ai.onnx that a release takes (from 1.15 on measured, before that its Versioning.md)."""
+
+ELEMENT_TYPES_SINCE: Mapping[int, Release] = {
+    **dict.fromkeys((17, 18, 19, 20), Release(1, 16)),
+    **dict.fromkeys((21, 22), Release(1, 19)),
+}
+"""Element types that a release has not always had: float8 and 4-bit integers, by TensorProto code."""
+
+NEVER_STORED = frozenset(range(21, 27))
+"""Element types that the ORT format does not know, 4-bit integers first: they are written, and never loaded.
+
+"Unsupported tensor data type '<unknown>'": measured with 1.31.1; the format's list of types ends at float8.
+"""
+
+GENERIC_COREML_SINCE = Release(1, 21)
+"""CoreML takes options by name from here; before, "CoreML" is an unknown name to the generic call."""
+
+_FLAG = "0|1"
+_ANY = ".*"
+
+SESSION_KEYS: Mapping[str, tuple[Release, str]] = {
+    "session.load_model_format": (Release(1, 5), "ORT|ONNX"),
+    "session.save_model_format": (Release(1, 5), "ORT|ONNX"),
+    "session.disable_prepacking": (Release(1, 5), _FLAG),
+    "session.use_env_allocators": (Release(1, 5), _FLAG),
+    "session.set_denormal_as_zero": (Release(1, 6), _FLAG),
+    "session.use_device_allocator_for_initializers": (Release(1, 8), _FLAG),
+    "session.intra_op.allow_spinning": (Release(1, 8), _FLAG),
+    "session.inter_op.allow_spinning": (Release(1, 8), _FLAG),
+    "session.disable_quant_qdq": (Release(1, 8), _FLAG),
+    "optimization.enable_gelu_approximation": (Release(1, 8), _FLAG),
+    "session.use_ort_model_bytes_directly": (Release(1, 9), _FLAG),
+    "ep.nnapi.partitioning_stop_ops": (Release(1, 9), _ANY),
+    "session.qdqisint8allowed": (Release(1, 11), _FLAG),
+    "session.enable_quant_qdq_cleanup": (Release(1, 11), _FLAG),
+    "session.dynamic_block_base": (Release(1, 11), r"-?\d+"),
+    "optimization.minimal_build_optimizations": (Release(1, 11), "save|apply|"),
+    "session.force_spinning_stop": (Release(1, 12), _FLAG),
+    "session.strict_shape_type_inference": (Release(1, 12), _FLAG),
+    "session.x64quantprecision": (Release(1, 13), _FLAG),
+    "session.use_ort_model_bytes_for_initializers": (Release(1, 13), _FLAG),
+    "session.disable_double_qdq_remover": (Release(1, 14), _FLAG),
+    "session.intra_op_thread_affinities": (Release(1, 14), r"[\d,;-]*"),
+    "session.node_partition_config_file": (Release(1, 14), _ANY),
+    "session.debug_layout_transformation": (Release(1, 15), _FLAG),
+    "session.allow_released_opsets_only": (Release(1, 16), _FLAG),
+    "session.disable_cpu_ep_fallback": (Release(1, 16), _FLAG),
+    "session.disable_aot_function_inlining": (Release(1, 17), _FLAG),
+    "ep.context_enable": (Release(1, 17), _FLAG),
+    "ep.context_file_path": (Release(1, 17), _ANY),
+    "ep.context_embed_mode": (Release(1, 17), _FLAG),
+    "optimization.disable_specified_optimizers": (Release(1, 18), _ANY),
+    "mlas.enable_gemm_fastmath_arm64_bfloat16": (Release(1, 18), _FLAG),
+    "ep.context_node_name_prefix": (Release(1, 19), _ANY),
+    "session.qdq_matmulnbits_accuracy_level": (Release(1, 19), r"\d"),
+    "ep.share_ep_contexts": (Release(1, 20), _FLAG),
+    "ep.dynamic.workload_type": (Release(1, 20), "Default|Efficient"),
+    "session.model_external_initializers_file_folder_path": (Release(1, 21), _ANY),
+    "session.collect_node_memory_stats_to_file": (Release(1, 21), _ANY),
+    "session.disable_model_compile": (Release(1, 22), _FLAG),
+    "ep.stop_share_ep_contexts": (Release(1, 22), _FLAG),
+    "session.graph_optimizations_loop_level": (Release(1, 23), "0|1|2"),
+    "optimization.enable_cast_chain_elimination": (Release(1, 23), _FLAG),
+    "session.record_ep_graph_assignment_info": (Release(1, 24), _FLAG),
+    "mlas.use_lut_gemm": (Release(1, 24), _FLAG),
+    "mlas.disable_kleidiai": (Release(1, 25), _FLAG),
+    "session.use_memory_mapped_ort_model": (Release(1, 26), _FLAG),
+    "session.disable_qdq_constant_folding": (Release(1, 26), _FLAG),
+    "session.intra_op.spin_duration_us": (Release(1, 26), r"\d+"),
+    "session.inter_op.spin_duration_us": (Release(1, 26), r"\d+"),
+    "session.intra_op.spin_backoff_max": (Release(1, 26), r"\d{1,2}"),
+    "session.inter_op.spin_backoff_max": (Release(1, 26), r"\d{1,2}"),
+    "optimization.constant_folding_max_output_size_in_bytes": (Release(1, 27), r"\d+"),
+    REPLAY_KEY: (Release(1, 30), _FLAG),
+    "session.prepack.enable_parallel": (Release(1, 31), _FLAG),
+}
+"""Session config entries that matter on devices: the release from which they are known, and the values they take.
+
+ONNX Runtime takes unknown keys and most wrong values without a word.
+"""
+
+
+class Runtime(msgspec.Struct, frozen=True, kw_only=True):
+    """What an app loads an artifact with. `providers` are the library's, None when they are not known.
+
+    `system` is the one that the library was built for (android, linux), "" when it is not known.
+    """
+
+    release: Release
+    kind: Kind = Kind.FULL
+    providers: frozenset[str] | None = None
+    system: str = ""
+
+
+class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What of an artifact depends on the release: `opset` and `newest_since` are those of ai.onnx.
+
+    `newest_operator` is the operator that has `newest_since`; `replays`: it holds saved runtime optimizations;
+    `small` names initializers of types that ORT format files cannot hold;
+    `defects` are those of ort_defects that it may meet.
+    """
+
+    name: str
+    format_version: str
+    opset: int
+    newest_since: int
+    newest_operator: str
+    element_types: frozenset[int]
+    replays: bool
+    small: tuple[str, ...] = ()
+    defects: Mapping[str, str] = {}
+
+
+class Use(msgspec.Struct, frozen=True, kw_only=True):
+    """How an app runs an artifact: provider by its short name, its options, and session config entries."""
+
+    provider: str = "cpu"
+    provider_options: Mapping[str, str] = {}
+    session_config: Mapping[str, str] = {}
+
+
+DEFAULT_USE = Use()
+
+
+def facts_of(model: OrtModel, name: str) -> ArtifactFacts:
+    """What of a parsed artifact depends on the release."""
+    graphs = list(model.graph.walk())
+    nodes = [node for graph in graphs for node in graph.nodes if node.domain in ("", DEFAULT_DOMAIN)]
+    newest = max(nodes, key=lambda node: node.since_version, default=None)
+    imports = model.opset_import
+    return ArtifactFacts(
+        name=name,
+        format_version=model.format_version,
+        opset=imports.get("", imports.get(DEFAULT_DOMAIN, 1)),
+        newest_since=newest.since_version if newest else 1,
+        newest_operator=newest.op_type if newest else "",
+        element_types=frozenset(code for graph in graphs for code in _codes(graph)),
+        replays=any(graph.runtime_optimizations for graph in graphs),
+        small=tuple(
+            f"{name} ({ELEMENT_TYPES.get(tensor.data_type, tensor.data_type)})"
+            for graph in graphs
+            for name, tensor in graph.initializers.items()
+            if tensor.data_type in NEVER_STORED
+        ),
+        defects=marks_of(model),
+    )
+
+
+def check_artifact(artifact: ArtifactFacts, runtime: Runtime, use: Use = DEFAULT_USE) -> tuple[Finding, ...]:
+    """Everything that speaks against loading this artifact with this library in this way; empty when nothing does."""
+    return tuple(finding for rule in _ARTIFACT_RULES for finding in rule(artifact, runtime, use))
+
+
+def check_use(use: Use, runtime: Runtime, where: str = "") -> tuple[Finding, ...]:
+    """Everything that speaks against running anything in this way with this library, whatever the artifact."""
+    return tuple(finding for rule in _USE_RULES for finding in rule(use, runtime, where))
+
+
+def loadable_by(format_version: int, kind: Kind) -> tuple[str, ...]:
+    """The release lines that load a format version, as `1.16 and later` or `1.8 to 1.12`."""
+    rows = FULL_FORMATS if kind is Kind.FULL else MINIMAL_FORMATS
+    spans = []
+    for at, (since, formats) in enumerate(rows):
+        if format_version in formats:
+            until = rows[at + 1][0].minor - 1 if at + 1 < len(rows) else None
+            spans.append(f"1.{since.minor} and later" if until is None else f"1.{since.minor} to 1.{until}")
+    return tuple(spans)
+
+
+def _codes(graph: Graph) -> Iterator[int]:
+    yield from (tensor.data_type for tensor in graph.initializers.values())
+    yield from (code for info in graph.node_args.values() if (code := _code(info)))
+
+
+def _code(info: TypeInfo) -> int:
+    while isinstance(info, SequenceType):
+        info = info.element
+    return info.elem_type if isinstance(info, TensorType) else 0
+
+
+def _error(what: str, where: str, why: str, remedy: str) -> Finding:
+    return Finding(severity=Severity.ERROR, what=what, where=where, why=why, remedy=remedy)
+
+
+def _warning(what: str, where: str, why: str, remedy: str) -> Finding:
+    return Finding(severity=Severity.WARNING, what=what, where=where, why=why, remedy=remedy)
+
+
+def _format(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Finding]:
+    if not re.fullmatch(r"[1-9]\d{0,3}", artifact.format_version):
+        yield _error(
+            f"ORT format version {artifact.format_version!r} is none", artifact.name,
+            "the file says so of itself", "convert the model again",
+        )  # fmt: skip
+        return
+    version = int(artifact.format_version)
+    formats: frozenset[int] = at_release(
+        FULL_FORMATS if runtime.kind is Kind.FULL else MINIMAL_FORMATS, runtime.release
+    )
+    if version not in formats and (runtime.release <= NEWEST_KNOWN or version <= max(formats)):
+        writers = WRITTEN_BY.get(version, "a later release")
+        yield _error(
+            f"ONNX Runtime {runtime.release} ({runtime.kind}) does not load ORT format version {version}",
+            artifact.name,
+            f"it loads {', '.join(map(str, sorted(formats)))}; {writers} wrote this one",
+            f"convert again with onnxruntime {WRITTEN_BY[max(formats)]}"
+            + (f", or ship ONNX Runtime {' or '.join(able)}" if (able := loadable_by(version, runtime.kind)) else ""),
+        )
+
+
+def _opset(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Finding]:
+    highest = at_release(OPSETS, runtime.release)
+    release = str(runtime.release)
+    if runtime.release > NEWEST_KNOWN:
+        return
+    if artifact.newest_since > highest:
+        yield _error(
+            f"ONNX Runtime {release} has no {artifact.newest_operator} of opset {artifact.newest_since}",
+            artifact.name, f"it knows ai.onnx up to opset {highest}",
+            f"export the model with opset {highest} or lower, or ship {_first_with(artifact.newest_since)} or later",
+        )  # fmt: skip
+    elif artifact.opset > highest and runtime.kind is Kind.FULL:
+        yield _error(
+            f"ONNX Runtime {release} does not take opset {artifact.opset}", artifact.name,
+            f"a full build checks the model's opset even where all operators are older; it takes {highest}",
+            f"export the model with opset {highest} or lower, or ship {_first_with(artifact.opset)} or later",
+        )  # fmt: skip
+
+
+def _first_with(opset: int) -> str:
+    releases = [since for since, highest in OPSETS if highest >= opset]
+    return f"ONNX Runtime {releases[0]}" if releases else f"a release newer than {NEWEST_KNOWN}"
+
+
+def _types(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Finding]:
+    young = sorted(
+        code for code in artifact.element_types if runtime.release < ELEMENT_TYPES_SINCE.get(code, Release(0, 0))
+    )
+    if young:
+        names = ", ".join(ELEMENT_TYPES[code] for code in young)
+        since = max(ELEMENT_TYPES_SINCE[code] for code in young)
+        yield _error(
+            f"ONNX Runtime {runtime.release} has no tensors of {names}", artifact.name,
+            "the format version does not tell: newer types are written all the same",
+            f"ship ONNX Runtime {since} or later, or quantize to 8 bits",
+        )  # fmt: skip
+
+
+def _small(artifact: ArtifactFacts, _runtime: Runtime, _use: Use) -> Iterator[Finding]:
+    if artifact.small:
+        yield _error(
+            "ONNX Runtime cannot load this file: the ORT format has no initializers of these types", artifact.name,
+            f"it holds {', '.join(artifact.small[:3])}{' and more' * (len(artifact.small) > 3)}",
+            "use level all, where the optimizer can pack 4-bit weights into MatMulNBits, quantize to 8 bits, or ship "
+            "the ONNX model",
+        )  # fmt: skip
+
+
+def _replay(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Finding]:
+    if not artifact.replays:
+        return
+    release = str(runtime.release)
+    if runtime.release < RUNTIME_STYLE_SINCE:
+        yield _warning(
+            f"ONNX Runtime {release} ignores saved runtime optimizations", artifact.name, "they came with 1.11",
+            "ship fixed style",
+        )  # fmt: skip
+    elif runtime.kind is Kind.MINIMAL:
+        yield _warning(
+            "a minimal build ignores saved runtime optimizations", artifact.name, "only extended and full replay them",
+            'build with kind = "extended", or ship fixed style',
+        )  # fmt: skip
+    elif runtime.release >= REPLAY_NEEDS_KEY_SINCE and use.session_config.get(REPLAY_KEY) != "1":
+        yield _warning(
+            f"ONNX Runtime {release} ignores saved runtime optimizations unless the app asks for them", artifact.name,
+            "the default changed with 1.30 (pull request 32077)", f'set {REPLAY_KEY} = "1" in the app',
+        )  # fmt: skip
+
+
+def _defects(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Finding]:
+    here = Circumstances(runtime.release, runtime.kind, use.session_config)
+    for defect in DEFECTS:
+        mark = artifact.defects.get(defect.name, "")
+        if mark and defect.shows(here):
+            sure = defect.measured is None or runtime.release in defect.measured
+            tried = "" if sure else f" (measured with {', '.join(map(str, sorted(defect.measured or ())))})"
+            yield (_error if sure else _warning)(
+                defect.what.format(mark=mark), artifact.name, f"{defect.why.format(mark=mark)}{tried}", defect.remedy
+            )
+
+
+ELSEWHERE = {
+    ("linux", "nnapi"): "NNAPI needs a phone (`--device adb:SERIAL`), or the phone's library on this computer "
+    "(`--device android-host:1.29.0`)",
+}
+"""What to do where no library of a system can have a provider, by both: building it in is no remedy there."""
+
+
+def _provider(use: Use, runtime: Runtime, where: str) -> Iterator[Finding]:
+    if runtime.providers is not None and use.provider not in runtime.providers | {"cpu"}:
+        yield _error(
+            f"this library has no {use.provider}", where,
+            f"it has: {', '.join(sorted(runtime.providers | {'cpu'}))}",
+            ELSEWHERE.get((runtime.system, use.provider))
+            or f"build it in ([build] providers), or take a library with {use.provider}",
+        )  # fmt: skip
+    if use.provider == "coreml" and use.provider_options and runtime.release < GENERIC_COREML_SINCE:
+        yield _error(
+            f"CoreML of ONNX Runtime {runtime.release} takes no options by name", where,
+            "they came with 1.21; before, there are flags only", "ship ONNX Runtime 1.21 or later, or use no options",
+        )  # fmt: skip
+
+
+def _keys(use: Use, runtime: Runtime, where: str) -> Iterator[Finding]:
+    for key, value in sorted(use.session_config.items()):
+        if key not in SESSION_KEYS:
+            yield from _unknown_key(key, where)
+            continue
+        since, values = SESSION_KEYS[key]
+        if runtime.release < since:
+            yield _warning(
+                f"{key} has no effect in ONNX Runtime {runtime.release}", where, f"it came with {since}",
+                "remove it, or ship that release",
+            )  # fmt: skip
+        if not re.fullmatch(values, value):
+            yield _warning(
+                f"{key} does not take {value!r}", where, "ONNX Runtime takes wrong values without a word",
+                f"it takes {values.replace('|', ' or ')}",
+            )  # fmt: skip
+
+
+def _unknown_key(key: str, where: str) -> Iterator[Finding]:
+    import difflib
+
+    close = difflib.get_close_matches(key, SESSION_KEYS, n=1, cutoff=0.85)
+    if close:
+        yield _warning(
+            f"{key} is unknown", where, "ONNX Runtime takes unknown keys without a word", f"did you mean {close[0]}?"
+        )
+
+
+_ARTIFACT_RULES: Sequence[Callable[[ArtifactFacts, Runtime, Use], Iterator[Finding]]] = (
+    _format, _opset, _types, _small, _replay, _defects,
+)  # fmt: skip
+_USE_RULES: Sequence[Callable[[Use, Runtime, str], Iterator[Finding]]] = (_provider, _keys)

@@ -1,0 +1,336 @@
+"""Conversion of many models: artifacts, what failed and why, and the operator configs of all that will ship."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pipeline.check.many import Exhibit, Subject, check_all, make_references
+from pipeline.check.output import OutputCheck
+from pipeline.compat.preflight import judged, read_artifacts
+from pipeline.compat.rules import Runtime, Use
+from pipeline.config import CheckConfig
+from pipeline.config.build import Kind
+from pipeline.convert import convert_model
+from pipeline.convert.request import ConvertRequest, ConvertResult, VariantFailure
+from pipeline.convert.rules import Platform
+from pipeline.convert.splice.spec import Reference
+from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_exit_code
+from pipeline.core.files import scratch, write_text
+from pipeline.core.finding import Finding, errors
+from pipeline.core.limits import MODEL_FACTOR, memory_budget, needed_bytes, time_limit
+from pipeline.core.progress import Progress
+from pipeline.core.releases import line_of
+from pipeline.core.variant import Artifact, Level, Style, Variant
+from pipeline.core.workers import Outcome, Task, run_tasks
+from pipeline.dataset import Dataset
+from pipeline.model.named import NamedModel, name_models
+from pipeline.model.sources import find_models
+from pipeline.partition.answer import Settings
+
+log = logging.getLogger(__name__)
+
+CONFIG_FILE = "required_operators.config"
+TYPED_CONFIG_FILE = "required_operators_and_types.config"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversionOrder:
+    """What the command line asks of a conversion."""
+
+    levels: tuple[str, ...]
+    styles: tuple[str, ...]
+    release: str
+    platform: str
+    dimensions: dict[str, int]
+    output: Path
+    cache: Path | None
+    check: bool
+    config: bool
+    processes: int
+    aware: tuple[Settings, ...] = ()
+    safe: bool = False
+    reference: Reference | None = None
+    build_kind: str = "full"
+
+    def variants(self) -> tuple[Variant, ...]:
+        """Every level in every style, or (of fixed style, from basic on) aware of the providers."""
+        if self.aware:
+            names = tuple(settings.provider.value for settings in self.aware)
+            return tuple(
+                Variant(level=Level(level), providers=() if level == Level.NONE else names) for level in self.levels
+            )
+        return tuple(Variant(level=Level(level), style=Style(style)) for style in self.styles for level in self.levels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converted:
+    """What became of one model: a result, or the error that it met as a whole."""
+
+    model: NamedModel
+    result: ConvertResult | None = None
+    error: PipelineError | None = None
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """The artifacts that it gave."""
+        return self.result.artifacts if self.result else ()
+
+    @property
+    def failures(self) -> tuple[VariantFailure, ...]:
+        """The variants that could not be made, rules of the releases included."""
+        return self.result.failures if self.result else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversionReport:
+    """What a conversion gave, in the order of the models."""
+
+    order: ConversionOrder
+    converted: tuple[Converted, ...]
+    variants: tuple[Variant, ...]
+    configs: tuple[Path, ...] = ()
+    checks: dict[tuple[str, str], tuple[OutputCheck, ...]] = field(default_factory=dict)
+    """By model and variant name, where artifacts were compared with the original."""
+    findings: dict[tuple[str, str], tuple[Finding, ...]] = field(default_factory=dict)
+    """By model and variant name: what speaks against loading them with the release that will run them."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """4 when outputs differ or the release cannot load an artifact, 1 when a model or variant failed.
+
+        Where all models failed for the same want (a wrong command line, a full disk) the code of that. What a release
+        does not have is no failure.
+        """
+        differing = any(check.failed for checks in self.checks.values() for check in checks)
+        if differing or any(errors(found) for found in self.findings.values()):
+            return ExitCode.CHECK_FAILED
+        stopped = [one.error for one in self.converted if one.error]
+        if stopped and len(stopped) == len(self.converted):
+            return common_exit_code(stopped)
+        failed = any(c.error or any(not f.skipped for f in c.failures) for c in self.converted)
+        return ExitCode.SOME_FAILED if failed else ExitCode.DONE
+
+    def document(self) -> dict[str, Any]:
+        """The answer as JSON: one entry an artifact, or an error where there is none."""
+        rows = [row for one in self.converted for row in _rows(one, self.variants)]
+        for row in rows if self.checks else ():
+            row["checks"] = msgspec.to_builtins(self.checks.get((row["model"], row["variant"]), ()))
+        for row in rows:
+            row["findings"] = msgspec.to_builtins(self.findings.get((row["model"], row["variant"]), ()))
+        return {"artifacts": rows}
+
+
+def _rows(one: Converted, variants: Sequence[Variant]) -> list[dict[str, Any]]:
+    made = {artifact.variant: artifact for artifact in one.artifacts}
+    failed = {failure.variant: failure for failure in one.failures}
+    return [_row(one, variant, made.get(variant), failed.get(variant)) for variant in variants]
+
+
+def _row(one: Converted, variant: Variant, artifact: Artifact | None, failure: VariantFailure | None) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "model": one.model.source.name,
+        "variant": variant.name,
+        "style": variant.style.value,
+        "level": variant.level.value,
+        "providers": list(variant.providers),
+    }
+    if artifact:
+        return row | {k: v for k, v in msgspec.to_builtins(artifact).items() if k not in row} | {"error": None}
+    told = failure or one.error
+    parts = {part: getattr(told, part) for part in ("what", "where", "why", "remedy")} if told else {}
+    return row | {"error": parts or {"what": "not converted"}, "skipped": bool(failure and failure.skipped)}
+
+
+def convert_paths(paths: Sequence[str], order: ConversionOrder) -> ConversionReport:
+    """Convert everything under the paths; raises ConfigError when there is nothing to convert."""
+    sources = find_models(paths)
+    models = name_models(sources, [None] * len(sources), [order.dimensions] * len(sources))
+    variants = order.variants()
+    converted = convert_models(
+        models,
+        lambda _: variants,
+        output=order.output,
+        cache=order.cache,
+        release=order.release,
+        platform=Platform(order.platform),
+        aware=order.aware,
+        safe=order.safe,
+        reference=order.reference,
+        processes=order.processes,
+    )
+    artifacts = [artifact for one in converted for artifact in one.artifacts]
+    configs = write_configs(order.output, artifacts) if order.config and artifacts else ()
+    return ConversionReport(
+        order=order,
+        converted=converted,
+        variants=variants,
+        configs=configs,
+        findings=_preflight(order, artifacts),
+    )
+
+
+def _preflight(order: ConversionOrder, artifacts: Sequence[Artifact]) -> dict[tuple[str, str], tuple[Finding, ...]]:
+    """What speaks against the artifacts in the release and kind of build that the order names."""
+    release = line_of(order.release or installed_version("onnxruntime"))
+    runtime = Runtime(release=release, kind=Kind(order.build_kind))
+    read = read_artifacts({artifact.file: order.output / artifact.file for artifact in artifacts})
+    found = {
+        (artifact.model, artifact.variant.name): judged(
+            read, artifact.file, runtime, Use(session_config=artifact.session_options)
+        )
+        for artifact in artifacts
+    }
+    return {key: findings for key, findings in found.items() if findings}
+
+
+def convert_models(
+    models: Sequence[NamedModel],
+    variants: Callable[[NamedModel], tuple[Variant, ...]],
+    *,
+    output: Path,
+    cache: Path | None,
+    release: str,
+    platform: Platform,
+    aware: tuple[Settings, ...] = (),
+    safe: bool = False,
+    reference: Reference | None = None,
+    processes: int = 0,
+    done: Callable[[Converted], None] = lambda _: None,
+) -> tuple[Converted, ...]:
+    """Convert models in worker processes, in any order; the results come in the models' order.
+
+    `done` is called for each as it ends. Nothing half-written is left behind, also after Ctrl-C.
+    """
+    with scratch(output) as work:
+        pairs = []
+        for number, model in enumerate(models):
+            folder = work / str(number)
+            folder.mkdir()
+            request = ConvertRequest(
+                source=model.source,
+                variants=variants(model),
+                stem=model.name,
+                output_folder=str(output),
+                work_folder=str(folder),
+                cache_folder=str(cache or ""),
+                release=release,
+                platform=platform,
+                fixed_dimensions=model.dimensions,
+                aware=aware,
+                safe=safe,
+                reference=reference,
+            )
+            pairs.append((model, request))
+        by_stem = {model.name: model for model in models}
+        found: dict[str, Converted] = {}
+        for outcome in convert_all(pairs, processes=processes):
+            model = by_stem[outcome.task.request.stem]
+            found[model.name] = Converted(model=model, result=outcome.value, error=outcome.error)
+            done(found[model.name])
+    return tuple(found[model.name] for model in models)
+
+
+def write_configs(output: Path, artifacts: Sequence[Artifact]) -> tuple[Path, ...]:
+    """Write the operator configs, with and without types, that a build needs to run all artifacts of the folder.
+
+    Those of earlier conversions into it count, too: the app that takes the folder takes them all.
+    """
+    made = [output / Path(artifact.file).name for artifact in artifacts]
+    earlier = [file for file in sorted(output.rglob("*.ort")) if file not in set(made)]
+    texts = config_texts(made, earlier=earlier)
+    for name, text in texts.items():
+        write_text(output / name, text)
+    return tuple(output / name for name in texts)
+
+
+def config_texts(
+    files: Sequence[Path], providers: Sequence[str] = (), *, extended: bool = False, earlier: Sequence[Path] = ()
+) -> dict[str, str]:
+    """Both operator configs of some artifacts by their file names: the union of what each needs.
+
+    `extended`: the build is no plain minimal one, whatever the artifacts ask for. `earlier`: more artifacts, which are
+    left out with a warning where they cannot be read; one of `files` that cannot is an error.
+    """
+    from pipeline.required_ops import from_needs, render
+    from pipeline.required_ops.artifacts import needs_of_artifacts
+
+    distinct = {
+        (file.stat().st_dev, file.stat().st_ino): file for file in (*earlier, *files)
+    }  # equal ones are one file
+    found, failed = needs_of_artifacts(distinct.values(), providers=providers, extended=extended)
+    ours = {str(file) for file in files}
+    for error in failed:
+        if error.where in ours:
+            raise error
+        log.warning("%s is not in the operator config: %s: %s", error.where, error.what, error.why)
+    needs = {need for artifact in found for need in artifact.needs}
+    kinds = {CONFIG_FILE: False, TYPED_CONFIG_FILE: True}
+    return {name: render(from_needs(needs, types=types)) for name, types in kinds.items()}
+
+
+LIBRARY_FACTOR = 3.0
+"""The same where an Android library saves aware files: it holds all weights of the file (measured: 2.9)."""
+
+
+def convert_all(
+    requests: Sequence[tuple[NamedModel, ConvertRequest]], *, processes: int = 0
+) -> Iterator[Outcome[ConvertRequest, ConvertResult]]:
+    """Convert models in worker processes; each outcome is a result or the error of that model alone."""
+    tasks = [
+        Task(label=model.source.name, request=request, memory_bytes=_needed(model, request))
+        for model, request in requests
+    ]
+    yield from run_tasks(
+        convert_model,
+        ConvertResult,
+        tasks,
+        processes=processes,
+        memory_bytes=memory_budget(),
+        timeout_seconds=time_limit(model.size_bytes for model, _ in requests),
+    )
+
+
+def _needed(model: NamedModel, request: ConvertRequest) -> int:
+    by_library = request.reference is not None and bool(request.reference.library)
+    return needed_bytes(model.size_bytes, LIBRARY_FACTOR if by_library else MODEL_FACTOR)
+
+
+def check_conversion(report: ConversionReport, data: Dataset, progress: Progress) -> ConversionReport:
+    """The same report with every artifact compared with its original on the data.
+
+    What cannot be run on this computer fails its check, with the reason. ConfigError where no model has inputs that it
+    can be run on.
+    """
+    output = report.order.output
+    with scratch(output) as work:
+        converted = [one for one in report.converted if one.artifacts]
+        references = make_references(
+            [Subject(model=one.model, data=data) for one in converted], work / "tensors", work, progress
+        )
+        exhibits = [
+            Exhibit(artifact=artifact, file=output / artifact.file, reference=reference)
+            for one in converted
+            if (reference := references[one.model.name].value)
+            for artifact in one.artifacts
+        ]
+        checks = check_all(exhibits, CheckConfig(), progress)
+    refused = [references[one.model.name].error for one in converted]
+    if refused and all(isinstance(error, ConfigError) for error in refused):
+        raise next(error for error in refused if error)
+    without = {
+        (artifact.model, artifact.variant.name): _not_run(error)
+        for one in converted
+        if (error := references[one.model.name].error)
+        for artifact in one.artifacts
+    }
+    failed = {key: _not_run(error) for key, error in checks.errors.items()}
+    return replace(report, checks=without | checks.passed_or_not | failed)
+
+
+def _not_run(error: PipelineError) -> tuple[OutputCheck, ...]:
+    return (OutputCheck(output="", passed=False, reason=f"{error.what}: {error.why}"),)

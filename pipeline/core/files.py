@@ -1,0 +1,190 @@
+"""Files that are either whole or not there: hashing, atomic writes, names that are safe on every file system."""
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import tempfile
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+
+from device_runner.scratch import remove_abandoned, scratch_folder
+from pipeline.core.errors import DiskFullError, PipelineError
+
+CHUNK_BYTES = 1 << 20
+
+LONGEST_NAME = 80
+"""Characters of a text that its file name keeps."""
+
+PART = ".part"
+"""What the names of files end in that are not whole yet; they begin with a dot."""
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file's bytes, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def safe_name(text: str) -> str:
+    """A file name from any text: what is not a letter, digit, dot, dash or underscore becomes `_`.
+
+    A name that had to change gets some of its digest, so that two texts never share a name.
+    """
+    cleaned = re.sub(r"[^A-Za-z0-9._-]", "_", text)[:LONGEST_NAME].lstrip(".-") or "_"
+    if cleaned == text:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    return f"{cleaned}-{digest[:8]}"
+
+
+def readable_name(text: str) -> str:
+    """A file name that reads like the text: letters lose their accents, runs of other characters become one `_`.
+
+    Texts may share one. A text with letters that have no such form, and a long one, is named as by `safe_name`.
+    """
+    plain = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "_", plain).lstrip(".-")
+    lost = any(c.isalnum() and not c.isascii() for c in plain)
+    return safe_name(plain) if lost or not cleaned or len(cleaned) > LONGEST_NAME else cleaned
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block ends well, and vanishes when not.
+
+    The bytes are on disk before the name is (fsync, rename), so that no reader and no crash sees half a file.
+    A device or a pipe (/dev/null, /dev/stdout) is written to as it is: renaming would put a file in its place.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with storage_errors(path):
+            yield path
+        return
+    make_folder(path.parent)
+    with storage_errors(path):
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=PART, dir=path.parent)
+        os.close(descriptor)
+    temporary = Path(name)
+    try:
+        with storage_errors(path):
+            yield temporary
+            sync_file(temporary)
+            temporary.chmod(0o666 & ~umask())
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a UTF-8 text with LF line ends whole or not at all."""
+    write_bytes(path, content.encode("utf-8"))
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file whole or not at all; Btrfs, XFS and APFS share the bytes until one is changed."""
+    with replacing(target) as temporary:
+        _copy(source, temporary)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """As shutil.copyfile, which on Linux never shares: `copy_file_range` does where the file system can."""
+    import shutil
+
+    copied = False
+    with source.open("rb") as read, target.open("wb") as written, contextlib.suppress(OSError, AttributeError):
+        left = os.fstat(read.fileno()).st_size
+        while left and (count := os.copy_file_range(read.fileno(), written.fileno(), left)):
+            left -= count
+        copied = not left
+    if not copied:
+        shutil.copyfile(source, target)
+
+
+def share_file(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it where the file system has no links; `target` must not exist."""
+    import shutil
+
+    with storage_errors(target):
+        try:
+            target.hardlink_to(source)
+        except OSError:
+            shutil.copyfile(source, target)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents; raises with the remedy when that cannot be done."""
+    with storage_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn what the operating system says about writing into our errors, with the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise os_error(error, path) from error
+
+
+REMEDIES = {
+    errno.ENOSPC: "free some space on that disk, or choose another folder with --output",
+    errno.EDQUOT: "your disk quota is used up: free some space, or choose another folder with --output",
+    errno.EACCES: "choose a folder that you may write with --output, or change its permissions",
+    errno.EPERM: "choose a folder that you may write with --output, or change its permissions",
+    errno.EROFS: "that disk is read-only: choose another folder with --output",
+    errno.ENOTDIR: "a file stands where a folder is needed: choose another folder with --output",
+    errno.EEXIST: "a file stands where a folder is needed: choose another folder with --output",
+    errno.ENAMETOOLONG: "choose a shorter name or folder",
+    errno.EMFILE: "this process may not open more files: raise the limit (`ulimit -n 1024`)",
+    errno.ENFILE: "the system may not open more files: end other programs",
+}
+
+
+def os_error(error: OSError, path: Path | None = None) -> PipelineError:
+    """What the operating system refused as an error of ours: writing to `path`, or whatever the error itself names."""
+    kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else PipelineError
+    return kind(
+        "cannot write" if path or kind is DiskFullError else "the operating system refuses a file or a connection",
+        where=str(path or error.filename or ""),
+        why=error.strerror or str(error) or type(error).__name__,
+        remedy=REMEDIES.get(error.errno or 0, "see the reason, or choose another folder with --output"),
+    )
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the bytes of a file are on the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def umask() -> int:
+    """The permissions that this process takes away from new files."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+WORK_PREFIX = ".work."
+"""Scratch folders inside an output folder."""
+
+
+@contextlib.contextmanager
+def scratch(folder: Path) -> Iterator[Path]:
+    """A scratch folder inside `folder`, gone at the end, also after an error or Ctrl-C; what a kill left goes first."""
+    make_folder(folder)
+    remove_abandoned(WORK_PREFIX, folder)
+    with contextlib.ExitStack() as stack:
+        with storage_errors(folder):
+            path = stack.enter_context(scratch_folder(WORK_PREFIX, folder))
+        yield path

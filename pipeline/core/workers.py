@@ -1,0 +1,339 @@
+"""Runs tasks in child processes, so that a crash or a hang of ONNX Runtime costs one task and never the run.
+
+A task is a top-level function that takes one msgspec struct and returns one; both travel as JSON over pipes (no
+pickle: what a child sends is checked against the result's type). Children are reused; one that dies is replaced.
+"""
+
+import os
+import selectors
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import msgspec
+
+from device_runner.errors import RunnerError
+from pipeline.core.errors import CLASSES, ModelError, PipelineError, class_name
+from pipeline.core.files import os_error
+
+Request = TypeVar("Request", bound=msgspec.Struct)
+Result = TypeVar("Result")
+
+HEADER = struct.Struct("<Q")
+"""Length of the JSON message that follows, in bytes."""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """An error as it travels from a child to its parent; `kind` is the name of its class in `pipeline.core.errors`."""
+
+    kind: str = ModelError.__name__
+    what: str
+    where: str = ""
+    why: str = ""
+    remedy: str = ""
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child sends back for one task: a value or a failure."""
+
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    failure: Failure | None = None
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """What a parent sends: the function as `module:name` and its argument."""
+
+    function: str
+    argument: msgspec.Raw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task(Generic[Request]):
+    """One piece of work: `label` names it in errors, `memory_bytes` is what it may need at its peak."""
+
+    label: str
+    request: Request
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(Generic[Request, Result]):
+    """What became of a task: exactly one of `value` and `error` is set."""
+
+    task: Task[Request]
+    value: Result | None = None
+    error: PipelineError | None = None
+
+
+@dataclass(slots=True)
+class _Child(Generic[Request]):
+    """A child process, its pipes, and the task it works on."""
+
+    process: subprocess.Popen[bytes]
+    send: int
+    receive: int
+    task: Task[Request] | None = None
+    deadline: float = 0.0
+    buffer: bytearray = field(default_factory=bytearray)
+
+
+def run_tasks(
+    function: Callable[[Request], Result],
+    result_type: type[Result],
+    tasks: Sequence[Task[Request]],
+    *,
+    processes: int = 0,
+    memory_bytes: int = 0,
+    timeout_seconds: float = 600.0,
+) -> Iterator[Outcome[Request, Result]]:
+    """Yield an outcome for each task as it ends, in any order.
+
+    `processes` 0 means as many as there are tasks, at most the usable cores. Tasks whose `memory_bytes` together pass
+    the budget (0: none) wait for one another; a task that passes it alone runs alone. A task over `timeout_seconds`
+    is killed. When the caller stops early or is interrupted, no child is left behind.
+    """
+    pool = _Pool(function, result_type, processes or min(len(tasks), _usable_cores()), memory_bytes, timeout_seconds)
+    try:
+        yield from pool.run(deque(tasks))
+    finally:
+        pool.close()
+
+
+def _usable_cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+class _Pool(Generic[Request, Result]):
+    """The children of one `run_tasks` call, and the loop that keeps them busy."""
+
+    def __init__(
+        self,
+        function: Callable[[Request], Result],
+        result_type: type[Result],
+        processes: int,
+        memory_bytes: int,
+        timeout_seconds: float,
+    ) -> None:
+        self.function = f"{function.__module__}:{function.__qualname__}"
+        self.decoder = msgspec.json.Decoder(result_type)
+        self.processes = processes
+        self.memory_bytes = memory_bytes
+        self.timeout_seconds = timeout_seconds
+        self.children: list[_Child[Request]] = []
+        self.selector = selectors.DefaultSelector()
+
+    def run(self, waiting: deque[Task[Request]]) -> Iterator[Outcome[Request, Result]]:
+        """Feed idle children and wait for answers until nothing is left."""
+        while waiting or any(child.task for child in self.children):
+            self._feed(waiting)
+            for key, _ in self.selector.select(timeout=self._patience()):
+                outcome = self._read(key.data)
+                if outcome is not None:
+                    yield outcome
+            yield from self._overdue()
+
+    def _feed(self, waiting: deque[Task[Request]]) -> None:
+        while waiting and self._fits(waiting[0]):
+            child = next((c for c in self.children if c.task is None), None) or self._spawn()
+            child.task = waiting.popleft()
+            child.deadline = time.monotonic() + self.timeout_seconds
+            call = Call(function=self.function, argument=msgspec.Raw(msgspec.json.encode(child.task.request)))
+            try:
+                write_message(child.send, msgspec.json.encode(call))
+            except BrokenPipeError:
+                continue  # its end of file says so to the reader, which reports the task
+
+    def _fits(self, task: Task[Request]) -> bool:
+        busy = [child.task for child in self.children if child.task]
+        if len(busy) >= self.processes:
+            return False
+        used = sum(other.memory_bytes for other in busy)
+        return not busy or not self.memory_bytes or used + task.memory_bytes <= self.memory_bytes
+
+    def _spawn(self) -> _Child[Request]:
+        in_read, in_write = os.pipe()
+        out_read, out_write = os.pipe()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipeline.core.workers", str(in_read), str(out_write)],
+            pass_fds=(in_read, out_write),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        os.close(in_read)
+        os.close(out_write)
+        child: _Child[Request] = _Child(process, in_write, out_read)
+        self.children.append(child)
+        self.selector.register(out_read, selectors.EVENT_READ, child)
+        return child
+
+    def _patience(self) -> float:
+        deadlines = [child.deadline for child in self.children if child.task]
+        return max(0.0, min(deadlines, default=0.0) - time.monotonic())
+
+    def _read(self, child: _Child[Request]) -> Outcome[Request, Result] | None:
+        """Take in what a child wrote; an outcome once its message is whole, or when the child has died."""
+        chunk = os.read(child.receive, 1 << 20)
+        if not chunk:
+            return self._lost(child, "ended")
+        child.buffer += chunk
+        if len(child.buffer) < HEADER.size:
+            return None
+        (length,) = HEADER.unpack_from(child.buffer)
+        if len(child.buffer) < HEADER.size + length:
+            return None
+        message = bytes(child.buffer[HEADER.size : HEADER.size + length])
+        child.buffer.clear()
+        return self._outcome(child, message)
+
+    def _outcome(self, child: _Child[Request], message: bytes) -> Outcome[Request, Result]:
+        task, child.task = child.task, None
+        assert task is not None, "a child answers only what it was asked"  # noqa: S101 - an invariant, not a check of input
+        reply = msgspec.json.decode(message, type=Reply)
+        if reply.failure:
+            f = reply.failure
+            kind = CLASSES.get(f.kind, ModelError)
+            return Outcome(task=task, error=kind(f.what, where=f.where, why=f.why, remedy=f.remedy))
+        return Outcome(task=task, value=self.decoder.decode(reply.value))
+
+    def _overdue(self) -> Iterator[Outcome[Request, Result]]:
+        now = time.monotonic()
+        for child in [c for c in self.children if c.task and c.deadline <= now]:
+            outcome = self._lost(child, "overdue")
+            if outcome:
+                yield outcome
+
+    def _lost(self, child: _Child[Request], why: str) -> Outcome[Request, Result] | None:
+        """Bury a child that died or must be killed; its task, if it had one, failed."""
+        task = child.task
+        if why == "overdue":
+            child.process.kill()
+        self._bury(child)
+        if task is None:
+            return None
+        return Outcome(task=task, error=_death(task.label, why, child.process.returncode, self.timeout_seconds))
+
+    def _bury(self, child: _Child[Request]) -> None:
+        self.selector.unregister(child.receive)
+        os.close(child.send)
+        os.close(child.receive)
+        child.process.wait()
+        self.children.remove(child)
+
+    def close(self) -> None:
+        """Kill what still works, let the idle go, and wait for all."""
+        for child in list(self.children):
+            child.process.kill()
+            self._bury(child)
+        self.selector.close()
+
+
+def _death(label: str, why: str, status: int, timeout_seconds: float) -> ModelError:
+    if why == "overdue":
+        return ModelError(
+            "no answer in time",
+            where=label,
+            why=f"the work on it took longer than {timeout_seconds:g} s and was stopped",
+            remedy="look for endless loops and for functions nested deep in the model; the limit follows from its size",
+        )
+    name = signal.Signals(-status).name if status < 0 and -status in set(signal.Signals) else f"exit status {status}"
+    memory = status == -signal.SIGKILL
+    return ModelError(
+        "the machine ended the work on it" if memory else "ONNX Runtime crashed on it",
+        where=label,
+        why=f"the process that worked on it ended with {name}" + (", most likely for want of memory" if memory else ""),
+        remedy="give it more memory or fewer processes at once"
+        if memory
+        else "the file is malformed, or meets a defect of this onnxruntime: fix the file, or try another release",
+    )
+
+
+def write_message(descriptor: int, payload: bytes) -> None:
+    """Write one message with its length in front."""
+    view = memoryview(HEADER.pack(len(payload)) + payload)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _read_exactly(descriptor: int, count: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < count:
+        chunk = os.read(descriptor, count - len(parts))
+        if not chunk:
+            return None
+        parts += chunk
+    return bytes(parts)
+
+
+def _read_message(descriptor: int) -> bytes | None:
+    header = _read_exactly(descriptor, HEADER.size)
+    return None if header is None else _read_exactly(descriptor, HEADER.unpack(header)[0])
+
+
+def _answer(message: bytes) -> Reply:
+    import importlib
+    import inspect
+
+    call = msgspec.json.decode(message, type=Call)
+    module, _, name = call.function.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    request_type = next(iter(inspect.signature(function).parameters.values())).annotation
+    try:
+        value = function(msgspec.json.decode(call.argument, type=request_type))
+    except RunnerError as error:  # not PipelineError alone: device_runner's have the same four parts
+        return Reply(failure=_failure(error))
+    except OSError as error:
+        return Reply(failure=_failure(os_error(error)))
+    except MemoryError:
+        return Reply(failure=Failure(what="not enough memory", remedy="use a machine with more memory"))
+    except Exception as error:  # noqa: BLE001 - whatever a hostile file brings about must not cost the other files
+        return Reply(failure=_unforeseen(error))
+    return Reply(value=msgspec.Raw(msgspec.json.encode(value)))
+
+
+def _failure(error: RunnerError) -> Failure:
+    parts = {"what": error.what, "where": error.where, "why": error.why, "remedy": error.remedy}
+    return Failure(kind=class_name(error), **parts)
+
+
+def _unforeseen(error: Exception) -> Failure:
+    import traceback
+
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return Failure(
+        what="internal error",
+        why=f"{type(error).__name__}: {error} ({place.name}, line {place.lineno})",
+        remedy="this is a defect of ort-mobile: please report it with the model; the other models are done",
+    )
+
+
+def _die_with_parent() -> None:
+    """Have Linux kill this process when its parent ends: inside ONNX Runtime nobody sees the closed pipe."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+PR_SET_PDEATHSIG = 1
+
+
+def serve(receive: int, send: int) -> None:
+    """The life of a child: answer calls until the parent closes the pipe."""
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; it kills us when it is interrupted
+    while (message := _read_message(receive)) is not None:
+        write_message(send, msgspec.json.encode(_answer(message)))
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), int(sys.argv[2]))

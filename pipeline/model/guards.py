@@ -1,0 +1,145 @@
+"""What a model must not ask of onnxruntime: constants that no memory holds, nesting without end, indices out of bounds.
+
+onnxruntime computes constants while it optimizes, inlines functions and visits bodies while it loads. A file of a
+hundred bytes can so keep it busy for hours, take all memory, or (before 1.28) make it write where it must not; all
+this is seen beforehand.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pipeline.core.errors import ModelError
+from pipeline.model.onnx_tensors import ELEMENT_BITS, MAX_WEIGHT_BYTES
+from pipeline.model.ort_format import TensorType
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+# Real exports nest functions and bodies less than ten deep. onnxruntime's time grows with the square of the depth of
+# functions and worse; with the depth of bodies it doubles (1.21 to 1.28: 30 are hours, 18 a second).
+MAX_FUNCTION_DEPTH = 100
+# FlatBuffers' verifier, which onnxruntime runs over an ORT format file, ends at 64 tables in one another: measured with
+# 1.31.1, a file with 18 bodies in one another loads and one with 19 does not.
+MAX_BODY_DEPTH = 18
+INDEX_TYPES = frozenset({3, 5, 6, 7})
+RANGE_TYPES = frozenset({1, 5, 6, 7, 11})
+# These stay in the graph however constant their inputs are: they are what quantized kernels are made of.
+NEVER_FOLDED = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
+def computed_constants(graph: "onnx.GraphProto") -> list[str]:
+    """Outputs of the nodes whose inputs are all constant, so that the optimizer can compute them."""
+    constants = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer} | {""}
+    computed = []
+    for node in graph.node:
+        if node.op_type == "Constant":
+            constants.update(node.output)
+        elif node.op_type not in NEVER_FOLDED and node.input and constants.issuperset(node.input):
+            constants.update(node.output)
+            computed += node.output
+    return computed
+
+
+def check_constants(computed: Collection[str], size_of: Callable[[str], int], where: str) -> None:
+    """ModelError when a constant to be computed would take more than an ORT format file can hold.
+
+    `size_of` gives the bytes of a value as onnxruntime's own shape inference has it, 0 where that is not known.
+    """
+    for name in computed:
+        size = size_of(name)
+        if size > MAX_WEIGHT_BYTES:
+            raise ModelError("the model computes a constant of impossible size", where=where,
+                             why=f"{name[:80]!r} would take {size} bytes",
+                             remedy="export the model again with sensible constant shapes")  # fmt: skip
+
+
+def stored_bytes(type_info: object) -> int:
+    """Bytes of a value by its type in an ORT format file; 0 when its shape is not known."""
+    if not isinstance(type_info, TensorType) or type_info.shape is None:
+        return 0
+    return shaped_bytes(type_info.elem_type, [dim if isinstance(dim, int) else 0 for dim in type_info.shape])
+
+
+def shaped_bytes(elem_type: int, shape: Iterable[int]) -> int:
+    """Bytes of a tensor of that TensorProto.DataType and shape."""
+    return math.prod(shape) * ELEMENT_BITS.get(elem_type, 0) // 8
+
+
+def check_structure(proto: "onnx.ModelProto", where: str) -> None:
+    """ModelError for nesting without end, and for constants that contradict themselves."""
+    _check_functions(proto, where)
+    for graph in _bodies(proto.graph, where):
+        for sparse in graph.sparse_initializer:
+            _check_sparse(sparse, where)
+        _check_ranges(graph, where)
+
+
+def _bodies(graph: "onnx.GraphProto", where: str) -> "Iterator[onnx.GraphProto]":
+    """The graph and all bodies in it; ModelError deeper than MAX_BODY_DEPTH."""
+    stack = [(graph, 0)]
+    while stack:
+        current, depth = stack.pop()
+        if depth > MAX_BODY_DEPTH:
+            raise ModelError("the model's If, Loop or Scan bodies are nested too deep", where=where,
+                             why=f"they are nested over {MAX_BODY_DEPTH} deep; ONNX Runtime loads no ORT file deeper",
+                             remedy="export the model with fewer levels of control flow")  # fmt: skip
+        yield current
+        for node in current.node:
+            for attribute in node.attribute:
+                stack += [(body, depth + 1) for body in (attribute.g, *attribute.graphs) if body.node]
+
+
+def _check_sparse(sparse: "onnx.SparseTensorProto", where: str) -> None:
+    """An index for each value, inside the dense tensor: releases before 1.28 write wherever the indices say."""
+    if not _is_sound(sparse):
+        raise ModelError("a sparse initializer contradicts itself", where=where,
+                         why=f"the indices of {sparse.values.name[:80]!r} do not fit its values and dimensions",
+                         remedy="export the model with dense initializers")  # fmt: skip
+
+
+def _is_sound(sparse: "onnx.SparseTensorProto") -> bool:
+    dims = list(sparse.dims)
+    if min(dims, default=0) < 1 or math.prod(dims) > MAX_WEIGHT_BYTES or sparse.indices.data_type not in INDEX_TYPES:
+        return False
+    indices = _array(sparse.indices)
+    if indices is None or indices.shape[:1] != tuple(sparse.values.dims) or indices.shape[1:] not in {(), (len(dims),)}:
+        return False
+    limits = math.prod(dims) if indices.ndim == 1 else dims
+    return bool((indices >= 0).all() and (indices < limits).all())
+
+
+def _array(tensor: "onnx.TensorProto") -> "np.ndarray[Any, Any] | None":
+    """The values of a tensor; None when its bytes do not fit its dimensions."""
+    from onnx import numpy_helper
+
+    try:
+        return numpy_helper.to_array(tensor)
+    except (ValueError, TypeError):
+        return None
+
+
+def _check_ranges(graph: "onnx.GraphProto", where: str) -> None:
+    """A Range whose constant step is zero never ends, and every run of it fails."""
+    scalars = {t.name: t for t in graph.initializer if not t.dims and t.data_type in RANGE_TYPES}
+    for node in graph.node:
+        tensor = scalars.get(node.input[2]) if node.op_type == "Range" and len(node.input) == 3 else None
+        step = _array(tensor) if tensor is not None else None
+        if step is not None and not step.any():
+            raise ModelError("the model counts with a step of zero", where=where, why=f"Range {node.name[:80]!r}",
+                             remedy="export the model with another step")  # fmt: skip
+
+
+def _check_functions(proto: "onnx.ModelProto", where: str) -> None:
+    """ModelError when local functions call one another deeper than MAX_FUNCTION_DEPTH, or in a circle."""
+    calls = {(f.domain, f.name): {(n.domain, n.op_type) for n in f.node} for f in proto.functions}
+    waiting = {name: {called for called in others if called in calls} for name, others in calls.items()}
+    for _ in range(MAX_FUNCTION_DEPTH):
+        leaves = {name for name, others in waiting.items() if not others}
+        waiting = {name: others - leaves for name, others in waiting.items() if others}
+        if not waiting:
+            return
+    raise ModelError("the model's functions are nested too deep", where=where,
+                     why=f"they call one another more than {MAX_FUNCTION_DEPTH} deep, or in a circle",
+                     remedy="export the model without functions, or inline them with onnx.inliner")  # fmt: skip

@@ -1,0 +1,417 @@
+"""Load, check and prepare an ONNX model without taking its weights into memory.
+
+A loaded model's large initializers are external data: byte ranges of the model file itself or of the file that the
+model names. ONNX Runtime maps them, the ORT format writer copies them from where they lie, and nobody parses them.
+"""
+
+import hashlib
+import mmap
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from device_runner.reading import open_regular
+from pipeline.core.errors import ModelError
+from pipeline.model.dimensions import open_axes, resolve_dimensions
+from pipeline.model.onnx_tensors import MAX_WEIGHT_BYTES, tensor_bytes, unsound
+from pipeline.model.onnx_wire import WireError, lean_model
+from pipeline.model.signature import own_inputs
+from pipeline.model.sources import SourceModel, Spool
+
+if TYPE_CHECKING:
+    import onnx
+
+# Below this a tensor is read into the message: a range of its own would cost more than it saves.
+LARGE_BYTES = 16 << 10
+# Models with less weight than this are read whole: parsing them is cheaper than copying their weights separately.
+LEAN_MINIMUM_BYTES = 4 << 20
+READ_BYTES = 1 << 20
+# ONNX Runtime's own location for tensors that lie in memory: a file that names it would hand it an address.
+MEMORY_MARKER = "_ORT_MEM_ADDR_"
+# What files that are no models begin with, and what to do about it.
+NOT_MODELS = (
+    (b"version https://git-lfs", "it is a git LFS pointer, not the model", "run `git lfs pull`"),
+    (b"\x1f\x8b", "it is compressed with gzip", "unpack it with gunzip"),
+    (b"PK\x03\x04", "it is a zip archive", "name it .zip: models in archives are read"),
+    (b"<", "it is HTML or XML, perhaps an error page in place of a download", "download the model again"),
+    (b"{", "it is JSON text", "save the model in ONNX's binary format"),
+    (b"\x89PNG", "it is a picture", "name the model file"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByteRange:
+    """Where the bytes of a weight lie: little-endian, as ONNX Runtime stores them."""
+
+    file: Path
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeanModel:
+    """A model message whose large initializers are external data under `folder`.
+
+    `weights` has the place of each of them by initializer name (main graph only: those of bodies are in the message).
+    It is empty for a small model: that is in the message as a whole. `outside` names the initializers that the model
+    itself keeps in other files, which providers up to 1.22 refuse.
+    """
+
+    proto: "onnx.ModelProto"
+    folder: Path
+    weights: Mapping[str, ByteRange]
+    outside: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel(LeanModel):
+    """An ONNX model as its file says it; `path` is the file on the disk, a copy for a member of an archive."""
+
+    source: SourceModel
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedModel(LoadedModel):
+    """A loaded model ready to convert: no initializers among the inputs, symbolic dimensions fixed as configured.
+
+    `dynamic` lists what is left open, as `input[axis] name`; `operators` counts "domain:op" in the main graph.
+    """
+
+    dynamic: tuple[str, ...] = ()
+    operators: Mapping[str, int] = field(default_factory=dict)
+
+
+def load_model(source: SourceModel, work_folder: Path) -> LoadedModel:
+    """Read the model's graph and find its weights; members of archives are spooled to `work_folder` first.
+
+    ModelError when the file is missing, empty, cut off or no ONNX model, when external data is missing, too short or
+    outside the model's folder, and when the weights are too large for the ORT format.
+    """
+    if not source.member:
+        return _load(source, Path(source.path), None)
+    spool = Spool(source, work_folder)
+    return _load(source, spool.fetch_model(), spool)
+
+
+def _load(source: SourceModel, path: Path, spool: Spool | None) -> LoadedModel:
+    data = _frame(source, path)
+    proto = _parse(source, data)
+    if not proto.HasField("graph"):
+        raise _not_onnx(source, "it has no graph")
+    _check_tensors(source, proto)
+    outside = _kept_outside(path, proto)
+    weights = _resolve_external(source, path, proto, spool)
+    total = sum(r.length for r in weights.values())
+    if total > MAX_WEIGHT_BYTES:
+        raise ModelError("the model is too large for the ORT format", where=source.name,
+                         why=f"its weights are {total} bytes, an ORT format file ends at 2 GiB",
+                         remedy="quantize the model, or split it")  # fmt: skip
+    return LoadedModel(
+        source=source, path=path, folder=path.parent.resolve(), proto=proto, weights=weights, outside=outside
+    )
+
+
+def _kept_outside(path: Path, proto: "onnx.ModelProto") -> frozenset[str]:
+    """Initializers whose data lie in another file than the model: those of `lean_model` lie in its own."""
+    own = path.resolve().name
+    return frozenset(
+        tensor.name
+        for tensor in proto.graph.initializer
+        if tensor.data_location == tensor.EXTERNAL
+        and any(entry.key == "location" and entry.value != own for entry in tensor.external_data)
+    )
+
+
+def _not_onnx(source: SourceModel, why: str, remedy: str = "") -> ModelError:
+    remedy = remedy or "export the model again; `onnx.checker.check_model` says more"
+    return ModelError("not a usable ONNX model", where=source.name, why=why, remedy=remedy)
+
+
+def _frame(source: SourceModel, path: Path) -> bytes:
+    """The model's message with large initializers as external data in the file itself."""
+    try:
+        if not path.is_file():
+            raise ModelError("no such model file", where=source.name, remedy="check the path")
+        if not (size := path.stat().st_size):
+            raise _not_onnx(source, "the file is empty", "download or export it again")
+        with open_regular(path) as opened, mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
+            _refuse_known(source, data[:32])
+            with memoryview(data) as view:
+                lean = size >= LEAN_MINIMUM_BYTES and _can_point_to(path)
+                return lean_model(view, path.resolve().name, LARGE_BYTES if lean else size)
+    except OSError as error:
+        raise ModelError("the model cannot be read", where=source.name, why=str(error), remedy="check it") from error
+    except WireError as error:
+        raise _not_onnx(source, f"it is cut off or damaged: {error}") from error
+
+
+def scan_message(path: Path) -> "onnx.ModelProto":
+    """The message of a file that onnxruntime saved; large initializers in it become external data in the file itself.
+
+    Nothing is checked: for files of our own only.
+    """
+    import onnx
+
+    with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        proto = onnx.ModelProto()
+        with memoryview(data) as view:
+            proto.ParseFromString(lean_model(view, path.name, LARGE_BYTES))
+    return proto
+
+
+def external_entries(tensor: "onnx.TensorProto") -> tuple[str, int, int]:
+    """Location, offset and length of an external tensor that has all three."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    return entries["location"], int(entries["offset"]), int(entries["length"])
+
+
+def keep_only(repeated: Any, keep: Callable[[Any], bool]) -> None:
+    """Remove from a repeated field of a message what `keep` does not want; what stays is not copied."""
+    for index in reversed(range(len(repeated))):
+        if not keep(repeated[index]):
+            del repeated[index]
+
+
+def _can_point_to(path: Path) -> bool:
+    """Whether external data can name the file itself: its name is UTF-8 and no link leads out of its folder."""
+    real = path.resolve()
+    return real.parent == path.parent.resolve() and real.name.isprintable() and "\\" not in real.name
+
+
+def _refuse_known(source: SourceModel, head: bytes) -> None:
+    if head[4:8] == b"ORTM":
+        raise _not_onnx(source, "it is an ORT format model already", "convert the ONNX model that it was made from")
+    for magic, why, remedy in NOT_MODELS:
+        if head.startswith(magic):
+            raise _not_onnx(source, why, remedy)
+
+
+def _parse(source: SourceModel, data: bytes) -> "onnx.ModelProto":
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        proto = onnx.ModelProto()
+        proto.ParseFromString(data)
+    except (DecodeError, ValueError, RecursionError) as error:
+        raise _not_onnx(source, f"it is no protobuf message of a model: {error}") from error
+    return proto
+
+
+def subgraphs(graph: "onnx.GraphProto") -> Iterator["onnx.GraphProto"]:
+    """The graph and all bodies inside it, in no special order; not recursive, so depth is no matter."""
+    stack = [graph]
+    while stack:
+        current = stack.pop()
+        yield current
+        for node in current.node:
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    stack.append(attribute.g)
+                stack.extend(attribute.graphs)
+
+
+def _resolve_external(
+    source: SourceModel, path: Path, proto: "onnx.ModelProto", spool: Spool | None
+) -> dict[str, ByteRange]:
+    """Check every external tensor; large ones of the main graph stay external, all others are read in."""
+    resolver = _ExternalData(source, path, spool)
+    places = {t.name: resolver.locate(t) for t in proto.graph.initializer if t.data_location == t.EXTERNAL}
+    lean = sum(place.length for place in places.values()) >= LEAN_MINIMUM_BYTES
+    weights = {name: place for name, place in places.items() if lean and place.length > LARGE_BYTES}
+    for tensor in proto.graph.initializer:
+        if tensor.name in places and tensor.name not in weights:
+            read_in(tensor, places[tensor.name])
+    for tensor in _other_tensors(proto):
+        if tensor.data_location == tensor.EXTERNAL:
+            read_in(tensor, resolver.locate(tensor))
+    return weights
+
+
+def _check_tensors(source: SourceModel, proto: "onnx.ModelProto") -> None:
+    """ModelError for a tensor in the message whose data is not as much as its dimensions say."""
+    for tensor in (*proto.graph.initializer, *_other_tensors(proto)):
+        if tensor.data_location != tensor.EXTERNAL and (why := unsound(tensor)):
+            name = tensor.name[:80]
+            raise _not_onnx(source, f"the tensor {name!r} {why}")
+
+
+def _other_tensors(proto: "onnx.ModelProto") -> Iterator["onnx.TensorProto"]:
+    """Tensors that are not initializers of the main graph: in bodies, attributes and functions."""
+    for graph in subgraphs(proto.graph):
+        yield from () if graph is proto.graph else graph.initializer
+        for node in graph.node:
+            for attribute in node.attribute:
+                yield from (attribute.t, *attribute.tensors) if attribute.HasField("t") else attribute.tensors
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+    for function in proto.functions:
+        for node in function.node:
+            for attribute in node.attribute:
+                yield from (attribute.t, *attribute.tensors) if attribute.HasField("t") else attribute.tensors
+
+
+def read_in(tensor: "onnx.TensorProto", place: ByteRange) -> None:
+    """Put the bytes of an external tensor into its message."""
+    with place.file.open("rb") as opened:
+        opened.seek(place.offset)
+        tensor.raw_data = opened.read(place.length)
+    del tensor.external_data[:]
+    tensor.ClearField("data_location")
+
+
+class _ExternalData:
+    """Finds the bytes of external tensors, and refuses places that a model has no right to name."""
+
+    def __init__(self, source: SourceModel, path: Path, spool: Spool | None) -> None:
+        self.source = source
+        self.path = path
+        self.folder = path.parent.resolve()
+        self.spool = spool
+        self.files: dict[str, Path] = {}
+
+    def locate(self, tensor: "onnx.TensorProto") -> ByteRange:
+        """Where the tensor's bytes lie, and write that place into the tensor in full; ModelError when it has none."""
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        file = self._file(tensor, entries.get("location", ""))
+        offset = self._number(tensor, entries.get("offset", "0") or "0")
+        needed = tensor_bytes(tensor)
+        length = self._number(tensor, entries["length"]) if entries.get("length") else needed
+        size = file.stat().st_size
+        if length is None or needed is None or length != needed or offset + length > size:
+            raise self._error(tensor, f"{needed} bytes are needed, {length} at {offset} are named, the file has {size}")
+        entries |= {"location": str(file.relative_to(self.folder)), "offset": str(offset), "length": str(length)}
+        del tensor.external_data[:]
+        for key in ("location", "offset", "length"):
+            tensor.external_data.add(key=key, value=entries[key])
+        return ByteRange(file=file, offset=offset, length=length)
+
+    def _file(self, tensor: "onnx.TensorProto", location: str) -> Path:
+        if location not in self.files:
+            self.files[location] = self._check_file(tensor, location)
+        return self.files[location]
+
+    def _check_file(self, tensor: "onnx.TensorProto", location: str) -> Path:
+        if not _is_beside(location):
+            raise self._error(tensor, f"{location[:200]!r} is not a file in the model's folder or below it")
+        name = repr(location[:200])
+        try:
+            if self.spool:
+                self.spool.fetch_beside(location)
+            real = (self.folder / location).resolve()
+            if not real.is_relative_to(self.folder):
+                raise self._error(tensor, f"{name} is a link out of the model's folder")
+            if not real.is_file():
+                raise self._error(tensor, f"there is no file {name} beside the model")
+        except OSError as error:
+            raise self._error(tensor, f"{name} cannot be opened: {error.strerror}") from error
+        return real
+
+    def _number(self, tensor: "onnx.TensorProto", text: str) -> int:
+        if re.fullmatch(r"[0-9]{1,18}", text):
+            return int(text)
+        raise self._error(tensor, f"{text[:40]!r} is not an offset or length")
+
+    def _error(self, tensor: "onnx.TensorProto", why: str) -> ModelError:
+        return ModelError(
+            f"external data of {tensor.name[:80]!r} cannot be used",
+            where=self.source.name,
+            why=why,
+            remedy="keep the model and its data files together in one folder, as they were exported",
+        )
+
+
+def _is_beside(location: str) -> bool:
+    """Whether the location is a relative path that goes only downwards (URLs and drive letters have a colon)."""
+    parts = PurePosixPath(location.replace("\\", "/")).parts
+    forbidden = ("..", "/", MEMORY_MARKER)
+    return bool(parts) and ":" not in parts[0] and "\0" not in location and not any(p in forbidden for p in parts)
+
+
+def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int]) -> PreparedModel:
+    """Initializers out of the graph inputs, symbolic dimensions fixed.
+
+    Keys of `fixed_dimensions` are symbolic names, or `input[axis]` for any dimension. An initializer that
+    is also an input could be overridden by the caller and so is no constant to the optimizer (ONNX IR specification,
+    initializers); without the input it needs IR version 4. ConfigError for a key that names nothing.
+    """
+    import onnx
+
+    proto = onnx.ModelProto()
+    proto.CopyFrom(loaded.proto)
+    _remove_initializers_from_inputs(proto)
+    fix_dimensions(proto, fixed_dimensions, loaded.source.name)
+    return PreparedModel(
+        source=loaded.source, path=loaded.path, folder=loaded.folder, proto=proto, weights=loaded.weights,
+        outside=loaded.outside,
+        dynamic=tuple(f"{a.key} {a.symbol}".rstrip() for a in open_axes(own_inputs(proto))),
+        operators=dict(sorted(Counter(f"{n.domain or 'ai.onnx'}:{n.op_type}" for n in proto.graph.node).items())),
+    )  # fmt: skip
+
+
+def _remove_initializers_from_inputs(proto: "onnx.ModelProto") -> None:
+    graph = proto.graph
+    constants = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+    before = len(graph.input)
+    keep_only(graph.input, lambda value: value.name not in constants)
+    if len(graph.input) < before:
+        proto.ir_version = max(proto.ir_version, 4)
+
+
+def fix_dimensions(proto: "onnx.ModelProto", fixed: Mapping[str, int], where: str) -> None:
+    """Give open dimensions their sizes, in place: those of the inputs, and every other of the same symbolic name.
+
+    Names are those of `resolve_dimensions`, which refuses what names nothing.
+    """
+    takes = own_inputs(proto)
+    sizes = resolve_dimensions(takes, fixed, where)
+    inputs = {value.name: value for value in proto.graph.input}
+    by_symbol: dict[str, set[int]] = {}
+    for axis in open_axes(takes):
+        if axis.key in sizes:
+            inputs[axis.input].type.tensor_type.shape.dim[axis.axis].dim_value = sizes[axis.key]
+            by_symbol.setdefault(axis.symbol, set()).add(sizes[axis.key])
+    known = {symbol: next(iter(found)) for symbol, found in by_symbol.items() if symbol and len(found) == 1}
+    for graph in subgraphs(proto.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_param in known:
+                    dim.dim_value = known[dim.dim_param]
+
+
+def range_digests(places: Collection[ByteRange]) -> dict[ByteRange, str]:
+    """sha256 of the bytes of each range, two ranges at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(places, pool.map(_range_digest, places), strict=True))
+
+
+def _range_digest(place: ByteRange) -> str:
+    """Read in pieces: a memory map would count as this process's memory, byte for byte."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(min(READ_BYTES, place.length)))
+    with place.file.open("rb", buffering=0) as opened:
+        opened.seek(place.offset)
+        left = place.length
+        while left and (count := opened.readinto(buffer[:left])):
+            digest.update(buffer[:count])
+            left -= count
+    return digest.hexdigest()
+
+
+def content_digest(model: LeanModel, digests: Mapping[str, str]) -> str:
+    """One digest of everything that conversion reads: the prepared graph and the weights, not where they lie."""
+    import onnx
+
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model.proto)
+    for tensor in bare.graph.initializer:
+        del tensor.external_data[:]
+    digest = hashlib.sha256(bare.SerializeToString(deterministic=True))
+    for name in sorted(digests):
+        digest.update(f"{name}\0{digests[name]}\0".encode())
+    return digest.hexdigest()

@@ -1,0 +1,289 @@
+"""Write ORT format files: ONNX Runtime's own tables, our order, weights copied from where they lie.
+
+ONNX Runtime builds a file back to front: the model's parts first, then the kernel type resolver (in the order of a
+hash map, so two conversions differ), then the root. A file is therefore a head of root, resolver, Model and main Graph
+table, and a body of everything that these point to. The head is written anew, the body is taken as it is, and weights
+may follow behind it: offsets in FlatBuffers only point forward. So the bytes depend on nothing but the model, and
+weights that ONNX Runtime was shown as graph inputs never pass through its builder.
+"""
+
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import flatbuffers
+
+from pipeline.core.errors import ModelError
+from pipeline.model.hashing_file import HashingFile
+from pipeline.model.onnx_model import ByteRange
+from pipeline.model.ort_format import Resolver, ResolverArg
+from pipeline.model.ort_format.flatbuffer import Reader, Slots
+from pipeline.model.ort_format.reader import resolver_at
+
+IDENTIFIER = b"ORTM"
+# A cache line: mapped weights then start where vector loads like them. ONNX Runtime itself aligns to 4.
+ALIGNMENT = 64
+# The widest number in the body is an int64. A larger step here would let the size of the old head into the new file.
+BODY_ALIGNMENT = 8
+# Where ONNX Runtime's verifier stops (FlatBuffers offsets are signed 32 bit).
+MAX_FILE_BYTES = (2 << 30) - 1
+# Slots of ort.fbs. `ir_version` and `model_version` of Model are int64, all its others point to something.
+ROOT_VERSION, ROOT_MODEL, ROOT_RESOLVER = 0, 1, 3
+MODEL_IR_VERSION, MODEL_VERSION, MODEL_GRAPH, MODEL_SLOTS = 0, 5, 7, 10
+GRAPH_INITIALIZERS, GRAPH_MAX_NODE_INDEX, GRAPH_INPUTS, GRAPH_SLOTS = 0, 3, 5, 9
+TENSOR_NAME, TENSOR_DOC, TENSOR_DIMS, TENSOR_TYPE, TENSOR_RAW = 0, 1, 2, 3, 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """An initializer to put behind the body; the skeleton has it as a graph input. `data_type` is ONNX's code."""
+
+    name: str
+    data_type: int
+    dims: tuple[int, ...]
+    place: ByteRange
+    doc_string: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A file about to be written: `head` and `body` are its first bytes, `blobs` its weights and where they go."""
+
+    head: bytes
+    body: memoryview
+    blobs: tuple[tuple[int, Weight], ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFile:
+    """What was written."""
+
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """Something behind the head, by its distance from the head's end; a plain int is something inside the head."""
+
+    position: int
+
+
+_Ref = int | _Tail
+
+
+class _Builder(flatbuffers.Builder):  # type: ignore[misc] # the library has no types
+    """A FlatBuffers builder whose references may point behind its own end."""
+
+    def prepend_ref(self, ref: _Ref) -> None:
+        if isinstance(ref, _Tail):
+            self.Prep(4, 0)
+            self.PlaceUOffsetT(self.Offset() + 4 + ref.position)
+        else:
+            self.PrependUOffsetTRelative(ref)
+
+    def ref_slot(self, slot: int, ref: _Ref | None) -> None:
+        if ref is not None:
+            self.prepend_ref(ref)
+            self.Slot(slot)
+
+    def refs(self, refs: Sequence[_Ref]) -> int:
+        """A vector of references."""
+        self.StartVector(4, len(refs), 4)
+        for ref in reversed(refs):
+            self.prepend_ref(ref)
+        return int(self.EndVector())
+
+    def int64s(self, values: Sequence[int]) -> int:
+        """A vector of int64."""
+        self.StartVector(8, len(values), 8)
+        for value in reversed(values):
+            self.PrependInt64(value)
+        return int(self.EndVector())
+
+
+class _Skeleton:
+    """A file that ONNX Runtime wrote, cut into head and body."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.reader = Reader(data)
+        self.root = self.reader.root()
+        self.root_slots = self._slots(self.root, 4)
+        self.model, _ = self.reader.path((ROOT_MODEL, "model"))
+        self.model_slots = self._slots(self.model, MODEL_SLOTS)
+        self.graph, _ = self.reader.path((ROOT_MODEL, "model"), (MODEL_GRAPH, "graph"))
+        self.graph_slots = self._slots(self.graph, GRAPH_SLOTS)
+        vtable = self.graph - struct.unpack_from("<i", data, self.graph)[0]
+        # The Graph table is the last but one part that ONNX Runtime builds of a model, so the body begins behind it.
+        self.cut = self.graph + struct.unpack_from("<H", data, vtable + 2)[0]
+        self.padding = self.cut % BODY_ALIGNMENT
+
+    def _slots(self, at: int, known: int) -> Slots:
+        """The table's slots; ModelError when it has one that we would lose."""
+        slots = self.reader.table(at)
+        if any(slots[known:]):
+            raise ModelError("onnxruntime wrote an ORT format that is newer than this program",
+                             remedy="install a newer ort-mobile-pipeline, or an older onnxruntime")  # fmt: skip
+        return slots
+
+    def tail(self, position: int) -> _Tail:
+        """Where a part of the body will be: it keeps its place modulo BODY_ALIGNMENT, so inner alignments hold."""
+        if position < self.cut:
+            raise ModelError("onnxruntime laid out the ORT format in a way that this program does not know",
+                             remedy="install an onnxruntime release that this program supports")  # fmt: skip
+        return _Tail(self.padding + position - self.cut)
+
+    def child(self, at: int, slots: Slots, slot: int) -> _Tail | None:
+        """What a slot points to."""
+        position = self.reader.child(at, slots, slot)
+        return None if position is None else self.tail(position)
+
+    def named_inputs(self) -> list[tuple[str, _Tail]]:
+        """The graph's inputs and where their names are written."""
+        places = self.reader.tables(self.graph, self.graph_slots, GRAPH_INPUTS)
+        return [(self.reader.text_at(place), self.tail(place)) for place in places]
+
+
+def plan_file(skeleton: bytes, weights: Sequence[Weight] = ()) -> Plan:
+    """Lay out the file that `skeleton` becomes when the `weights` among its graph inputs are made initializers.
+
+    Without weights it is the canonical form of the skeleton. ModelError when the result would pass 2 GiB.
+    """
+    parts = _Skeleton(skeleton)
+    body = memoryview(skeleton)[parts.cut :]
+    blobs, end = _place_blobs(parts.padding + len(body), weights)
+    head = _head(parts, blobs)
+    if len(head) + end > MAX_FILE_BYTES:
+        raise ModelError("the model is too large for the ORT format", why=f"{len(head) + end} bytes are over 2 GiB",
+                         remedy="quantize the model, or split it")  # fmt: skip
+    placed = tuple((len(head) + position, weight) for position, weight in blobs)
+    return Plan(head=head + bytes(parts.padding), body=body, blobs=placed, size_bytes=len(head) + end)
+
+
+def _place_blobs(position: int, weights: Sequence[Weight]) -> tuple[list[tuple[int, Weight]], int]:
+    """Where the vector of each weight begins (its length, then the aligned bytes), and where the last one ends."""
+    blobs = []
+    for weight in weights:
+        start = (position + 4 + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT - 4
+        blobs.append((start, weight))
+        position = start + 4 + weight.place.length
+    return blobs, position
+
+
+def _head(parts: _Skeleton, blobs: Sequence[tuple[int, Weight]]) -> bytes:
+    builder = _Builder(4096)
+    builder.minalign = ALIGNMENT
+    old = parts.reader.child(parts.root, parts.root_slots, ROOT_RESOLVER)
+    resolver = _resolver(builder, resolver_at(parts.reader, old))
+    graph = _graph(builder, parts, blobs)
+    model = _model(builder, parts, graph)
+    builder.StartObject(4)
+    builder.ref_slot(ROOT_VERSION, parts.child(parts.root, parts.root_slots, ROOT_VERSION))
+    builder.ref_slot(ROOT_MODEL, model)
+    builder.ref_slot(ROOT_RESOLVER, resolver)
+    builder.Finish(builder.EndObject(), IDENTIFIER)
+    return bytes(builder.Output())
+
+
+def _model(builder: _Builder, parts: _Skeleton, graph: int) -> int:
+    at, slots, reader = parts.model, parts.model_slots, parts.reader
+    builder.StartObject(MODEL_SLOTS)
+    for slot in (MODEL_IR_VERSION, MODEL_VERSION):
+        builder.PrependInt64Slot(slot, reader.scalar(at, slots, slot, "q"), 0)
+    for slot in range(MODEL_SLOTS):
+        if slot not in {MODEL_IR_VERSION, MODEL_VERSION, MODEL_GRAPH}:
+            builder.ref_slot(slot, parts.child(at, slots, slot))
+    builder.ref_slot(MODEL_GRAPH, graph)
+    return int(builder.EndObject())
+
+
+def _graph(builder: _Builder, parts: _Skeleton, blobs: Sequence[tuple[int, Weight]]) -> int:
+    at, slots, reader = parts.graph, parts.graph_slots, parts.reader
+    replaced: dict[int, _Ref | None] = {}
+    if blobs:
+        inputs = parts.named_inputs()
+        names = dict(inputs)
+        moved = {weight.name for _, weight in blobs}
+        tensors: list[_Ref] = [parts.tail(t) for t in reader.tables(at, slots, GRAPH_INITIALIZERS)]
+        tensors += [_tensor(builder, names[weight.name], start, weight) for start, weight in blobs]
+        replaced[GRAPH_INITIALIZERS] = builder.refs(tensors)
+        replaced[GRAPH_INPUTS] = builder.refs([place for name, place in inputs if name not in moved])
+    builder.StartObject(GRAPH_SLOTS)
+    builder.PrependUint32Slot(GRAPH_MAX_NODE_INDEX, reader.scalar(at, slots, GRAPH_MAX_NODE_INDEX, "I"), 0)
+    for slot in range(GRAPH_SLOTS):
+        if slot != GRAPH_MAX_NODE_INDEX:
+            builder.ref_slot(slot, replaced[slot] if slot in replaced else parts.child(at, slots, slot))
+    return int(builder.EndObject())
+
+
+def _tensor(builder: _Builder, name: _Tail, start: int, weight: Weight) -> int:
+    dims = builder.int64s(weight.dims)
+    doc = int(builder.CreateString(weight.doc_string)) if weight.doc_string else None
+    builder.StartObject(TENSOR_RAW + 1)
+    builder.ref_slot(TENSOR_NAME, name)
+    builder.ref_slot(TENSOR_DOC, doc)
+    builder.ref_slot(TENSOR_DIMS, dims)
+    builder.PrependInt32Slot(TENSOR_TYPE, weight.data_type, 0)
+    builder.ref_slot(TENSOR_RAW, _Tail(start))
+    return int(builder.EndObject())
+
+
+def _resolver(builder: _Builder, resolver: Resolver) -> int:
+    """The kernel type resolver in the order of its keys, which is also what its schema asks for."""
+    entries = []
+    for op_id, parameters in sorted(resolver.items(), key=lambda item: item[0].encode()):
+        args = builder.refs([_resolver_entry(builder, name, parameters) for name in sorted(parameters)])
+        entries.append(_keyed(builder, int(builder.CreateString(op_id)), args))
+    vector = builder.refs(entries)
+    builder.StartObject(1)
+    builder.ref_slot(0, vector)
+    return int(builder.EndObject())
+
+
+def _resolver_entry(builder: _Builder, name: str, parameters: Mapping[str, tuple[ResolverArg, ...]]) -> int:
+    args = builder.refs([_resolver_arg(builder, arg) for arg in parameters[name]])
+    return _keyed(builder, int(builder.CreateString(name)), args)
+
+
+def _keyed(builder: _Builder, key: int, values: int) -> int:
+    builder.StartObject(2)
+    builder.ref_slot(0, key)
+    builder.ref_slot(1, values)
+    return int(builder.EndObject())
+
+
+def _resolver_arg(builder: _Builder, arg: ResolverArg) -> int:
+    builder.StartObject(2)
+    builder.PrependInt8Slot(0, int(arg.is_output), 0)
+    builder.PrependUint32Slot(1, arg.index, 0)
+    return int(builder.EndObject())
+
+
+def write_file(plan: Plan, path: Path) -> WrittenFile:
+    """Write the planned file; weights pass through a small buffer, so memory does not grow with the model.
+
+    Raises OSError as the disk gives it, ModelError when a weight's file has become shorter.
+    """
+    with HashingFile(path, plan.size_bytes) as out:
+        out.write(plan.head)
+        out.write(plan.body)
+        for start, weight in plan.blobs:
+            out.write(bytes(start - out.size_bytes) + struct.pack("<I", weight.place.length))
+            _copy(weight, out)
+        return WrittenFile(sha256=out.finish(), size_bytes=out.size_bytes)
+
+
+def _copy(weight: Weight, out: HashingFile) -> None:
+    place = weight.place
+    descriptor = os.open(place.file, os.O_RDONLY)
+    try:
+        copied = out.copy(descriptor, place.offset, place.length)
+    finally:
+        os.close(descriptor)
+    if copied < place.length:
+        raise ModelError("a weight's bytes are gone", where=str(place.file), why="the file became shorter",
+                         remedy="leave the model alone while it is converted")  # fmt: skip

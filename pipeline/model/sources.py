@@ -1,0 +1,162 @@
+"""Where models come from: files, folders and zip archives, and their bytes on the local disk."""
+
+import logging
+import os
+import shutil
+import zipfile
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from device_runner.files import ZIP_ERRORS
+from device_runner.reading import check_unpacked
+from pipeline.core.errors import ConfigError, ModelError
+
+# An ORT format file ends at 2 GiB, and so does a protobuf message: no model and its data are larger together.
+MAX_MEMBER_BYTES = 2 << 30
+COPY_BYTES = 1 << 20
+log = logging.getLogger(__name__)
+
+
+class SourceModel(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """A model where it was found: a file, or a member of a zip archive."""
+
+    path: str
+    member: str = ""
+
+    @property
+    def name(self) -> str:
+        """How tables and JSON call it: the path, or archive/member."""
+        return f"{self.path}/{self.member}" if self.member else self.path
+
+
+def find_models(paths: Iterable[str | Path], suffixes: tuple[str, ...] = (".onnx",)) -> list[SourceModel]:
+    """The models under files, folders (recursive, in sorted order) and zip archives; each file once.
+
+    A path that is named is taken whatever its suffix, members and files in folders by `suffixes` (any case). Other
+    members of an archive are passed over. ConfigError for a path that does not exist, a folder or archive without
+    models, an archive that cannot be read.
+    """
+    found: dict[SourceModel, None] = {}
+    for path in paths:
+        found.update(dict.fromkeys(_models_of(Path(path), suffixes)))
+    return list(found)
+
+
+def _models_of(path: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
+    if not path.exists():
+        raise ConfigError("no such file or folder", where=str(path), remedy="check the path")
+    if not path.is_file() and not path.is_dir():
+        raise ConfigError("this is no regular file", where=str(path), remedy="name a model, a folder or a zip archive")
+    if path.is_dir():
+        return _required(sorted(_files_below(path, suffixes)), path, suffixes)
+    if path.suffix.lower() == ".zip" or (path.suffix.lower() not in suffixes and zipfile.is_zipfile(path)):
+        return _required(_members(path, suffixes), path, suffixes)
+    return [SourceModel(path=str(path))]
+
+
+def _required(models: list[SourceModel], path: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
+    if models:
+        return models
+    raise ConfigError("no models in it", where=str(path), why=f"nothing ends in {' or '.join(suffixes)}",
+                      remedy="name the folder or archive that holds the models")  # fmt: skip
+
+
+def _files_below(folder: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
+    return [
+        SourceModel(path=str(Path(root, file)))
+        for root, _, files in os.walk(folder)
+        for file in files
+        if file.lower().endswith(suffixes) and Path(root, file).is_file()
+    ]
+
+
+def _members(archive: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            count = Counter(i.filename for i in opened.infolist() if not i.is_dir())
+    except ZIP_ERRORS as error:
+        raise ConfigError("not a readable zip archive", where=str(archive), why=str(error),
+                          remedy="make the archive anew") from error  # fmt: skip
+    models = [name for name in sorted(count) if name.lower().endswith(suffixes)]
+    for name in models:
+        if count[name] > 1:
+            log.warning("%s: %s is in it %d times: the last one is read", archive, name, count[name])
+    return [SourceModel(path=str(archive), member=name) for name in models]
+
+
+@lru_cache(maxsize=1)
+def _open_archive(path: str, _mtime_ns: int, _size: int) -> zipfile.ZipFile:
+    """An archive kept open for its next member: reading the directory of thousands costs more than most models."""
+    return zipfile.ZipFile(path)
+
+
+class Spool:
+    """Brings members of an archive to a folder of its own, where their sizes are bounded and their names are ours."""
+
+    def __init__(self, source: SourceModel, folder: Path) -> None:
+        self.source = source
+        self.folder = folder
+        self.path = folder / "model.onnx"
+        self.spooled_bytes = 0
+
+    def fetch_model(self) -> Path:
+        """Extract the model; ModelError when it cannot be read, lies outside the archive's root or is too large."""
+        self._fetch(self.source.member, self.path)
+        return self.path
+
+    def head(self, count: int) -> bytes:
+        """The first bytes of the model, without extracting it; ModelError as for `fetch_model`."""
+        where = self.source.name
+        try:
+            with self._archive().open(self.source.member) as packed:
+                return packed.read(count)
+        except KeyError as error:
+            raise ModelError("no such member in the archive", where=where, remedy="list the archive") from error
+        except ZIP_ERRORS as error:
+            raise ModelError("the archive's member cannot be extracted", where=where, why=str(error),
+                             remedy="make the archive anew, without a password") from error  # fmt: skip
+
+    def _archive(self) -> zipfile.ZipFile:
+        status = Path(self.source.path).stat()
+        return _open_archive(self.source.path, status.st_mtime_ns, status.st_size)
+
+    def fetch_beside(self, location: str) -> None:
+        """Extract the file that the model names as external data, to the same place relative to the model.
+
+        `location` must have been checked to be relative and free of `..`. A member that is missing is left missing.
+        """
+        member = PurePosixPath(self.source.member).parent / location
+        target = self.folder / location
+        if target != self.path and not target.exists():
+            self._fetch(str(member), target, optional=True)
+
+    def _fetch(self, member: str, target: Path, *, optional: bool = False) -> None:
+        where = self.source.name
+        if member.startswith(("/", "\\")) or ".." in PurePosixPath(member).parts:
+            raise ModelError("the archive's entry lies outside its root", where=where, why=member,
+                             remedy="make the archive anew with relative names")  # fmt: skip
+        try:
+            archive = self._archive()
+            if optional and member not in archive.NameToInfo:
+                return
+            self._extract(archive, archive.getinfo(member), target)
+        except KeyError as error:
+            raise ModelError("no such member in the archive", where=where, remedy="list the archive") from error
+        except ZIP_ERRORS as error:
+            raise ModelError("the archive's member cannot be extracted", where=where, why=str(error),
+                             remedy="make the archive anew, without a password") from error  # fmt: skip
+
+    def _extract(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
+        try:
+            check_unpacked(info, MAX_MEMBER_BYTES - self.spooled_bytes)
+        except OSError as error:
+            raise ModelError("the archive's member is too large", where=self.source.name, why=error.strerror or "",
+                             remedy="models over 2 GiB cannot become ORT format files") from error  # fmt: skip
+        self.spooled_bytes += info.file_size
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(info) as packed, target.open("wb") as out:
+            shutil.copyfileobj(packed, out, COPY_BYTES)

@@ -1,0 +1,138 @@
+"""From a model where it was found to the view that is judged."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from device_runner.reading import open_regular
+from pipeline.core.errors import ConfigError, ModelError
+from pipeline.model.guards import check_structure
+from pipeline.model.onnx_model import ByteRange, LeanModel, LoadedModel, fix_dimensions, load_model
+from pipeline.model.sources import SourceModel, Spool
+from pipeline.partition.model_file import write_model
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, TensorProto
+
+    from pipeline.model import ort_format
+
+ORT_IDENTIFIER = b"ORTM"
+log = logging.getLogger(__name__)
+NO_SIZES: Mapping[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A model file that is at hand: an ORT format file, or a loaded ONNX model."""
+
+    source: SourceModel
+    path: Path
+    loaded: LoadedModel | None
+
+
+def open_subject(source: SourceModel, work_folder: Path, sizes: Mapping[str, int] = NO_SIZES) -> Subject:
+    """Find out what a file is and load its graph without the weights, with `sizes` for its dynamic dimensions.
+
+    ModelError when it is no model, ConfigError for sizes of dimensions that it does not have.
+    """
+    if _head(source, work_folder)[4:8] == ORT_IDENTIFIER:
+        if sizes:
+            raise ConfigError(
+                "dimensions of an ORT format file cannot be fixed",
+                where=source.name,
+                remedy="name the ONNX model that it was made from",
+            )
+        path = Spool(source, work_folder).fetch_model() if source.member else Path(source.path)
+        return Subject(source=source, path=path, loaded=None)
+    loaded = load_model(source, work_folder)
+    check_structure(loaded.proto, source.name)
+    if sizes:
+        loaded = resized(loaded, sizes, work_folder)
+    return Subject(source=source, path=loaded.path, loaded=loaded)
+
+
+def resized(loaded: LoadedModel, sizes: Mapping[str, int], work_folder: Path) -> LoadedModel:
+    """The model with sizes for its dynamic dimensions, as a file in `work_folder`: sessions read files."""
+    import onnx
+
+    proto = onnx.ModelProto()
+    proto.CopyFrom(loaded.proto)
+    fix_dimensions(proto, sizes, loaded.source.name)
+    target = work_folder / "resized.onnx"
+    write_model(replace(loaded, proto=proto), target)
+    again = load_model(SourceModel(path=str(target)), work_folder)
+    return replace(again, source=loaded.source, outside=loaded.outside)
+
+
+def _head(source: SourceModel, work_folder: Path) -> bytes:
+    if source.member:
+        return Spool(source, work_folder).head(8)
+    try:
+        with open_regular(Path(source.path)) as opened:
+            return opened.read(8)
+    except OSError as error:
+        raise ModelError(
+            "the model cannot be read", where=source.name, why=str(error), remedy="check the path"
+        ) from error
+
+
+def tensor_reader(loaded: LeanModel) -> "_Reader":
+    """Reads numbers of the model's initializers, large ones from where they lie in a file."""
+    return _Reader(loaded.weights)
+
+
+class _Reader:
+    """Gives the numbers of a tensor by its message."""
+
+    def __init__(self, weights: Mapping[str, ByteRange]) -> None:
+        self.weights = weights
+
+    def __call__(self, tensor: "TensorProto") -> Any:
+        import numpy as np
+
+        from pipeline.partition.onnx_view import read_tensor
+        from pipeline.partition.ort_view import NUMPY_KINDS
+
+        place = self.weights.get(tensor.name) if tensor.data_location == 1 else None
+        kind = NUMPY_KINDS.get(tensor.data_type)
+        if place is None or kind is None:
+            return read_tensor(tensor)
+        found = np.fromfile(place.file, dtype=kind, count=place.length // np.dtype(kind).itemsize, offset=place.offset)
+        return found.reshape(tuple(tensor.dims))
+
+
+def body_types(
+    model: "ModelProto", work_folder: Path, unknown: Callable[[str], None] = log.warning
+) -> "ort_format.Graph | None":
+    """The model as ONNX Runtime saves it in ORT format without optimization: types inside bodies are found there (A.4).
+
+    None when the session cannot be made, which `unknown` is told: then nothing in a body is known or claimed.
+    """
+    import onnxruntime
+
+    from pipeline.model.ort_format import read_ort
+    from pipeline.partition.ort_types import slim_copy
+
+    target = work_folder / "bodies.ort"
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.optimized_model_filepath = str(target)
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    try:
+        onnxruntime.InferenceSession(slim_copy(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return read_ort(target).graph
+    except _refusals() as error:
+        unknown(f"nothing inside If, Loop and Scan counts as supported, because no session can be made: {error}")
+        return None
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """The exceptions with which this onnxruntime refuses a model (no common base but Exception), and our reader."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as capi
+
+    found = [kind for kind in vars(capi).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    return (*found, ModelError, RuntimeError)

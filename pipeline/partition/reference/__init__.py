@@ -1,0 +1,1 @@
+"""Claims of a real library: asked for, and compared with ours node by node."""

@@ -1,0 +1,242 @@
+"""What the genuine library that ships claims and saves: Android's libonnxruntime is asked in a process here.
+
+Claims are those of the saving mode (session saved in ORT format without the compile step), as our rules compute them.
+Every node is first named after its first output, because the library tells names only.
+"""
+
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from device_runner.android_host.ask import HANG, STOP_OPS, Answer, Question, Session, ask
+from device_runner.android_host.device import Phone
+from device_runner.library_facts import LibraryFacts
+from device_runner.library_source import find_library
+from device_runner.spec import NnapiFlag, OptimizationLevel
+from pipeline.core.errors import MissingError, ModelError
+from pipeline.partition.answer import Provider, Settings
+from pipeline.partition.model_file import name_nodes
+
+APPENDED = {Provider.NNAPI: "nnapi", Provider.XNNPACK: "XNNPACK"}
+"""Providers that an Android library has, as a session takes them."""
+RECORDED = {Provider.NNAPI: "NnapiExecutionProvider", Provider.XNNPACK: "XnnpackExecutionProvider"}
+"""The same, as ONNX Runtime's records and logs call them."""
+SAVE_ORT = {"session.save_model_format": "ORT"}
+SAVE_ONLY = {"session.disable_prepacking": "1"}
+"""The session is thrown away as soon as it has saved."""
+NO_NCHWC = {"optimization.disable_specified_optimizers": "NchwcTransformer"}
+"""NchwcTransformer makes files for one x86 machine only; the library that answers is one for x86."""
+SUPPORTED = re.compile(r"Node supported: \[(\d)\] Operator type: \[.*?\] index: \[\d+\] name: \[(.*?)\] as part of")
+PLACED = re.compile(r"placed on \[(\w+)\]")
+NONE_AT_ALL = re.compile(r"All ops will fallback to CPU EP, because (.*)")
+COUNTED = re.compile(r"number of partitions supported by NNAPI: (\d+) ")
+
+
+class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
+    """What a library claims of one model: each partition's nodes by their first outputs, in the library's order.
+
+    A graph with functions is asked again after they are inlined: `inlined` is set, and what was claimed then stands
+    behind the first answer's partitions, inlined nodes as "". `partitions` is None where the library is older than 1.24
+    and tells which nodes it claims (`nodes`) and in how many groups (`count`), but not how it groups them. `reasons`
+    has the library's own words for refused nodes, when they were asked for; `reason` those for refusing all of them.
+    With `error` set nothing else is known; `crashed` when the process ended.
+    """
+
+    id: str
+    release: str
+    partitions: tuple[tuple[str, ...], ...] | None = None
+    nodes: frozenset[str] = frozenset()
+    count: int = 0
+    inlined: bool = False
+    reasons: Mapping[str, str] = {}
+    reason: str = ""
+    error: str | None = None
+    crashed: bool = False
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What claims depend on beside model and library. `stop_ops` None leaves the provider's own list."""
+
+    provider: Provider = Provider.NNAPI
+    api_level: int = 31
+    flags: tuple[NnapiFlag, ...] = ()
+    stop_ops: tuple[str, ...] | None = None
+    level: OptimizationLevel = OptimizationLevel.NONE
+    reasons: bool = False
+
+    def session(self, config: Mapping[str, str]) -> Session:
+        """The sessions that answer it."""
+        stops = {} if self.stop_ops is None else {STOP_OPS: ",".join(self.stop_ops)}
+        return Session(
+            provider=APPENDED[self.provider],
+            flags=self.flags,
+            level=self.level,
+            config={**config, **stops},
+            verbose=self.reasons,
+            phone=Phone(api_level=self.api_level),
+        )
+
+
+def asked_of(settings: Settings) -> Asked:
+    """The question that is settled by the settings of our rules, with reasons."""
+    return Asked(
+        provider=settings.provider,
+        api_level=settings.api_level,
+        flags=tuple(NnapiFlag(flag) for flag in settings.nnapi_flags),
+        stop_ops=settings.stop_ops,
+        reasons=True,
+    )
+
+
+def reference_claims(model: Path, library: str, asked: Asked) -> LibraryClaims:
+    """The claims of one model; `library` is an AAR, a .so or a release. Raises ModelError for what is no model.
+
+    Refusals and crashes of the library are in the answer.
+    """
+    return next(claims_of_many([model], library, asked))
+
+
+def claims_of_many(models: Sequence[Path], library: str, asked: Asked) -> Iterator[LibraryClaims]:
+    """The claims of many models in one process, in their order."""
+    with tempfile.TemporaryDirectory(prefix="ort-mobile-claims-") as name:
+        named = [_renamed(model, Path(name) / f"{index}.onnx") for index, model in enumerate(models)]
+        for model, claims in zip(models, claims_of_named(named, find_library(library), asked), strict=True):
+            yield msgspec.structs.replace(claims, id=str(model))
+
+
+def claims_of_named(models: Sequence[Path], library: LibraryFacts, asked: Asked) -> Iterator[LibraryClaims]:
+    """The claims of models whose nodes go by their first outputs already (`name_nodes`), in their order."""
+    # Claims of older libraries are in the verbose log only.
+    wordy = asked if tells_claims(library) else msgspec.structs.replace(asked, reasons=True)
+    with tempfile.TemporaryDirectory(prefix="ort-mobile-claims-") as name:
+        saved = Path(name) / "saved.ort"
+        questions = [Question(id=str(index), model=model, saved=saved) for index, model in enumerate(models)]
+        for answer in ask(library, questions, wordy.session({**SAVE_ORT, **SAVE_ONLY})):
+            yield _claims(answer, str(models[int(answer.id)]), library, RECORDED[asked.provider])
+
+
+def check_asked(facts: LibraryFacts, provider: Provider) -> None:
+    """MissingError for a library that has not what it takes to claim nodes of an ONNX model."""
+    if facts.kind != "full":
+        raise MissingError(
+            f"a {facts.kind} build cannot be asked for claims",
+            where=facts.path,
+            why="it loads ORT format files only",
+            remedy="use the full library of the same release (`ort-mobile library get`)",
+        )
+    if provider.value not in facts.providers:
+        raise MissingError(
+            f"this library was built without {provider.value}",
+            where=facts.path,
+            why=f"it has {', '.join(facts.providers)}",
+            remedy="use a library with the provider",
+        )
+
+
+def tells_claims(facts: LibraryFacts) -> bool:
+    """Whether a library records what it assigns (the C API's version 24); older ones log it for NNAPI."""
+    return facts.release == "" or tuple(map(int, facts.release.split(".")[:2])) >= (1, 24)
+
+
+def _renamed(model: Path, target: Path) -> Path:
+    """A copy of a model with each node of the main graph named after its first output, weights inside."""
+    import onnx
+    from google.protobuf.message import DecodeError, EncodeError
+
+    try:
+        proto = onnx.load(model)
+        name_nodes(proto)
+        onnx.save(proto, target)
+    except (OSError, ValueError, DecodeError, EncodeError, onnx.checker.ValidationError) as error:
+        raise ModelError(
+            "this model cannot be shown to a library", where=str(model), why=str(error), remedy="check the file"
+        ) from error
+    return target
+
+
+def _claims(answer: Answer, model: str, facts: LibraryFacts, provider: str) -> LibraryClaims:
+    if answer.failed:
+        return LibraryClaims(id=model, release=facts.release, error=_failure(answer), crashed=bool(answer.signal))
+    recorded = answer.recorded
+    groups = tuple(
+        tuple(node.name for node in subgraph.nodes) for subgraph in answer.subgraphs if subgraph.provider == provider
+    )
+    nodes = {name for group in groups for name in group} if recorded else _placed(answer.log, provider)
+    counted = (int(match.group(1)) for line in answer.log if (match := COUNTED.search(line)))
+    return LibraryClaims(
+        id=model,
+        release=facts.release,
+        partitions=groups if recorded else None,
+        nodes=frozenset(nodes),
+        count=len(groups) if recorded else next(counted, 0) if nodes else 0,  # it counts groups that it then drops
+        inlined=any(not node.name for subgraph in answer.subgraphs for node in subgraph.nodes),
+        reasons=_reasons(answer.log),
+        reason=next((match.group(1) for line in answer.log if (match := NONE_AT_ALL.search(line))), ""),
+    )
+
+
+def _failure(answer: Answer) -> str:
+    if not answer.signal:
+        return answer.message or f"ONNX Runtime gives error code {answer.code} and no reason"
+    how = "did not answer in time and was ended" if answer.signal == HANG else f"ended by {answer.signal}"
+    return f"the library {how}" + (f": {answer.message}" if answer.message else "")
+
+
+def _placed(log: Sequence[str], wanted: str) -> set[str]:
+    """Nodes placed on a provider: behind a line `Node(s) placed on [PROVIDER]` stands one ` OPERATOR (NAME)` each."""
+    placed: set[str] = set()
+    provider = ""
+    supported = {match.group(2) for line in log if (match := SUPPORTED.search(line)) and match.group(1) == "1"}
+    for line in log:
+        if match := PLACED.search(line):
+            provider = match.group(1)
+            if provider == wanted and "All nodes placed" in line:
+                return supported
+        elif provider == wanted and (node := re.fullmatch(r"\s+\S+ \((.*)\)", line)):
+            placed.add(node.group(1))
+    return placed
+
+
+def _reasons(log: Sequence[str]) -> dict[str, str]:
+    """The library's reason for each refused node: what it said just before `Node supported: [0]`, first answer only."""
+    reasons: dict[str, str] = {}
+    said: list[str] = []
+    for line in log:
+        match = SUPPORTED.search(line)
+        if match is None:
+            said = [*said, line] if not line.startswith(PREAMBLE) else []
+            continue
+        if match.group(1) == "0":
+            reasons.setdefault(match.group(2), "; ".join(said) or "not among its operators")
+        said = []
+    return reasons
+
+
+PREAMBLE = ("Using default partitioning", "Found devices", "Effective NNAPI feature level")
+"""Lines that belong to no node."""
+
+
+def reference_aware(model: Path, target: Path, library: str, asked: Asked, *, config: Mapping[str, str] = {}) -> None:
+    """Let the genuine provider's session save its EP-aware ORT format file of `model` at `asked.level`.
+
+    `config` are further session config entries, as the stock converter's for its style and platform. The model is
+    shown as it stands: its node names steer names in the file. Raises ModelError with the library's reason when it
+    fails or crashes; `target` is then not there.
+    """
+    facts = find_library(library)
+    session = asked.session({**SAVE_ORT, **SAVE_ONLY, **NO_NCHWC, **config})
+    with tempfile.TemporaryDirectory(prefix="ort-mobile-aware-", dir=target.parent) as name:
+        part = Path(name) / "saved.ort"
+        question = Question(id=str(model), model=model, saved=part)
+        answer = next(ask(facts, [question], session))
+        if answer.failed or not part.is_file():
+            raise ModelError(
+                f"the library of {facts.release} cannot save this model",
+                where=str(model),
+                why=_failure(answer) or "it saved no file",
+                remedy="splice the claimed nodes instead (convert without --reference), or change the model",
+            )
+        part.replace(target)

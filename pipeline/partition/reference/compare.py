@@ -1,0 +1,222 @@
+"""Claims of a genuine library beside our own (`ort-mobile partition --reference`).
+
+Our rules say why, for every platform; the library that ships is what they are held against. Where there are no rules
+for its release, its claims are the answer.
+"""
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from device_runner.android_host.build import check_host
+from device_runner.library_facts import LibraryFacts
+from device_runner.library_source import find_library
+from pipeline.core.errors import ConfigError, ExitCode
+from pipeline.core.releases import has_rules, line_of, rules_of
+from pipeline.core.workers import Outcome, Task, run_tasks
+from pipeline.model.sources import find_models
+from pipeline.partition.answer import ModelAnswer, Optimize, PartitionDocument, Provider, Settings
+from pipeline.partition.input import NO_SIZES
+from pipeline.partition.model_file import remove_model, written_bytes
+from pipeline.partition.reference.ask import (
+    APPENDED,
+    LibraryClaims,
+    asked_of,
+    check_asked,
+    claims_of_named,
+    tells_claims,
+)
+from pipeline.partition.reference.diff import Beside, as_answer, beside
+from pipeline.partition.run import SUFFIXES
+from pipeline.partition.shown import Shown, ShowRequest, show
+
+AT_ONCE, AT_ONCE_BYTES = 64, 512 << 20
+"""So many models, or so much of them, lie in the scratch folder at once and are asked about in one process."""
+
+TIMEOUT_SECONDS = 120.0
+
+
+class LibraryReference(msgspec.Struct, frozen=True, kw_only=True):
+    """The library that was asked, and its answers. With `rules` False there are none of ours for its release."""
+
+    library: str
+    release: str
+    sha256: str
+    rules: bool
+    different: int
+    models: tuple[Beside, ...]
+
+
+class ReferencedDocument(PartitionDocument, frozen=True, kw_only=True):
+    """The JSON document of `ort-mobile partition --reference`."""
+
+    reference: LibraryReference
+
+    @property
+    def told(self) -> tuple[ModelAnswer, ...]:
+        """Answers that are whole: a library before 1.24 does not tell how nodes are grouped."""
+        pairs = zip(self.models, self.reference.models, strict=True)
+        return tuple(m for m, one in pairs if m.error or self.reference.rules or _is_whole(m, one))
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """4 when claims differ, 1 when the library gave no answer for a model."""
+        if self.reference.different:
+            return ExitCode.CHECK_FAILED
+        failed = any(one.error for one in self.reference.models)
+        return ExitCode.SOME_FAILED if failed else ExitCode.DONE
+
+
+def _is_whole(answer: ModelAnswer, one: Beside) -> bool:
+    return len(answer.partitions) == one.library_partitions
+
+
+def open_reference(text: str, provider: str, release: str) -> LibraryFacts:
+    """The library that can be asked about a provider; `release` is the one that the user named, "" for none.
+
+    Raises ConfigError for what no Android library can tell, MissingError where it is not at hand or cannot run here.
+    """
+    if provider not in APPENDED:
+        raise ConfigError(
+            f"no Android library can be asked about {provider}",
+            why="CoreML is in Apple's libraries only, which run on Apple's systems only",
+            remedy="leave --reference out, or ask about nnapi or xnnpack",
+        )
+    check_host()
+    facts = find_library(text)
+    check_asked(facts, Provider(provider))
+    if provider == Provider.XNNPACK and not tells_claims(facts):
+        raise ConfigError(
+            f"a library of {facts.release} does not tell what XNNPACK claims",
+            why="that came with release 1.24; before, only NNAPI logs its claims",
+            remedy="ask about nnapi, or a library of 1.24 or later",
+        )
+    if release and facts.release and not (facts.release + ".").startswith(release.rstrip(".") + "."):
+        raise ConfigError(
+            f"the library is of release {facts.release}, not {release}",
+            where=text,
+            why="claims of one release are held against the rules of the same",
+            remedy="leave --ort-release out: it is the library's then",
+        )
+    return facts
+
+
+def rules_known(facts: LibraryFacts) -> bool:
+    """Whether there are rules for a library's release; of one that does not tell it, that is for the user to know."""
+    return not facts.release or has_rules(line_of(facts.release))
+
+
+def rules_release(facts: LibraryFacts, named: str) -> str:
+    """The release whose rules stand beside a library: its own, or the nearest that has some; "" for the installed one.
+
+    `named` is what the user said, which counts where the file does not tell.
+    """
+    wanted = facts.release or named
+    if not wanted:
+        return ""
+    return str(rules_of(line_of(wanted)))
+
+
+def compare_answers(
+    paths: Sequence[str | Path],
+    answers: Sequence[ModelAnswer],
+    facts: LibraryFacts,
+    settings: Settings,
+    optimize: Optimize,
+    *,
+    sizes: Mapping[str, int] = NO_SIZES,
+    processes: int = 1,
+) -> ReferencedDocument:
+    """The answers for the models under `paths`, in their order, compared with the library's.
+
+    `sizes` are for dynamic dimensions, as in the answers.
+
+    Models are read in worker processes and shown to the library in another one, so a crash costs one model. A model
+    that has no answer of ours is not shown: what is wrong with it is known already.
+    """
+    known = rules_known(facts)
+    pairs = list(_pairs(paths, answers, facts, settings, optimize, sizes, known=known, processes=processes))
+    reference = LibraryReference(
+        library=facts.path,
+        release=facts.release,
+        sha256=facts.sha256,
+        rules=known,
+        different=sum(one.same is False for one, _ in pairs),
+        models=tuple(one for one, _ in pairs),
+    )
+    return ReferencedDocument(models=tuple(answer for _, answer in pairs), reference=reference)
+
+
+def _pairs(
+    paths: Sequence[str | Path],
+    answers: Sequence[ModelAnswer],
+    facts: LibraryFacts,
+    settings: Settings,
+    optimize: Optimize,
+    sizes: Mapping[str, int],
+    *,
+    known: bool,
+    processes: int,
+) -> Iterator[tuple[Beside, ModelAnswer]]:
+    """Each model's comparison with the answer that holds: ours, or the library's where its release has no rules."""
+    pairs = list(zip(find_models(paths, SUFFIXES), answers, strict=True))
+    with tempfile.TemporaryDirectory(prefix="ort-mobile-beside-") as name:
+        requests = [
+            ShowRequest(
+                source=source,
+                settings=settings,
+                optimize=optimize,
+                target=f"{name}/{number}.onnx",
+                sizes=dict(sizes),
+            )
+            for number, (source, answer) in enumerate(pairs)
+            if not answer.error
+        ]
+        shown = _shown(requests, processes)
+        claims = {path: found for chunk in _chunks(shown) for path, found in _claims(chunk, facts, settings)}
+    for _, answer in pairs:
+        if answer.error:
+            yield Beside(path=answer.path, asked=False), answer
+        else:
+            one = beside(answer, claims[answer.path], settings, known=known)
+            yield one, (answer if known else as_answer(answer, one, facts.release))
+
+
+Showing = Outcome[ShowRequest, Shown]
+
+
+def _shown(requests: Sequence[ShowRequest], processes: int) -> Iterator[Showing]:
+    tasks = [Task(label=request.source.name, request=request) for request in requests]
+    return run_tasks(show, Shown, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS)
+
+
+def _chunks(shown: Iterable[Showing]) -> Iterator[list[Showing]]:
+    """Models for one process of the library each: not too many, and not too large together."""
+    chunk: list[Showing] = []
+    size = 0
+    for outcome in shown:
+        chunk.append(outcome)
+        size += written_bytes(Path(outcome.task.request.target))
+        if len(chunk) == AT_ONCE or size > AT_ONCE_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    yield chunk
+
+
+def _claims(shown: Iterable[Showing], facts: LibraryFacts, settings: Settings) -> Iterator[tuple[str, LibraryClaims]]:
+    """The library's claims by model; files are removed once they were asked about."""
+    good = []
+    for outcome in shown:
+        why = outcome.error or (outcome.value and outcome.value.error)
+        if why:
+            yield outcome.task.label, LibraryClaims(id="", release=facts.release, error=f"it was not asked: {why}")
+        else:
+            good.append(outcome.task.request)
+    files = [Path(request.target) for request in good]
+    for request, claims in zip(good, claims_of_named(files, facts, asked_of(settings)), strict=True):
+        error = claims.error and claims.error.replace(request.target, request.source.name)
+        yield request.source.name, msgspec.structs.replace(claims, error=error)
+    for file in files:
+        remove_model(file)

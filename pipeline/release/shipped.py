@@ -1,0 +1,206 @@
+"""The library that an app loads artifacts with on a target.
+
+What it is comes from the library itself where it is available, else from the config: a target with a [build] table of
+its own gets that build, every other one the release's own full package.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from device_runner.errors import RunnerError
+from device_runner.library_facts import LibraryFacts
+from device_runner.library_source import PAGE_BYTES, find_archive, is_archive, small_pages
+from pipeline.compat.preflight import _finding, log
+from pipeline.compat.rules import Runtime
+from pipeline.config import Config, Platform, Target
+from pipeline.config.build import BuildConfig, Kind
+from pipeline.core.finding import Finding, Severity
+from pipeline.core.releases import Release, line_of
+from pipeline.core.variant import Style
+from pipeline.ort_build.history import build_of, newest_build, operators_of, sizes_of_record
+from pipeline.ort_build.request import campaign_digest, kind_of, providers_of
+from pipeline.ort_build.size import check_budget
+from pipeline.required_ops import RequiredOps
+
+ELF_PLATFORMS = frozenset({Platform.ANDROID, Platform.LINUX})
+
+
+LINUX_ABIS = {"aarch64": "arm64-v8a", "arm64": "arm64-v8a"}
+"""Names of Linux machines to those that libraries are told by."""
+
+
+WIDE_ABIS = frozenset({"arm64-v8a", "x86_64"})
+
+
+NO_RELEASE = Release(0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedLibrary:
+    """What an app loads artifacts with on a target; sizes by ABI where they are known, findings on the library.
+
+    `operators` are those of a build that this computer made, None where they are not known.
+    """
+
+    runtime: Runtime
+    sizes: Mapping[str, int]
+    findings: tuple[Finding, ...] = ()
+    operators: RequiredOps | None = None
+
+
+def shipped_library(target: Target, config: Config, installed: str) -> ShippedLibrary:
+    """The library of a target, from itself where the config names one; one that is not at hand is a warning."""
+    planned = planned_runtime(target, config, installed)
+    if target.library and target.platform in ELF_PLATFORMS:
+        return _from_file(target, planned)
+    build = newest_build(target.name, planned.release, campaign_digest(config, target))
+    if build is None:
+        findings = (_unknown_size(target),) if config.build.max_library_bytes else ()
+        return ShippedLibrary(runtime=planned, sizes={}, findings=findings)
+    log.warning("target %s is checked against build %s of this computer", target.name, build.digest[:12])
+    return ShippedLibrary(runtime=planned, sizes=sizes_of_record(build), operators=operators_of(build))
+
+
+def _unknown_size(target: Target) -> Finding:
+    return Finding(
+        severity=Severity.WARNING, what=f"no library of target {target.name} is known",
+        where="[build] max_library_bytes", why="the target names none, and none was built for it here",
+        remedy="write `library` in the target, or build it with `ort-mobile build run`",
+    )  # fmt: skip
+
+
+def planned_runtime(target: Target, config: Config, installed: str) -> Runtime:
+    """What the config alone says of a target's library; without a [build] table it is the release's full package."""
+    release = line_of(target.ort_release or installed)
+    budget = config.build.max_library_bytes
+    if config.build == BuildConfig(max_library_bytes=budget):
+        return Runtime(release=release)
+    kind, providers = planned_build(target, config)
+    return Runtime(release=release, kind=kind, providers=frozenset(providers) | {"cpu"})
+
+
+def planned_build(target: Target, config: Config) -> tuple[Kind, tuple[str, ...]]:
+    """The kind and the providers of the library that `ort-mobile build` makes for a target."""
+    runs = tuple(provider for run in config.runs for provider in run.providers)
+    providers = providers_of(config.build, target.platform, runs)
+    return kind_of(config.build, providers, runtime_style=Style.RUNTIME in config.variants.styles), providers
+
+
+def library_release(target: Target) -> str:
+    """The release line of the library that a target names, "" where there is none or it does not tell."""
+    if not target.library or target.platform not in ELF_PLATFORMS:
+        return ""
+    library = _from_file(target, Runtime(release=NO_RELEASE))
+    return "" if library.runtime.release == NO_RELEASE else str(library.runtime.release)
+
+
+def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
+    from pipeline.library.fetch import facts_in
+
+    where = f"target {target.name}: library"
+    try:
+        archive = find_archive(target.library or "")
+    except RunnerError as error:
+        return ShippedLibrary(runtime=planned, sizes={}, findings=(_finding(error, where, Severity.WARNING),))
+    try:
+        found = {facts.abi: facts for facts in facts_in(archive)}
+    except RunnerError as error:
+        return ShippedLibrary(runtime=planned, sizes={}, findings=(_finding(error, where),))
+    wanted = [LINUX_ABIS.get(abi, abi) for abi in target.abis] or list(found)
+    missing = [abi for abi in wanted if abi not in found]
+    shipping = [found[abi] for abi in wanted if abi in found]
+    findings = [_no_abi(target, missing, found)] if missing else []
+    findings += [finding for facts in shipping for finding in _library_findings(target, facts)]
+    findings += _small_pages(target, archive, shipping)
+    runtime = runtime_of(shipping[0]) if shipping else None
+    build = build_of({facts.sha256 for facts in shipping})
+    return ShippedLibrary(
+        runtime=runtime or planned,
+        sizes={facts.abi: facts.size_bytes for facts in shipping},
+        findings=tuple(findings),
+        operators=operators_of(build) if build else None,
+    )
+
+
+def runtime_of(facts: LibraryFacts) -> Runtime | None:
+    """What a library can load and has; None for one that does not tell its release."""
+    if not facts.release:
+        return None
+    return Runtime(
+        release=line_of(facts.release),
+        kind=Kind(facts.kind),
+        providers=frozenset(facts.providers),
+        system=facts.system,
+    )
+
+
+def _no_abi(target: Target, missing: Iterable[str], found: Mapping[str, LibraryFacts]) -> Finding:
+    return Finding(
+        severity=Severity.ERROR, what=f"the library that ships has nothing for {', '.join(missing)}",
+        where=f"target {target.name}: library", why=f"{target.library} has: {', '.join(found)}",
+        remedy="build those ABIs too, or take them out of the target's abis",
+    )  # fmt: skip
+
+
+def _library_findings(target: Target, facts: LibraryFacts) -> Iterator[Finding]:
+    wanted = target.ort_release
+    if wanted and facts.release and facts.release.split(".")[: wanted.count(".") + 1] != wanted.split("."):
+        yield Finding(
+            severity=Severity.ERROR, what=f"the library that ships is ONNX Runtime {facts.release}, not {wanted}",
+            where=f"target {target.name}: library", why=f"the target's ort_release is {wanted}",
+            remedy=f'write ort_release = "{facts.release}", or name the library of {wanted}',
+        )  # fmt: skip
+    if target.platform is Platform.ANDROID and facts.system != "android":
+        yield Finding(
+            severity=Severity.ERROR, what=f"the library that ships was built for {facts.system}",
+            where=f"target {target.name}: library", why="it does not need Android's libc.so",
+            remedy="name an AAR, or libonnxruntime.so from one",
+        )  # fmt: skip
+
+
+def _small_pages(target: Target, archive: Path, shipping: Sequence[LibraryFacts]) -> Iterator[Finding]:
+    """What of the package keeps an app from 64-bit phones with 16 KB pages: the Java library counts as well."""
+    if target.platform is not Platform.ANDROID:
+        return
+    if is_archive(archive):
+        small = [name for name in small_pages(archive) if name.split("/")[1] in {facts.abi for facts in shipping}]
+    else:
+        narrow = any(facts.abi in WIDE_ABIS and 0 < facts.page_bytes < PAGE_BYTES for facts in shipping)
+        small = [archive.name] if narrow and all(facts.system == "android" for facts in shipping) else []
+    if small:
+        yield Finding(
+            severity=Severity.WARNING, what=f"{', '.join(small)} cannot be loaded on phones with 16 KB pages",
+            where=f"target {target.name}: library", why=f"segments are aligned to less than {PAGE_BYTES} bytes",
+            remedy="take ONNX Runtime 1.23 or later (its C library alone: 1.20), or build it with `ort-mobile build`, "
+            "which sets the linker's flag",
+        )  # fmt: skip
+
+
+def budget_findings(libraries: Iterable[ShippedLibrary], config: Config) -> tuple[Finding, ...]:
+    """What is over the budget of [build] max_library_bytes, or was held to none; of an ABI the largest counts."""
+    sizes: dict[str, int] = {}
+    for library in libraries:
+        for abi, size in library.sizes.items():
+            sizes[abi] = max(size, sizes.get(abi, 0))
+    return check_budget(sizes, config.build.max_library_bytes)
+
+
+def local_runtime(device: str, library: str | None) -> Runtime | None:
+    """What a device will load files with, as far as it is known before anything runs; None where it is not.
+
+    A library that cannot be read is left to the device, which says what is wrong with it.
+    """
+    from device_runner.library_facts import read_facts
+    from device_runner.library_source import find_library
+    from device_runner.local import wheel_library
+
+    try:
+        if library:
+            return runtime_of(read_facts(Path(library)))
+        if device == "local":
+            return runtime_of(read_facts(wheel_library()))
+        scheme, _, rest = device.partition(":")
+        return runtime_of(find_library(rest.partition("?")[0])) if scheme == "android-host" else None
+    except (RunnerError, OSError):
+        return None
