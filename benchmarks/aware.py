@@ -15,7 +15,7 @@ from pathlib import Path
 from pipeline.convert import ConvertRequest, convert_model
 from pipeline.convert.references import AUTO, choose_reference
 from pipeline.convert.request import ConvertResult
-from pipeline.convert.splice.spec import Reference
+from pipeline.convert.splice.spec import AwareSource
 from pipeline.core.releases import installed_release
 from pipeline.core.variant import Level, Variant
 from pipeline.library.fetch import known_libraries
@@ -51,7 +51,7 @@ def main() -> None:
           f"{counts['partitions']} of {counts['files']}.")  # fmt: skip
 
 
-def _reference() -> Reference | None:
+def _reference() -> AwareSource | None:
     """The library of the installed release, else the newest at hand."""
     wanted = str(installed_release())
     newest = max((k.release for k in known_libraries() if k.at_hand and k.name.startswith("android:")), key=_parts)
@@ -73,12 +73,12 @@ def models(folder: Path) -> Iterator[Path]:
             yield Path(archive.extract(member, folder))
 
 
-def _compare(path: Path, folder: Path, reference: Reference, counts: Counter[str]) -> float:
+def _compare(path: Path, folder: Path, reference: AwareSource, counts: Counter[str]) -> float:
     """One line of the table; gives genuine / spliced."""
     release = ".".join(reference.release.split(".")[:2])
     settings = make_settings("nnapi", release=release, api_level=API_LEVEL)
-    taken: dict[Reference | None, list[int]] = {None: [], reference: []}
-    made: dict[Reference | None, ConvertResult] = {}
+    taken: dict[AwareSource | None, list[int]] = {None: [], reference: []}
+    made: dict[AwareSource | None, ConvertResult] = {}
     for _ in range(ROUNDS):
         for way in taken:
             made[way] = _convert(path, folder / ("spliced" if way is None else "genuine"), settings, way)
@@ -99,7 +99,7 @@ def _compare(path: Path, folder: Path, reference: Reference, counts: Counter[str
     return theirs / ours
 
 
-def _convert(path: Path, folder: Path, settings: Settings, reference: Reference | None) -> ConvertResult:
+def _convert(path: Path, folder: Path, settings: Settings, reference: AwareSource | None) -> ConvertResult:
     with tempfile.TemporaryDirectory(dir=folder.parent) as work:
         return convert_model(
             ConvertRequest(

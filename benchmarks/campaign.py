@@ -14,8 +14,8 @@ from device_runner.local import LocalDevice
 from device_runner.probe.build import build_probe
 from device_runner.result import RunResult, Status, utc_now
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.campaign.measure import Plan, measure
-from pipeline.campaign.plan import Inputs, Lane
+from pipeline.campaign.measure import CampaignPlan, measure
+from pipeline.campaign.plan import Inputs, PlannedRun
 from pipeline.campaign.store import CampaignRecord, open_store
 from pipeline.config import MeasureConfig
 from pipeline.core.variant import Artifact, Level, Variant
@@ -52,9 +52,9 @@ def seconds_of(count: int, folder: Path) -> float:
         semantic_digest="b" * 64, operators={}, source_operators={},
     )  # fmt: skip
     devices = {f"sleeping:{number}": SleepingDevice(f"sleeping:{number}") for number in range(count)}
-    plan = Plan(
+    plan = CampaignPlan(
         campaign="c",
-        lanes=[Lane(device=name, artifact=artifact, options=RunOptions()) for name in devices],
+        lanes=[PlannedRun(device=name, artifact=artifact, options=RunOptions()) for name in devices],
         measure=MeasureConfig(rounds=ROUNDS),
         artifacts=folder,
         inputs={"m": Inputs(dimensions={})},

@@ -18,8 +18,8 @@ from device_runner.local import wheel_library
 from device_runner.probe.build import build_probe
 from device_runner.result import Status, utc_now
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.campaign.measure import Plan, measure
-from pipeline.campaign.plan import Inputs, Lane
+from pipeline.campaign.measure import CampaignPlan, measure
+from pipeline.campaign.plan import Inputs, PlannedRun
 from pipeline.campaign.store import CampaignRecord, Store, open_store
 from pipeline.config import MeasureConfig
 from pipeline.core.files import sha256_of
@@ -111,16 +111,16 @@ def campaign(
     return pushed, time.perf_counter() - started
 
 
-def plan(devices: Sequence[str], identity: str, wanted: MeasureConfig) -> Plan:
+def plan(devices: Sequence[str], identity: str, wanted: MeasureConfig) -> CampaignPlan:
     """One model with different threads on each device."""
     artifact = Artifact(
         model="mnist", variant=Variant(level=Level.BASIC), file=EXAMPLE.name, size_bytes=EXAMPLE.stat().st_size,
         sha256=sha256_of(EXAMPLE), semantic_digest="0" * 64, operators={}, source_operators={},
     )  # fmt: skip
     options = [RunOptions(intra_op_threads=1, inter_op_threads=number) for number in range(LANES)]
-    return Plan(
+    return CampaignPlan(
         campaign=identity,
-        lanes=[Lane(device=device, artifact=artifact, options=one) for device in devices for one in options],
+        lanes=[PlannedRun(device=device, artifact=artifact, options=one) for device in devices for one in options],
         measure=wanted,
         artifacts=EXAMPLE.parent,
         inputs={"mnist": Inputs(dimensions={})},

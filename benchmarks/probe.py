@@ -16,7 +16,7 @@ from pathlib import Path
 
 from device_runner.local import wheel_library
 from device_runner.probe.build import SOURCES, build_probe
-from device_runner.probe.protocol import Answer, Places, decode_answer, encode_request
+from device_runner.probe.protocol import ProbeAnswer, ProbePaths, decode_answer, encode_request
 from device_runner.spec import OptimizationLevel, RunOptions, RunSpec
 
 BLOCK = 5_000
@@ -72,7 +72,7 @@ def request_file(folder: Path, model: Path, min_runs: int) -> Path:
     options = RunOptions(intra_op_threads=1, optimization_level=OptimizationLevel.ALL)
     spec = RunSpec(id="bench", model=str(model), options=options, warmup=0, min_runs=min_runs, min_seconds=0.0)
     path = folder / f"request-{model.stem}-{min_runs}"
-    path.write_bytes(encode_request(spec, Places(library=str(wheel_library()), model=str(model))))
+    path.write_bytes(encode_request(spec, ProbePaths(library=str(wheel_library()), model=str(model))))
     return path
 
 
@@ -114,7 +114,7 @@ def first_inference(folder: Path, model: Path, shape: list[int]) -> dict[str, li
     for _ in range(ROUNDS):
         whole, document = timed(probe)
         answer = decode_answer(document)
-        assert isinstance(answer, Answer), answer
+        assert isinstance(answer, ProbeAnswer), answer
         rows["probe, process"].append(whole)
         rows["probe"].append((answer.load_ns + answer.first_run_ns) / 1e6)
         whole, said = timed(python)

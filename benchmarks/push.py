@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.models import LARGE
 from device_runner.adb.link import Link, server_at
-from device_runner.adb.store import Store, read_parts
+from device_runner.adb.store import DeviceStore, read_parts
 from device_runner.probe.build import build_probe
 from tests.device.adb_farm import Farm, Phone, farm_in
 from tests.ground_truth import ORACLE
@@ -101,7 +101,7 @@ def blocks_of(paths: Sequence[Path], size: int) -> int:
 
 def pushed_bytes(farm: Farm, phone: Phone, paths: Sequence[Path], joiner: Path | None) -> tuple[int, float]:
     """Bytes and seconds of a campaign's pushes, without the probe's."""
-    store = Store(link_to(farm, phone), phone.root)
+    store = DeviceStore(link_to(farm, phone), phone.root)
     store.joiner = joiner
     store.put(build_probe(), ".probe")
     before, started = store.pushed_bytes, time.perf_counter()

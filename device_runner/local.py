@@ -20,7 +20,14 @@ from device_runner.failures import explain, failure_of
 from device_runner.files import keep_files, missing_input
 from device_runner.perf_test_here import run_here
 from device_runner.probe.build import build_probe
-from device_runner.probe.protocol import Answer, Places, decode_answer, encode_inspection, encode_request, to_result
+from device_runner.probe.protocol import (
+    ProbeAnswer,
+    ProbePaths,
+    decode_answer,
+    encode_inspection,
+    encode_request,
+    to_result,
+)
 from device_runner.process import run_group, tail
 from device_runner.result import (
     Conditions,
@@ -107,7 +114,7 @@ class LocalDevice:
             spec, to_result(spec, self.name, answer), lambda name, path, _: shutil.move(folder / name, path)
         )
 
-    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> Answer | Failure:
+    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> ProbeAnswer | Failure:
         """What NNAPI of the process's environment says to these questions (probe/inspect.h)."""
         with scratch_folder(RUN_PREFIX) as folder:
             request = folder / "request"
@@ -127,8 +134,8 @@ class LocalDevice:
         self.close()
 
 
-def _places(spec: RunSpec, library: Path, folder: Path) -> Places:
-    return Places(
+def _places(spec: RunSpec, library: Path, folder: Path) -> ProbePaths:
+    return ProbePaths(
         library=str(library.absolute()),
         model=str(Path(spec.model).absolute()),
         inputs=tuple(str(Path(tensor.file).absolute()) for tensor in spec.inputs),
@@ -140,7 +147,7 @@ def _places(spec: RunSpec, library: Path, folder: Path) -> Places:
 
 def run_process(
     command: list[str], folder: Path, limit_seconds: float, environment: Mapping[str, str] | None = None
-) -> Answer | Failure:
+) -> ProbeAnswer | Failure:
     """Run the probe in a session of its own and read its document; a Failure when there is none.
 
     Raises OSError, also when the disk is so full that it could write none.
@@ -153,7 +160,7 @@ def run_process(
     return answer
 
 
-def _judge(code: int | None, stdout: bytes, stderr: str) -> Answer | Failure:
+def _judge(code: int | None, stdout: bytes, stderr: str) -> ProbeAnswer | Failure:
     if code is None:
         return explain(Failure(kind=FailureKind.TIMEOUT, message="the probe did not end by itself", signal="SIGKILL"))
     answer = decode_answer(stdout)

@@ -17,7 +17,7 @@ AFFINITIES = re.compile(r"{0}(;{0})*".format(r"(\d+(,\d+)*|\d+-\d+)"))
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class OptionRule:
     """What is not possible, why, and what to do."""
 
     broken: Callable[[RunOptions], bool]
@@ -27,7 +27,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRule:
-    """As `Rule`, for options on a device."""
+    """As `OptionRule`, for options on a device."""
 
     broken: Callable[[RunOptions, DeviceFacts], bool]
     reason: str
@@ -61,47 +61,47 @@ def _bad_block_base(options: RunOptions) -> bool:
 
 
 RULES = (
-    Rule(
+    OptionRule(
         _both,
         "CPU_DISABLED and CPU_ONLY contradict each other: NNAPI refuses the session",
         "give one of the two flags",
     ),
-    Rule(
+    OptionRule(
         lambda o: bool(o.flags) and o.provider != "nnapi",
         "flags are NNAPI's; this provider takes provider_options",
         "remove the flags, or ask for nnapi",
     ),
-    Rule(
+    OptionRule(
         lambda o: bool(o.provider_options) and o.provider in ("cpu", "nnapi"),
         "this provider has no options of its own",
         "remove provider_options; NNAPI has flags, the CPU has threads and session_config",
     ),
-    Rule(
+    OptionRule(
         lambda o: o.provider == "cpu" and o.session_config.get(FALLBACK_KEY) == "1",
         f"{FALLBACK_KEY} forbids the CPU, which is what was asked for",
         "remove the key, or ask for an accelerator",
     ),
-    Rule(
+    OptionRule(
         lambda o: o.inter_op_threads > 1 and o.execution_mode is not ExecutionMode.PARALLEL,
         "inter-op threads are used in parallel execution mode only",
         "set execution_mode to parallel, or leave inter_op_threads at 0",
     ),
-    Rule(
+    OptionRule(
         _unreadable_affinities,
         f"{AFFINITY_KEY} cannot be read",
         "write cores from 1 on: `,` or `-` between those of a thread, `;` between threads, as in 2;3-4",
     ),
-    Rule(
+    OptionRule(
         _wrong_affinities,
         f"{AFFINITY_KEY} needs one group fewer than intra_op_threads",
         "set intra_op_threads, and give that many groups less one, with ; between",
     ),
-    Rule(
+    OptionRule(
         _bad_block_base,
         f"{BLOCK_KEY} takes a whole number above 0",
         "write 4, as ONNX Runtime's documentation advises, or leave it out",
     ),
-    Rule(
+    OptionRule(
         lambda o: any(not key or len(key) > 1024 for key in o.session_config),
         "a session config key is empty or longer than 1024 characters",
         "check session_config",

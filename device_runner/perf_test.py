@@ -15,7 +15,7 @@ import msgspec
 
 from device_runner.coverage import fell_back
 from device_runner.failures import explain
-from device_runner.options import Rule
+from device_runner.options import OptionRule
 from device_runner.plausible import implausible
 from device_runner.probe.protocol import LEVEL_NUMBERS
 from device_runner.result import Failure, FailureKind, Mark, RunResult, Status, without_measurement
@@ -42,22 +42,22 @@ def _unsayable(texts: dict[str, str]) -> bool:
 
 
 RULES = (
-    Rule(
+    OptionRule(
         lambda o: o.provider not in PROVIDERS,
         "onnxruntime_perf_test has no such provider",
         f"ask for one of {', '.join(PROVIDERS)}, or leave perf_test out",
     ),
-    Rule(
+    OptionRule(
         lambda o: _unsayable(o.session_config) or _unsayable(o.provider_options),
         "onnxruntime_perf_test takes no blanks in options, no empty ones, and no | in keys",
         "write the value without them, or leave perf_test out",
     ),
-    Rule(
+    OptionRule(
         lambda o: o.provider == "xnnpack" and bool(o.provider_options),
         "onnxruntime_perf_test gives XNNPACK as many threads as the session has, and takes no options for it",
         "set threads, or leave perf_test out",
     ),
-    Rule(
+    OptionRule(
         lambda o: o.provider == "xnnpack" and o.session_config.get(SPINNING_KEY) == "1",
         "onnxruntime_perf_test always stops spinning for XNNPACK",
         "set spinning to false, or leave perf_test out",
@@ -67,7 +67,7 @@ RULES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class FinishedProcess:
     """A process that ended: its exit code (negative for a signal, None at the time limit) and what it wrote."""
 
     code: int | None
@@ -77,7 +77,7 @@ class Ended:
     profile: str | None = None
 
 
-Execute = Callable[[list[str]], Ended]
+Execute = Callable[[list[str]], FinishedProcess]
 """Runs the tool with arguments in a run folder that has the model and its inputs."""
 
 
@@ -172,14 +172,14 @@ def _varint(number: int) -> bytes:
     return bytes([*found, number])
 
 
-def to_result(spec: RunSpec, device: str, ended: Ended, *, exact: bool) -> RunResult:
+def to_result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool) -> RunResult:
     """What it printed, as a result; `exact` when it was told to count runs, all of which must then be there."""
     result = _result(spec, device, ended, exact=exact)
     failure = implausible(spec, result)
     return without_measurement(spec, device, failure) if failure else result
 
 
-def _result(spec: RunSpec, device: str, ended: Ended, *, exact: bool) -> RunResult:
+def _result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool) -> RunResult:
     failure = _failure(spec, ended)
     if failure:
         return without_measurement(spec, device, failure)
@@ -239,7 +239,7 @@ SIGNALS = {4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9:
 """Linux's numbers: the device may be another system than this computer."""
 
 
-def _failure(spec: RunSpec, ended: Ended) -> Failure | None:
+def _failure(spec: RunSpec, ended: FinishedProcess) -> Failure | None:
     """Why there is no measurement; it ends with 255 whatever went wrong, and says what on either stream."""
     if ended.code == 0:
         return None

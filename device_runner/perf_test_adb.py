@@ -7,9 +7,9 @@ from device_runner import NO_TELEMETRY
 from device_runner.adb.link import Link, LinkTimeout
 from device_runner.adb.pulls import fetch_from
 from device_runner.adb.quote import script
-from device_runner.adb.store import Store
+from device_runner.adb.store import DeviceStore
 from device_runner.files import keep_files
-from device_runner.perf_test import RESULT_FILE, Ended, measured_with
+from device_runner.perf_test import RESULT_FILE, FinishedProcess, measured_with
 from device_runner.perf_test_tool import OUTPUT_TAIL_BYTES, input_files, model_name, text_of, tool_of
 from device_runner.result import Failure, RunResult, without_measurement
 from device_runner.spec import RunSpec
@@ -46,7 +46,7 @@ KILL = 'kill -9 "$(cat "$1/pid")"; rm -rf "$1"'
 
 
 def run_over_adb(
-    spec: RunSpec, device: str, link: Link, store: Store, folder: str, library: Path | None, scratch: Path
+    spec: RunSpec, device: str, link: Link, store: DeviceStore, folder: str, library: Path | None, scratch: Path
 ) -> RunResult:
     """Execute a spec on a device; `folder` is its run folder there, `scratch` one here. Raises LinkError, OSError."""
     tool = tool_of(spec)
@@ -62,16 +62,16 @@ def run_over_adb(
     program = store.put(tool.path)
     pairs = [text for pair in links for text in pair]
 
-    def execute(arguments: list[str]) -> Ended:
+    def execute(arguments: list[str]) -> FinishedProcess:
         command = script(RUN, folder, *pairs, "--", program, *arguments)
         try:
             output = link.shell(command, seconds=spec.timeout_seconds, limit_bytes=OUTPUT_LIMIT_BYTES)
         except LinkTimeout:
             link.shell(script(KILL, folder), seconds=5.0)
-            return Ended(code=None, stdout="", stderr="")
+            return FinishedProcess(code=None, stdout="", stderr="")
         text = output.stdout[-OUTPUT_TAIL_BYTES:].decode("utf-8", "replace")
         found = re.findall(r"^profile file: (profile[\w.-]{1,100})$", text, re.MULTILINE)
-        return Ended(
+        return FinishedProcess(
             code=128 - output.code if 128 < output.code < 160 else output.code,
             stdout=text,
             stderr=output.stderr[-OUTPUT_TAIL_BYTES:].decode("utf-8", "replace"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from device_runner.files import keep_files
-from device_runner.perf_test import PROFILE_PREFIX, RESULT_FILE, Ended, measured_with
+from device_runner.perf_test import PROFILE_PREFIX, RESULT_FILE, FinishedProcess, measured_with
 from device_runner.perf_test_tool import OUTPUT_TAIL_BYTES, input_files, model_name, text_of, tool_of
 from device_runner.process import run_group, tail
 from device_runner.result import Failure, RunResult, without_measurement
@@ -32,14 +32,14 @@ def run_here(
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
 
-    def execute(arguments: list[str]) -> Ended:
+    def execute(arguments: list[str]) -> FinishedProcess:
         (folder / RESULT_FILE).unlink(missing_ok=True)
         variables = {**os.environ, **environment}
         paths = ":".join(filter(None, (str(folder), variables.get("LD_LIBRARY_PATH"))))
         variables |= {"LD_LIBRARY_PATH": paths, "DYLD_LIBRARY_PATH": paths}
         code = run_group([str(tool.path), *arguments], folder, spec.timeout_seconds, variables, inside=True)
         profiles = sorted(path.name for path in folder.glob(f"{PROFILE_PREFIX}_*.json"))
-        return Ended(
+        return FinishedProcess(
             code=code,
             stdout=tail(folder / "stdout", OUTPUT_TAIL_BYTES),
             stderr=tail(folder / "stderr", OUTPUT_TAIL_BYTES),

@@ -9,8 +9,8 @@ from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.store import RunRecord
 from pipeline.check.output import OutputCheck
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.report.model import CampaignReport, Choice, Host, ModelFacts, Skipped
-from pipeline.report.rows import Measured, make_rows
+from pipeline.report.model import CampaignReport, ChoiceRow, Host, ModelFacts, Skipped
+from pipeline.report.rows import MeasuredRow, make_rows
 
 GOOD = OutputCheck(
     output="logits", passed=True, max_abs_error=1.1e-5, max_rel_error=4.2e-7, cosine=1.0, top1_agreement=1.0
@@ -73,7 +73,7 @@ def runs(
     return tuple(made)
 
 
-def measured(model: str, device: str) -> list[Measured]:
+def measured(model: str, device: str) -> list[MeasuredRow]:
     """Everything that can come of a run: faster, slower, the same, not sure, wrong, refused, skipped, half failed."""
     half = (*runs(1.4, 5, rounds=5), record(5, (), Failure(kind=FailureKind.TIMEOUT, message="killed after 300 s")))
     lanes = [
@@ -88,7 +88,7 @@ def measured(model: str, device: str) -> list[Measured]:
                                            skipped=True),)),
     ]  # fmt: skip
     return [
-        Measured(device=device, model=model, variant=variant, run=run, runs=made, size_bytes=26_000 + n,
+        MeasuredRow(device=device, model=model, variant=variant, run=run, runs=made, size_bytes=26_000 + n,
                  baseline=n == 0)
         for n, (variant, run, made) in enumerate(lanes)
     ]  # fmt: skip
@@ -135,7 +135,7 @@ def make_report(
         skipped=(*made.skipped, Skipped(reason=f"no NNAPI in this libonnxruntime{text}", device="local", run="nnapi")),
         failures=failures or made.failures,
         choices=(
-            Choice(target="android", model=model, variant="extended-fixed", run="cpu", file=f"{model}.ort",
+            ChoiceRow(target="android", model=model, variant="extended-fixed", run="cpu", file=f"{model}.ort",
                    reason="fastest of those whose outputs are right: 0.62 of the baseline"),
         ),
         warnings=(f"the first device was left in round 5{text}",),

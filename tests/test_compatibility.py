@@ -22,14 +22,14 @@ from pipeline.compat.rules import (
     facts_of,
     loadable_by,
 )
-from pipeline.config.build import Kind
+from pipeline.config.build import BuildKind
 from pipeline.core.finding import Severity, errors
 from pipeline.core.releases import NEWEST_KNOWN, Release, at_release, line_of
 from pipeline.model.ort_format import parse_ort
 
 HERE = line_of(version("onnxruntime"))
 RELEASES = st.integers(7, NEWEST_KNOWN.minor).map(lambda minor: Release(1, minor))
-KINDS = st.sampled_from([Kind.FULL, Kind.EXTENDED, Kind.MINIMAL])
+KINDS = st.sampled_from([BuildKind.FULL, BuildKind.EXTENDED, BuildKind.MINIMAL])
 
 
 def artifact(
@@ -57,18 +57,18 @@ def test_the_measured_load_matrix(release: tuple[int, int], loaded: str, format_
 
 
 @given(release=RELEASES, kind=KINDS, format_version=st.integers(1, 6))
-def test_a_minimal_build_loads_no_more_than_a_full_one(release: Release, kind: Kind, format_version: int) -> None:
+def test_a_minimal_build_loads_no_more_than_a_full_one(release: Release, kind: BuildKind, format_version: int) -> None:
     subject = artifact(str(format_version))
     if not errors(check_artifact(subject, Runtime(release=release, kind=kind))):
         assert not errors(check_artifact(subject, Runtime(release=release)))
-    if kind is not Kind.FULL and release >= Release(1, 16):
+    if kind is not BuildKind.FULL and release >= Release(1, 16):
         assert bool(errors(check_artifact(subject, Runtime(release=release, kind=kind)))) is (format_version < 5)
 
 
 def test_the_releases_that_load_a_version() -> None:
-    assert loadable_by(4, Kind.FULL) == ("1.8 to 1.12", "1.14 to 1.15", "1.16 and later")
-    assert loadable_by(4, Kind.MINIMAL) == ("1.8 to 1.12",)
-    assert loadable_by(6, Kind.MINIMAL) == ("1.16 and later",)
+    assert loadable_by(4, BuildKind.FULL) == ("1.8 to 1.12", "1.14 to 1.15", "1.16 and later")
+    assert loadable_by(4, BuildKind.MINIMAL) == ("1.8 to 1.12",)
+    assert loadable_by(6, BuildKind.MINIMAL) == ("1.16 and later",)
 
 
 @given(text=st.text())
@@ -87,10 +87,10 @@ def test_opsets_beyond_a_release_are_errors(release: Release, opset: int, since:
 
 def test_minimal_builds_ask_for_operators_not_for_the_models_opset() -> None:
     older = artifact(opset=25, since=14)
-    assert not errors(check_artifact(older, Runtime(release=Release(1, 21), kind=Kind.MINIMAL)))
+    assert not errors(check_artifact(older, Runtime(release=Release(1, 21), kind=BuildKind.MINIMAL)))
     assert errors(check_artifact(older, Runtime(release=Release(1, 21))))
     newer = artifact(opset=25, since=25)
-    assert errors(check_artifact(newer, Runtime(release=Release(1, 21), kind=Kind.MINIMAL)))
+    assert errors(check_artifact(newer, Runtime(release=Release(1, 21), kind=BuildKind.MINIMAL)))
 
 
 def test_four_bit_types_are_newer_than_the_format_says() -> None:
@@ -106,15 +106,15 @@ REPLAY_KEY = "session.enable_saved_runtime_optimizations"
 @pytest.mark.parametrize(
     ("release", "kind", "config", "warned"),
     [
-        ((1, 29), Kind.EXTENDED, {}, False),
-        ((1, 29), Kind.MINIMAL, {}, True),
-        ((1, 30), Kind.FULL, {}, True),
-        ((1, 30), Kind.EXTENDED, {REPLAY_KEY: "1"}, False),
-        ((1, 30), Kind.EXTENDED, {REPLAY_KEY: "0"}, True),
+        ((1, 29), BuildKind.EXTENDED, {}, False),
+        ((1, 29), BuildKind.MINIMAL, {}, True),
+        ((1, 30), BuildKind.FULL, {}, True),
+        ((1, 30), BuildKind.EXTENDED, {REPLAY_KEY: "1"}, False),
+        ((1, 30), BuildKind.EXTENDED, {REPLAY_KEY: "0"}, True),
     ],
 )
 def test_saved_optimizations_that_would_be_ignored(
-    release: tuple[int, int], kind: Kind, config: dict[str, str], warned: bool
+    release: tuple[int, int], kind: BuildKind, config: dict[str, str], warned: bool
 ) -> None:
     runtime = Runtime(release=Release(*release), kind=kind)
     found = check_artifact(artifact(replays=True), runtime, Use(session_config=config))

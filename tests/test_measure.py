@@ -12,7 +12,7 @@ import pytest
 
 from device_runner.result import FailureKind
 from device_runner.spec import RunSpec
-from pipeline.campaign.measure import GIVE_UP_AFTER, Plan, measure, runs_left
+from pipeline.campaign.measure import GIVE_UP_AFTER, CampaignPlan, measure, runs_left
 from pipeline.campaign.plan import lane_id, spec_id
 from pipeline.campaign.store import REPEATED, Store, open_store
 from tests.told_devices import CAMPAIGN, ToldDevice, check_attribution, lanes_of, plan_of
@@ -27,7 +27,7 @@ def opened(folder: Path) -> Store:
     return store
 
 
-def wanted(plan: Plan) -> set[tuple[str, int]]:
+def wanted(plan: CampaignPlan) -> set[tuple[str, int]]:
     return {(spec_id(lane, number), number) for lane in plan.lanes for number in range(plan.measure.rounds)}
 
 

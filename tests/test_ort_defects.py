@@ -12,14 +12,14 @@ from onnx import TensorProto, helper, numpy_helper
 from pipeline.compat.defects import marks_of
 from pipeline.compat.rules import Runtime, Use, check_artifact, facts_of
 from pipeline.config import REPLAY_KEY
-from pipeline.config.build import Kind
+from pipeline.config.build import BuildKind
 from pipeline.core.finding import errors
 from pipeline.core.releases import Release
 from pipeline.model.ort_format import Graph, Metadata, Node, OrtModel, RuntimeOptimization, Tensor, read_ort
 from tests.ort_models import convert
 from tests.required_ops.required_ops_strategies import random_model
 
-EXTENDED = Runtime(release=Release(1, 21), kind=Kind.EXTENDED)
+EXTENDED = Runtime(release=Release(1, 21), kind=BuildKind.EXTENDED)
 
 
 def model(*nodes: Node, outputs: tuple[str, ...] = (), records: tuple[RuntimeOptimization, ...] = ()) -> OrtModel:
@@ -89,8 +89,8 @@ def test_defects_show_where_they_were_measured() -> None:
     concat = model(records=(record("*DQ", "com.microsoft:QLinearConcat:1"),))
     assert found(concat, EXTENDED) == 1
     assert found(concat, Runtime(release=Release(1, 21))) == 0
-    assert found(concat, Runtime(release=Release(1, 21), kind=Kind.MINIMAL)) == 0
-    other = Runtime(release=Release(1, 23), kind=Kind.EXTENDED)
+    assert found(concat, Runtime(release=Release(1, 21), kind=BuildKind.MINIMAL)) == 0
+    other = Runtime(release=Release(1, 23), kind=BuildKind.EXTENDED)
     assert found(concat, other) == 0
     assert any("(measured with 1.21)" in finding.why for finding in check_artifact(facts_of(concat, "m"), other))
 

@@ -9,7 +9,7 @@ from device_runner.local import wheel_library
 from pipeline.compat.preflight import first_error, judged, read_artifacts
 from pipeline.compat.rules import Runtime, Use
 from pipeline.config import Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
-from pipeline.config.build import BuildConfig, Kind
+from pipeline.config.build import BuildConfig, BuildKind
 from pipeline.core.finding import Severity, errors
 from pipeline.core.releases import Release
 from pipeline.core.variant import Style
@@ -63,19 +63,24 @@ def test_without_a_build_table_a_target_has_the_full_package() -> None:
 @pytest.mark.parametrize(
     ("build", "runs", "kind", "providers"),
     [
-        (BuildConfig(lto=False), (), Kind.MINIMAL, frozenset({"cpu"})),
-        (BuildConfig(lto=False), (RunConfig(provider=("nnapi", "cpu")),), Kind.EXTENDED, frozenset({"cpu", "nnapi"})),
-        (BuildConfig(kind=Kind.FULL), (RunConfig(provider="coreml"),), Kind.FULL, frozenset({"cpu"})),
+        (BuildConfig(lto=False), (), BuildKind.MINIMAL, frozenset({"cpu"})),
+        (
+            BuildConfig(lto=False),
+            (RunConfig(provider=("nnapi", "cpu")),),
+            BuildKind.EXTENDED,
+            frozenset({"cpu", "nnapi"}),
+        ),
+        (BuildConfig(kind=BuildKind.FULL), (RunConfig(provider="coreml"),), BuildKind.FULL, frozenset({"cpu"})),
         (
             BuildConfig(providers=("xnnpack",)),
             (RunConfig(provider="nnapi"),),
-            Kind.EXTENDED,
+            BuildKind.EXTENDED,
             frozenset({"cpu", "xnnpack"}),
         ),
     ],
 )
 def test_a_build_table_decides_kind_and_providers(
-    build: BuildConfig, runs: tuple[RunConfig, ...], kind: Kind, providers: frozenset[str]
+    build: BuildConfig, runs: tuple[RunConfig, ...], kind: BuildKind, providers: frozenset[str]
 ) -> None:
     found = planned_runtime(phone(), config(build=build, runs=runs), INSTALLED)
     assert found.kind is kind
@@ -165,7 +170,7 @@ def test_one_bad_artifact_costs_no_other(tmp_path: Path) -> None:
 def test_what_this_computer_loads_is_known_and_what_is_no_library_left_to_the_device(tmp_path: Path) -> None:
     found = local_runtime("local", None)
     assert found is not None
-    assert found.kind is Kind.FULL
+    assert found.kind is BuildKind.FULL
     assert found.providers == frozenset({"cpu"})
     garbage = tmp_path / "libonnxruntime.so"
     garbage.write_bytes(b"none")

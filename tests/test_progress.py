@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from pipeline.core.progress import MOST_PARTS, Lines, Pace, Silent, Terminal, duration_text, progress_for
+from pipeline.core.progress import MOST_PARTS, Lines, NoProgress, Pace, Terminal, duration_text, progress_for
 
 
 def test_each_device_has_a_line_and_the_stage_counts_all(
@@ -28,7 +28,7 @@ def test_each_device_has_a_line_and_the_stage_counts_all(
 
 
 def test_where_nobody_looks_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    with Silent().stage("measure", 2) as stage:
+    with NoProgress().stage("measure", 2) as stage:
         stage.part("one", 2).at("round 1")
         stage.part("one", 2).done()
     assert capsys.readouterr() == ("", "")
@@ -75,4 +75,4 @@ def test_durations_in_words(seconds: float, text: str) -> None:
 
 def test_bars_are_for_terminals_and_quiet_is_quiet() -> None:
     assert isinstance(progress_for(), Lines)
-    assert isinstance(progress_for(quiet=True), Silent)
+    assert isinstance(progress_for(quiet=True), NoProgress)

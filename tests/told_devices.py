@@ -10,8 +10,8 @@ from typing import Self
 from device_runner.device import DeviceFacts
 from device_runner.result import Failure, FailureKind, RunResult, Status, utc_now, without_measurement
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.campaign.measure import Plan
-from pipeline.campaign.plan import Inputs, Lane
+from pipeline.campaign.measure import CampaignPlan
+from pipeline.campaign.plan import Inputs, PlannedRun
 from pipeline.campaign.store import CampaignRecord, Store
 from pipeline.config import ConditionsConfig, MeasureConfig
 from pipeline.core.variant import Artifact, Level, Variant
@@ -70,19 +70,19 @@ class ToldDevice:
         pass
 
 
-def lanes_of(devices: Iterable[str], count: int) -> list[Lane]:
+def lanes_of(devices: Iterable[str], count: int) -> list[PlannedRun]:
     """So many lanes on each device, of one model with different threads."""
     artifact = Artifact(
         model="m", variant=Variant(level=Level.BASIC), file="m.ort", size_bytes=1, sha256="a" * 64,
         semantic_digest="b" * 64, operators={}, source_operators={},
     )  # fmt: skip
     options = [RunOptions(intra_op_threads=number + 1) for number in range(count)]
-    return [Lane(device=device, artifact=artifact, options=one) for device in devices for one in options]
+    return [PlannedRun(device=device, artifact=artifact, options=one) for device in devices for one in options]
 
 
-def plan_of(lanes: list[Lane], rounds: int, conditions: ConditionsConfig = DEFAULT_CONDITIONS) -> Plan:
+def plan_of(lanes: list[PlannedRun], rounds: int, conditions: ConditionsConfig = DEFAULT_CONDITIONS) -> CampaignPlan:
     """A plan whose tries follow each other at once."""
-    return Plan(
+    return CampaignPlan(
         campaign=CAMPAIGN.id,
         lanes=lanes,
         measure=MeasureConfig(rounds=rounds),

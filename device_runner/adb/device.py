@@ -32,8 +32,8 @@ from device_runner.adb.link import (
     LinkLost,
     LinkTimeout,
     NoServer,
-    Output,
     RunTimeout,
+    ShellOutput,
     list_serials,
     reconnect,
     server_at,
@@ -49,7 +49,7 @@ from device_runner.adb.settings import (
     restore,
     restore_quietly,
 )
-from device_runner.adb.store import Store
+from device_runner.adb.store import DeviceStore
 from device_runner.device import DeviceFacts, Readiness
 from device_runner.errors import MissingError, RunnerError
 from device_runner.failures import failure_of
@@ -62,8 +62,8 @@ from device_runner.probe.build import HOST, build_probe
 from device_runner.probe.elf import read_header
 from device_runner.probe.protocol import (
     ANSWER_BYTES,
-    Answer,
-    Places,
+    ProbeAnswer,
+    ProbePaths,
     answer_limit,
     decode_answer,
     encode_inspection,
@@ -175,7 +175,7 @@ class AdbDevice:
         self.name = name or f"adb:{link.serial}"
         self._root = root
         self._tools = tools
-        self._store = Store(link, root)
+        self._store = DeviceStore(link, root)
         self._folder = f"{root}/run-{secrets.token_hex(8)}"
         self._facts: DeviceFacts | None = None
         self._lost = False
@@ -236,7 +236,7 @@ class AdbDevice:
             self._store.forget()
             return without_measurement(spec, self.name, failure_of(error, LINK_KINDS))
 
-    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> Answer | Failure:
+    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> ProbeAnswer | Failure:
         """What the device's NNAPI says to these questions (probe/inspect.h)."""
         request = encode_inspection(asked, limit_seconds=limit_seconds, watch_stdin=True)
         try:
@@ -298,9 +298,9 @@ class AdbDevice:
         crashed = result.failure is not None and result.failure.kind is FailureKind.CRASH
         return msgspec.structs.replace(result, log=self._tombstone()) if crashed else result
 
-    def _places(self, spec: RunSpec, library: Path) -> Places:
+    def _places(self, spec: RunSpec, library: Path) -> ProbePaths:
         """Push what the run needs; its own files go under the run folder."""
-        return Places(
+        return ProbePaths(
             library=self._store.put(library, ".so"),
             model=self._store.put(Path(spec.model), Path(spec.model).suffix.lower()),
             inputs=tuple(self._store.put(Path(tensor.file)) for tensor in spec.inputs),
@@ -309,7 +309,7 @@ class AdbDevice:
             profile=f"{self._folder}/profile" if spec.profile else None,
         )
 
-    def _execute(self, request: bytes, probe: str, limit_seconds: float, limit_bytes: int) -> Output:
+    def _execute(self, request: bytes, probe: str, limit_seconds: float, limit_bytes: int) -> ShellOutput:
         arguments = script(RUN, self._folder, str(len(request)), probe, f"{self._root}/store")
         try:
             seconds = limit_seconds + GRACE_SECONDS
@@ -319,7 +319,7 @@ class AdbDevice:
                 self.link.shell(script(KILL, self._folder), seconds=5.0)
             raise RunTimeout(str(error)) from error
 
-    def _result(self, spec: RunSpec, output: Output) -> RunResult:
+    def _result(self, spec: RunSpec, output: ShellOutput) -> RunResult:
         answer = decode_answer(output.stdout)
         if isinstance(answer, Failure):
             return without_measurement(spec, self.name, ended(output, answer))
@@ -384,7 +384,7 @@ class AdbDevice:
         return self._conditions
 
 
-def _pushed(probe: str, places: Places) -> list[str]:
+def _pushed(probe: str, places: ProbePaths) -> list[str]:
     """The files that a run finds in the store."""
     files = (probe, places.library, places.model, *places.inputs, places.labelled)
     return [file for file in files if file]

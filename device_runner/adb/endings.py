@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from device_runner.adb.link import LinkLost, LinkTimeout, NoServer, Output, RunTimeout
+from device_runner.adb.link import LinkLost, LinkTimeout, NoServer, RunTimeout, ShellOutput
 from device_runner.adb.store import NoSpace
 from device_runner.device import DeviceFacts
 from device_runner.failures import ERROR_KINDS, explain
@@ -48,7 +48,7 @@ SIGNALS: dict[int, str] = {
 """Linux's numbers: the host may be another system."""
 
 
-def ended(output: Output, garbage: Failure) -> Failure:
+def ended(output: ShellOutput, garbage: Failure) -> Failure:
     """What the end of a probe without a document means."""
     said = output.stderr[-1000:].decode("utf-8", "replace").strip()
     signal = SIGNALS.get(output.code - 128)

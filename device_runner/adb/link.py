@@ -54,7 +54,7 @@ class RunTimeout(LinkTimeout):
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class ShellOutput:
     """What a command on the device gave."""
 
     code: int
@@ -213,7 +213,7 @@ class Link:
 
     def shell(
         self, arguments: Sequence[str], *, stdin: bytes = b"", seconds: float = 30.0, limit_bytes: int = OUTPUT_LIMIT
-    ) -> Output:
+    ) -> ShellOutput:
         """Run arguments on the device. `stdin` is sent, then held open: its end tells the device that we are gone.
 
         Raises LinkLost, LinkTimeout (the command may still run), LinkError, also for more output than `limit_bytes`.
@@ -232,7 +232,7 @@ class Link:
                     raise LinkError(f"the device answers with more than {limit_bytes} bytes")
                 data = stream.read(size)
                 if kind == EXIT:
-                    return Output(data[0] if data else 255, bytes(kept[STDOUT]), bytes(kept[STDERR]))
+                    return ShellOutput(data[0] if data else 255, bytes(kept[STDOUT]), bytes(kept[STDERR]))
                 if kind in kept:
                     kept[kind] += data
 

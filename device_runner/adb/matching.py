@@ -16,7 +16,7 @@ GROWTH_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Same:
+class SharedBytes:
     """Bytes `start` to `end` of a file are those of another (by its number) from `offset` on."""
 
     start: int
@@ -25,7 +25,7 @@ class Same:
     offset: int
 
 
-def find_same(path: Path, sources: Sequence[Path]) -> list[Same]:
+def find_same(path: Path, sources: Sequence[Path]) -> list[SharedBytes]:
     """What a file has in common with others, in its order, without overlaps. Raises OSError."""
     usual = usual_bytes(path.stat().st_size)
     wanted = pieces_of(path, usual)
@@ -66,7 +66,7 @@ class _Others:
         return number, _start(self._files[number], place - self._limits[number])
 
 
-def _runs(wanted: Pieces, others: _Others) -> Iterator[Same]:
+def _runs(wanted: Pieces, others: _Others) -> Iterator[SharedBytes]:
     """Runs of pieces that another file has in the same order; of several the longest."""
     first, behind = others.ranks(wanted.digests)
     at, expected = 0, 0
@@ -75,7 +75,7 @@ def _runs(wanted: Pieces, others: _Others) -> Iterator[Same]:
             continue
         places = others.likely(first[index], behind[index], expected + index - at)
         count, place = max((others.count_same(place, wanted.digests[index:]), place) for place in places)
-        yield Same(_start(wanted, index), int(wanted.ends[index + count - 1]), *others.find(place))
+        yield SharedBytes(_start(wanted, index), int(wanted.ends[index + count - 1]), *others.find(place))
         at, expected = index + count, place + count
 
 
@@ -97,9 +97,9 @@ def _start(pieces: Pieces, index: int) -> int:
     return int(pieces.ends[index - 1]) if index else 0
 
 
-def _grown(path: Path, sources: Sequence[Path], runs: Sequence[Same]) -> list[Same]:
+def _grown(path: Path, sources: Sequence[Path], runs: Sequence[SharedBytes]) -> list[SharedBytes]:
     """Runs with the equal bytes before and behind them: what lies between pieces of small tensors is much in all."""
-    grown: list[Same] = []
+    grown: list[SharedBytes] = []
     size = path.stat().st_size
     with path.open("rb") as file:
         for number, run in enumerate(runs):
@@ -107,17 +107,17 @@ def _grown(path: Path, sources: Sequence[Path], runs: Sequence[Same]) -> list[Sa
                 before = _equal_before(file, source, run, grown[-1].end if grown else 0)
                 following = runs[number + 1].start if number + 1 < len(runs) else size
                 behind = _equal_behind(file, source, run, following)
-            grown.append(Same(run.start - before, run.end + behind, run.source, run.offset - before))
+            grown.append(SharedBytes(run.start - before, run.end + behind, run.source, run.offset - before))
     return grown
 
 
-def _equal_before(file: BinaryIO, source: BinaryIO, run: Same, limit: int) -> int:
+def _equal_before(file: BinaryIO, source: BinaryIO, run: SharedBytes, limit: int) -> int:
     size = min(run.start - limit, run.offset, GROWTH_BYTES)
     one, other = (_read(opened, at - size, size) for opened, at in ((file, run.start), (source, run.offset)))
     return _count_equal(one[::-1], other[::-1])
 
 
-def _equal_behind(file: BinaryIO, source: BinaryIO, run: Same, limit: int) -> int:
+def _equal_behind(file: BinaryIO, source: BinaryIO, run: SharedBytes, limit: int) -> int:
     size = min(limit - run.end, GROWTH_BYTES)
     return _count_equal(_read(file, run.end, size), _read(source, run.offset + run.end - run.start, size))
 

@@ -8,7 +8,7 @@ from device_runner.adb.link import Link, LinkError
 from device_runner.adb.quote import script
 from device_runner.device import DeviceFacts
 from device_runner.nnapi import DEVICES_API_LEVEL, NNAPI_API_LEVEL, TYPES, DriverType, NnapiDevice
-from device_runner.probe.protocol import Answer, ToldNnapi, decode_answer, encode_inspection
+from device_runner.probe.protocol import NnapiAnswer, ProbeAnswer, decode_answer, encode_inspection
 from device_runner.result import Status
 
 SECTIONS = {
@@ -52,7 +52,7 @@ def add_nnapi(link: Link, facts: DeviceFacts, said: dict[str, str], root: str, p
     return msgspec.structs.replace(facts, nnapi=told.found, nnapi_devices=devices)
 
 
-def _shown(told: ToldNnapi) -> tuple[NnapiDevice, ...]:
+def _shown(told: NnapiAnswer) -> tuple[NnapiDevice, ...]:
     """The devices as facts; kinds that are not known count as other."""
     return tuple(
         NnapiDevice(
@@ -69,13 +69,13 @@ def _line(text: str) -> str:
     return "".join(char for char in text if char.isprintable())[:200]
 
 
-def _noted(text: str) -> ToldNnapi | None:
+def _noted(text: str) -> NnapiAnswer | None:
     with contextlib.suppress(msgspec.DecodeError):
-        return msgspec.json.decode(text.encode("utf-8", "replace"), type=ToldNnapi)
+        return msgspec.json.decode(text.encode("utf-8", "replace"), type=NnapiAnswer)
     return None
 
 
-def _ask(link: Link, root: str, probe: str) -> ToldNnapi | None:
+def _ask(link: Link, root: str, probe: str) -> NnapiAnswer | None:
     """The probe's answer, noted on the device; None when there is none.
 
     A driver's crash or hang ends a child of the probe. That counts as an answer without devices: who asked again would
@@ -85,7 +85,7 @@ def _ask(link: Link, root: str, probe: str) -> ToldNnapi | None:
     with contextlib.suppress(LinkError):
         output = link.shell(script(ASK, root, str(len(request)), probe), stdin=request, seconds=ASK_SECONDS + 5.0)
         answer = decode_answer(output.stdout)
-        if isinstance(answer, Answer) and (answer.status is Status.OK or answer.nnapi.found):
+        if isinstance(answer, ProbeAnswer) and (answer.status is Status.OK or answer.nnapi.found):
             named = answer.nnapi.devices if answer.status is Status.OK else ()
             told = msgspec.structs.replace(answer.nnapi, devices=named)
             link.shell(script(NOTE, root, msgspec.json.encode(told).decode()))

@@ -35,12 +35,12 @@ class NoSpace(LinkError):
     """The device is full, and what could go is gone."""
 
 
-class Broken(LinkError):
+class BrokenTransfer(LinkError):
     """What arrived is not what was sent, twice."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredFile:
     """A file of the store: when it was last used (seconds), its size, its name."""
 
     used: int
@@ -53,7 +53,7 @@ class Inventory:
     """What a device has: free bytes (0 when it does not tell), and the files of the store."""
 
     free: int
-    files: tuple[Stored, ...]
+    files: tuple[StoredFile, ...]
 
 
 CHECK = 'cd "$1" && sha256sum "$2" && touch "$2"'
@@ -90,7 +90,7 @@ true
 REMOVE = 'cd "$1" && shift && rm -f "$@"'
 
 
-class Store:
+class DeviceStore:
     """The folder `store` under a device's root. Not for two processes at once: the device's lease sees to that."""
 
     def __init__(self, link: Link, root: str) -> None:
@@ -136,7 +136,7 @@ class Store:
             if output.code == 0:
                 return
             logger.warning("%s: %s arrived broken (%s)", self._link.serial, path, output.stderr[-200:])
-        raise Broken(f"{path.name}: what arrives on the device is not what was sent")
+        raise BrokenTransfer(f"{path.name}: what arrives on the device is not what was sent")
 
     def _join(self, path: Path, name: str) -> bool:
         """Push what the device does not have of a file, and have it put together; False where the whole must go."""
@@ -172,7 +172,7 @@ class Store:
             return find_patch(path, {name: local[name] for name in names if name in local})
         return None
 
-    def _remove_broken(self, files: Iterable[Stored]) -> None:
+    def _remove_broken(self, files: Iterable[StoredFile]) -> None:
         """Remove those that are not whole (any more)."""
         for file in files:
             if not self._is_whole(file.name, file.size):
@@ -193,7 +193,7 @@ class Store:
         """What is there, after what earlier pushes left half is gone."""
         df, _, listed = self._link.shell(script(LOOK, self._root)).text.partition("\0")
         found = (re.fullmatch(r"(\d{1,12}) (\d{1,15}) ([0-9a-f]{64}[.a-z0-9]*)", line) for line in listed.splitlines())
-        return Inventory(free_bytes(df), tuple(Stored(int(m[1]), int(m[2]), m[3]) for m in found if m))
+        return Inventory(free_bytes(df), tuple(StoredFile(int(m[1]), int(m[2]), m[3]) for m in found if m))
 
     def _make_room(self, there: Inventory, size: int, keep: set[str]) -> None:
         """Remove what was not used longest until the file fits; raises NoSpace when even that is not enough."""
@@ -205,9 +205,9 @@ class Store:
         self._link.shell(script(REMOVE, self._folder, *(victim.name for victim in victims)))
 
 
-def choose_victims(files: Iterable[Stored], needed: int, keep: set[str]) -> list[Stored] | None:
+def choose_victims(files: Iterable[StoredFile], needed: int, keep: set[str]) -> list[StoredFile] | None:
     """The longest unused files that free so many bytes, without those to keep; None when all of them are too few."""
-    chosen: list[Stored] = []
+    chosen: list[StoredFile] = []
     for file in sorted(files, key=lambda file: (file.used, file.name)):
         if needed <= 0:
             break

@@ -45,7 +45,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ModelQuestion:
     """A model to make a session of; `saved` is where what the library made of it goes (None: nowhere)."""
 
     id: str
@@ -68,7 +68,7 @@ class Subgraph(msgspec.Struct, frozen=True):
     nodes: tuple[AssignedNode, ...]
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class LibraryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one question. `signal` is set when the library crashed; `code` is ONNX Runtime's, 0 for success.
 
     `recorded` is False where the library is older than 1.24 and cannot say what it assigned. `resident_bytes` is the
@@ -96,8 +96,8 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ask(
-    library: LibraryFacts, questions: Sequence[Question], session: Session, *, limit_seconds: float = LIMIT_SECONDS
-) -> Iterator[Answer]:
+    library: LibraryFacts, questions: Sequence[ModelQuestion], session: Session, *, limit_seconds: float = LIMIT_SECONDS
+) -> Iterator[LibraryAnswer]:
     """One answer for each question, in their order; a crash or a hang is an answer too.
 
     `limit_seconds` is for one model. Raises MissingError for a library that needs what the shims do not give,
@@ -116,12 +116,12 @@ def ask(
 
 def _ask_once(
     library: LibraryFacts,
-    questions: Sequence[Question],
+    questions: Sequence[ModelQuestion],
     session: Session,
     folder: Path,
     environment: dict[str, str],
     limit_seconds: float,
-) -> list[Answer]:
+) -> list[LibraryAnswer]:
     request = folder / "request"
     request.write_bytes(_encode(library, questions, session))
     command = [str(build_host() / ASK), str(request)]
@@ -137,7 +137,7 @@ def _ask_once(
     if begun:
         said = (folder / "err").read_bytes()[-2000:].decode("utf-8", "replace").strip()
         ended = HANG if code is None else _signal_name(code)
-        return [*answers, Answer(id=begun, message=said, signal=ended)]
+        return [*answers, LibraryAnswer(id=begun, message=said, signal=ended)]
     if len(answers) < len(questions):
         said = (folder / "err").read_bytes()[-2000:].decode("utf-8", "replace").strip()
         raise RunnerError("the library could not be asked", where=library.path, why=said or _end(code))
@@ -169,9 +169,9 @@ def _signal_name(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-def _read_answers(output: bytes) -> tuple[list[Answer], str]:
+def _read_answers(output: bytes) -> tuple[list[LibraryAnswer], str]:
     """Whole answers, and the id of a model that was begun but not answered ("": none)."""
-    answers: list[Answer] = []
+    answers: list[LibraryAnswer] = []
     begun = ""
     for line in output.splitlines():
         try:
@@ -179,14 +179,14 @@ def _read_answers(output: bytes) -> tuple[list[Answer], str]:
             if head.begun:
                 begun = head.begun
                 continue
-            answers.append(msgspec.json.decode(line, type=Answer))
+            answers.append(msgspec.json.decode(line, type=LibraryAnswer))
             begun = ""
         except (msgspec.DecodeError, UnicodeDecodeError):
             break
     return answers, begun
 
 
-def _encode(library: LibraryFacts, questions: Sequence[Question], session: Session) -> bytes:
+def _encode(library: LibraryFacts, questions: Sequence[ModelQuestion], session: Session) -> bytes:
     triples = [
         ("set", "library", str(Path(library.path).absolute())),
         ("set", "provider", session.provider),

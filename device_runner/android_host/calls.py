@@ -19,7 +19,7 @@ Call = dict[str, Any]
 """One call: `call` is its name without prefix, `result` its code, the rest its arguments."""
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class CallSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What one session and its runs asked of NNAPI. `partitions` has the operations of each model in their order.
 
     `compiled_for` is how many devices a compilation was made for; 0 leaves the choice to the system. `nchw` is None
@@ -45,12 +45,12 @@ def read_calls(path: Path, caller: str = LIBRARY) -> list[Call]:
     return [call for call in calls if call.get("caller", caller) == caller]
 
 
-def summarize(calls: Sequence[Call]) -> Summary:
+def summarize(calls: Sequence[Call]) -> CallSummary:
     """The calls of one process, summed up."""
     models = [call["model"] for call in _named(calls, "Model_create")]
     operations = _named(calls, "Model_addOperation")
     compilations = [call for call in calls if call["call"].startswith("Compilation_create")]
-    return Summary(
+    return CallSummary(
         asked_devices=any(call["call"] in DEVICE_CALLS for call in calls),
         partitions=tuple(tuple(op["operation"] for op in operations if op["model"] == model) for model in models),
         relaxed=any(call["allow"] for call in _named(calls, "Model_relaxComputationFloat32toFloat16")),
@@ -83,16 +83,16 @@ FLAGS: tuple[tuple[NnapiFlag, ...], ...] = (
 )
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     """What one combination of level and flags led to."""
 
     level: int
     flags: tuple[NnapiFlag, ...]
-    summary: Summary
+    summary: CallSummary
     failure: str = ""
 
 
-def observe(library: LibraryFacts, model: Path) -> Iterator[Row]:
+def observe(library: LibraryFacts, model: Path) -> Iterator[CallRow]:
     """Run a model with every flag at every level, each in a fresh process, and sum up what NNAPI was asked."""
     with tempfile.TemporaryDirectory(prefix="ort-mobile-calls-") as folder:
         for level in LEVELS:
@@ -101,7 +101,7 @@ def observe(library: LibraryFacts, model: Path) -> Iterator[Row]:
                 with AndroidHost("android-host", library, Phone(api_level=level, calls=record)) as device:
                     result = device.run(_spec(model, flags))
                 calls = read_calls(record) if record.is_file() else []
-                yield Row(level=level, flags=flags, summary=summarize(calls), failure=_failure(result))
+                yield CallRow(level=level, flags=flags, summary=summarize(calls), failure=_failure(result))
 
 
 def _spec(model: Path, flags: tuple[NnapiFlag, ...]) -> RunSpec:
@@ -123,13 +123,13 @@ The calls that ONNX Runtime {release} (the Android library itself) made to NNAPI
 COLUMNS = ("level", "flags", "asks for devices", "operations of each partition", "in fp16", "layout", "for", "outcome")
 
 
-def table(rows: Sequence[Row], *, release: str, model: str) -> str:
+def table(rows: Sequence[CallRow], *, release: str, model: str) -> str:
     """The rows as a Markdown page."""
     lines = [COLUMNS, ("---",) * len(COLUMNS), *map(_cells, rows)]
     return HEAD.format(release=release, model=model) + "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def _cells(row: Row) -> Sequence[str]:
+def _cells(row: CallRow) -> Sequence[str]:
     summary = row.summary
     targets = {None: "", 0: "what the system chooses", 1: "1 device"}
     layouts = {None: "", True: "NCHW", False: "NHWC"}

@@ -25,7 +25,7 @@ from device_runner.library_source import find_library
 from device_runner.local import LocalDevice, host_facts
 from device_runner.nnapi import DEVICES_API_LEVEL, NNAPI_API_LEVEL, NnapiDevice
 from device_runner.probe.build import build_probe
-from device_runner.probe.protocol import Answer
+from device_runner.probe.protocol import ProbeAnswer
 from device_runner.result import Failure, FailureKind, Mark, RunResult, without_measurement
 from device_runner.spec import RunSpec
 
@@ -153,7 +153,7 @@ class AndroidHost:
         result = self._local.run(msgspec.structs.replace(spec, library=library.path))
         return msgspec.structs.replace(result, device=self.name, marks=(*result.marks, Mark.NOT_A_PHONE))
 
-    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> Answer | Failure:
+    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> ProbeAnswer | Failure:
         """What the fake NNAPI says to these questions, with the phone's driver profile."""
         return self._local.inspect(asked, limit_seconds)
 

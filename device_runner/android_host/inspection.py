@@ -10,7 +10,7 @@ from device_runner.android_host.profile import (
     NEWEST_BELOW_RUNTIME,
     Driver,
     DriverProfile,
-    Refusal,
+    DriverRefusal,
     operand_type_codes,
     operation_codes,
 )
@@ -18,7 +18,7 @@ from device_runner.android_host.questions import Question, questions
 from device_runner.device import DeviceFacts
 from device_runner.errors import MissingError, RunnerError
 from device_runner.nnapi import DEVICES_API_LEVEL, NNAPI_API_LEVEL, TYPES, DriverType
-from device_runner.probe.protocol import Answer, ToldDevice, ToldNnapi
+from device_runner.probe.protocol import NnapiAnswer, NnapiDeviceAnswer, ProbeAnswer
 from device_runner.result import Failure, Status
 
 LIMIT_SECONDS = 20.0
@@ -40,7 +40,7 @@ class Inspectable(Protocol):
     def facts(self) -> DeviceFacts:
         """What it is; raises RunnerError when it cannot be asked."""
 
-    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> Answer | Failure:
+    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> ProbeAnswer | Failure:
         """What NNAPI there says to these questions (lines of a request), or why nothing came of it."""
 
 
@@ -59,7 +59,7 @@ def inspect_phone(device: Inspectable) -> DriverProfile:
     return make_profile(facts, ask(device, asked), asked)
 
 
-def ask(device: Inspectable, asked: Sequence[Question]) -> ToldNnapi:
+def ask(device: Inspectable, asked: Sequence[Question]) -> NnapiAnswer:
     """Each device's answers to all questions; one that ends the process counts as an error, and the rest is asked on.
 
     Raises MissingError where there is no NNAPI, RunnerError when the device gives no answers.
@@ -76,7 +76,7 @@ def ask(device: Inspectable, asked: Sequence[Question]) -> ToldNnapi:
     return msgspec.structs.replace(told, devices=tuple(_with(one, one.answers + lost) for one in told.devices))
 
 
-def _ask_once(device: Inspectable, asked: Sequence[Question]) -> tuple[ToldNnapi, Sequence[Question]]:
+def _ask_once(device: Inspectable, asked: Sequence[Question]) -> tuple[NnapiAnswer, Sequence[Question]]:
     """Answers, and the questions behind one that ended the process."""
     answer = device.inspect([line for one in asked for line in one.triples()], LIMIT_SECONDS)
     if isinstance(answer, Failure):
@@ -100,15 +100,15 @@ def _silent(name: str, why: str, remedy: str) -> RunnerError:
     )
 
 
-def _with(device: ToldDevice, answers: str) -> ToldDevice:
+def _with(device: NnapiDeviceAnswer, answers: str) -> NnapiDeviceAnswer:
     return msgspec.structs.replace(device, answers=answers)
 
 
-def _joined(first: ToldDevice, second: ToldDevice) -> ToldDevice:
+def _joined(first: NnapiDeviceAnswer, second: NnapiDeviceAnswer) -> NnapiDeviceAnswer:
     return _with(first, first.answers + second.answers)
 
 
-def make_profile(facts: DeviceFacts, told: ToldNnapi, asked: Sequence[Question]) -> DriverProfile:
+def make_profile(facts: DeviceFacts, told: NnapiAnswer, asked: Sequence[Question]) -> DriverProfile:
     """The profile that answers as the phone did."""
     words = (facts.manufacturer, facts.model, facts.soc, facts.os_release, facts.fingerprint)
     return DriverProfile(
@@ -119,7 +119,7 @@ def make_profile(facts: DeviceFacts, told: ToldNnapi, asked: Sequence[Question])
     )
 
 
-def _driver(device: ToldDevice, asked: Sequence[Question]) -> Driver:
+def _driver(device: NnapiDeviceAnswer, asked: Sequence[Question]) -> Driver:
     """The two lists are what occurs in supported models; what of their combinations is refused is told one by one."""
     level = _level(device.level)
     answers = zip(asked, device.answers, strict=True)
@@ -139,7 +139,7 @@ def _driver(device: ToldDevice, asked: Sequence[Question]) -> Driver:
         operations=_listed(operations, {one.operation for one, _ in judged}, operation_codes()),
         operand_types=_listed(types, all_types, operand_type_codes()) if accepted else None,
         refuses=tuple(
-            Refusal(operation=operation, operand_types=_listed(found, frozenset(), operand_type_codes()) or ())
+            DriverRefusal(operation=operation, operand_types=_listed(found, frozenset(), operand_type_codes()) or ())
             for operation, found in refused
         ),
     )

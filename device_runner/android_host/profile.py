@@ -24,7 +24,7 @@ Level = Annotated[int, Meta(ge=27, le=2_000_000_000)]
 Nanoseconds = Annotated[int, Meta(ge=0, le=600_000_000_000)]
 
 
-class Stage(StrEnum):
+class DriverStage(StrEnum):
     """Where delays and faults happen: finishing a model, compiling it, starting a run, waiting for it."""
 
     MODEL = "model"
@@ -68,7 +68,7 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A strict, unchanging value."""
 
 
-class Refusal(Struct, frozen=True, kw_only=True):
+class DriverRefusal(Struct, frozen=True, kw_only=True):
     """An operation that is refused when the types of its operands (scalars too) are exactly these."""
 
     operation: str
@@ -87,13 +87,13 @@ class Driver(Struct, frozen=True, kw_only=True):
     version: Word = "1"
     operations: tuple[str, ...] | None = None
     operand_types: tuple[str, ...] | None = None
-    refuses: Annotated[tuple[Refusal, ...], Meta(max_length=256)] = ()
+    refuses: Annotated[tuple[DriverRefusal, ...], Meta(max_length=256)] = ()
 
 
 class Fault(Struct, frozen=True, kw_only=True):
     """What goes wrong from call number `first` of a stage on (1 is the first), `count` times; 0: for ever."""
 
-    stage: Stage
+    stage: DriverStage
     kind: FaultKind = FaultKind.FAIL
     result: ResultCode = ResultCode.OP_FAILED
     first: Annotated[int, Meta(ge=1)] = 1
@@ -108,7 +108,7 @@ class DriverProfile(Struct, frozen=True, kw_only=True):
 
     devices: Annotated[tuple[Driver, ...], Meta(max_length=16)]
     feature_level: Level = 31
-    delays_ns: dict[Stage, Nanoseconds] = {}
+    delays_ns: dict[DriverStage, Nanoseconds] = {}
     faults: Annotated[tuple[Fault, ...], Meta(max_length=32)] = ()
     version: int = PROFILE_VERSION
     api_level: Annotated[int, Meta(ge=21, le=99)] | None = None
@@ -164,7 +164,7 @@ def _codes(word: str, names: tuple[str, ...] | None, codes: dict[str, int]) -> l
     return [f"{word} {code}" for code in _known(word, names, codes)] or [f"{word} {NO_CODE}"]
 
 
-def _refusal(refusal: Refusal) -> str:
+def _refusal(refusal: DriverRefusal) -> str:
     operation = _known("operation", (refusal.operation,), operation_codes())
     types = _known("type", refusal.operand_types, operand_type_codes())
     return " ".join(map(str, ("refuse", *operation, *types)))

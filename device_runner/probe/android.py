@@ -82,7 +82,7 @@ RELOCATIONS = {"arm64-v8a": {257, 1025, 1026, 1027}, "x86_64": {1, 6, 7, 8}}
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ElfRule:
     """What must hold of a program, and why."""
 
     text: str
@@ -137,28 +137,28 @@ def _has_build_id(elf: Elf) -> bool:
 
 
 PROGRAM_RULES = (
-    Rule("64 bits, position-independent, for arm64-v8a or x86_64", _right_kind),
-    Rule("section headers are there: linker64 checks them", lambda e: 0 < e.section_names_index < e.section_count),
-    Rule("the interpreter is /system/bin/linker64", lambda e: e.interpreter == "/system/bin/linker64"),
-    Rule("segments are aligned to 16 KB", _aligned),
-    Rule("no segment is writable and executable", _write_or_execute),
-    Rule("the stack is not executable", _clean_stack),
-    Rule("the part that is read-only after relocation ends on a 16 KB page", _relro_ends_on_page),
-    Rule("no thread-local storage: it needs API level 29", lambda e: not _segments(e, PT_TLS)),
-    Rule("needs libc.so, and of others libdl.so and libm.so at most", _known_needs),
-    Rule("everything is bound at the start", lambda e: e.tag("flags") == 8 and e.tag("flags_1") == 0x08000001),
-    Rule("has a gnu hash table", lambda e: e.tag("gnu_hash") is not None),
-    Rule("no tag that old linkers do not know", _old_linkers_know_it),
-    Rule("relocations are of the plain kinds", lambda e: e.relocations <= RELOCATIONS.get(e.abi, set())),
-    Rule("no helper of a compiler or of another C library", _no_helpers),
-    Rule("exports nothing", lambda e: all(symbol.section == 0 for symbol in e.symbols)),
-    Rule("has the Android note with an API level", _has_note),
-    Rule("has a build-id", _has_build_id),
+    ElfRule("64 bits, position-independent, for arm64-v8a or x86_64", _right_kind),
+    ElfRule("section headers are there: linker64 checks them", lambda e: 0 < e.section_names_index < e.section_count),
+    ElfRule("the interpreter is /system/bin/linker64", lambda e: e.interpreter == "/system/bin/linker64"),
+    ElfRule("segments are aligned to 16 KB", _aligned),
+    ElfRule("no segment is writable and executable", _write_or_execute),
+    ElfRule("the stack is not executable", _clean_stack),
+    ElfRule("the part that is read-only after relocation ends on a 16 KB page", _relro_ends_on_page),
+    ElfRule("no thread-local storage: it needs API level 29", lambda e: not _segments(e, PT_TLS)),
+    ElfRule("needs libc.so, and of others libdl.so and libm.so at most", _known_needs),
+    ElfRule("everything is bound at the start", lambda e: e.tag("flags") == 8 and e.tag("flags_1") == 0x08000001),
+    ElfRule("has a gnu hash table", lambda e: e.tag("gnu_hash") is not None),
+    ElfRule("no tag that old linkers do not know", _old_linkers_know_it),
+    ElfRule("relocations are of the plain kinds", lambda e: e.relocations <= RELOCATIONS.get(e.abi, set())),
+    ElfRule("no helper of a compiler or of another C library", _no_helpers),
+    ElfRule("exports nothing", lambda e: all(symbol.section == 0 for symbol in e.symbols)),
+    ElfRule("has the Android note with an API level", _has_note),
+    ElfRule("has a build-id", _has_build_id),
 )
 
 STUB_RULES = (
-    Rule("takes from the system what the allow-list has", lambda e: e.undefined <= LIBC | LIBC_DATA | LIBDL),
-    Rule("wants no symbol versions", lambda e: e.tag("verneed") is None),
+    ElfRule("takes from the system what the allow-list has", lambda e: e.undefined <= LIBC | LIBC_DATA | LIBDL),
+    ElfRule("wants no symbol versions", lambda e: e.tag("verneed") is None),
 )
 """Beside PROGRAM_RULES for programs linked against our stubs; the NDK's have versions and more helpers."""
 

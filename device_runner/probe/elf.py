@@ -35,7 +35,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Symbol:
+class ElfSymbol:
     """A dynamic symbol; `section` 0 means that another file must define it."""
 
     name: str
@@ -54,7 +54,7 @@ class Elf:
     segments: tuple[Segment, ...]
     tags: tuple[tuple[int, int], ...] = ()
     needed: tuple[str, ...] = ()
-    symbols: tuple[Symbol, ...] = ()
+    symbols: tuple[ElfSymbol, ...] = ()
     relocations: frozenset[int] = frozenset()
     notes: tuple[tuple[str, int, bytes], ...] = ()
     interpreter: str = ""
@@ -177,7 +177,7 @@ def _tags(reader: _Reader, segments: tuple[Segment, ...]) -> tuple[tuple[int, in
     return tuple(pairs)
 
 
-def _symbols(reader: _Reader, segments: tuple[Segment, ...], tags: dict[int, int]) -> Iterator[Symbol]:
+def _symbols(reader: _Reader, segments: tuple[Segment, ...], tags: dict[int, int]) -> Iterator[ElfSymbol]:
     """All of .dynsym: linkers put .dynstr behind it, or else the gnu hash table says how many there are."""
     start = _offset(segments, tags.get(DT["symtab"]))
     strings = _offset(segments, tags.get(DT["strtab"]))
@@ -185,7 +185,7 @@ def _symbols(reader: _Reader, segments: tuple[Segment, ...], tags: dict[int, int
         return
     count = _symbol_count(reader, _offset(segments, tags[DT["gnu_hash"]]))
     for name, _, _, section, _, _ in reader.rows("IBBHQQ", start, max(count, _referenced(reader, segments, tags) + 1)):
-        yield Symbol(reader.text(strings + name), section)
+        yield ElfSymbol(reader.text(strings + name), section)
 
 
 def _symbol_count(reader: _Reader, table: int) -> int:

@@ -64,7 +64,7 @@ LATENCY_BYTES = 16
 """Digits and comma of a latency of up to 11 days."""
 
 
-class Places(Struct, frozen=True, kw_only=True):
+class ProbePaths(Struct, frozen=True, kw_only=True):
     """Where a run's files are in the eyes of the probe; `inputs` in the order of the spec's."""
 
     library: str
@@ -75,7 +75,7 @@ class Places(Struct, frozen=True, kw_only=True):
     profile: str | None = None
 
 
-def encode_request(spec: RunSpec, places: Places, *, watch_stdin: bool = False) -> bytes:
+def encode_request(spec: RunSpec, places: ProbePaths, *, watch_stdin: bool = False) -> bytes:
     """The request file for a run: NUL-ended strings in threes (probe/request.h). Raises SpecError for a NUL within."""
     return _join([*_settings(spec, places, watch_stdin), *_entries(spec.options), *_shapes(spec, places)])
 
@@ -97,7 +97,7 @@ def _join(triples: Sequence[tuple[str, str, str]]) -> bytes:
     return body + b"check\0crc32\0%d\0" % zlib.crc32(body)
 
 
-def _settings(spec: RunSpec, places: Places, watch_stdin: bool) -> Iterator[tuple[str, str, str]]:
+def _settings(spec: RunSpec, places: ProbePaths, watch_stdin: bool) -> Iterator[tuple[str, str, str]]:
     options = spec.options
     numbers = {
         "flags": sum(FLAG_BITS[flag] for flag in set(options.flags)),
@@ -133,7 +133,7 @@ def _entries(options: RunOptions) -> Iterator[tuple[str, str, str]]:
     yield from (("config", key, value) for key, value in options.session_config.items())
 
 
-def _shapes(spec: RunSpec, places: Places) -> Iterator[tuple[str, str, str]]:
+def _shapes(spec: RunSpec, places: ProbePaths) -> Iterator[tuple[str, str, str]]:
     yield from (("dimension", name, str(size)) for name, size in spec.dimensions.items())
     for tensor, file in zip(spec.inputs, places.inputs, strict=True):
         yield "input", tensor.name, file
@@ -151,7 +151,7 @@ Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 """Up to 11 days: a run ends within one."""
 
 
-class Output(msgspec.Struct, frozen=True):
+class ProbeOutput(msgspec.Struct, frozen=True):
     """One output as the probe notes it; `file` is empty for what has no raw form."""
 
     name: Annotated[str, msgspec.Meta(max_length=65_536)]
@@ -161,7 +161,7 @@ class Output(msgspec.Struct, frozen=True):
     crc32: Crc32
 
 
-class ToldDevice(msgspec.Struct, frozen=True):
+class NnapiDeviceAnswer(msgspec.Struct, frozen=True):
     """A device of NNAPI's own list; types: 0 unknown, 1 other, 2 CPU, 3 GPU, 4 accelerator.
 
     `answers` has one letter for each question: y supported, n refused, x no such model can be made, e an error.
@@ -174,15 +174,15 @@ class ToldDevice(msgspec.Struct, frozen=True):
     answers: Annotated[str, msgspec.Meta(pattern="^[ynxe]{0,1024}$")]
 
 
-class ToldNnapi(msgspec.Struct, frozen=True):
+class NnapiAnswer(msgspec.Struct, frozen=True):
     """What a system's NNAPI says of itself: whether it is there, its runtime's level (0: not told), its devices."""
 
     found: bool
     level: Annotated[int, msgspec.Meta(ge=0, le=2_000_000_000)]
-    devices: Annotated[tuple[ToldDevice, ...], msgspec.Meta(max_length=16)]
+    devices: Annotated[tuple[NnapiDeviceAnswer, ...], msgspec.Meta(max_length=16)]
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ProbeAnswer(msgspec.Struct, frozen=True):
     """The document that the probe prints. What is out of these ranges cannot come from it."""
 
     probe: Number
@@ -205,8 +205,8 @@ class Answer(msgspec.Struct, frozen=True):
     memory_peak_bytes: Bytes
     log_dropped: Count
     latencies_ns: Annotated[list[Nanoseconds], msgspec.Meta(max_length=RUNS_KEPT)]
-    nnapi: ToldNnapi
-    outputs: Annotated[list[Output], msgspec.Meta(max_length=4096)]
+    nnapi: NnapiAnswer
+    outputs: Annotated[list[ProbeOutput], msgspec.Meta(max_length=4096)]
     crc32: Crc32
 
 
@@ -216,10 +216,10 @@ def answer_limit(spec: RunSpec) -> int:
     return ANSWER_BYTES + LATENCY_BYTES * min(most_runs, RUNS_KEPT)
 
 
-def decode_answer(stdout: bytes) -> Answer | Failure:
+def decode_answer(stdout: bytes) -> ProbeAnswer | Failure:
     """The probe's document, or a `garbage` Failure for anything else."""
     try:
-        answer = msgspec.json.decode(stdout, type=Answer)
+        answer = msgspec.json.decode(stdout, type=ProbeAnswer)
         if answer.crc32 != zlib.crc32(stdout[: stdout.rfind(b',"crc32":')]):
             raise msgspec.ValidationError("its checksum is wrong")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -233,7 +233,7 @@ def decode_answer(stdout: bytes) -> Answer | Failure:
     return _doubt(answer) or answer
 
 
-def _doubt(answer: Answer) -> Failure | None:
+def _doubt(answer: ProbeAnswer) -> Failure | None:
     """What a document that parses may still not say."""
     if answer.status is not Status.OK and answer.kind not in set(FailureKind):
         return Failure(kind=FailureKind.GARBAGE, message=f"a failure of unknown kind {answer.kind!r}")
@@ -245,7 +245,7 @@ def _doubt(answer: Answer) -> Failure | None:
     return None
 
 
-def to_result(spec: RunSpec, device: str, answer: Answer) -> RunResult:
+def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
     """What a document of the probe means for its spec; output files still have the names that the probe gave them.
 
     Numbers that cannot be true make it a `garbage` failure, of which nothing else is kept.
@@ -255,7 +255,7 @@ def to_result(spec: RunSpec, device: str, answer: Answer) -> RunResult:
     return without_measurement(spec, device, failure) if failure else result
 
 
-def _result(spec: RunSpec, device: str, answer: Answer) -> RunResult:
+def _result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
     failure = None if answer.status is Status.OK else _failure(answer)
     return RunResult(
         spec_id=spec.id,
@@ -278,7 +278,7 @@ def _result(spec: RunSpec, device: str, answer: Answer) -> RunResult:
     )
 
 
-def _failure(answer: Answer) -> Failure:
+def _failure(answer: ProbeAnswer) -> Failure:
     failure = Failure(
         kind=FailureKind(answer.kind),
         message=answer.message,
@@ -289,21 +289,21 @@ def _failure(answer: Answer) -> Failure:
     return explain(failure)
 
 
-def _tensor(output: Output) -> TensorFile:
+def _tensor(output: ProbeOutput) -> TensorFile:
     kind, shape = DTYPES[output.type], tuple(output.shape)
     return TensorFile(name=output.name, dtype=kind, shape=shape, file=output.file, crc32=output.crc32)
 
 
-def _is_labelled(output: Output) -> bool:
+def _is_labelled(output: ProbeOutput) -> bool:
     return output.file.endswith("labelled.raw")
 
 
-def _log(answer: Answer) -> tuple[str, ...]:
+def _log(answer: ProbeAnswer) -> tuple[str, ...]:
     dropped = (f"({answer.log_dropped} more lines did not fit)",) if answer.log_dropped else ()
     return (*answer.log, *dropped)
 
 
-def _marks(spec: RunSpec, answer: Answer) -> Iterator[Mark]:
+def _marks(spec: RunSpec, answer: ProbeAnswer) -> Iterator[Mark]:
     if answer.stop == "max_seconds" and len(answer.latencies_ns) < spec.min_runs:
         yield Mark.SHORT
     if spec.options.provider != "cpu" and fell_back(answer.log):

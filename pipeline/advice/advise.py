@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.advice.answer import Advice, AdviceRequest, Combination, FixResult, gain_of
 from pipeline.advice.fixes import ENABLERS, OTHER_FORMAT, Fix, fixes_for
-from pipeline.advice.trial import Bench, State, attempt, judged
+from pipeline.advice.trial import State, TrialContext, attempt, judged
 from pipeline.advice.verdict import improves, perfect, preference, verdict
 from pipeline.advice.write import write_model
 from pipeline.check.reference import Reference, ReferenceRequest, make_reference
@@ -43,7 +43,7 @@ def advise(request: AdviceRequest) -> Advice:
         if not isinstance(reference, str):  # dimensions that nobody gave a size have that of the reference's inputs
             sizes = reference.data.sizes | sizes
         deadline = time.monotonic() + PATIENCE_SECONDS
-        bench = Bench(folder=folder, provider=request.settings.provider, reference=reference, deadline=deadline)
+        bench = TrialContext(folder=folder, provider=request.settings.provider, reference=reference, deadline=deadline)
         asked = PartitionRequest(source=loaded.source, settings=request.settings, optimize=request.optimize)
         base = judged(loaded, asked, None, sizes)
         fixes = () if perfect(base.standing) else fixes_for(request.settings.provider)
@@ -119,7 +119,7 @@ def _checked_on(reference: Reference | str) -> str:
 
 
 def combined(
-    base: State, alone: Sequence[tuple[Fix, FixResult, State | None]], bench: Bench
+    base: State, alone: Sequence[tuple[Fix, FixResult, State | None]], bench: TrialContext
 ) -> tuple[State, tuple[Fix, ...]]:
     """Fixes together, those that gain most alone first, as long as each still improves the whole.
 
@@ -138,7 +138,7 @@ def combined(
     return _with_other_format(*best, asked, bench) if OTHER_FORMAT in tried else best
 
 
-def _enabled(base: State, fixes: Sequence[Fix], bench: Bench) -> tuple[State, tuple[Fix, ...]]:
+def _enabled(base: State, fixes: Sequence[Fix], bench: TrialContext) -> tuple[State, tuple[Fix, ...]]:
     """The state with every fix that makes room for others."""
     current, made = base, list[Fix]()
     for fix in fixes:
@@ -150,7 +150,7 @@ def _enabled(base: State, fixes: Sequence[Fix], bench: Bench) -> tuple[State, tu
 
 
 def _with_other_format(
-    current: State, used: tuple[Fix, ...], fixes: Sequence[Fix], bench: Bench
+    current: State, used: tuple[Fix, ...], fixes: Sequence[Fix], bench: TrialContext
 ) -> tuple[State, tuple[Fix, ...]]:
     """What CoreML's other format adds, with the fixes that then still gain."""
     if perfect(current.standing):
@@ -163,7 +163,7 @@ def _with_other_format(
 
 
 def _climb(
-    start: State, fixes: Sequence[Fix], tried: Mapping[Fix, State | None], bench: Bench
+    start: State, fixes: Sequence[Fix], tried: Mapping[Fix, State | None], bench: TrialContext
 ) -> tuple[State, tuple[Fix, ...]]:
     """Apply fixes in order, again and again while one improves; `tried` has what is known of the start with each."""
     current, used = start, list[Fix]()
@@ -187,7 +187,7 @@ def _rank(state: State | None, provider: Provider) -> tuple[bool, tuple[bool, in
     return state is not None, preference(state.standing, provider) if state else (False, 0, 0, 0.0)
 
 
-def _combination(base: State, best: State, used: Sequence[Fix], bench: Bench) -> Combination | None:
+def _combination(base: State, best: State, used: Sequence[Fix], bench: TrialContext) -> Combination | None:
     if not used:
         return None
     return Combination(

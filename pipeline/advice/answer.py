@@ -9,7 +9,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
 
 
-class Choice(StrEnum):
+class FixChoice(StrEnum):
     """What the guidance says of a model and a provider."""
 
     USE = "use the provider"
@@ -17,7 +17,7 @@ class Choice(StrEnum):
     CPU = "use the CPU"
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
     """How far a provider takes a model. `load_error` says that a session fails on the phone all the same."""
 
     nodes: int
@@ -36,14 +36,14 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         return self.nodes - self.claimed
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class AdviceVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """A choice with its reason in words."""
 
-    choice: Choice
+    choice: FixChoice
     reason: str
 
 
-class Outcome(StrEnum):
+class FixOutcome(StrEnum):
     """What became of a fix."""
 
     GAINS = "gains"
@@ -63,10 +63,10 @@ class FixResult(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     title: str
-    outcome: Outcome
+    outcome: FixOutcome
     gain: str = ""
     why: str = ""
-    after: Standing | None = None
+    after: ProviderSupport | None = None
     error: float | None = None
     tolerance: float | None = None
     absolute_error: float | None = None
@@ -81,8 +81,8 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True):
 
     fixes: tuple[str, ...]
     gain: str
-    after: Standing
-    verdict: Verdict
+    after: ProviderSupport
+    verdict: AdviceVerdict
     error: float | None = None
     tolerance: float | None = None
     absolute_error: float | None = None
@@ -98,8 +98,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     written unchanged, because no fix of it gains anything.
     """
 
-    verdict: Verdict | None = None
-    before: Standing | None = None
+    verdict: AdviceVerdict | None = None
+    before: ProviderSupport | None = None
     fixes: tuple[FixResult, ...] = ()
     best: Combination | None = None
     checked_on: str = ""
@@ -132,9 +132,9 @@ class AdviceRequest(msgspec.Struct, frozen=True, kw_only=True):
     write_to: str = ""
 
 
-def standing_of(answer: ModelAnswer) -> Standing:
+def standing_of(answer: ModelAnswer) -> ProviderSupport:
     """What counts of an answer."""
-    return Standing(
+    return ProviderSupport(
         nodes=answer.nodes,
         claimed=answer.claimed,
         partitions=len(answer.partitions),
@@ -142,7 +142,7 @@ def standing_of(answer: ModelAnswer) -> Standing:
     )
 
 
-def gain_of(before: Standing, after: Standing, provider: Provider) -> str:
+def gain_of(before: ProviderSupport, after: ProviderSupport, provider: Provider) -> str:
     """What changed, in words; XNNPACK has no partitions worth counting."""
     coverage = f"coverage {before.coverage:.0%} → {after.coverage:.0%}".replace("% →", " →").replace("%", " %")
     parts = [] if provider is Provider.XNNPACK else [f"partitions {before.partitions} → {after.partitions}"]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from pipeline.advice.facts import Known, Writer, attribute, operand
+from pipeline.advice.facts import GraphFacts, Writer, attribute, operand
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -18,7 +18,7 @@ NO_ARITHMETIC = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten
 """Operators that a constant bound may have passed through: they keep one number what it is, or change its type."""
 
 
-def constant_bounds(node: "NodeProto", known: Known, write: Writer) -> bool:
+def constant_bounds(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Bounds that are made of constants by Cast, Identity and the like become constants themselves."""
     bounds = [operand(node, slot) for slot in (1, 2)]
     if known.opset < BOUNDS_ARE_INPUTS or not any(name and known.constant(name) is None for name in bounds):
@@ -31,7 +31,7 @@ def constant_bounds(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
-def _computed(name: str, known: Known, depth: int = 0) -> Any:
+def _computed(name: str, known: GraphFacts, depth: int = 0) -> Any:
     """The one number behind a value, through operators that only move or convert it; None when there is none."""
     import numpy as np
     from onnx import helper
@@ -49,7 +49,7 @@ def _computed(name: str, known: Known, depth: int = 0) -> Any:
     return number.astype(np.dtype(helper.tensor_dtype_to_np_dtype(maker.attributes["to"])))
 
 
-def clip_as_max_min(node: "NodeProto", known: Known, write: Writer) -> bool:
+def clip_as_max_min(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Clip of any bounds as Relu, or as Max and Min: the same numbers, NNAPI has Clip for two pairs of bounds only."""
     bounds = _bounds(node, known)
     if bounds is None or known.opset < BROADCASTS or not known.is_f32(node.input[0]):
@@ -64,7 +64,7 @@ def clip_as_max_min(node: "NodeProto", known: Known, write: Writer) -> bool:
     return bool(steps)
 
 
-def _bounds(node: "NodeProto", known: Known) -> tuple[float | None, float | None] | None:
+def _bounds(node: "NodeProto", known: GraphFacts) -> tuple[float | None, float | None] | None:
     """Lower and upper bound, None where there is none; None at all when one is not known."""
     if known.opset < BOUNDS_ARE_INPUTS:
         return attribute(node, "min"), attribute(node, "max")

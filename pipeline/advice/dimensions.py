@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pipeline.advice.facts import Known
+from pipeline.advice.facts import GraphFacts
 from pipeline.model.dimensions import open_axes, resolve_dimensions
 from pipeline.model.signature import own_inputs
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 
-def fix_dimensions(model: "ModelProto", known: Known) -> "ModelProto | None":
+def fix_dimensions(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
     """Open dimensions get the sizes that were asked for, else 1; None when all have sizes."""
     import onnx
 

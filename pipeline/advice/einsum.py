@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.advice.facts import Known, Writer, attribute
+from pipeline.advice.facts import GraphFacts, Writer, attribute
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 LEAST_OPSET = 12
 
 
-def einsum_as_matmul(node: "NodeProto", known: Known, write: Writer) -> bool:
+def einsum_as_matmul(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Axes of both operands and the result are batches, axes of both and not of the result are summed over.
 
     Each operand is turned and reshaped to [batch, rows, columns], the product back to the result's axes. Equations with
@@ -47,7 +47,7 @@ def einsum_as_matmul(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
-def _sizes(node: "NodeProto", known: Known, operands: tuple[str, str]) -> dict[str, int]:
+def _sizes(node: "NodeProto", known: GraphFacts, operands: tuple[str, str]) -> dict[str, int]:
     """The size behind each index; nothing when one is open, zero, or two differ."""
     found: dict[str, int] = {}
     for name, indices in zip(node.input, operands, strict=True):

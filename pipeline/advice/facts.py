@@ -18,7 +18,7 @@ MOST_NUMBERS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class GraphFacts:
     """A model as ONNX Runtime sees it, and how the provider judged it.
 
     `claimed` has the first outputs of claimed nodes, which fixes leave alone. `sizes` are wanted sizes of open
@@ -100,7 +100,7 @@ class Writer:
         return self.constant(numbers, "int64")
 
 
-Rule = Callable[["NodeProto", Known, Writer], bool]
+Rule = Callable[["NodeProto", GraphFacts, Writer], bool]
 """Writes what takes the place of a node; False when it does not apply, whatever it wrote until then is dropped."""
 
 
@@ -120,7 +120,7 @@ def operand(node: "NodeProto", slot: int) -> str:
     return node.input[slot] if slot < len(node.input) else ""
 
 
-def rewrite(model: "ModelProto", known: Known, rules: Mapping[str, Rule]) -> "ModelProto | None":
+def rewrite(model: "ModelProto", known: GraphFacts, rules: Mapping[str, Rule]) -> "ModelProto | None":
     """A copy in which refused nodes of the main graph are replaced by rule of their operator; None when none is.
 
     Nodes that compute on dequantized values are left alone: providers take them with their QDQ neighbours as one unit.
@@ -144,7 +144,7 @@ def rewrite(model: "ModelProto", known: Known, rules: Mapping[str, Rule]) -> "Mo
     return changed if replaced else None
 
 
-def _replacement(node: "NodeProto", known: Known, rules: Mapping[str, Rule], taken: set[str]) -> Writer | None:
+def _replacement(node: "NodeProto", known: GraphFacts, rules: Mapping[str, Rule], taken: set[str]) -> Writer | None:
     rule = rules.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     outputs = [name for name in node.output if name]
     if rule is None or len(outputs) != 1 or outputs != [node.output[0]] or outputs[0] in known.claimed:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline.advice.answer import Choice, Standing, Verdict, standing_of
+from pipeline.advice.answer import AdviceVerdict, FixChoice, ProviderSupport, standing_of
 from pipeline.advice.help import Help, helps_of
 from pipeline.advice.verdict import verdict
 from pipeline.core.errors import ModelError, PipelineError
@@ -13,13 +13,13 @@ from pipeline.core.releases import Release, rules_of
 from pipeline.core.workers import Task, run_tasks
 from pipeline.model.sources import SourceModel, find_models
 from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
-from pipeline.partition.input import Subject, resized
+from pipeline.partition.input import PartitionInput, resized
 from pipeline.partition.judge import Views, judge_views, open_views, reason_of, scratch_folder
 from pipeline.partition.ort_types import refused
 from pipeline.partition.run import SUFFIXES, TIMEOUT_SECONDS
 from pipeline.partition.sizes import likely_sizes, unnamed
 
-ANSWERS = {Choice.USE: "yes", Choice.MEASURE: "maybe", Choice.CPU: "no"}
+ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"}
 """The verdicts in one word, as ONNX Runtime's mobile usability checker gives them."""
 
 CPU = "cpu"
@@ -153,12 +153,12 @@ def _load_error(path: Path) -> str:
     return ""
 
 
-def _sizes(subject: Subject, given: Mapping[str, int]) -> dict[str, int] | None:
+def _sizes(subject: PartitionInput, given: Mapping[str, int]) -> dict[str, int] | None:
     """Sizes for every dynamic dimension, those given first; None where none were found."""
     return likely_sizes(subject.loaded, given) if subject.loaded else None
 
 
-def _guessed(subject: Subject, given: Mapping[str, int]) -> tuple[str, ...]:
+def _guessed(subject: PartitionInput, given: Mapping[str, int]) -> tuple[str, ...]:
     return unnamed(subject.loaded.proto, given) if subject.loaded else ()
 
 
@@ -172,7 +172,7 @@ def _fixed(
     place = folder / "fixed"
     place.mkdir()
     resized_model = resized(loaded, sizes, place)
-    subject = Subject(source=loaded.source, path=resized_model.path, loaded=resized_model)
+    subject = PartitionInput(source=loaded.source, path=resized_model.path, loaded=resized_model)
     fixed = Views(subject=subject, optimize=Optimize.BASIC, folder=place)
     cpu = _cpu_error(fixed)
     return _answers(fixed, settings), cpu
@@ -193,7 +193,7 @@ def _rows(
 
 def _of(answer: ModelAnswer) -> Fit:
     standing, provider = standing_of(answer), Provider(answer.ep)
-    found: Verdict = verdict(standing, provider)
+    found: AdviceVerdict = verdict(standing, provider)
     return Fit(
         nodes=standing.nodes,
         supported=standing.claimed,
@@ -203,7 +203,7 @@ def _of(answer: ModelAnswer) -> Fit:
     )
 
 
-def _load_failure(standing: Standing) -> str:
+def _load_failure(standing: ProviderSupport) -> str:
     return f"no session can be made on the phone: {standing.load_error}" if standing.load_error else ""
 
 
@@ -213,7 +213,7 @@ def _on_cpu(nodes: int, error: str) -> Fit:
     return Fit(nodes=nodes, supported=nodes, verdict="yes", reason="every node has a kernel on the CPU")
 
 
-def _opset(subject: Subject) -> int | None:
+def _opset(subject: PartitionInput) -> int | None:
     if subject.loaded is None:
         return None
     versions = [entry.version for entry in subject.loaded.proto.opset_import if entry.domain in ("", "ai.onnx")]

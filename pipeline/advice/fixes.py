@@ -10,7 +10,7 @@ import msgspec
 from pipeline.advice.clip import clip_as_max_min, constant_bounds
 from pipeline.advice.dimensions import fix_dimensions
 from pipeline.advice.einsum import einsum_as_matmul
-from pipeline.advice.facts import Known, Rule, rewrite
+from pipeline.advice.facts import GraphFacts, Rule, rewrite
 from pipeline.advice.half import compute_in_f32
 from pipeline.advice.inputs import constant_initializers
 from pipeline.advice.linear import conv_2d, cropped_conv_transpose, flat_matmul, plain_gemm, scaled_batch_norm
@@ -41,7 +41,7 @@ from pipeline.partition.judge import PartitionRequest
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-Edit = Callable[["ModelProto", Known], "ModelProto | None"]
+Edit = Callable[["ModelProto", GraphFacts], "ModelProto | None"]
 """A model with the fix; None where there is nothing to fix. ModelError when it should apply and cannot."""
 
 Change = Callable[[PartitionRequest], PartitionRequest | None]

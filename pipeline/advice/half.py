@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from pipeline.advice.facts import Known
+from pipeline.advice.facts import GraphFacts
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -17,7 +17,7 @@ MOST_WEIGHTS = 1 << 26
 TYPED_ATTRIBUTES = ("to", "dtype", "output_dtype", "stash_type")
 
 
-def compute_in_f32(model: "ModelProto", known: Known) -> "ModelProto | None":
+def compute_in_f32(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
     """The model with every f16 value as f32; inputs and outputs that were f16 stay so, with a Cast.
 
     None when nothing is f16, when its weights are too many to be held in memory, and for models with bodies or
@@ -48,7 +48,7 @@ def _count(tensor: "TensorProto") -> int:
     return math.prod(tensor.dims)
 
 
-def _read(tensor: "TensorProto", known: Known) -> "TensorProto":
+def _read(tensor: "TensorProto", known: GraphFacts) -> "TensorProto":
     """The tensor with its numbers in the message."""
     from onnx import numpy_helper
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from pipeline.advice.answer import Choice, Standing, standing_of
+from pipeline.advice.answer import FixChoice, ProviderSupport, standing_of
 from pipeline.advice.verdict import NAMES, RANKS, improves, verdict
 from pipeline.partition.answer import ModelAnswer, Provider
 
@@ -26,8 +26,8 @@ class _Change(NamedTuple):
     """How far a provider supports a model now, and would if it supported `nodes` more of one operator."""
 
     answer: ModelAnswer
-    before: Standing
-    after: Standing
+    before: ProviderSupport
+    after: ProviderSupport
     nodes: int
 
 
@@ -70,7 +70,7 @@ def _rewrites(answers: Sequence[ModelAnswer]) -> list[Help]:
         if before.load_error or answer.ep == Provider.XNNPACK:
             continue
         for one in answer.operators:
-            after = Standing(nodes=answer.nodes, claimed=one.claimed, partitions=one.partitions)
+            after = ProviderSupport(nodes=answer.nodes, claimed=one.claimed, partitions=one.partitions)
             if improves(after, before, Provider(answer.ep)):
                 found[one.op_type].append(_Change(answer, before, after, one.nodes))
     for changes in found.values():
@@ -85,7 +85,7 @@ def _worth(changes: Sequence[_Change]) -> tuple[int, int]:
     return better, sum(c.after.claimed - c.before.claimed for c in changes)
 
 
-def _choice(standing: Standing, answer: ModelAnswer) -> Choice:
+def _choice(standing: ProviderSupport, answer: ModelAnswer) -> FixChoice:
     return verdict(standing, Provider(answer.ep)).choice
 
 
@@ -102,14 +102,14 @@ def _rewrite(op_type: str, changes: Sequence[_Change]) -> Help:
     )
 
 
-def _gains(pairs: Iterable[tuple[str, Standing, Standing]]) -> dict[str, str]:
+def _gains(pairs: Iterable[tuple[str, ProviderSupport, ProviderSupport]]) -> dict[str, str]:
     """What changed for the providers that it improves."""
     return {
         ep: _gain(before, after, Provider(ep)) for ep, before, after in pairs if improves(after, before, Provider(ep))
     }
 
 
-def _gain(before: Standing, after: Standing, provider: Provider) -> str:
+def _gain(before: ProviderSupport, after: ProviderSupport, provider: Provider) -> str:
     """As `0 → 316 of 328 nodes, 0 → 7 partitions`."""
     nodes = f"{before.claimed} → {after.claimed} of {after.nodes} nodes"
     if before.load_error and not after.load_error:

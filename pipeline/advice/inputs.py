@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pipeline.advice.facts import Known
+from pipeline.advice.facts import GraphFacts
 from pipeline.model.onnx_model import keep_only
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ OVERRIDABLE_SINCE_IR = 4
 """Before this IR version every initializer is listed as an input, and is a constant all the same."""
 
 
-def constant_initializers(model: "ModelProto", _known: Known) -> "ModelProto | None":
+def constant_initializers(model: "ModelProto", _known: GraphFacts) -> "ModelProto | None":
     """The model without inputs that have an initializer; None when none has."""
     import onnx
 

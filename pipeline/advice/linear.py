@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.advice.facts import Known, Writer, attribute, operand
+from pipeline.advice.facts import GraphFacts, Writer, attribute, operand
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -13,7 +13,7 @@ RESHAPE_HAS_INPUT = 5
 SPATIAL = ("kernel_shape", "strides", "dilations")
 
 
-def plain_gemm(node: "NodeProto", known: Known, write: Writer) -> bool:
+def plain_gemm(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Gemm with alpha and beta in its constants, A transposed before, and a C of one row; else C is added after."""
     alpha, beta = float(attribute(node, "alpha", 1.0)), float(attribute(node, "beta", 1.0))
     trans_a, trans_b = int(attribute(node, "transA", 0)), int(attribute(node, "transB", 0))
@@ -37,7 +37,7 @@ def plain_gemm(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
-def flat_matmul(node: "NodeProto", known: Known, write: Writer) -> bool:
+def flat_matmul(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """A batch of matrices times one constant matrix as one large product: rows are independent of one another."""
     a, b = known.shape(node.input[0]), known.graph.constant(node.input[1])
     if a is None or b is None or len(a) < 3 or len(b.dims) != 2 or 0 in a or not known.is_f32(node.input[0]):
@@ -51,7 +51,7 @@ def flat_matmul(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
-def conv_2d(node: "NodeProto", known: Known, write: Writer) -> bool:
+def conv_2d(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """A convolution over one axis as one over two, the first of size 1."""
     x, w, y = known.shape(node.input[0]), known.constant(node.input[1]), known.shape(node.output[0])
     if x is None or y is None or w is None or w.ndim != 3 or len(x) != 3 or known.opset < RESHAPE_HAS_INPUT:
@@ -67,7 +67,7 @@ def conv_2d(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
-def cropped_conv_transpose(node: "NodeProto", known: Known, write: Writer) -> bool:
+def cropped_conv_transpose(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """ConvTranspose without padding, and what the padding cuts off as a Slice.
 
     Output padding that the end's cut takes away again is left out (ONNX ConvTranspose: pads shorten the full output,
@@ -108,7 +108,7 @@ def _starts(node: "NodeProto", full: list[int], sizes: tuple[int, ...], auto_pad
     return [s // 2 if auto_pad == "SAME_UPPER" else s - s // 2 for s in surplus]
 
 
-def scaled_batch_norm(node: "NodeProto", known: Known, write: Writer) -> bool:
+def scaled_batch_norm(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """BatchNormalization with constant statistics as a product and a sum."""
     shape = known.graph.value(node.input[0]).shape or ()
     given = [known.constant(name) for name in node.input[1:5]]

@@ -2,34 +2,34 @@
 
 from typing import TYPE_CHECKING
 
-from pipeline.advice.facts import Known
+from pipeline.advice.facts import GraphFacts
 from pipeline.core.errors import ModelError
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 
-def to_opset_11(model: "ModelProto", known: Known) -> "ModelProto | None":
+def to_opset_11(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
     """Softmax of this opset and before may have any rank and axis for NNAPI (ep_rules D.4)."""
     return _converted(model, known, 11)
 
 
-def to_opset_13(model: "ModelProto", known: Known) -> "ModelProto | None":
+def to_opset_13(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
     """The first opset whose Split NNAPI and CoreML take."""
     return _converted(model, known, 13)
 
 
-def to_opset_17(model: "ModelProto", known: Known) -> "ModelProto | None":
+def to_opset_17(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
     """The newest opset before reductions, Pad, Resize and Split changed in 18."""
     return _converted(model, known, 17)
 
 
-def to_opset_21(model: "ModelProto", known: Known) -> "ModelProto | None":
+def to_opset_21(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
     """The newest opset that all supported releases take."""
     return _converted(model, known, 21)
 
 
-def _converted(model: "ModelProto", known: Known, target: int) -> "ModelProto | None":
+def _converted(model: "ModelProto", known: GraphFacts, target: int) -> "ModelProto | None":
     """The model in another opset; ModelError with the converter's reason when it cannot."""
     import onnx
     from onnx import version_converter

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.advice.facts import Known, Writer, attribute, operand
+from pipeline.advice.facts import GraphFacts, Writer, attribute, operand
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -15,7 +15,7 @@ MOST_FILL = 1 << 18
 """Entries of a block of constants that takes the place of constant padding."""
 
 
-def pad_as_concat(node: "NodeProto", known: Known, write: Writer) -> bool:
+def pad_as_concat(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """A Pad of known pads, axis by axis: what goes before, the values, what comes after.
 
     Modes reflect and edge take slices of the values, constant takes a block of one number. Outputs are bit-identical:
@@ -45,7 +45,7 @@ def pad_as_concat(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
-def _pads(node: "NodeProto", known: Known) -> dict[int, tuple[int, int]] | None:
+def _pads(node: "NodeProto", known: GraphFacts) -> dict[int, tuple[int, int]] | None:
     """(before, after) by axis; None when they are not constant, or the axes are not."""
     rank = len(known.shape(node.input[0]) or ())
     axes = list(range(rank))
@@ -65,7 +65,7 @@ def _pads(node: "NodeProto", known: Known) -> dict[int, tuple[int, int]] | None:
     return {axis: (found[i], found[count + i]) for i, axis in enumerate(axes)} if len(found) == 2 * count else None
 
 
-def _fill(node: "NodeProto", known: Known) -> float | None:
+def _fill(node: "NodeProto", known: GraphFacts) -> float | None:
     """The number that constant padding puts in; None when it is not known or the values are no floats."""
     if not known.is_f32(node.input[0]):
         return None
@@ -120,7 +120,7 @@ def _slice(write: Writer, value: str, axis: int, start: int, stop: int, step: in
     )
 
 
-def _concat(write: Writer, parts: list[str], axis: int, rank: int, known: Known, into: str) -> str:
+def _concat(write: Writer, parts: list[str], axis: int, rank: int, known: GraphFacts, into: str) -> str:
     """Concat; CoreML's NeuralNetwork joins on axis 1 of rank 4 only, so there the axes are swapped before and after."""
     if not known.neural_network or rank != 4 or axis == 1:
         return write.add("Concat", *parts, into=into, axis=axis)

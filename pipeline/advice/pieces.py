@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.advice.facts import Known, Writer, attribute, operand
+from pipeline.advice.facts import GraphFacts, Writer, attribute, operand
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -16,7 +16,7 @@ SIX = 6.0
 """The upper bound of the one Clip from 0 that NNAPI has."""
 
 
-def _ready(node: "NodeProto", known: Known) -> bool:
+def _ready(node: "NodeProto", known: GraphFacts) -> bool:
     """Whether arithmetic on the node's first input is that of 32-bit floats, with today's broadcasting."""
     return bool(node.input) and known.is_f32(node.input[0]) and known.opset >= CLIP_HAS_INPUTS
 
@@ -25,7 +25,7 @@ def _clip(write: Writer, value: str, high: float) -> str:
     return write.add("Clip", value, write.constant(0.0), write.constant(high))
 
 
-def hard_sigmoid(node: "NodeProto", known: Known, write: Writer) -> bool:
+def hard_sigmoid(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """max(0, min(1, alpha*x + beta)): for alpha 1/6 as Clip(x + 6*beta, 0, 6) / 6, which NNAPI takes."""
     alpha, beta = float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5))
     if not _ready(node, known) or alpha <= 0:
@@ -42,7 +42,7 @@ def _hard_sigmoid(write: Writer, x: str, alpha: float, beta: float, into: str = 
     return write.add("Min", write.add("Relu", line), write.constant(1.0), into=into)
 
 
-def hard_swish(node: "NodeProto", known: Known, write: Writer) -> bool:
+def hard_swish(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """The product of x and HardSigmoid(x), with alpha 1/6 and beta 0.5 (ONNX HardSwish-14)."""
     if not _ready(node, known):
         return False
@@ -51,7 +51,7 @@ def hard_swish(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
-def gelu_tanh(node: "NodeProto", known: Known, write: Writer) -> bool:
+def gelu_tanh(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Gelu that is defined by tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
     if not _ready(node, known) or attribute(node, "approximate", "none") != "tanh":
         return False
@@ -72,7 +72,7 @@ STEEP = 1e30
 """Makes of any number but those next to zero one beyond 1 or -1."""
 
 
-def erf_by_exp(node: "NodeProto", known: Known, write: Writer) -> bool:
+def erf_by_exp(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Erf, and the Gelu that is defined by it, by a polynomial and Exp with an error next to rounding's."""
     if not _ready(node, known) or attribute(node, "approximate", "none") != "none":
         return False
@@ -99,7 +99,7 @@ def _erf(write: Writer, x: str, into: str = "") -> str:
     return write.add("Mul", write.add("Sub", one, rest), sign, into=into)
 
 
-def one_input(node: "NodeProto", known: Known, write: Writer) -> bool:
+def one_input(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Neg as -1 times x, Reciprocal as 1 / x, Abs as the larger of x and -x, Softsign as x / (1 + |x|)."""
     if not _ready(node, known):
         return False
@@ -118,7 +118,7 @@ def one_input(node: "NodeProto", known: Known, write: Writer) -> bool:
 PAIRWISE = {"Max": "Max", "Min": "Min", "Sum": "Add"}
 
 
-def pairwise(node: "NodeProto", known: Known, write: Writer) -> bool:
+def pairwise(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Max, Min and Sum of many inputs two at a time, in their order."""
     if not _ready(node, known) or len(node.input) < 2 or (node.op_type != "Sum" and len(node.input) == 2):
         return False
@@ -129,7 +129,7 @@ def pairwise(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
-def min_as_max(node: "NodeProto", known: Known, write: Writer) -> bool:
+def min_as_max(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Min as the negative of the largest negative: CoreML's MLProgram has Max only."""
     if not _ready(node, known) or known.nnapi or len(node.input) < 2:
         return False
@@ -139,7 +139,7 @@ def min_as_max(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
-def prelu_by_relu(node: "NodeProto", known: Known, write: Writer) -> bool:
+def prelu_by_relu(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """PRelu as relu(x) - slope * relu(-x): one of the two terms is always zero."""
     if not _ready(node, known):
         return False
@@ -149,7 +149,7 @@ def prelu_by_relu(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
-def reduction(node: "NodeProto", known: Known, write: Writer) -> bool:
+def reduction(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """ReduceL2, ReduceSumSquare and, for NNAPI, ReduceSum by products, sums, means and a root."""
     shape, axes = known.shape(node.input[0]), _axes(node, known)
     if not _ready(node, known) or shape is None or 0 in shape or not axes:
@@ -165,7 +165,7 @@ def reduction(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
-def _axes(node: "NodeProto", known: Known) -> list[int]:
+def _axes(node: "NodeProto", known: GraphFacts) -> list[int]:
     """The axes of a reduction, all of them when none are named; nothing when they are not constant."""
     rank = len(known.shape(node.input[0]) or ())
     named = attribute(node, "axes")
@@ -180,7 +180,7 @@ def _axes(node: "NodeProto", known: Known) -> list[int]:
 
 
 def _sum(
-    write: Writer, x: str, axes: list[int], keep: int, shape: tuple[int, ...], known: Known, into: str = ""
+    write: Writer, x: str, axes: list[int], keep: int, shape: tuple[int, ...], known: GraphFacts, into: str = ""
 ) -> str:
     """Sum over axes; NNAPI has the mean only, so there it is the mean times the number of entries."""
     if known.nnapi:
@@ -191,13 +191,13 @@ def _sum(
     return write.add("ReduceSum", x, write.integers(*axes), into=into, keepdims=keep)
 
 
-def _mean(write: Writer, x: str, axes: list[int], keep: int, known: Known, into: str = "") -> str:
+def _mean(write: Writer, x: str, axes: list[int], keep: int, known: GraphFacts, into: str = "") -> str:
     if known.opset < REDUCE_AXES_ARE_INPUT:
         return write.add("ReduceMean", x, into=into, axes=axes, keepdims=keep)
     return write.add("ReduceMean", x, write.integers(*axes), into=into, keepdims=keep)
 
 
-def global_pool_as_mean(node: "NodeProto", known: Known, write: Writer) -> bool:
+def global_pool_as_mean(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """GlobalAveragePool of any rank as the mean over what comes after the channels."""
     rank = len(known.graph.value(node.input[0]).shape or ())
     if not _ready(node, known) or rank < 3:
@@ -206,7 +206,7 @@ def global_pool_as_mean(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
-def mean_as_global_pool(node: "NodeProto", known: Known, write: Writer) -> bool:
+def mean_as_global_pool(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """ReduceMean over height and width, kept, as GlobalAveragePool."""
     shape = known.graph.value(node.input[0]).shape or ()
     if not _ready(node, known) or len(shape) != 4 or int(attribute(node, "keepdims", 1)) != 1:
@@ -217,7 +217,7 @@ def mean_as_global_pool(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
-def layer_norm(node: "NodeProto", known: Known, write: Writer) -> bool:
+def layer_norm(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """LayerNormalization by means: (x - mean) / sqrt(variance + epsilon) * scale + bias."""
     shape = known.shape(node.input[0])
     if not _ready(node, known) or not shape or int(attribute(node, "stash_type", 1)) != 1:
@@ -235,7 +235,7 @@ def _epsilon(node: "NodeProto") -> float:
     return float(attribute(node, "epsilon", 1e-5))
 
 
-def _normalized(write: Writer, x: str, axes: list[int], epsilon: float, known: Known) -> str:
+def _normalized(write: Writer, x: str, axes: list[int], epsilon: float, known: GraphFacts) -> str:
     """Values less their mean, divided by their standard deviation."""
     centred = write.add("Sub", x, _mean(write, x, axes, 1, known))
     variance = _mean(write, write.add("Mul", centred, centred), axes, 1, known)
@@ -243,7 +243,7 @@ def _normalized(write: Writer, x: str, axes: list[int], epsilon: float, known: K
     return write.add("Div", centred, deviation)
 
 
-def group_norm(node: "NodeProto", known: Known, write: Writer) -> bool:
+def group_norm(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """InstanceNormalization, or GroupNormalization-21 with a scale for each channel, on groups laid out as rows."""
     shape = known.shape(node.input[0])
     scale, bias = known.constant(operand(node, 1)), known.constant(operand(node, 2))

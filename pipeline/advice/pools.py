@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from pipeline.advice.facts import Known, Writer, attribute
+from pipeline.advice.facts import GraphFacts, Writer, attribute
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 SAME = ("SAME_UPPER", "SAME_LOWER")
 
 
-def explicit_pads(node: "NodeProto", known: Known, write: Writer) -> bool:
+def explicit_pads(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """auto_pad SAME as pads, and ceil_mode as more pads at the end.
 
     Pads of a MaxPool never win and those of an AveragePool without count_include_pad do not count, so windows that
@@ -40,7 +40,7 @@ def explicit_pads(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
-def _kernel(node: "NodeProto", known: Known) -> list[int] | None:
+def _kernel(node: "NodeProto", known: GraphFacts) -> list[int] | None:
     if found := attribute(node, "kernel_shape"):
         return list(found)
     weights = known.shape(node.input[1]) if node.op_type == "Conv" else None
@@ -56,7 +56,7 @@ def _split(auto_pad: str, needed: int, before: int, after: int) -> tuple[int, in
     return before, max(after, needed - before)
 
 
-def counted_pads(node: "NodeProto", known: Known, write: Writer) -> bool:
+def counted_pads(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """An AveragePool whose padding counts, as a Pad with zeros before one without padding."""
     shape = known.shape(node.input[0])
     pads = list(attribute(node, "pads") or [])

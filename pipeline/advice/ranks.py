@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipeline.advice.facts import Known, Writer, attribute, names_in, rewrite
+from pipeline.advice.facts import GraphFacts, Writer, attribute, names_in, rewrite
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -13,7 +13,7 @@ HIGHEST_RANK = 4
 RESHAPE_HAS_INPUT = 5
 
 
-def fewer_axes(model: "ModelProto", known: Known) -> "ModelProto | None":
+def fewer_axes(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
     """The model with such nodes between Reshapes, and Reshapes of Reshapes joined, so that no high rank is left."""
     rules = {"Transpose": merged_transpose, "Gather": flat_gather}
     changed = rewrite(model, known, rules) if known.opset >= RESHAPE_HAS_INPUT else None
@@ -22,7 +22,7 @@ def fewer_axes(model: "ModelProto", known: Known) -> "ModelProto | None":
     return changed
 
 
-def merged_transpose(node: "NodeProto", known: Known, write: Writer) -> bool:
+def merged_transpose(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Axes of size 1 take no part in a Transpose, and neighbours that stay neighbours move as one."""
     shape, output = known.shape(node.input[0]), known.shape(node.output[0])
     if shape is None or output is None or len(shape) <= HIGHEST_RANK or 0 in shape:
@@ -47,7 +47,7 @@ def merged_transpose(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
-def flat_gather(node: "NodeProto", known: Known, write: Writer) -> bool:
+def flat_gather(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Constant indices into one axis, with the axes before and after it merged."""
     shape, output = known.shape(node.input[0]), known.shape(node.output[0])
     indices = known.graph.constant(node.input[1])
@@ -60,7 +60,7 @@ def flat_gather(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
-def _join_reshapes(model: "ModelProto", known: Known) -> None:
+def _join_reshapes(model: "ModelProto", known: GraphFacts) -> None:
     """Let each Reshape to a known shape read what the Reshape before it read; drop those that nobody reads then."""
     from pipeline.model.onnx_model import subgraphs
 
@@ -85,7 +85,7 @@ def _join_reshapes(model: "ModelProto", known: Known) -> None:
             del graph.node[index]
 
 
-def _joinable(node: "NodeProto", constants: "Mapping[str, TensorProto]", known: Known) -> bool:
+def _joinable(node: "NodeProto", constants: "Mapping[str, TensorProto]", known: GraphFacts) -> bool:
     """Whether the target shape is known, or means the same for other inputs: no 0, which copies one of their sizes."""
     from onnx import numpy_helper
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from pipeline.advice.facts import Known, Writer, attribute, operand
+from pipeline.advice.facts import GraphFacts, Writer, attribute, operand
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -17,7 +17,7 @@ CENTRED = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
 ROUNDED = ("round_prefer_floor", "round_prefer_ceil")
 
 
-def equal_resize(node: "NodeProto", known: Known, write: Writer) -> bool:
+def equal_resize(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Resize with another name for the same positions, and without inputs that are empty and may be left out.
 
     Nearest, enlarged by whole numbers s: output q*s+r reads (q*s+r+0.5)/s-0.5, which lies within 0.5 of q and never
@@ -47,7 +47,7 @@ def _modes(node: "NodeProto") -> dict[str, Any]:
     return found
 
 
-def _equal_modes(node: "NodeProto", known: Known, modes: dict[str, Any]) -> dict[str, Any]:
+def _equal_modes(node: "NodeProto", known: GraphFacts, modes: dict[str, Any]) -> dict[str, Any]:
     coordinates = modes["coordinate_transformation_mode"]
     plain = not attribute(node, "antialias", 0) and not attribute(node, "exclude_outside", 0)
     factors = _factors(node, known)
@@ -64,7 +64,7 @@ def _equal_modes(node: "NodeProto", known: Known, modes: dict[str, Any]) -> dict
     return {"coordinate_transformation_mode": "half_pixel"} if same else modes
 
 
-def _factors(node: "NodeProto", known: Known) -> list[float] | None:
+def _factors(node: "NodeProto", known: GraphFacts) -> list[float] | None:
     """By how much each axis grows, from constant scales or static sizes; None when not known."""
     scales = known.constant(operand(node, 2))
     if scales is not None and scales.size:
@@ -76,6 +76,6 @@ def _factors(node: "NodeProto", known: Known) -> list[float] | None:
     return [b / a for a, b in zip(before, after, strict=True)] if policy == "stretch" else None
 
 
-def _is_empty(known: Known, name: str) -> bool:
+def _is_empty(known: GraphFacts, name: str) -> bool:
     found = known.graph.constant(name) if name else None
     return found is not None and found.count == 0

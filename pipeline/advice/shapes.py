@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pipeline.advice.facts import Known, Writer, attribute
+from pipeline.advice.facts import GraphFacts, Writer, attribute
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -13,7 +13,7 @@ INT32 = 6
 """TensorProto.INT32."""
 
 
-def as_reshape(node: "NodeProto", known: Known, write: Writer) -> bool:
+def as_reshape(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Flatten, Squeeze, Unsqueeze, or a Reshape to a computed shape: a Reshape to the shape that comes out."""
     shape = known.shape(node.output[0])
     if shape is None or not shape or 0 in shape or known.opset < RESHAPE_HAS_INPUT:
@@ -24,7 +24,7 @@ def as_reshape(node: "NodeProto", known: Known, write: Writer) -> bool:
     return True
 
 
-def concat_on_channels(node: "NodeProto", known: Known, write: Writer) -> bool:
+def concat_on_channels(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Concat on axis 1 of rank 4, the one form that CoreML's NeuralNetwork takes, with the axes moved around it."""
     shapes = [known.shape(name) for name in node.input]
     output = known.shape(node.output[0])
@@ -55,7 +55,7 @@ def _turned(write: Writer, name: str, shape: tuple[int, ...], order: list[int]) 
     return value if order[1] == 1 else write.add("Transpose", value, perm=order)
 
 
-def gather_i32(node: "NodeProto", known: Known, write: Writer) -> bool:
+def gather_i32(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Gather with 32-bit indices: valid indices are smaller than the axis, which is smaller than 2**31."""
     data = known.shape(node.input[0])
     if known.graph.value(node.input[1]).dtype != "i64" or known.graph.constant(node.input[1]) or not data:

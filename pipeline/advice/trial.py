@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pipeline.advice.answer import FixResult, Outcome, Standing, gain_of, standing_of
-from pipeline.advice.facts import Known
+from pipeline.advice.answer import FixOutcome, FixResult, ProviderSupport, gain_of, standing_of
+from pipeline.advice.facts import GraphFacts
 from pipeline.advice.fixes import Fix
 from pipeline.advice.verdict import improves
 from pipeline.check.compare import MAX_RELATIVE_ERROR, compare_outputs, read_tensor
@@ -43,14 +43,14 @@ class State:
     limit: float | None = None
 
     @cached_property
-    def standing(self) -> Standing:
+    def standing(self) -> ProviderSupport:
         """How far the provider takes it."""
         return standing_of(self.answer)
 
     @cached_property
-    def known(self) -> Known:
+    def known(self) -> GraphFacts:
         """What fixes ask of it; ModelError when ONNX Runtime refuses the model."""
-        return Known(
+        return GraphFacts(
             graph=view(self.loaded.proto, read=tensor_reader(self.loaded), outside=self.loaded.outside),
             settings=self.request.settings,
             claimed=frozenset(name for group in self.answer.partitions for name in group),
@@ -59,7 +59,7 @@ class State:
 
 
 @dataclass(slots=True)
-class Bench:
+class TrialContext:
     """Where trials take place: a folder with the weights, and what the original computes.
 
     `reference` is why nothing can be compared when the original does not run here. Nothing is tried after `deadline`,
@@ -80,12 +80,12 @@ class Bench:
         return SourceModel(path=str(path))
 
 
-def attempt(fix: Fix, state: State, bench: Bench, *, must_gain: bool = True) -> tuple[FixResult, State | None]:
+def attempt(fix: Fix, state: State, bench: TrialContext, *, must_gain: bool = True) -> tuple[FixResult, State | None]:
     """What a fix gives, and the fixed state when it gains; whatever goes wrong stands in the result.
 
     Without `must_gain` a fix that only makes room for others passes too, when its outputs do.
     """
-    result = FixResult(name=fix.name, title=fix.title, outcome=Outcome.NOT_APPLICABLE, why=fix.absent)
+    result = FixResult(name=fix.name, title=fix.title, outcome=FixOutcome.NOT_APPLICABLE, why=fix.absent)
     if time.monotonic() > bench.deadline:
         return msgspec.structs.replace(result, why="not tried: the time for advice on this model ran out"), None
     try:
@@ -93,17 +93,17 @@ def attempt(fix: Fix, state: State, bench: Bench, *, must_gain: bool = True) -> 
         if fixed is None:
             return result, None
         result = _gain(result, state, fixed, bench)
-        if must_gain and result.outcome is Outcome.NO_GAIN:
+        if must_gain and result.outcome is FixOutcome.NO_GAIN:
             return result, None
         return _compared(fix, result, state, fixed, bench)
     except PipelineError as error:
         why = "; ".join(part for part in (error.what, error.why) if part)
     except Exception as error:  # noqa: BLE001 - a hostile model may break one fix, and must not cost the others
         why = f"the fix failed: {type(error).__name__}: {error}"[:300]
-    return msgspec.structs.replace(result, outcome=Outcome.REJECTED, why=why), None
+    return msgspec.structs.replace(result, outcome=FixOutcome.REJECTED, why=why), None
 
 
-def _applied(fix: Fix, state: State, bench: Bench) -> State | None:
+def _applied(fix: Fix, state: State, bench: TrialContext) -> State | None:
     """The judged state behind a fix; None when it does not apply, ModelError when the result cannot be judged."""
     request, loaded = state.request, state.loaded
     if fix.edit:
@@ -136,25 +136,27 @@ def judged(
     )  # fmt: skip
 
 
-def _gain(result: FixResult, before: State, after: State, bench: Bench) -> FixResult:
+def _gain(result: FixResult, before: State, after: State, bench: TrialContext) -> FixResult:
     """The result with what the provider now takes, and whether that is better."""
     better = improves(after.standing, before.standing, bench.provider)
     return msgspec.structs.replace(
         result,
-        outcome=Outcome.GAINS if better else Outcome.NO_GAIN,
+        outcome=FixOutcome.GAINS if better else FixOutcome.NO_GAIN,
         why="" if better else "neither fewer partitions nor fewer nodes on the CPU",
         after=after.standing,
         gain=gain_of(before.standing, after.standing, bench.provider),
     )
 
 
-def _compared(fix: Fix, result: FixResult, before: State, after: State, bench: Bench) -> tuple[FixResult, State | None]:
+def _compared(
+    fix: Fix, result: FixResult, before: State, after: State, bench: TrialContext
+) -> tuple[FixResult, State | None]:
     """The result with the numeric error, and the state when it is small enough."""
     if fix.edit is None:
         return result, after
     if isinstance(bench.reference, str):
         why = f"it cannot be checked: {bench.reference}"
-        return msgspec.structs.replace(result, outcome=Outcome.REJECTED, why=why), None
+        return msgspec.structs.replace(result, outcome=FixOutcome.REJECTED, why=why), None
     # An exact fix after one that rounds must not add to the error; so the looser tolerance of the two holds.
     tolerance = max(before.tolerance or 0.0, 0.0 if fix.exact else MAX_RELATIVE_ERROR[bench.reference.precision])
     checks = difference(Path(after.request.source.path), bench.reference, tolerance)
@@ -163,7 +165,7 @@ def _compared(fix: Fix, result: FixResult, before: State, after: State, bench: B
     absolute, limit = (worst.max_abs_error, worst.limit) if worst else (None, None)
     result = msgspec.structs.replace(result, error=error, tolerance=tolerance, absolute_error=absolute, limit=limit)
     if why := _objection(checks, exact=fix.exact):
-        return msgspec.structs.replace(result, outcome=Outcome.REJECTED, why=why), None
+        return msgspec.structs.replace(result, outcome=FixOutcome.REJECTED, why=why), None
     checked = State(
         loaded=after.loaded, request=after.request, answer=after.answer, sizes=after.sizes,
         error=error, tolerance=tolerance, absolute_error=absolute, limit=limit,

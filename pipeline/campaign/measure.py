@@ -20,7 +20,7 @@ from device_runner.profile import with_profile, with_profiler
 from device_runner.result import FailureKind, RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign.conditions import arrange, wait_until_fit
-from pipeline.campaign.plan import Inputs, Lane, lane_id, order_of_round, spec_id, spec_of
+from pipeline.campaign.plan import Inputs, PlannedRun, lane_id, order_of_round, spec_id, spec_of
 from pipeline.campaign.store import REPEATED, RunRecord, Store
 from pipeline.check.output import OutputCheck
 from pipeline.config import ConditionsConfig, MeasureConfig
@@ -45,17 +45,17 @@ GIVE_UP_AFTER = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CampaignPlan:
     """What is to be measured. `library` and `inputs` are by device and by model; `judge` compares a run's outputs."""
 
     campaign: str
-    lanes: Sequence[Lane]
+    lanes: Sequence[PlannedRun]
     measure: MeasureConfig
     artifacts: Path
     """The folder in which the artifacts' files lie."""
     inputs: Mapping[str, Inputs]
     libraries: Mapping[str, str | None]
-    judge: Callable[[Lane, RunResult], tuple[OutputCheck, ...]]
+    judge: Callable[[PlannedRun, RunResult], tuple[OutputCheck, ...]]
     predictions: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """Lane id to what is expected of it."""
     conditions: ConditionsConfig = field(default_factory=ConditionsConfig)
@@ -69,7 +69,7 @@ class Plan:
         """Timed rounds, and one more where runs are profiled: its times are compared with nothing."""
         return self.measure.rounds + self.measure.profile
 
-    def spec(self, lane: Lane, number: int) -> RunSpec:
+    def spec(self, lane: PlannedRun, number: int) -> RunSpec:
         """What a lane runs in a round; its outputs are not kept."""
         return spec_of(
             lane,
@@ -90,20 +90,20 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class UnfinishedDevice:
     """A device that could not finish, and why."""
 
     device: str
     reason: str
 
 
-Progress = Callable[[str, Lane, int], None]
+Progress = Callable[[str, PlannedRun, int], None]
 """Called with the device's name, the lane and the round before each run; from the devices' threads."""
 
 
 def measure(
-    plan: Plan, devices: Mapping[str, Device], store: Store, work: Path, progress: Progress = lambda *_: None
-) -> list[Left]:
+    plan: CampaignPlan, devices: Mapping[str, Device], store: Store, work: Path, progress: Progress = lambda *_: None
+) -> list[UnfinishedDevice]:
     """Run everything that is not stored yet; returns the devices that had to be left before the end.
 
     Ctrl-C, and an error of the store, stop the workers after the run that each is in; what they had is stored.
@@ -126,7 +126,7 @@ def _with_outputs(spec: RunSpec, folder: str) -> RunSpec:
     return msgspec.structs.replace(spec, outputs_folder=folder)
 
 
-def runs_left(plan: Plan, store: Store) -> Counter[str]:
+def runs_left(plan: CampaignPlan, store: Store) -> Counter[str]:
     """How many runs of each device are not stored yet."""
     stored = _Stored(store, plan.campaign)
     return Counter(
@@ -150,7 +150,7 @@ class _Worker:
     """The rounds of one device."""
 
     def __init__(
-        self, plan: Plan, device: Device, stored: _Stored, work: Path, progress: Progress, stop: threading.Event
+        self, plan: CampaignPlan, device: Device, stored: _Stored, work: Path, progress: Progress, stop: threading.Event
     ) -> None:
         self.plan = plan
         self.device = device
@@ -165,7 +165,7 @@ class _Worker:
         self.may_come_back = False
         self.quarantines = iter(plan.quarantine_seconds)
 
-    def run(self) -> Left | None:
+    def run(self) -> UnfinishedDevice | None:
         try:
             if isinstance(self.device, Conditioned):
                 arrange(self.device, self.plan.conditions)
@@ -174,7 +174,7 @@ class _Worker:
             self.stop.set()
             raise
 
-    def _until_left(self) -> Left | None:
+    def _until_left(self) -> UnfinishedDevice | None:
         while (left := self._rounds()) and self._quarantined(left.reason):
             pass
         return left
@@ -188,14 +188,14 @@ class _Worker:
         self.failures_in_a_row, self.may_come_back = 0, False
         return not self.stop.wait(seconds)
 
-    def _rounds(self) -> Left | None:
+    def _rounds(self) -> UnfinishedDevice | None:
         for number in range(self.plan.rounds):
             for lane in order_of_round(self.lanes, number):
                 if lane_id(lane) in self.given_up or (spec_id(lane, number), number) in self.finished:
                     continue
                 reason = self._unfit() or ("interrupted" if self.stop.is_set() else self._run_one(lane, number))
                 if reason:
-                    return Left(device=self.device.name, reason=reason)
+                    return UnfinishedDevice(device=self.device.name, reason=reason)
         return None
 
     def _unfit(self) -> str:
@@ -204,7 +204,7 @@ class _Worker:
             return wait_until_fit(self.device, self.plan.conditions, self.stop)
         return ""
 
-    def _run_one(self, lane: Lane, number: int) -> str:
+    def _run_one(self, lane: PlannedRun, number: int) -> str:
         """Run one spec and store what it gave; the reason when the device must be left alone, else ""."""
         self.progress(self.device.name, lane, number)
         with tempfile.TemporaryDirectory(dir=self.work, prefix="run.") as folder:
@@ -229,7 +229,7 @@ class _Worker:
         return result
 
     def _record(
-        self, lane: Lane, number: int, spec: RunSpec, result: RunResult, checks: tuple[OutputCheck, ...]
+        self, lane: PlannedRun, number: int, spec: RunSpec, result: RunResult, checks: tuple[OutputCheck, ...]
     ) -> RunRecord:
         return RunRecord(
             campaign=self.plan.campaign,
@@ -242,7 +242,7 @@ class _Worker:
             prediction=self.plan.predictions.get(lane_id(lane)),
         )
 
-    def _learn(self, lane: Lane, number: int, result: RunResult) -> str:
+    def _learn(self, lane: PlannedRun, number: int, result: RunResult) -> str:
         """A lane that cannot work is not tried in later rounds; a device that fails again and again is left alone."""
         failure = result.failure
         if failure is None or failure.kind not in REPEATED:

@@ -18,7 +18,7 @@ from pipeline.core.variant import Artifact, Variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class PlannedRun:
     """One thing that is measured over all rounds: an artifact with run options on a device."""
 
     device: str
@@ -43,10 +43,10 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkippedLane:
+class SkippedRun:
     """A run that the config asks for and that is not possible there."""
 
-    lane: Lane
+    lane: PlannedRun
     reason: str
 
 
@@ -68,38 +68,38 @@ def plan_lanes(
     artifacts: Sequence[Artifact],
     devices: Sequence[DeviceFacts],
     denied: Sequence[Denied] = (),
-) -> tuple[list[Lane], list[SkippedLane]]:
+) -> tuple[list[PlannedRun], list[SkippedRun]]:
     """Every artifact with every run that its variant matches on every device, split in legal and skipped.
 
     Raises ConfigError for a [[runs]] table that makes no sense, as `run_options` does.
     """
-    lanes: list[Lane] = []
-    skipped: list[SkippedLane] = []
+    lanes: list[PlannedRun] = []
+    skipped: list[SkippedRun] = []
     for facts in devices:
         for lane in _wanted(runs, artifacts, facts.name):
             failure = denied_here(lane.run_options, facts, denied, lane.artifact.sha256)
             reason = failure.message if failure else _unreplayable(lane)
             if reason:
-                skipped.append(SkippedLane(lane=lane, reason=reason))
+                skipped.append(SkippedRun(lane=lane, reason=reason))
             else:
                 lanes.append(lane)
     return lanes, skipped
 
 
-def _unreplayable(lane: Lane) -> str:
+def _unreplayable(lane: PlannedRun) -> str:
     """Why a run that asks for replay cannot load the artifact, or ""."""
     broken = lane.artifact.unreplayable
     asked = lane.options.session_config.get(REPLAY_KEY) == "1"
     return f"ONNX Runtime cannot replay its own records of {', '.join(broken)}" if broken and asked else ""
 
 
-def _wanted(runs: Sequence[RunConfig], artifacts: Sequence[Artifact], device: str) -> Iterator[Lane]:
+def _wanted(runs: Sequence[RunConfig], artifacts: Sequence[Artifact], device: str) -> Iterator[PlannedRun]:
     """Lanes of one device by model, then in the order of the config; equal ones once."""
     seen = set()
     ways = [(run.variants, options) for run in runs for options in run_options(run)]
     for model in dict.fromkeys(artifact.model for artifact in artifacts):
         for (patterns, options), artifact in product(ways, artifacts):
-            lane = Lane(device=device, artifact=artifact, options=options)
+            lane = PlannedRun(device=device, artifact=artifact, options=options)
             meant = artifact.model == model and matches(patterns, options.provider, artifact.variant)
             if meant and lane.key not in seen:
                 seen.add(lane.key)
@@ -113,7 +113,7 @@ def matches(patterns: Sequence[str], provider: str, variant: Variant) -> bool:
     return named and (not family or provider in family | {"cpu"})
 
 
-def baseline_of(lanes: Sequence[Lane], wanted: str | None) -> Lane:
+def baseline_of(lanes: Sequence[PlannedRun], wanted: str | None) -> PlannedRun:
     """The lane that the others of its device and model are compared with; `lanes` are those, in order.
 
     `wanted` is `VARIANT` or `VARIANT/PROVIDER…`; without it, or where it is not among them, the first on the CPU.
@@ -123,37 +123,37 @@ def baseline_of(lanes: Sequence[Lane], wanted: str | None) -> Lane:
     return (named or on_cpu or list(lanes))[0]
 
 
-def representatives(lanes: Sequence[Lane]) -> dict[str, Lane]:
+def representatives(lanes: Sequence[PlannedRun]) -> dict[str, PlannedRun]:
     """Lane id to the lane whose runs count for it: itself, or the first of its device and model that runs the same.
 
     The same bytes with the same session options: measuring them twice gives noise and no knowledge.
     """
-    first: dict[tuple[str, str, str, bytes], Lane] = {}
+    first: dict[tuple[str, str, str, bytes], PlannedRun] = {}
     return {lane_id(lane): first.setdefault(_what_runs(lane), lane) for lane in lanes}
 
 
-def _what_runs(lane: Lane) -> tuple[str, str, str, bytes]:
+def _what_runs(lane: PlannedRun) -> tuple[str, str, str, bytes]:
     options = msgspec.json.encode(lane.run_options, order="sorted")
     return lane.device, lane.artifact.model, lane.artifact.sha256, options
 
 
-def order_of_round(lanes: Sequence[Lane], number: int) -> list[Lane]:
+def order_of_round(lanes: Sequence[PlannedRun], number: int) -> list[PlannedRun]:
     """Lanes in the order of a round: every other round runs backwards, so that no lane always runs warm."""
     return list(lanes) if number % 2 == 0 else list(reversed(lanes))
 
 
-def lane_id(lane: Lane) -> str:
+def lane_id(lane: PlannedRun) -> str:
     """The identity of a lane in specs and in the database: its key, or that's digest where it is long."""
     return lane.key if len(lane.key) <= 200 else hashlib.sha256(lane.key.encode()).hexdigest()
 
 
-def spec_id(lane: Lane, number: int) -> str:
+def spec_id(lane: PlannedRun, number: int) -> str:
     """The identity of one run: lane and round."""
     return f"{lane_id(lane)}#{number}"
 
 
 def spec_of(
-    lane: Lane, number: int, *, model_file: str, library: str | None, inputs: Inputs, measure: MeasureConfig
+    lane: PlannedRun, number: int, *, model_file: str, library: str | None, inputs: Inputs, measure: MeasureConfig
 ) -> RunSpec:
     """The RunSpec of one lane in one round; the artifact's own session options come with it."""
     return RunSpec(

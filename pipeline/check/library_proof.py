@@ -20,7 +20,7 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True):
     """An unchanging value of the proof."""
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What a finding is about, in one word that a program can decide on."""
 
     MISSING_KERNEL = "missing_kernel"
@@ -42,7 +42,7 @@ class Kind(StrEnum):
 class ProofFinding(Finding, frozen=True, kw_only=True):
     """A finding of a proof. `config_line` is the line of an operator config that brings a kernel that is missing."""
 
-    kind: Kind
+    kind: FindingKind
     config_line: str = ""
 
 

@@ -13,7 +13,7 @@ from pipeline.core.files import scratch
 from pipeline.core.limits import memory_budget, needed_bytes, time_limit
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact
-from pipeline.core.workers import Outcome, Task, run_tasks
+from pipeline.core.workers import Task, TaskOutcome, run_tasks
 from pipeline.dataset import Dataset
 from pipeline.model.named import NamedModel, name_models
 from pipeline.model.sources import find_models
@@ -21,7 +21,7 @@ from pipeline.sizes import GuessRequest, InputsChecked, check_inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class CheckedModel:
     """A model that is to have a reference: what it is run on, and the path of its labelled set, or "" for none."""
 
     model: NamedModel
@@ -30,7 +30,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exhibit:
+class CheckedArtifact:
     """An artifact with its file, and the reference that it must match."""
 
     artifact: Artifact
@@ -46,7 +46,7 @@ class Checks:
     errors: dict[tuple[str, str], PipelineError]
 
 
-def check_all_inputs(subjects: Sequence[Subject], work: Path) -> None:
+def check_all_inputs(subjects: Sequence[CheckedModel], work: Path) -> None:
     """Raise ConfigError for the first model whose sizes or data do not fit it, before any work is done on it.
 
     What is wrong with a model itself is no matter of this: it is reported when the model is converted.
@@ -70,8 +70,8 @@ def check_all_inputs(subjects: Sequence[Subject], work: Path) -> None:
 
 
 def make_references(
-    subjects: Sequence[Subject], folder: Path, work: Path, progress: Progress
-) -> dict[str, Outcome[ReferenceRequest, Reference]]:
+    subjects: Sequence[CheckedModel], folder: Path, work: Path, progress: Progress
+) -> dict[str, TaskOutcome[ReferenceRequest, Reference]]:
     """The reference of each model by its name; raw tensors go to a folder of the model's name in `folder`."""
     tasks = []
     for subject in subjects:
@@ -96,7 +96,7 @@ def make_references(
     return outcomes
 
 
-def check_all(exhibits: Sequence[Exhibit], config: CheckConfig, progress: Progress) -> Checks:
+def check_all(exhibits: Sequence[CheckedArtifact], config: CheckConfig, progress: Progress) -> Checks:
     """Run every artifact on this computer's CPU and compare it with its reference."""
     tasks = [
         Task(
@@ -132,4 +132,4 @@ def check_paths_inputs(paths: Sequence[str], dimensions: dict[str, int], data: D
     sources = find_models(paths)
     models = name_models(sources, [None] * len(sources), [dimensions] * len(sources))
     with scratch(output) as work:
-        check_all_inputs([Subject(model=model, data=data) for model in models], work)
+        check_all_inputs([CheckedModel(model=model, data=data) for model in models], work)

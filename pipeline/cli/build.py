@@ -198,7 +198,7 @@ def _requests(
     jobs: int | None,
 ) -> tuple[tuple["Request", ...], "SourceTree | None"]:
     from pipeline.core.errors import ConfigError
-    from pipeline.ort_build.selection import Choice, requests_for
+    from pipeline.ort_build.selection import BuildChoice, requests_for
     from pipeline.ort_build.source_tree import check_release, read_tree
 
     if config is None and target is None:
@@ -206,7 +206,7 @@ def _requests(
             "what is to be built?", remedy="give a CONFIG, or a --target such as linux-x86_64 or android-arm64-v8a"
         )
     tree = read_tree(source) if source else None
-    choice = Choice(
+    choice = BuildChoice(
         config=config, target=target, operators=operators, version=tree.version if tree else None,
         dependencies="system" if system_dependencies else None, onnx_source=onnx_source, jobs=jobs,
     )  # fmt: skip
@@ -226,11 +226,11 @@ def _this_computer() -> str:
 
 
 def _plan(request: "Request", tree: "SourceTree | None", output: Path | None) -> "BuildPlan":
-    from pipeline.ort_build.plan import Places, plan_build
+    from pipeline.ort_build.plan import BuildPaths, plan_build
 
     work = (output or Path("build")) / request.target.name
     source = Path(tree.path if tree else "onnxruntime")
-    return plan_build(request, Places(source=str(source.absolute()), work=str(work.absolute())))
+    return plan_build(request, BuildPaths(source=str(source.absolute()), work=str(work.absolute())))
 
 
 def _write_plans(plans: "Iterable[BuildPlan]", output: Path) -> None:

@@ -13,9 +13,9 @@ from pipeline.core.errors import CheckFailed, ConfigError, ModelError
 
 if TYPE_CHECKING:
     from pipeline.required_ops.artifacts import ArtifactNeeds
-    from pipeline.required_ops.device_log import Finding
+    from pipeline.required_ops.device_log import LogFinding
     from pipeline.required_ops.proof import Missing
-    from pipeline.required_ops.review import Use
+    from pipeline.required_ops.review import OperatorUse
     from pipeline.required_ops.value import RequiredOps
 
 MOST_ARTIFACTS = 3
@@ -164,7 +164,7 @@ def explain(
         _show_uses(shown, unused)
 
 
-def _uses_of(operator: str | None, found: "Sequence[Use]") -> "Sequence[Use]":
+def _uses_of(operator: str | None, found: "Sequence[OperatorUse]") -> "Sequence[OperatorUse]":
     """The uses of one operator, named as Conv or ai.onnx:Conv in any case; ConfigError for one that no artifact has."""
     if operator is None:
         return found
@@ -179,7 +179,7 @@ def _uses_of(operator: str | None, found: "Sequence[Use]") -> "Sequence[Use]":
     return [use for use in found if operator.lower() in (use.op.lower(), f"{use.domain}:{use.op}".lower())]
 
 
-def _show_uses(shown: "Sequence[Use]", unused: Sequence[str]) -> None:
+def _show_uses(shown: "Sequence[OperatorUse]", unused: Sequence[str]) -> None:
     for use in shown:
         _show(f"{use.domain}:{use.op} since {use.since_version}{_listed(use.types, ': ')}")
         for name, nodes in use.artifacts.items():
@@ -254,7 +254,7 @@ def _warn_of_foreign_domains(required: "RequiredOps") -> None:
                    err=True)  # fmt: skip
 
 
-def _findings(log: Path, required: "RequiredOps", found: "list[ArtifactNeeds]") -> "tuple[Finding, ...]":
+def _findings(log: Path, required: "RequiredOps", found: "list[ArtifactNeeds]") -> "tuple[LogFinding, ...]":
     from device_runner.reading import read_regular
     from pipeline.required_ops.device_log import LOG_BYTES, read_log
 
@@ -283,7 +283,7 @@ def _print_missing(missing: "dict[str, tuple[Missing, ...]]") -> None:
         click.echo(f"    {line}")
 
 
-def _print_findings(findings: "tuple[Finding, ...]") -> None:
+def _print_findings(findings: "tuple[LogFinding, ...]") -> None:
     for finding in findings:
         _show(finding.message)
         _show(f"    cause: {finding.cause}")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pipeline.compat.replay import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE, UNCOUNTED, YOUNG_ACTIONS, unreplayable
 from pipeline.config import REPLAY_KEY
-from pipeline.config.build import Kind
+from pipeline.config.build import BuildKind
 from pipeline.core.releases import Release
 from pipeline.model.ort_format import Graph, Node, OrtModel
 
@@ -18,14 +18,14 @@ class Circumstances(NamedTuple):
     """What of a library and its use decides whether a defect shows."""
 
     release: Release
-    kind: Kind
+    kind: BuildKind
     session_config: Mapping[str, str]
 
     @property
     def replays(self) -> bool:
         """Whether saved runtime optimizations are replayed: from 1.30 only when the app asks for it."""
         asked = self.release < REPLAY_NEEDS_KEY_SINCE or self.session_config.get(REPLAY_KEY) == "1"
-        return self.kind is not Kind.MINIMAL and self.release >= RUNTIME_STYLE_SINCE and asked
+        return self.kind is not BuildKind.MINIMAL and self.release >= RUNTIME_STYLE_SINCE and asked
 
 
 class Defect(NamedTuple):
@@ -137,13 +137,13 @@ DEFECTS: tuple[Defect, ...] = (
         "convert with the onnxruntime of that release, ship fixed style, or ship 1.24 or later",
     ),
     Defect(
-        "uncounted", _uncounted, lambda c: c.replays and c.kind is Kind.EXTENDED, frozenset({Release(1, 21)}),
+        "uncounted", _uncounted, lambda c: c.replays and c.kind is BuildKind.EXTENDED, frozenset({Release(1, 21)}),
         "an extended build fails to run the fusions to {mark} that it replays",
         "without operator schemas it does not count the inputs of operators with a variable number of them",
         "ship fixed style, or a full build",
     ),
     Defect(
-        "identity", _cleaned_up, lambda c: c.kind is Kind.EXTENDED, frozenset({Release(1, 21)}),
+        "identity", _cleaned_up, lambda c: c.kind is BuildKind.EXTENDED, frozenset({Release(1, 21)}),
         "an extended build fails to load DequantizeLinear and QuantizeLinear that undo each other before output {mark}",
         "it puts an Identity without a version in their place: Failed to find kernel for Identity(-1)",
         "take that pair out of the model, or ship a minimal or a full build",

@@ -12,7 +12,7 @@ import msgspec
 from pipeline.compat.defects import DEFECTS, Circumstances, marks_of
 from pipeline.compat.replay import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE
 from pipeline.config import REPLAY_KEY
-from pipeline.config.build import Kind
+from pipeline.config.build import BuildKind
 from pipeline.core.finding import Finding, Severity
 from pipeline.core.releases import NEWEST_KNOWN, Release, at_release
 from pipeline.model.ort_format import DEFAULT_DOMAIN, ELEMENT_TYPES, Graph, OrtModel, SequenceType, TensorType, TypeInfo
@@ -134,7 +134,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     release: Release
-    kind: Kind = Kind.FULL
+    kind: BuildKind = BuildKind.FULL
     providers: frozenset[str] | None = None
     system: str = ""
 
@@ -203,9 +203,9 @@ def check_use(use: Use, runtime: Runtime, where: str = "") -> tuple[Finding, ...
     return tuple(finding for rule in _USE_RULES for finding in rule(use, runtime, where))
 
 
-def loadable_by(format_version: int, kind: Kind) -> tuple[str, ...]:
+def loadable_by(format_version: int, kind: BuildKind) -> tuple[str, ...]:
     """The release lines that load a format version, as `1.16 and later` or `1.8 to 1.12`."""
-    rows = FULL_FORMATS if kind is Kind.FULL else MINIMAL_FORMATS
+    rows = FULL_FORMATS if kind is BuildKind.FULL else MINIMAL_FORMATS
     spans = []
     for at, (since, formats) in enumerate(rows):
         if format_version in formats:
@@ -242,7 +242,7 @@ def _format(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Fi
         return
     version = int(artifact.format_version)
     formats: frozenset[int] = at_release(
-        FULL_FORMATS if runtime.kind is Kind.FULL else MINIMAL_FORMATS, runtime.release
+        FULL_FORMATS if runtime.kind is BuildKind.FULL else MINIMAL_FORMATS, runtime.release
     )
     if version not in formats and (runtime.release <= NEWEST_KNOWN or version <= max(formats)):
         writers = WRITTEN_BY.get(version, "a later release")
@@ -266,7 +266,7 @@ def _opset(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Fin
             artifact.name, f"it knows ai.onnx up to opset {highest}",
             f"export the model with opset {highest} or lower, or ship {_first_with(artifact.newest_since)} or later",
         )  # fmt: skip
-    elif artifact.opset > highest and runtime.kind is Kind.FULL:
+    elif artifact.opset > highest and runtime.kind is BuildKind.FULL:
         yield _error(
             f"ONNX Runtime {release} does not take opset {artifact.opset}", artifact.name,
             f"a full build checks the model's opset even where all operators are older; it takes {highest}",
@@ -312,7 +312,7 @@ def _replay(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Fin
             f"ONNX Runtime {release} ignores saved runtime optimizations", artifact.name, "they came with 1.11",
             "ship fixed style",
         )  # fmt: skip
-    elif runtime.kind is Kind.MINIMAL:
+    elif runtime.kind is BuildKind.MINIMAL:
         yield _warning(
             "a minimal build ignores saved runtime optimizations", artifact.name, "only extended and full replay them",
             'build with kind = "extended", or ship fixed style',

@@ -5,7 +5,7 @@ from enum import StrEnum
 from pipeline.config.table import Count, Table
 
 
-class Kind(StrEnum):
+class BuildKind(StrEnum):
     """How much of ONNX Runtime a build contains.
 
     `full` loads ONNX and ORT format models, `minimal` ORT format only, `extended` is minimal with what providers that
@@ -37,7 +37,7 @@ class Configuration(StrEnum):
 class BuildConfig(Table, frozen=True, kw_only=True):
     """How to build ONNX Runtime for the targets."""
 
-    kind: Kind = Kind.AUTO
+    kind: BuildKind = BuildKind.AUTO
     """auto, full, extended or minimal; auto: the smallest that the providers and styles allow."""
     configuration: Configuration = Configuration.MIN_SIZE_REL
     """MinSizeRel, Release, RelWithDebInfo or Debug."""

@@ -31,7 +31,7 @@ class Fit(StrEnum):
     PAD = "pad"
 
 
-class Layout(StrEnum):
+class ImageLayout(StrEnum):
     """Where the channels of an image stand."""
 
     NCHW = "NCHW"
@@ -61,7 +61,7 @@ class PreprocessConfig(Table, frozen=True, kw_only=True):
     """stretch both sides to `resize`; cover keeps the proportions and fills it; pad keeps them and adds black."""
     crop: tuple[Count, Count] | None = None
     """Height and width cut out of the middle after resizing."""
-    layout: Layout = Layout.NCHW
+    layout: ImageLayout = ImageLayout.NCHW
     """NCHW or NHWC."""
     channels: Channels = Channels.RGB
     """RGB, BGR or GRAY."""

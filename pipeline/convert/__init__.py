@@ -2,6 +2,6 @@
 
 from pipeline.convert.engine import convert_model
 from pipeline.convert.request import ConvertRequest, ConvertResult, VariantFailure
-from pipeline.convert.rules import Platform
+from pipeline.convert.rules import OptimizerPlatform
 
-__all__ = ["ConvertRequest", "ConvertResult", "Platform", "VariantFailure", "convert_model"]
+__all__ = ["ConvertRequest", "ConvertResult", "OptimizerPlatform", "VariantFailure", "convert_model"]

@@ -13,11 +13,11 @@ from pipeline.convert.rules import SessionSettings
 from pipeline.convert.splice.buildable import close_off
 from pipeline.convert.splice.claims import find_claims, look_at
 from pipeline.convert.splice.passes import Passes
-from pipeline.convert.splice.spec import Wish
+from pipeline.convert.splice.spec import AwareSpec
 from pipeline.convert.splice.splicing import splice
 from pipeline.convert.splice.verify import changed_claims
-from pipeline.convert.splice.whole_graph import Whole
-from pipeline.convert.steps import OrtParts, Workshop, optimize, to_parts
+from pipeline.convert.splice.whole_graph import WholeGraph
+from pipeline.convert.steps import ConvertContext, OrtParts, optimize, to_parts
 from pipeline.core.releases import has_rules, line_of, rules_of
 from pipeline.core.variant import AwareBy, Level, Way
 from pipeline.model.onnx_model import LeanModel
@@ -32,14 +32,14 @@ SAVE = SessionSettings(level=Level.NONE, keep_shared_dq=True)
 class AwareOptimizer:
     """Gives the parts of provider-aware files of one model; claims are found once for each wish."""
 
-    def __init__(self, model: LeanModel, basic: LeanModel, shop: Workshop) -> None:
+    def __init__(self, model: LeanModel, basic: LeanModel, shop: ConvertContext) -> None:
         self.model = model
         self.basic = basic
         self.shop = shop
-        self._wholes: dict[Wish, Whole] = {}
-        self._differences: dict[Wish, tuple[str, ...]] = {}
+        self._wholes: dict[AwareSpec, WholeGraph] = {}
+        self._differences: dict[AwareSpec, tuple[str, ...]] = {}
 
-    def parts(self, settings: SessionSettings, wish: Wish, plain: Callable[[], OrtParts]) -> OrtParts:
+    def parts(self, settings: SessionSettings, wish: AwareSpec, plain: Callable[[], OrtParts]) -> OrtParts:
         """The optimized model with its claims kept; `plain` makes the one for the CPU, which is it where none are.
 
         ModelError when onnxruntime refuses the model, or the phone would when it asks a provider.
@@ -57,7 +57,7 @@ class AwareOptimizer:
             parts = self._spliced(settings, wish, whole, plain)
             return replace(parts, notes=(*parts.notes, f"it is spliced, because {error.what}: {error.why}"))
 
-    def _held_against(self, whole: Whole, wish: Wish) -> tuple[str, ...]:
+    def _held_against(self, whole: WholeGraph, wish: AwareSpec) -> tuple[str, ...]:
         """What a library claims otherwise than our rules; asked once for all levels."""
         if session_maker(wish) is not genuine_parts:
             return ()
@@ -65,7 +65,9 @@ class AwareOptimizer:
             self._differences[wish] = tuple(library_differences(whole, wish, self.shop))
         return self._differences[wish]
 
-    def _spliced(self, settings: SessionSettings, wish: Wish, whole: Whole, plain: Callable[[], OrtParts]) -> OrtParts:
+    def _spliced(
+        self, settings: SessionSettings, wish: AwareSpec, whole: WholeGraph, plain: Callable[[], OrtParts]
+    ) -> OrtParts:
         same = settings.level is Level.BASIC and _same_nodes(whole.model, self.basic)
         if not wish.safe and (same or not whole.out_of_reach):
             made, notes = plain(), whole.notes
@@ -85,7 +87,7 @@ class AwareOptimizer:
             aware_by=AwareBy(way=Way.SPLICED, rules=_borrowed_rules(wish)),
         )
 
-    def _whole(self, wish: Wish) -> Whole:
+    def _whole(self, wish: AwareSpec) -> WholeGraph:
         if wish not in self._wholes:
             self._wholes[wish] = find_claims(self.model, self.basic, wish, self.shop.folder)
         return self._wholes[wish]
@@ -102,10 +104,10 @@ class AwareOptimizer:
         return optimize(part, chosen, self.shop)
 
 
-Maker = Callable[[LeanModel, Whole, SessionSettings, Wish, Workshop], OrtParts]
+Maker = Callable[[LeanModel, WholeGraph, SessionSettings, AwareSpec, ConvertContext], OrtParts]
 
 
-def session_maker(wish: Wish) -> Maker | None:
+def session_maker(wish: AwareSpec) -> Maker | None:
     """What has a session with the real provider save the file; None where it is spliced."""
     reference = wish.reference
     if reference is None:
@@ -115,7 +117,7 @@ def session_maker(wish: Wish) -> Maker | None:
     return None if reference.optional and not installed_serves(wish) else installed_parts
 
 
-def is_repeatable(wish: Wish | None, made_by: AwareBy | None = None) -> bool:
+def is_repeatable(wish: AwareSpec | None, made_by: AwareBy | None = None) -> bool:
     """Whether the same wish gives the same file another time.
 
     A library is known by its digest; a build of onnxruntime in this Python is not, nor is why a library gave up.
@@ -124,7 +126,7 @@ def is_repeatable(wish: Wish | None, made_by: AwareBy | None = None) -> bool:
     return saves is None or (saves is genuine_parts and (made_by is None or made_by.way is Way.LIBRARY))
 
 
-def _borrowed_rules(wish: Wish) -> str | msgspec.UnsetType:
+def _borrowed_rules(wish: AwareSpec) -> str | msgspec.UnsetType:
     """The release whose rules decide where the wanted one has none of its own."""
     releases = [one.ort_release for one in wish.providers if not has_rules(one.ort_release)]
     return str(rules_of(releases[0])) if releases else msgspec.UNSET

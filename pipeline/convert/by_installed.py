@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.convert.rules import SessionSettings
 from pipeline.convert.sessions import save_optimized
-from pipeline.convert.splice.spec import Wish
-from pipeline.convert.splice.whole_graph import Whole
-from pipeline.convert.steps import OrtParts, Workshop, loadable
+from pipeline.convert.splice.spec import AwareSpec
+from pipeline.convert.splice.whole_graph import WholeGraph
+from pipeline.convert.steps import ConvertContext, OrtParts, loadable
 from pipeline.core.errors import ConfigError
 from pipeline.core.variant import AwareBy, Level, Way
 from pipeline.model.onnx_model import LeanModel
@@ -39,7 +39,7 @@ class InstalledProvider(NamedTuple):
     config: Mapping[str, str]
 
 
-def installed_serves(wish: Wish) -> bool:
+def installed_serves(wish: AwareSpec) -> bool:
     """Whether the installed onnxruntime has the provider and can be told all that is wished for."""
     (one, *others) = wish.providers
     return not others and not wish.safe and not one.nnapi_flags and has_installed(one)
@@ -52,7 +52,9 @@ def has_installed(settings: Settings) -> bool:
     return PROVIDERS[settings.provider][0] in onnxruntime.get_available_providers()
 
 
-def installed_parts(model: LeanModel, whole: Whole, settings: SessionSettings, wish: Wish, shop: Workshop) -> OrtParts:
+def installed_parts(
+    model: LeanModel, whole: WholeGraph, settings: SessionSettings, wish: AwareSpec, shop: ConvertContext
+) -> OrtParts:
     """The file that the installed onnxruntime saves at the wanted level; notes where its claims are not our rules'.
 
     ConfigError where it does not have the provider, or cannot be told what is asked; ModelError when it refuses.
@@ -74,7 +76,7 @@ def installed_parts(model: LeanModel, whole: Whole, settings: SessionSettings, w
     )
 
 
-def _provider(wish: Wish) -> InstalledProvider:
+def _provider(wish: AwareSpec) -> InstalledProvider:
     one = wish.providers[0]
     if len(wish.providers) > 1 or wish.safe or one.nnapi_flags:
         raise ConfigError(
@@ -101,7 +103,7 @@ def _provider(wish: Wish) -> InstalledProvider:
 
 
 def _save(
-    proto: "ModelProto", model: LeanModel, settings: SessionSettings, provider: InstalledProvider, shop: Workshop
+    proto: "ModelProto", model: LeanModel, settings: SessionSettings, provider: InstalledProvider, shop: ConvertContext
 ) -> tuple[bytes, frozenset[str] | None]:
     """The file that a session saves of a message with its weights where the model has them, and what it claimed."""
     target = shop.new_file(".ort")

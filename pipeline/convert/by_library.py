@@ -7,9 +7,9 @@ import msgspec
 
 from pipeline.convert.rules import SessionSettings
 from pipeline.convert.splice.links import key
-from pipeline.convert.splice.spec import Reference, Wish
-from pipeline.convert.splice.whole_graph import Whole
-from pipeline.convert.steps import OrtParts, Workshop
+from pipeline.convert.splice.spec import AwareSource, AwareSpec
+from pipeline.convert.splice.whole_graph import WholeGraph
+from pipeline.convert.steps import ConvertContext, OrtParts
 from pipeline.core.errors import ConfigError
 from pipeline.core.variant import AwareBy, Way
 from pipeline.model.onnx_model import LeanModel
@@ -21,13 +21,15 @@ from pipeline.partition.reference.diff import differing, plain_name
 MOST_NAMED = 5
 
 
-def library_serves(wish: Wish) -> bool:
+def library_serves(wish: AwareSpec) -> bool:
     """Whether a library can be told all that is wished for."""
     (one, *others) = wish.providers
     return not others and not wish.safe and one.provider is Provider.NNAPI
 
 
-def genuine_parts(model: LeanModel, whole: Whole, settings: SessionSettings, wish: Wish, shop: Workshop) -> OrtParts:
+def genuine_parts(
+    model: LeanModel, whole: WholeGraph, settings: SessionSettings, wish: AwareSpec, shop: ConvertContext
+) -> OrtParts:
     """The file that the library saves at the wanted level.
 
     ConfigError for other providers than NNAPI alone, which is the one that Android's libraries have; ModelError when
@@ -55,7 +57,7 @@ def genuine_parts(model: LeanModel, whole: Whole, settings: SessionSettings, wis
     return replace(made, notes=(*whole.notes, *_missing(whole, made.read().graph)))
 
 
-def _missing(whole: Whole, saved: Graph) -> Iterator[str]:
+def _missing(whole: WholeGraph, saved: Graph) -> Iterator[str]:
     """A warning about nodes that our rules claim and the file lacks, by operator and first output.
 
     Inputs may have other names: level basic merges equal constants, and which name stays is the library's choice.
@@ -67,7 +69,7 @@ def _missing(whole: Whole, saved: Graph) -> Iterator[str]:
         yield f"{len(gone)} nodes that our rules claim are not in the library's file: {', '.join(gone[:MOST_NAMED])}"
 
 
-def _library(wish: Wish) -> Reference:
+def _library(wish: AwareSpec) -> AwareSource:
     if wish.reference is None or not library_serves(wish):
         raise only_nnapi()
     return wish.reference
@@ -82,7 +84,7 @@ def only_nnapi() -> ConfigError:
     )
 
 
-def library_differences(whole: Whole, wish: Wish, shop: Workshop) -> Iterator[str]:
+def library_differences(whole: WholeGraph, wish: AwareSpec, shop: ConvertContext) -> Iterator[str]:
     """What the library claims otherwise than our rules of the whole's graph.
 
     It is asked about that graph as it stands: after its own level basic, nodes would have other names.

@@ -26,7 +26,7 @@ LIBRARY_SESSIONS = "device_runner/android_host"
 """What runs the session of an Android library, which saves provider-aware files."""
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True):
+class CachedResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one optimization gave, whichever variant or target asked for it."""
 
     size_bytes: int
@@ -66,7 +66,7 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
     """What is in entries/KEY.json."""
 
     key: str
-    made: Made
+    made: CachedResult
 
 
 class Cache:
@@ -76,7 +76,7 @@ class Cache:
         self.entries = folder / "entries"
         self.objects = folder / "objects"
 
-    def find(self, key: str) -> tuple[Made, Path] | None:
+    def find(self, key: str) -> tuple[CachedResult, Path] | None:
         """What was made for a key and its file; None when it was not, or when the file is not what was made."""
         try:
             entry = msgspec.json.decode(read_regular(self.entries / f"{key}.json"), type=_Entry)
@@ -87,7 +87,7 @@ class Cache:
             return None
         return made, path
 
-    def keep(self, key: str, made: Made, path: Path) -> None:
+    def keep(self, key: str, made: CachedResult, path: Path) -> None:
         """Remember what a conversion gave: its file by another name where the file system can, else as a copy.
 
         `path` must be a scratch file that nobody else keeps. Raises PipelineError where the folder cannot be written.
@@ -97,5 +97,5 @@ class Cache:
             share_file(path, temporary)
         write_bytes(self.entries / f"{key}.json", msgspec.json.encode(_Entry(key=key, made=made)))
 
-    def _object(self, made: Made) -> Path:
+    def _object(self, made: CachedResult) -> Path:
         return self.objects / f"{made.sha256}.ort"

@@ -14,19 +14,19 @@ import msgspec
 from device_runner.errors import MissingError, RunnerError, SpecError
 from pipeline.compat.replay import REPLAY_NEEDS_KEY_SINCE, unreplayable
 from pipeline.convert.aware import is_repeatable
-from pipeline.convert.cache import Cache, Made, cache_key
+from pipeline.convert.cache import Cache, CachedResult, cache_key
 from pipeline.convert.digest import semantic_digest
 from pipeline.convert.optimizer import Optimizer
 from pipeline.convert.request import ConvertRequest, ConvertResult, VariantFailure
 from pipeline.convert.rules import SessionSettings, refusal, run_time_options, session_settings
 from pipeline.convert.sessions import return_freed_memory
-from pipeline.convert.steps import OrtParts, Workshop
+from pipeline.convert.steps import ConvertContext, OrtParts
 from pipeline.core.errors import ConfigError, DiskFullError, ModelError, PipelineError
 from pipeline.core.files import copy_file, make_folder, share_file, storage_errors, sync_file
 from pipeline.core.releases import Release, line_of
 from pipeline.core.variant import Artifact, Style, Variant
 from pipeline.model.onnx_model import LoadedModel, content_digest, load_model, prepare_model
-from pipeline.model.ort_writer import Plan, plan_file, write_file
+from pipeline.model.ort_writer import FilePlan, plan_file, write_file
 from pipeline.sizes import blame_optimization
 
 ONE_FILES_ERRORS = (ModelError, ConfigError, MissingError, SpecError)
@@ -51,7 +51,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
         model = prepare_model(loaded, request.fixed_dimensions)
     if model.weights:
         return_freed_memory()
-    optimizer = Optimizer(model, Workshop(folder=work, where=model.source.name))
+    optimizer = Optimizer(model, ConvertContext(folder=work, where=model.source.name))
     maker = _Maker(request, optimizer, clock)
     with clock("check"):
         try:
@@ -113,9 +113,9 @@ def _plan(
 
 def _make_all(
     maker: "_Maker", wanted: Mapping[SessionSettings, list[Variant]]
-) -> tuple[list[tuple[Variant, Made]], list[VariantFailure]]:
+) -> tuple[list[tuple[Variant, CachedResult]], list[VariantFailure]]:
     """Make every file, and only then wait until all are in their places: the disk works while the next one is made."""
-    made: list[tuple[Variant, Made]] = []
+    made: list[tuple[Variant, CachedResult]] = []
     failures: list[VariantFailure] = []
     with ThreadPoolExecutor(1) as disk:
         for settings, variants in wanted.items():
@@ -165,7 +165,7 @@ class _Maker:
         self.installed = line_of(self.wheel)
         self.target = line_of(request.release) if request.release else self.installed
         self.cache = Cache(Path(request.cache_folder)) if request.cache_folder else None
-        self.written: dict[str, tuple[Made, Path]] = {}
+        self.written: dict[str, tuple[CachedResult, Path]] = {}
         self.placing: list[Future[None]] = []
         self.placed: dict[Path, Path] = {}
 
@@ -176,7 +176,7 @@ class _Maker:
         with self.clock("digest"):
             return content_digest(model, self.optimizer.digests(model.weights))
 
-    def make(self, settings: SessionSettings) -> tuple[Made, Path]:
+    def make(self, settings: SessionSettings) -> tuple[CachedResult, Path]:
         """The file of an optimization, somewhere on this disk. ModelError when onnxruntime refuses the model."""
         cache = self.cache if is_repeatable(settings.aware) else None
         key = cache_key(self.content, settings, self.wheel) if cache else ""
@@ -193,7 +193,7 @@ class _Maker:
                 cache.keep(key, made, path)
         return made, path
 
-    def _write(self, parts: OrtParts) -> tuple[Made, Path]:
+    def _write(self, parts: OrtParts) -> tuple[CachedResult, Path]:
         with self.clock("digest"):
             known = self.optimizer.known(parts)
         plan = plan_file(parts.skeleton, parts.weights)
@@ -204,7 +204,7 @@ class _Maker:
                 file = write_file(plan, path)
             with self.clock("digest"):
                 model = parts.read()
-                made = Made(
+                made = CachedResult(
                     size_bytes=file.size_bytes,
                     sha256=file.sha256,
                     semantic_digest=semantic_digest(model, parts.skeleton, known),
@@ -219,7 +219,7 @@ class _Maker:
             made, claimed=dict(parts.claimed), notes=parts.notes, aware_by=parts.aware_by
         ), path
 
-    def can_load(self, variant: Variant, made: Made, failures: list[VariantFailure]) -> bool:
+    def can_load(self, variant: Variant, made: CachedResult, failures: list[VariantFailure]) -> bool:
         """Whether the target can load the file: before 1.30 it replays what was recorded, and fails where it cannot."""
         broken = made.unreplayable and variant.style is Style.RUNTIME and self.target < REPLAY_NEEDS_KEY_SINCE
         if broken:
@@ -261,7 +261,7 @@ class _Maker:
     def _file_name(self, variant: Variant) -> str:
         return f"{self.request.stem}.{variant.name}.ort"
 
-    def artifact(self, variant: Variant, made: Made, source_operators: dict[str, int]) -> Artifact:
+    def artifact(self, variant: Variant, made: CachedResult, source_operators: dict[str, int]) -> Artifact:
         """What was made for a variant, by its name."""
         return Artifact(
             model=self.request.source.name,
@@ -280,7 +280,7 @@ class _Maker:
         )
 
 
-def _identity(plan: Plan, known: dict[str, str]) -> str:
+def _identity(plan: FilePlan, known: dict[str, str]) -> str:
     """Equal for plans that would write the same bytes."""
     digest = hashlib.sha256(plan.head)
     digest.update(plan.body)

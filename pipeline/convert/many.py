@@ -9,16 +9,16 @@ from typing import Any
 
 import msgspec
 
-from pipeline.check.many import Exhibit, Subject, check_all, make_references
+from pipeline.check.many import CheckedArtifact, CheckedModel, check_all, make_references
 from pipeline.check.output import OutputCheck
 from pipeline.compat.preflight import judged, read_artifacts
 from pipeline.compat.rules import Runtime, Use
 from pipeline.config import CheckConfig
-from pipeline.config.build import Kind
+from pipeline.config.build import BuildKind
 from pipeline.convert import convert_model
 from pipeline.convert.request import ConvertRequest, ConvertResult, VariantFailure
-from pipeline.convert.rules import Platform
-from pipeline.convert.splice.spec import Reference
+from pipeline.convert.rules import OptimizerPlatform
+from pipeline.convert.splice.spec import AwareSource
 from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_exit_code
 from pipeline.core.files import scratch, write_text
 from pipeline.core.finding import Finding, errors
@@ -26,7 +26,7 @@ from pipeline.core.limits import MODEL_FACTOR, memory_budget, needed_bytes, time
 from pipeline.core.progress import Progress
 from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.core.workers import Outcome, Task, run_tasks
+from pipeline.core.workers import Task, TaskOutcome, run_tasks
 from pipeline.dataset import Dataset
 from pipeline.model.named import NamedModel, name_models
 from pipeline.model.sources import find_models
@@ -54,7 +54,7 @@ class ConversionOrder:
     processes: int
     aware: tuple[Settings, ...] = ()
     safe: bool = False
-    reference: Reference | None = None
+    reference: AwareSource | None = None
     build_kind: str = "full"
 
     def variants(self) -> tuple[Variant, ...]:
@@ -157,7 +157,7 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder) -> ConversionRep
         output=order.output,
         cache=order.cache,
         release=order.release,
-        platform=Platform(order.platform),
+        platform=OptimizerPlatform(order.platform),
         aware=order.aware,
         safe=order.safe,
         reference=order.reference,
@@ -177,7 +177,7 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder) -> ConversionRep
 def _preflight(order: ConversionOrder, artifacts: Sequence[Artifact]) -> dict[tuple[str, str], tuple[Finding, ...]]:
     """What speaks against the artifacts in the release and kind of build that the order names."""
     release = line_of(order.release or installed_version("onnxruntime"))
-    runtime = Runtime(release=release, kind=Kind(order.build_kind))
+    runtime = Runtime(release=release, kind=BuildKind(order.build_kind))
     read = read_artifacts({artifact.file: order.output / artifact.file for artifact in artifacts})
     found = {
         (artifact.model, artifact.variant.name): judged(
@@ -195,10 +195,10 @@ def convert_models(
     output: Path,
     cache: Path | None,
     release: str,
-    platform: Platform,
+    platform: OptimizerPlatform,
     aware: tuple[Settings, ...] = (),
     safe: bool = False,
-    reference: Reference | None = None,
+    reference: AwareSource | None = None,
     processes: int = 0,
     done: Callable[[Converted], None] = lambda _: None,
 ) -> tuple[Converted, ...]:
@@ -279,7 +279,7 @@ LIBRARY_FACTOR = 3.0
 
 def convert_all(
     requests: Sequence[tuple[NamedModel, ConvertRequest]], *, processes: int = 0
-) -> Iterator[Outcome[ConvertRequest, ConvertResult]]:
+) -> Iterator[TaskOutcome[ConvertRequest, ConvertResult]]:
     """Convert models in worker processes; each outcome is a result or the error of that model alone."""
     tasks = [
         Task(label=model.source.name, request=request, memory_bytes=_needed(model, request))
@@ -310,10 +310,10 @@ def check_conversion(report: ConversionReport, data: Dataset, progress: Progress
     with scratch(output) as work:
         converted = [one for one in report.converted if one.artifacts]
         references = make_references(
-            [Subject(model=one.model, data=data) for one in converted], work / "tensors", work, progress
+            [CheckedModel(model=one.model, data=data) for one in converted], work / "tensors", work, progress
         )
         exhibits = [
-            Exhibit(artifact=artifact, file=output / artifact.file, reference=reference)
+            CheckedArtifact(artifact=artifact, file=output / artifact.file, reference=reference)
             for one in converted
             if (reference := references[one.model.name].value)
             for artifact in one.artifacts

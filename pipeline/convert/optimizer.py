@@ -11,8 +11,8 @@ from pipeline.convert.digest import semantic_digest
 from pipeline.convert.rules import SessionSettings
 from pipeline.convert.steps import (
     PLAIN,
+    ConvertContext,
     OrtParts,
-    Workshop,
     changes_large_weights,
     optimize,
     to_parts,
@@ -31,7 +31,7 @@ FLOAT16, BFLOAT16 = 10, 16
 class Optimizer:
     """Gives the parts of the ORT format file for each optimization of one model."""
 
-    def __init__(self, model: LeanModel, shop: Workshop) -> None:
+    def __init__(self, model: LeanModel, shop: ConvertContext) -> None:
         self.model = model
         self.shop = shop
         self._digests: dict[ByteRange, str] = {}

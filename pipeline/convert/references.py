@@ -11,7 +11,7 @@ from device_runner.errors import RunnerError
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import find_library
 from pipeline.convert.by_library import only_nnapi
-from pipeline.convert.splice.spec import Reference
+from pipeline.convert.splice.spec import AwareSource
 from pipeline.core.releases import installed_release
 from pipeline.library.fetch import known_libraries
 from pipeline.partition.answer import Provider
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 def choose_reference(
     text: str, release: str, ships: Sequence[str] = (), providers: Sequence[str] = (Provider.NNAPI,)
-) -> Reference | None:
+) -> AwareSource | None:
     """Who saves aware files for a release ("" for the installed one); None: they are spliced.
 
     `text` is auto, none, installed or a library; `ships` are libraries that a config names, which auto asks first.
@@ -36,7 +36,7 @@ def choose_reference(
     if text == NONE:
         return None
     if text == INSTALLED:
-        return Reference()
+        return AwareSource()
     if text != AUTO:
         if tuple(providers) != (Provider.NNAPI,):
             raise only_nnapi()
@@ -45,11 +45,11 @@ def choose_reference(
         check_asked(facts, Provider.NNAPI)
         return _of(facts, optional=False)
     found = _at_hand(release, ships)
-    return _of(found, optional=True) if found else Reference(optional=True)
+    return _of(found, optional=True) if found else AwareSource(optional=True)
 
 
-def _of(facts: LibraryFacts, *, optional: bool) -> Reference:
-    return Reference(library=facts.path, release=facts.release, sha256=facts.sha256, optional=optional)
+def _of(facts: LibraryFacts, *, optional: bool) -> AwareSource:
+    return AwareSource(library=facts.path, release=facts.release, sha256=facts.sha256, optional=optional)
 
 
 def _at_hand(release: str, ships: Sequence[str]) -> LibraryFacts | None:

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from pipeline.convert.rules import Platform
-from pipeline.convert.splice.spec import Reference, Wish
+from pipeline.convert.rules import OptimizerPlatform
+from pipeline.convert.splice.spec import AwareSource, AwareSpec
 from pipeline.core.variant import Artifact, Variant
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Provider, Settings
@@ -26,19 +26,19 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
     work_folder: str
     cache_folder: str = ""
     release: str = ""
-    platform: Platform = Platform.UNSPECIFIED
+    platform: OptimizerPlatform = OptimizerPlatform.UNSPECIFIED
     fixed_dimensions: dict[str, int] = {}
     aware: tuple[Settings, ...] = ()
     safe: bool = False
-    reference: Reference | None = None
+    reference: AwareSource | None = None
 
-    def wish(self, variant: Variant, release: tuple[int, int]) -> Wish | None:
+    def wish(self, variant: Variant, release: tuple[int, int]) -> AwareSpec | None:
         """Whose claims a variant keeps; None for one that is aware of no provider. ValueError for an unknown one."""
         given = {settings.provider.value: settings for settings in self.aware}
         found = tuple(
             given.get(name) or Settings(provider=Provider(name), ort_release=release) for name in variant.providers
         )
-        return Wish(providers=found, safe=self.safe, reference=self.reference) if found else None
+        return AwareSpec(providers=found, safe=self.safe, reference=self.reference) if found else None
 
 
 class VariantFailure(msgspec.Struct, frozen=True, kw_only=True):

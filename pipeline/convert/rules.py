@@ -7,12 +7,12 @@ import msgspec
 
 from pipeline.compat.replay import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE
 from pipeline.config import REPLAY_KEY
-from pipeline.convert.splice.spec import AWARE, Wish
+from pipeline.convert.splice.spec import AWARE, AwareSpec
 from pipeline.core.releases import Release
 from pipeline.core.variant import Level, Style, Variant
 
 
-class Platform(StrEnum):
+class OptimizerPlatform(StrEnum):
     """The stock converter's target platforms: what the optimizer may assume of the processor that runs the file."""
 
     UNSPECIFIED = "unspecified"
@@ -33,7 +33,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     int8_allowed: bool = False
     nchwc: bool = False
     keep_constants: bool = False
-    aware: Wish | None = None
+    aware: AwareSpec | None = None
     left_out: tuple[str, ...] = ()
     keep_shared_dq: bool = False
 
@@ -42,7 +42,7 @@ LAYOUT_SINCE = Release(1, 23)
 FORMAT_6_SINCE = Release(1, 16)
 
 
-def session_settings(variant: Variant, platform: Platform, aware: Wish | None = None) -> SessionSettings:
+def session_settings(variant: Variant, platform: OptimizerPlatform, aware: AwareSpec | None = None) -> SessionSettings:
     """The optimization that a variant asks for.
 
     Runtime style records the fusions of level extended; those of the levels above are never recorded (the layout
@@ -55,8 +55,8 @@ def session_settings(variant: Variant, platform: Platform, aware: Wish | None = 
     return SessionSettings(
         level=Level.EXTENDED if recorded else variant.level,
         save_records=recorded,
-        int8_allowed=beyond_basic and platform is Platform.ARM,
-        nchwc=variant.level in {Level.LAYOUT, Level.ALL} and platform is Platform.AMD64 and not recorded,
+        int8_allowed=beyond_basic and platform is OptimizerPlatform.ARM,
+        nchwc=variant.level in {Level.LAYOUT, Level.ALL} and platform is OptimizerPlatform.AMD64 and not recorded,
         aware=aware if variant.level is not Level.NONE else None,
     )
 
@@ -70,14 +70,14 @@ def run_time_options(variant: Variant, target: Release, *, replayable: bool = Tr
     return {REPLAY_KEY: "1"} if replays and target >= REPLAY_NEEDS_KEY_SINCE else {}
 
 
-class Refusal(NamedTuple):
+class VariantRefusal(NamedTuple):
     """Why a variant cannot be had, and what to do."""
 
     why: str
     remedy: str
 
 
-def refusal(variant: Variant, target: Release, installed: Release) -> Refusal | None:
+def refusal(variant: Variant, target: Release, installed: Release) -> VariantRefusal | None:
     """Why this variant cannot be made with the installed onnxruntime for a target's release; None when it can."""
     at_target, here = str(target), str(installed)
     layout = variant.level is Level.LAYOUT
@@ -95,4 +95,4 @@ def refusal(variant: Variant, target: Release, installed: Release) -> Refusal | 
         (bool(variant.providers) and variant.style is Style.RUNTIME,
          "runtime style leaves every node to the providers as it is", "use style fixed, or runtime without providers"),
     )  # fmt: skip
-    return next((Refusal(why, remedy) for applies, why, remedy in rules if applies), None)
+    return next((VariantRefusal(why, remedy) for applies, why, remedy in rules if applies), None)

@@ -38,7 +38,7 @@ QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workshop:
+class ConvertContext:
     """Where a conversion's intermediate files go, and the model's name for error messages."""
 
     folder: Path
@@ -72,7 +72,7 @@ class OrtParts:
         return msgspec.structs.replace(model, graph=graph)
 
 
-def optimize(model: LeanModel, settings: SessionSettings, shop: Workshop) -> LeanModel:
+def optimize(model: LeanModel, settings: SessionSettings, shop: ConvertContext) -> LeanModel:
     """Optimize a model and read the result back, weights left where they lie.
 
     Where the optimizer is likely to change large weights (batch normalization folded into convolutions), it writes all
@@ -143,7 +143,7 @@ def loadable(model: LeanModel) -> "onnx.ModelProto":
     return proto
 
 
-def to_parts(model: LeanModel, settings: SessionSettings, shop: Workshop) -> OrtParts:
+def to_parts(model: LeanModel, settings: SessionSettings, shop: ConvertContext) -> OrtParts:
     """Save a model in ORT format with its large weights left where they are.
 
     With level none this only changes the container. Further levels are right for models without large weights, and
@@ -154,13 +154,13 @@ def to_parts(model: LeanModel, settings: SessionSettings, shop: Workshop) -> Ort
     return OrtParts(skeleton=_save_ort(proto.SerializeToString(), settings, {}, shop), weights=weights)
 
 
-def to_parts_whole(model: LeanModel, settings: SessionSettings, shop: Workshop) -> OrtParts:
+def to_parts_whole(model: LeanModel, settings: SessionSettings, shop: ConvertContext) -> OrtParts:
     """Save a model in ORT format in one session, weights and all: right for every model, but it costs memory."""
     extra = {"session.model_external_initializers_file_folder_path": str(model.folder)}
     return OrtParts(skeleton=_save_ort(loadable(model).SerializeToString(), settings, extra, shop))
 
 
-def _save_ort(model: bytes, settings: SessionSettings, extra: Mapping[str, str], shop: Workshop) -> bytes:
+def _save_ort(model: bytes, settings: SessionSettings, extra: Mapping[str, str], shop: ConvertContext) -> bytes:
     target = shop.new_file(".ort")
     save_optimized(model, settings, target, extra, ort_format=True, where=shop.where)
     saved = target.read_bytes()

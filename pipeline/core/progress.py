@@ -87,7 +87,7 @@ class Pace:
         return f"about {duration_text(self.left_seconds)} left: {rest} on {name}"
 
 
-class Silent:
+class NoProgress:
     """Shows nothing; times go to the log."""
 
     @contextlib.contextmanager
@@ -239,5 +239,5 @@ class _LineStage:
 def progress_for(*, quiet: bool = False) -> Progress:
     """Bars where stderr is a terminal, lines elsewhere, nothing where it is not wanted."""
     if quiet:
-        return Silent()
+        return NoProgress()
     return Terminal() if sys.stderr.isatty() else Lines()

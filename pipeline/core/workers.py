@@ -29,7 +29,7 @@ HEADER = struct.Struct("<Q")
 """Length of the JSON message that follows, in bytes."""
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class TaskFailure(msgspec.Struct, frozen=True, kw_only=True):
     """An error as it travels from a child to its parent; `kind` is the name of its class in `pipeline.core.errors`."""
 
     kind: str = ModelError.__name__
@@ -43,7 +43,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """What a child sends back for one task: a value or a failure."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
-    failure: Failure | None = None
+    failure: TaskFailure | None = None
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class Task(Generic[Request]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Generic[Request, Result]):
+class TaskOutcome(Generic[Request, Result]):
     """What became of a task: exactly one of `value` and `error` is set."""
 
     task: Task[Request]
@@ -91,7 +91,7 @@ def run_tasks(
     processes: int = 0,
     memory_bytes: int = 0,
     timeout_seconds: float = 600.0,
-) -> Iterator[Outcome[Request, Result]]:
+) -> Iterator[TaskOutcome[Request, Result]]:
     """Yield an outcome for each task as it ends, in any order.
 
     `processes` 0 means as many as there are tasks, at most the usable cores. Tasks whose `memory_bytes` together pass
@@ -129,7 +129,7 @@ class _Pool(Generic[Request, Result]):
         self.children: list[_Child[Request]] = []
         self.selector = selectors.DefaultSelector()
 
-    def run(self, waiting: deque[Task[Request]]) -> Iterator[Outcome[Request, Result]]:
+    def run(self, waiting: deque[Task[Request]]) -> Iterator[TaskOutcome[Request, Result]]:
         """Feed idle children and wait for answers until nothing is left."""
         while waiting or any(child.task for child in self.children):
             self._feed(waiting)
@@ -180,7 +180,7 @@ class _Pool(Generic[Request, Result]):
         deadlines = [child.deadline for child in self.children if child.task]
         return max(0.0, min(deadlines, default=0.0) - time.monotonic())
 
-    def _read(self, child: _Child[Request]) -> Outcome[Request, Result] | None:
+    def _read(self, child: _Child[Request]) -> TaskOutcome[Request, Result] | None:
         """Take in what a child wrote; an outcome once its message is whole, or when the child has died."""
         chunk = os.read(child.receive, 1 << 20)
         if not chunk:
@@ -195,24 +195,24 @@ class _Pool(Generic[Request, Result]):
         child.buffer.clear()
         return self._outcome(child, message)
 
-    def _outcome(self, child: _Child[Request], message: bytes) -> Outcome[Request, Result]:
+    def _outcome(self, child: _Child[Request], message: bytes) -> TaskOutcome[Request, Result]:
         task, child.task = child.task, None
         assert task is not None, "a child answers only what it was asked"  # noqa: S101 - an invariant, not a check of input
         reply = msgspec.json.decode(message, type=Reply)
         if reply.failure:
             f = reply.failure
             kind = CLASSES.get(f.kind, ModelError)
-            return Outcome(task=task, error=kind(f.what, where=f.where, why=f.why, remedy=f.remedy))
-        return Outcome(task=task, value=self.decoder.decode(reply.value))
+            return TaskOutcome(task=task, error=kind(f.what, where=f.where, why=f.why, remedy=f.remedy))
+        return TaskOutcome(task=task, value=self.decoder.decode(reply.value))
 
-    def _overdue(self) -> Iterator[Outcome[Request, Result]]:
+    def _overdue(self) -> Iterator[TaskOutcome[Request, Result]]:
         now = time.monotonic()
         for child in [c for c in self.children if c.task and c.deadline <= now]:
             outcome = self._lost(child, "overdue")
             if outcome:
                 yield outcome
 
-    def _lost(self, child: _Child[Request], why: str) -> Outcome[Request, Result] | None:
+    def _lost(self, child: _Child[Request], why: str) -> TaskOutcome[Request, Result] | None:
         """Bury a child that died or must be killed; its task, if it had one, failed."""
         task = child.task
         if why == "overdue":
@@ -220,7 +220,7 @@ class _Pool(Generic[Request, Result]):
         self._bury(child)
         if task is None:
             return None
-        return Outcome(task=task, error=_death(task.label, why, child.process.returncode, self.timeout_seconds))
+        return TaskOutcome(task=task, error=_death(task.label, why, child.process.returncode, self.timeout_seconds))
 
     def _bury(self, child: _Child[Request]) -> None:
         self.selector.unregister(child.receive)
@@ -294,22 +294,22 @@ def _answer(message: bytes) -> Reply:
     except OSError as error:
         return Reply(failure=_failure(os_error(error)))
     except MemoryError:
-        return Reply(failure=Failure(what="not enough memory", remedy="use a machine with more memory"))
+        return Reply(failure=TaskFailure(what="not enough memory", remedy="use a machine with more memory"))
     except Exception as error:  # noqa: BLE001 - whatever a hostile file brings about must not cost the other files
         return Reply(failure=_unforeseen(error))
     return Reply(value=msgspec.Raw(msgspec.json.encode(value)))
 
 
-def _failure(error: RunnerError) -> Failure:
+def _failure(error: RunnerError) -> TaskFailure:
     parts = {"what": error.what, "where": error.where, "why": error.why, "remedy": error.remedy}
-    return Failure(kind=class_name(error), **parts)
+    return TaskFailure(kind=class_name(error), **parts)
 
 
-def _unforeseen(error: Exception) -> Failure:
+def _unforeseen(error: Exception) -> TaskFailure:
     import traceback
 
     place = traceback.extract_tb(error.__traceback__)[-1]
-    return Failure(
+    return TaskFailure(
         what="internal error",
         why=f"{type(error).__name__}: {error} ({place.name}, line {place.lineno})",
         remedy="this is a defect of ort-mobile: please report it with the model; the other models are done",

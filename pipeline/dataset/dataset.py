@@ -10,7 +10,7 @@ import msgspec
 from pipeline.config import ModelConfig
 from pipeline.config.data import InputValue, PreprocessConfig, Range
 from pipeline.core.errors import ConfigError
-from pipeline.dataset.files import Found, Wanted, find_samples, safe
+from pipeline.dataset.files import ReadRequest, SampleFiles, find_samples, safe
 from pipeline.dataset.functions import function_samples, is_function
 from pipeline.dataset.values import plain_dtype, value_array
 from pipeline.model.dimensions import open_axes
@@ -104,13 +104,13 @@ def sizes_in(data: Dataset, takes: Sequence[TensorInfo]) -> dict[str, int]:
     return {axis.key: int(arrays[axis.input].shape[axis.axis]) for axis in open_axes(takes)}
 
 
-def _found(data: Dataset, takes: tuple[TensorInfo, ...]) -> Iterator[Found]:
+def _found(data: Dataset, takes: tuple[TensorInfo, ...]) -> Iterator[SampleFiles]:
     if is_function(data.test_data):
         for name, arrays in function_samples(data.test_data):
-            yield Found(name=name, inputs=list(arrays.items()), expected=[])
+            yield SampleFiles(name=name, inputs=list(arrays.items()), expected=[])
         return
     without = tuple(info for info in takes if info.name not in data.inputs)
-    yield from find_samples(Path(data.test_data), Wanted(takes=takes, open=without, preprocess=data.preprocess))
+    yield from find_samples(Path(data.test_data), ReadRequest(takes=takes, open=without, preprocess=data.preprocess))
 
 
 def _check_names(data: Dataset, takes: Sequence[TensorInfo]) -> None:
@@ -122,7 +122,7 @@ def _check_names(data: Dataset, takes: Sequence[TensorInfo]) -> None:
             raise ConfigError(f"the model has no input {name!r}", where=f"inputs.{name}", remedy=remedy)
 
 
-def _matched(found: Found, wanted: Sequence[TensorInfo], takes: Sequence[TensorInfo]) -> dict[str, Array]:
+def _matched(found: SampleFiles, wanted: Sequence[TensorInfo], takes: Sequence[TensorInfo]) -> dict[str, Array]:
     """Arrays of a sample by the model's names: by name, by the name's letters that files can have, else by number."""
     names = {safe(info.name): info.name for info in takes} | {info.name: info.name for info in takes}
     if len({name for name, _ in found.inputs}) == len(found.inputs) and all(n in names for n, _ in found.inputs):

@@ -23,7 +23,7 @@ Named: TypeAlias = list[tuple[str, Array]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SampleFiles:
     """One sample as it lies on the disk; names are those in the files, matched to the model's inputs later.
 
     `by_number` says that names may be anything, as long as there are as many as inputs (ONNX's own layout).
@@ -36,7 +36,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ReadRequest:
     """What reading needs to know: the model's inputs, those without a declared value, and the preprocessing."""
 
     takes: tuple[TensorInfo, ...]
@@ -44,7 +44,7 @@ class Wanted:
     preprocess: PreprocessConfig | None
 
 
-def find_samples(path: Path, wanted: Wanted) -> Iterator[Found]:
+def find_samples(path: Path, wanted: ReadRequest) -> Iterator[SampleFiles]:
     """Every sample under a path, in the order of names with numbers by value; ConfigError names what is wrong."""
     if path.is_file():
         yield from (_read(file, wanted) for file in (path,))
@@ -62,7 +62,7 @@ def find_samples(path: Path, wanted: Wanted) -> Iterator[Found]:
         raise _nothing(path)
     arrays = [file for file in files if file.suffix.lower() == ".npy"]
     if arrays and len(arrays) == len(files) and len(wanted.open) > 1:
-        yield Found(name=str(path), inputs=[(file.stem, _array(file)) for file in arrays], expected=[])
+        yield SampleFiles(name=str(path), inputs=[(file.stem, _array(file)) for file in arrays], expected=[])
         return
     yield from (_read(file, wanted) for file in files)
 
@@ -83,14 +83,14 @@ def _nothing(path: Path) -> ConfigError:
     )  # fmt: skip
 
 
-def _reader(file: Path) -> Callable[[Path, Wanted], Found] | None:
+def _reader(file: Path) -> Callable[[Path, ReadRequest], SampleFiles] | None:
     suffix = file.suffix.lower()
     if suffix in IMAGES | RECORDINGS:
         return partial(_media, image_tensor if suffix in IMAGES else wav_tensor)
     return {".npz": _archive, ".npy": _single, ".pb": _tensor_alone}.get(suffix)
 
 
-def _read(file: Path, wanted: Wanted) -> Found:
+def _read(file: Path, wanted: ReadRequest) -> SampleFiles:
     reader = _reader(file)
     if reader is None:
         raise ConfigError(
@@ -100,7 +100,7 @@ def _read(file: Path, wanted: Wanted) -> Found:
     return reader(file, wanted)
 
 
-def _only_open(file: Path, wanted: Wanted, name: str | None = None) -> TensorInfo:
+def _only_open(file: Path, wanted: ReadRequest, name: str | None = None) -> TensorInfo:
     """The input that a file of one tensor is for."""
     for info in wanted.takes:
         if info.name == name:
@@ -122,7 +122,9 @@ def _names(infos: tuple[TensorInfo, ...]) -> str:
     return ", ".join(info.name for info in infos) or "none"
 
 
-def _media(convert: Callable[[Path, PreprocessConfig, TensorInfo], Array], file: Path, wanted: Wanted) -> Found:
+def _media(
+    convert: Callable[[Path, PreprocessConfig, TensorInfo], Array], file: Path, wanted: ReadRequest
+) -> SampleFiles:
     if wanted.preprocess is None:
         raise ConfigError(
             "it is not said how these files become inputs", where=str(file),
@@ -130,13 +132,13 @@ def _media(convert: Callable[[Path, PreprocessConfig, TensorInfo], Array], file:
             "`preprocess = { sample_rate = 16000 }` for recordings; docs/guide.md has more",
         )  # fmt: skip
     info = _only_open(file, wanted, wanted.preprocess.input)
-    return Found(name=str(file), inputs=[(info.name, convert(file, wanted.preprocess, info))], expected=[])
+    return SampleFiles(name=str(file), inputs=[(info.name, convert(file, wanted.preprocess, info))], expected=[])
 
 
-def _single(file: Path, wanted: Wanted) -> Found:
+def _single(file: Path, wanted: ReadRequest) -> SampleFiles:
     named = {safe(info.name): info for info in wanted.takes}.get(safe(file.stem))
     info = named or _only_open(file, wanted)
-    return Found(name=str(file), inputs=[(info.name, _array(file))], expected=[])
+    return SampleFiles(name=str(file), inputs=[(info.name, _array(file))], expected=[])
 
 
 def safe(name: str) -> str:
@@ -156,7 +158,7 @@ def _array(file: Path) -> Array:
     return array
 
 
-def _archive(file: Path, wanted: Wanted) -> Found:
+def _archive(file: Path, wanted: ReadRequest) -> SampleFiles:
     import numpy as np
 
     del wanted
@@ -164,7 +166,7 @@ def _archive(file: Path, wanted: Wanted) -> Found:
         with np.load(file, allow_pickle=False) as data:
             if isinstance(data, np.ndarray):
                 raise _damaged(file, ValueError("it is one array; name it .npy"))
-            return Found(name=str(file), inputs=[(key, data[key]) for key in data.files], expected=[])
+            return SampleFiles(name=str(file), inputs=[(key, data[key]) for key in data.files], expected=[])
     except (*ZIP_ERRORS, KeyError, SyntaxError) as error:
         raise _damaged(file, error) from error
 
@@ -174,7 +176,7 @@ def _damaged(file: Path, error: Exception) -> ConfigError:
     return ConfigError("this test data cannot be read", where=str(file), why=why, remedy="write the file again")
 
 
-def _data_set(folder: Path) -> Found:
+def _data_set(folder: Path) -> SampleFiles:
     inputs = _numbered(folder, "input")
     if not inputs:
         raise ConfigError(
@@ -183,10 +185,10 @@ def _data_set(folder: Path) -> Found:
             why="there is no input_0.pb",
             remedy="check `test_data`",
         )
-    return Found(name=str(folder), inputs=inputs, expected=_numbered(folder, "output"), by_number=True)
+    return SampleFiles(name=str(folder), inputs=inputs, expected=_numbered(folder, "output"), by_number=True)
 
 
-def _tensor_alone(file: Path, wanted: Wanted) -> Found:
+def _tensor_alone(file: Path, wanted: ReadRequest) -> SampleFiles:
     del wanted
     raise ConfigError("one tensor of a test data set", where=str(file), remedy=f"name its folder, {file.parent}")
 

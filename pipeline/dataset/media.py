@@ -4,7 +4,7 @@ import wave
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config.data import Channels, Fit, Layout, PreprocessConfig
+from pipeline.config.data import Channels, Fit, ImageLayout, PreprocessConfig
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.dataset.values import plain_dtype
 from pipeline.model.signature import Array, TensorInfo
@@ -28,7 +28,7 @@ def image_tensor(file: Path, wanted: PreprocessConfig, info: TensorInfo) -> Arra
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
     pixels = pixels[..., ::-1] if wanted.channels is Channels.BGR else pixels
     values = _scaled(pixels, wanted, file)
-    values = values.transpose(2, 0, 1) if wanted.layout is Layout.NCHW else values
+    values = values.transpose(2, 0, 1) if wanted.layout is ImageLayout.NCHW else values
     return _as_input(values, info)
 
 

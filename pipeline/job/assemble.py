@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
 from pipeline.campaign.options import options_name
-from pipeline.campaign.plan import Lane
+from pipeline.campaign.plan import PlannedRun
 from pipeline.campaign.store import CampaignRecord, RunRecord, Store
 from pipeline.check.output import OutputCheck
 from pipeline.config import Target
@@ -15,11 +15,10 @@ from pipeline.job.predict import finding
 from pipeline.job.profiles import profiles_of
 from pipeline.job.record import JobRecord, decode_record
 from pipeline.release.choose import Choice, Rejected, choose, rejections
-from pipeline.release.choose import Measured as Candidate
-from pipeline.report.model import ArtifactCheck, CampaignReport, Withheld
-from pipeline.report.model import Choice as ChoiceRow
+from pipeline.release.choose import MeasuredVariant as Candidate
+from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Withheld
 from pipeline.report.profiled import Profiled
-from pipeline.report.rows import Measured, make_rows, run_group, worst_checks
+from pipeline.report.rows import MeasuredRow, make_rows, run_group, worst_checks
 
 ArtifactKey = tuple[str, str]
 """Model and variant name."""
@@ -70,7 +69,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     return Assembled(report=report, record=record, choices=choices)
 
 
-def _findings(measured: Iterable[Measured], profiles: Iterable[Profiled]) -> Iterator[str]:
+def _findings(measured: Iterable[MeasuredRow], profiles: Iterable[Profiled]) -> Iterator[str]:
     """Runs that were not as predicted; profile runs log most, and tell what others leave out."""
     for one in measured:
         prediction = next((run.prediction for run in one.runs if run.prediction is not None), None)
@@ -89,11 +88,11 @@ def _by_lane(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
 
 def _measured(
     record: JobRecord, artifacts: Mapping[ArtifactKey, Artifact], runs: Mapping[str, Sequence[RunRecord]]
-) -> dict[str, Measured]:
+) -> dict[str, MeasuredRow]:
     """Every planned lane by its id, with its timed runs, in the order of the plan."""
     keys = {lane.id: f"{lane.variant}/{lane.run}" for lane in record.lanes}
     return {
-        lane.id: Measured(
+        lane.id: MeasuredRow(
             device=lane.device,
             model=lane.model,
             variant=lane.variant,
@@ -110,7 +109,7 @@ def _measured(
 def _choices(
     record: JobRecord,
     artifacts: Mapping[ArtifactKey, Artifact],
-    measured: Mapping[str, Measured],
+    measured: Mapping[str, MeasuredRow],
     devices: Mapping[str, DeviceFacts],
 ) -> tuple[tuple[Choice, ...], tuple[Withheld, ...]]:
     """One choice per target and model, of artifacts whose outputs were not found wrong, wherever they ran.
@@ -182,7 +181,7 @@ def is_sound(record: JobRecord, key: ArtifactKey) -> bool:
 
 
 def _candidates(
-    record: JobRecord, sound: Mapping[ArtifactKey, Artifact], measured: Mapping[str, Measured]
+    record: JobRecord, sound: Mapping[ArtifactKey, Artifact], measured: Mapping[str, MeasuredRow]
 ) -> list[Candidate]:
     """Lanes that may ship: a sound artifact, no failed round, outputs near enough on the device too."""
     found = []
@@ -191,7 +190,7 @@ def _candidates(
         artifact = sound.get((lane.model, lane.variant))
         fine = one.status is Status.OK and all(run.result.status is Status.OK for run in one.runs)
         if artifact and fine and not any(check.failed for check in worst_checks(run.checks for run in one.runs)):
-            whole = Lane(device=lane.device, artifact=artifact, options=lane.options)
+            whole = PlannedRun(device=lane.device, artifact=artifact, options=lane.options)
             found.append(Candidate(lane=whole, group=run_group(one)))
     return found
 

@@ -6,14 +6,18 @@ from device_runner.device import Device, DeviceFacts
 from device_runner.minimize import Denied
 from device_runner.result import FailureKind, RunResult
 from pipeline.campaign.deny_list import blame
-from pipeline.campaign.measure import Plan
+from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import lane_id
 from pipeline.campaign.store import Store
 from pipeline.core.progress import Progress
 
 
 def blame_crashes(
-    plan: Plan, devices: Mapping[str, Device], facts: Mapping[str, DeviceFacts], store: Store, progress: Progress
+    plan: CampaignPlan,
+    devices: Mapping[str, Device],
+    facts: Mapping[str, DeviceFacts],
+    store: Store,
+    progress: Progress,
 ) -> tuple[Denied, ...]:
     """What is newly denied for lanes that crashed in any round, also before this process; one device at a time."""
     crashes = _crashes(store, plan.campaign)

@@ -17,7 +17,7 @@ AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class OpenDevices:
     """Devices that are ready, their facts, and why the others are not used."""
 
     devices: dict[str, Device]
@@ -26,7 +26,7 @@ class Opened:
 
 
 @contextlib.contextmanager
-def opened(names: Sequence[str]) -> Iterator[Opened]:
+def opened(names: Sequence[str]) -> Iterator[OpenDevices]:
     """Open the devices, all at once; those that cannot be used are left out with their reason.
 
     Raises SpecError for a name that no device can have, MissingError when no device is ready.
@@ -48,7 +48,7 @@ def opened(names: Sequence[str]) -> Iterator[Opened]:
                 why="; ".join(f"{one.device}: {one.reason}" for one in unusable) or "none is connected",
                 remedy="`ort-mobile devices` says what each one needs; `--convert-only` needs none",
             )
-        yield Opened(devices=devices, facts=facts, unusable=tuple(unusable))
+        yield OpenDevices(devices=devices, facts=facts, unusable=tuple(unusable))
 
 
 def _open(name: str, stack: contextlib.ExitStack) -> tuple[Device, DeviceFacts] | Skipped:

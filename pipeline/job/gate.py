@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 from device_runner.spec import RunOptions
-from pipeline.campaign.plan import Lane, SkippedLane
+from pipeline.campaign.plan import PlannedRun, SkippedRun
 from pipeline.compat.preflight import ReadArtifacts, first_error, judged, read_artifacts, text_of
 from pipeline.compat.rules import Use
 from pipeline.config import Config, Target
-from pipeline.config.build import Kind
+from pipeline.config.build import BuildKind
 from pipeline.core.finding import Finding, Severity, errors
 from pipeline.core.variant import Artifact
 from pipeline.job.assemble import Assembled
@@ -25,7 +25,7 @@ from pipeline.required_ops import RequiredOps, covers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class TargetCheck:
     """What targets can do with artifacts: `unloadable` names those that a target's library refuses, as MODEL/VARIANT.
 
     `notes` are for the report, one for each thing that is wrong; `read` is what was read of the artifacts.
@@ -41,7 +41,9 @@ def read_all(artifacts: Iterable[Artifact], folder: Path) -> ReadArtifacts:
     return read_artifacts({artifact.file: folder / ARTIFACTS / artifact.file for artifact in artifacts})
 
 
-def hold_against_targets(config: Config, artifacts: Sequence[Artifact], read: ReadArtifacts, installed: str) -> Held:
+def hold_against_targets(
+    config: Config, artifacts: Sequence[Artifact], read: ReadArtifacts, installed: str
+) -> TargetCheck:
     """Every artifact against the library of every target, run on the CPU with the session options that it needs."""
     unloadable: dict[str, tuple[str, ...]] = {}
     notes: dict[str, list[str]] = {}
@@ -56,7 +58,9 @@ def hold_against_targets(config: Config, artifacts: Sequence[Artifact], read: Re
                 unloadable[target.name] = (*unloadable.get(target.name, ()), name)
             for finding in found:
                 notes.setdefault(f"target {target.name}: {text_of(finding)}", []).append(name)
-    return Held(read=read, unloadable=unloadable, notes=tuple(_note(text, names) for text, names in notes.items()))
+    return TargetCheck(
+        read=read, unloadable=unloadable, notes=tuple(_note(text, names) for text, names in notes.items())
+    )
 
 
 def _note(text: str, names: Sequence[str]) -> str:
@@ -65,18 +69,18 @@ def _note(text: str, names: Sequence[str]) -> str:
 
 
 def possible_lanes(
-    lanes: Sequence[Lane], read: ReadArtifacts, libraries: Mapping[str, str | None]
-) -> tuple[list[Lane], list[SkippedLane]]:
+    lanes: Sequence[PlannedRun], read: ReadArtifacts, libraries: Mapping[str, str | None]
+) -> tuple[list[PlannedRun], list[SkippedRun]]:
     """Lanes that the library of their device can load, and the others with the reason; unknown ones are left in."""
-    possible: list[Lane] = []
-    impossible: list[SkippedLane] = []
+    possible: list[PlannedRun] = []
+    impossible: list[SkippedRun] = []
     runtimes = {device: local_runtime(device, libraries.get(device)) for device in {lane.device for lane in lanes}}
     for lane in lanes:
         runtime = runtimes[lane.device]
         use = use_of(lane.options, lane.artifact.session_options)
         reason = first_error(judged(read, lane.artifact.file, runtime, use)) if runtime else ""
         if reason:
-            impossible.append(SkippedLane(lane=lane, reason=reason))
+            impossible.append(SkippedRun(lane=lane, reason=reason))
         else:
             possible.append(lane)
     return possible, impossible
@@ -104,7 +108,7 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
         use = use_of(choice.options, choice.artifact.session_options)
         found += _placed(choice, judged(read, choice.artifact.file, library.runtime, use))
         if library.operators is not None:
-            extended = library.runtime.kind is not Kind.MINIMAL
+            extended = library.runtime.kind is not BuildKind.MINIMAL
             missing = _missing_kernels(choice, library.operators, folder, extended=extended)
             found += _placed(choice, missing)
     found += _without_choice(config.targets, assembled)

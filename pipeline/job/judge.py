@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from device_runner.files import tensor_bytes
 from device_runner.result import RunResult
-from pipeline.campaign.plan import Inputs, Lane
+from pipeline.campaign.plan import Inputs, PlannedRun
 from pipeline.check.artifact import tolerance_for
 from pipeline.check.compare import compare_outputs, read_tensor, top1_check
 from pipeline.check.output import OutputCheck
@@ -39,7 +39,7 @@ class OutputJudge:
             for model, reference in references.items()
         }
 
-    def __call__(self, lane: Lane, result: RunResult) -> tuple[OutputCheck, ...]:
+    def __call__(self, lane: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
         """The checks of one run; outputs that the device did not hand over fail."""
         model = lane.artifact.model
         actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}

@@ -29,8 +29,7 @@ from pipeline.job.record import host, versions
 from pipeline.release.shipped import local_runtime
 from pipeline.report.model import CampaignReport, FailureRow, Skipped
 from pipeline.report.profiled import Profiled
-from pipeline.report.rows import Measured as MeasuredRow
-from pipeline.report.rows import make_rows
+from pipeline.report.rows import MeasuredRow, make_rows
 from pipeline.sizes.feeds import Feeds, FeedsRequest, make_feeds
 
 ALL_FILES = "files"
@@ -66,7 +65,7 @@ class PerfOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class PerfResult:
     """The comparison of the files, and their profiles where these were asked for."""
 
     report: CampaignReport
@@ -75,7 +74,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PerfLane:
+class PerfRun:
     """One file with one set of run options; `name` tells files of equal names apart by their folder.
 
     `same_as` is the lane that is run in its place: the same bytes with the same options.
@@ -84,7 +83,7 @@ class PerfLane:
     file: Path
     name: str
     options: RunOptions
-    same_as: "PerfLane | None" = None
+    same_as: "PerfRun | None" = None
 
     @property
     def key(self) -> str:
@@ -92,7 +91,7 @@ class PerfLane:
         return f"{self.name}/{options_name(self.options)}"
 
 
-def measure_files(order: PerfOrder, progress: Progress) -> Measured:
+def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
     """Run every file with every set of options in alternating rounds of fresh processes.
 
     Raises ConfigError for a file that is not there, and what opening the device raises.
@@ -125,7 +124,7 @@ def measure_files(order: PerfOrder, progress: Progress) -> Measured:
             failures=(*unfit, *rows.failures),
             warnings=tuple(_warnings(lanes, judge)),
         )
-    return Measured(report=report, profiled=profiled, denied=denied)
+    return PerfResult(report=report, profiled=profiled, denied=denied)
 
 
 def _feeds(order: PerfOrder, work: Path) -> dict[Path, tuple[TensorFile, ...]]:
@@ -150,18 +149,18 @@ def _feeds(order: PerfOrder, work: Path) -> dict[Path, tuple[TensorFile, ...]]:
     return found
 
 
-def _warnings(lanes: Sequence[PerfLane], judge: Judge) -> Iterator[str]:
+def _warnings(lanes: Sequence[PerfRun], judge: Judge) -> Iterator[str]:
     """What of the files and options has no effect in that library, once for each file."""
     told = {f"{lane.name}: {text_of(finding)}": None for lane in lanes for finding in judge(lane.name, lane.options)}
     yield from told
 
 
-def _lanes(order: PerfOrder, device: Device, facts: DeviceFacts, judge: Judge) -> tuple[list[PerfLane], list[Skipped]]:
+def _lanes(order: PerfOrder, device: Device, facts: DeviceFacts, judge: Judge) -> tuple[list[PerfRun], list[Skipped]]:
     """Every file with every set of options, split in those to be run and those that cannot, with the reason."""
     entries = known_denied()
-    lanes: list[PerfLane] = []
+    lanes: list[PerfRun] = []
     skipped: list[Skipped] = []
-    run: dict[tuple[str, str], PerfLane] = {}
+    run: dict[tuple[str, str], PerfRun] = {}
     for file in order.files:
         name = _name(file, order.files)
         for options in order.options:
@@ -171,7 +170,7 @@ def _lanes(order: PerfOrder, device: Device, facts: DeviceFacts, judge: Judge) -
                 skipped.append(Skipped(reason=reason, device=device.name, variant=name, run=options_name(options)))
             else:
                 first = run.get(work := (sha256(file), options_name(options)))
-                lanes.append(PerfLane(file=file, name=name, options=options, same_as=first))
+                lanes.append(PerfRun(file=file, name=name, options=options, same_as=first))
                 run.setdefault(work, lanes[-1])
     return lanes, skipped
 
@@ -195,7 +194,7 @@ def _without_effect(file: Path, options: RunOptions) -> str:
 
 
 def _blamed(
-    order: PerfOrder, device: Device, facts: DeviceFacts, records: dict[PerfLane, list[RunRecord]]
+    order: PerfOrder, device: Device, facts: DeviceFacts, records: dict[PerfRun, list[RunRecord]]
 ) -> Iterator[Denied]:
     """What is newly denied for the lanes that crashed."""
     for lane, runs in records.items():
@@ -207,7 +206,7 @@ def _blamed(
 
 
 def _profiles(
-    order: PerfOrder, device: Device, facts: DeviceFacts, lanes: Sequence[PerfLane], progress: Progress
+    order: PerfOrder, device: Device, facts: DeviceFacts, lanes: Sequence[PerfRun], progress: Progress
 ) -> tuple[Profiled, ...]:
     """One more run of each lane with the profiler on: what it costs is not in the times that are compared."""
     found = []
@@ -230,10 +229,10 @@ def _name(file: Path, files: Sequence[Path]) -> str:
 
 
 def _rounds(
-    order: PerfOrder, device: Device, lanes: Sequence[PerfLane], progress: Progress
-) -> tuple[dict[PerfLane, list[RunRecord]], list[FailureRow]]:
+    order: PerfOrder, device: Device, lanes: Sequence[PerfRun], progress: Progress
+) -> tuple[dict[PerfRun, list[RunRecord]], list[FailureRow]]:
     """What ran, and why the rest did not where the device did not become fit for it."""
-    records: dict[PerfLane, list[RunRecord]] = {lane: [] for lane in lanes}
+    records: dict[PerfRun, list[RunRecord]] = {lane: [] for lane in lanes}
     with progress.stage("measure", len(lanes) * order.measure.rounds) as stage:
         for number in range(order.measure.rounds):
             for lane in lanes if number % 2 == 0 else reversed(lanes):
@@ -264,7 +263,7 @@ def _unfit_row(device: str, reason: str) -> FailureRow:
     )
 
 
-def _spec(order: PerfOrder, lane: PerfLane, number: int) -> RunSpec:
+def _spec(order: PerfOrder, lane: PerfRun, number: int) -> RunSpec:
     measure = order.measure
     return RunSpec(
         id=f"{lane.name[-200:]}#{number}",
@@ -283,11 +282,11 @@ def _spec(order: PerfOrder, lane: PerfLane, number: int) -> RunSpec:
     )
 
 
-def _record(lane: PerfLane, number: int, spec: RunSpec, result: RunResult) -> RunRecord:
+def _record(lane: PerfRun, number: int, spec: RunSpec, result: RunResult) -> RunRecord:
     return RunRecord(campaign="perf", round=number, model=ALL_FILES, variant=lane.name, spec=spec, result=result)
 
 
-def _measured(device: str, lanes: Sequence[PerfLane], records: dict[PerfLane, list[RunRecord]]) -> list[MeasuredRow]:
+def _measured(device: str, lanes: Sequence[PerfRun], records: dict[PerfRun, list[RunRecord]]) -> list[MeasuredRow]:
     return [
         MeasuredRow(
             device=device,

@@ -8,7 +8,7 @@ from device_runner.coverage import measured_coverage
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions
-from pipeline.campaign.plan import Lane, lane_id
+from pipeline.campaign.plan import PlannedRun, lane_id
 from pipeline.core.errors import ConfigError
 from pipeline.core.limits import memory_budget, needed_bytes, time_limit
 from pipeline.core.progress import Progress
@@ -23,7 +23,7 @@ Prediction = dict[str, Any]
 
 
 def predict(
-    lanes: Sequence[Lane], facts: Mapping[str, DeviceFacts], release: str, folder: Path, progress: Progress
+    lanes: Sequence[PlannedRun], facts: Mapping[str, DeviceFacts], release: str, folder: Path, progress: Progress
 ) -> dict[str, Prediction]:
     """Predictions by lane id, for lanes of providers whose rules are known; equal questions are asked once."""
     asked: dict[str, tuple[PartitionRequest, int, list[str]]] = {}

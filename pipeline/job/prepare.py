@@ -7,19 +7,19 @@ from pathlib import Path
 import msgspec
 
 from device_runner.folders import cache_folder
-from pipeline.check.many import Checks, Exhibit, Subject, check_all, check_all_inputs, make_references
+from pipeline.check.many import CheckedArtifact, CheckedModel, Checks, check_all, check_all_inputs, make_references
 from pipeline.check.output import OutputCheck
 from pipeline.check.reference import Reference, ReferenceRequest
 from pipeline.config import Config, ModelConfig, Platform, wanted_variants
 from pipeline.convert.many import Converted, convert_models
 from pipeline.convert.references import choose_reference
-from pipeline.convert.rules import Platform as OptimizerPlatform
-from pipeline.convert.splice.spec import Reference as WhoseSession
+from pipeline.convert.rules import OptimizerPlatform
+from pipeline.convert.splice.spec import AwareSource as WhoseSession
 from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_exit_code
 from pipeline.core.progress import Progress
 from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact
-from pipeline.core.workers import Outcome
+from pipeline.core.workers import TaskOutcome
 from pipeline.dataset import dataset_of
 from pipeline.model.named import NamedModel, name_models
 from pipeline.model.sources import find_models
@@ -114,7 +114,8 @@ def prepare(
     """
     models = [model for model, _ in found]
     subjects = {
-        model.name: Subject(model=model, data=dataset_of(table), labels=table.labels or "") for model, table in found
+        model.name: CheckedModel(model=model, data=dataset_of(table), labels=table.labels or "")
+        for model, table in found
     }
     check_all_inputs(list(subjects.values()), work)
     variants = tuple(wanted_variants(config.variants))
@@ -140,7 +141,7 @@ def prepare(
         for (model, table), one in zip(found, converted, strict=True)
     ]
     exhibits = [
-        Exhibit(artifact=artifact, file=folder / ARTIFACTS / artifact.file, reference=one.reference)
+        CheckedArtifact(artifact=artifact, file=folder / ARTIFACTS / artifact.file, reference=one.reference)
         for one in prepared
         if one.reference
         for artifact in one.artifacts
@@ -155,7 +156,7 @@ def _stop_if_hopeless(converted: Sequence[Converted]) -> None:
         raise errors[0]
 
 
-def _stop_at_config_errors(references: Iterable[Outcome[ReferenceRequest, Reference]]) -> None:
+def _stop_at_config_errors(references: Iterable[TaskOutcome[ReferenceRequest, Reference]]) -> None:
     """Raise what is wrong with the config where it costs every model: no size is known for an open dimension."""
     errors = [one.error for one in references]
     if errors and all(isinstance(error, ConfigError) for error in errors):
@@ -163,7 +164,10 @@ def _stop_at_config_errors(references: Iterable[Outcome[ReferenceRequest, Refere
 
 
 def _joined(
-    model: NamedModel, table: ModelConfig, converted: Converted, reference: Outcome[ReferenceRequest, Reference] | None
+    model: NamedModel,
+    table: ModelConfig,
+    converted: Converted,
+    reference: TaskOutcome[ReferenceRequest, Reference] | None,
 ) -> Prepared:
     errors = [error for error in (converted.error, reference.error if reference else None) if error]
     return Prepared(

@@ -8,7 +8,7 @@ from device_runner.coverage import Coverage, measured_coverage
 from device_runner.result import RunResult
 from pipeline.campaign.store import RunRecord
 from pipeline.job.predict import Prediction, finding
-from pipeline.job.record import PlannedLane
+from pipeline.job.record import RecordedRun
 from pipeline.report.profiled import Profiled
 
 PROFILES = "profiles"
@@ -39,7 +39,7 @@ def _coverage(result: RunResult) -> Coverage | None:
     return msgspec.structs.replace(first, partitions=last.partitions) if first and last else None
 
 
-def profiles_of(lanes: Iterable[PlannedLane], runs: Mapping[str, Sequence[RunRecord]]) -> Iterator[Profiled]:
+def profiles_of(lanes: Iterable[RecordedRun], runs: Mapping[str, Sequence[RunRecord]]) -> Iterator[Profiled]:
     """The profile runs of planned lanes, in the order of the plan; `runs` are by lane id, timed ones among them."""
     for lane in lanes:
         for record in runs.get(lane.id, ()):

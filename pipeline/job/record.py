@@ -13,7 +13,7 @@ import msgspec
 from device_runner.spec import RunOptions
 from pipeline import __version__
 from pipeline.campaign.options import options_name
-from pipeline.campaign.plan import Lane, SkippedLane, lane_id
+from pipeline.campaign.plan import PlannedRun, SkippedRun, lane_id
 from pipeline.campaign.store import CampaignRecord
 from pipeline.check.output import OutputCheck
 from pipeline.check.reference import Reference
@@ -25,7 +25,7 @@ from pipeline.report.model import FailureRow, Host, ModelFacts, Skipped
 PROGRAMS = ("onnxruntime", "onnx", "numpy", "flatbuffers")
 
 
-class PlannedLane(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A lane as planned; `id` is what its specs' ids begin with, `baseline` marks what others are compared with.
 
     `same_as` is the id of the lane whose runs count for this one: the same bytes with the same session options.
@@ -53,7 +53,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     host: Host
     versions: dict[str, str]
     models: tuple[ModelFacts, ...]
-    lanes: tuple[PlannedLane, ...]
+    lanes: tuple[RecordedRun, ...]
     skipped: tuple[Skipped, ...]
     failures: tuple[FailureRow, ...]
     warnings: tuple[str, ...]
@@ -82,9 +82,9 @@ def decode_record(campaign: CampaignRecord) -> JobRecord:
         ) from error
 
 
-def planned_lane(lane: Lane, *, baseline: bool, same_as: str = "") -> PlannedLane:
+def planned_lane(lane: PlannedRun, *, baseline: bool, same_as: str = "") -> RecordedRun:
     """A lane with what its artifact is called."""
-    return PlannedLane(
+    return RecordedRun(
         id=lane_id(lane),
         device=lane.device,
         model=lane.artifact.model,
@@ -96,7 +96,7 @@ def planned_lane(lane: Lane, *, baseline: bool, same_as: str = "") -> PlannedLan
     )
 
 
-def skipped_row(skip: SkippedLane) -> Skipped:
+def skipped_row(skip: SkippedRun) -> Skipped:
     """A skipped lane as the report shows it."""
     lane = skip.lane
     return Skipped(

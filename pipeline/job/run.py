@@ -9,10 +9,10 @@ from device_runner.device import DeviceFacts
 from device_runner.minimize import Denied
 from device_runner.result import utc_now
 from pipeline.campaign.deny_list import known_denied
-from pipeline.campaign.measure import Left, Plan, measure, runs_left
+from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure, runs_left
 from pipeline.campaign.measure import Progress as Tell
 from pipeline.campaign.options import check_runs
-from pipeline.campaign.plan import Lane, SkippedLane, baseline_of, lane_id, plan_lanes, representatives
+from pipeline.campaign.plan import PlannedRun, SkippedRun, baseline_of, lane_id, plan_lanes, representatives
 from pipeline.campaign.store import CampaignRecord, Store, open_store
 from pipeline.config import Config
 from pipeline.core.errors import ExitCode
@@ -22,9 +22,9 @@ from pipeline.core.progress import Progress, Stage
 from pipeline.core.variant import Artifact
 from pipeline.job.assemble import Assembled, assemble
 from pipeline.job.blame import blame_crashes
-from pipeline.job.devices import Opened, libraries_by_device, opened
+from pipeline.job.devices import OpenDevices, libraries_by_device, opened
 from pipeline.job.folder import DATABASE, locked
-from pipeline.job.gate import Held, check_shipping, hold_against_targets, possible_lanes, read_all, unshipped
+from pipeline.job.gate import TargetCheck, check_shipping, hold_against_targets, possible_lanes, read_all, unshipped
 from pipeline.job.judge import OutputJudge, inputs_of
 from pipeline.job.predict import Prediction, predict
 from pipeline.job.prepare import ARTIFACTS, Prepared, find, oldest_release, prepare
@@ -32,7 +32,7 @@ from pipeline.job.profiles import PROFILES
 from pipeline.job.quick import left_out, quick
 from pipeline.job.record import (
     JobRecord,
-    PlannedLane,
+    RecordedRun,
     conversion_skips,
     encode_record,
     host,
@@ -72,7 +72,7 @@ class JobResult:
     assembled: Assembled
     folder: Path
     content: Content | None
-    left: tuple[Left, ...] = ()
+    left: tuple[UnfinishedDevice, ...] = ()
     denied: tuple[Denied, ...] = ()
     findings: tuple[Finding, ...] = ()
     """What speaks against shipping; an error among it, and there is no bundle."""
@@ -148,7 +148,7 @@ class _Ended:
     """A campaign after its runs: devices that could not finish, and options newly denied."""
 
     campaign: CampaignRecord
-    left: tuple[Left, ...] = ()
+    left: tuple[UnfinishedDevice, ...] = ()
     denied: tuple[Denied, ...] = ()
 
 
@@ -161,7 +161,7 @@ class _Job:
     prepared: Sequence[Prepared]
     folder: Path
     store: Store
-    held: Held
+    held: TargetCheck
     hints: tuple[str, ...] = ()
     """What a reader of the report must know of the job as a whole."""
 
@@ -190,7 +190,7 @@ class _Job:
             denied = blame_crashes(plan, field.devices, field.facts, self.store, progress) if wanted else ()
             return _Ended(campaign=campaign, left=(*left, *_away(campaign, field)), denied=denied)
 
-    def _measured(self, plan: Plan, field: Opened, work: Path, tell: Tell) -> list[Left]:
+    def _measured(self, plan: CampaignPlan, field: OpenDevices, work: Path, tell: Tell) -> list[UnfinishedDevice]:
         """Run the plan; an interruption says how many runs are kept."""
         try:
             return measure(plan, field.devices, self.store, work, tell)
@@ -208,8 +208,8 @@ class _Job:
         return [*(asked or self.config.devices), *forgotten]
 
     def _possible(
-        self, legal: Sequence[Lane], libraries: Mapping[str, str | None]
-    ) -> tuple[Sequence[Lane], Sequence[SkippedLane]]:
+        self, legal: Sequence[PlannedRun], libraries: Mapping[str, str | None]
+    ) -> tuple[Sequence[PlannedRun], Sequence[SkippedRun]]:
         """Lanes that the library can load; every one with onnxruntime_perf_test, which brings a library of its own."""
         if self.config.measure.perf_test and not self.options.library:
             return legal, []
@@ -218,15 +218,15 @@ class _Job:
     def _plan(
         self,
         campaign: str,
-        lanes: Sequence[Lane],
+        lanes: Sequence[PlannedRun],
         libraries: Mapping[str, str | None],
         predictions: Mapping[str, Prediction],
-    ) -> Plan:
+    ) -> CampaignPlan:
         references = {one.model.name: one.reference for one in self.prepared if one.reference}
         inputs = {
             one.model.name: inputs_of(one.reference, one.model.dimensions) for one in self.prepared if one.reference
         }
-        return Plan(
+        return CampaignPlan(
             campaign=campaign,
             lanes=lanes,
             measure=self.config.measure,
@@ -240,7 +240,7 @@ class _Job:
         )
 
     def _enter(
-        self, facts: Mapping[str, DeviceFacts], lanes: Sequence[Lane], skipped: Sequence[Skipped]
+        self, facts: Mapping[str, DeviceFacts], lanes: Sequence[PlannedRun], skipped: Sequence[Skipped]
     ) -> CampaignRecord:
         """Store the plan before anything is measured; with `resume` the last one of the same plan goes on."""
         record = self._record(lanes, skipped)
@@ -260,7 +260,7 @@ class _Job:
         artifacts = [artifact for one in self.prepared for artifact in one.artifacts]
         return resume(self.store, record, artifacts, facts)
 
-    def _record(self, lanes: Sequence[Lane], skipped: Sequence[Skipped]) -> JobRecord:
+    def _record(self, lanes: Sequence[PlannedRun], skipped: Sequence[Skipped]) -> JobRecord:
         prepared = self.prepared
         return JobRecord(
             config=self.config,
@@ -278,11 +278,11 @@ class _Job:
         )
 
 
-def _told_by(plan: Plan, lines: Mapping[str, Stage]) -> Tell:
+def _told_by(plan: CampaignPlan, lines: Mapping[str, Stage]) -> Tell:
     """Shows each device's runs: one has ended when the next begins."""
     begun: set[str] = set()
 
-    def tell(device: str, lane: Lane, number: int) -> None:
+    def tell(device: str, lane: PlannedRun, number: int) -> None:
         if device in begun:
             lines[device].done()
         begun.add(device)
@@ -291,17 +291,17 @@ def _told_by(plan: Plan, lines: Mapping[str, Stage]) -> Tell:
     return tell
 
 
-def _away(campaign: CampaignRecord, field: Opened) -> Iterator[Left]:
+def _away(campaign: CampaignRecord, field: OpenDevices) -> Iterator[UnfinishedDevice]:
     """Devices of a resumed campaign that could not be opened this time."""
     reasons = {one.device: one.reason for one in field.unusable}
     for name in dict.fromkeys(lane["device"] for lane in campaign.document["lanes"]):
         if name not in field.devices:
-            yield Left(device=name, reason=reasons.get(name, "it is not connected"))
+            yield UnfinishedDevice(device=name, reason=reasons.get(name, "it is not connected"))
 
 
-def _planned(lanes: Sequence[Lane], baseline: str | None) -> Iterator[PlannedLane]:
+def _planned(lanes: Sequence[PlannedRun], baseline: str | None) -> Iterator[RecordedRun]:
     """The lanes with the baseline of each device and model marked."""
-    groups: dict[tuple[str, str], list[Lane]] = {}
+    groups: dict[tuple[str, str], list[PlannedRun]] = {}
     for lane in lanes:
         groups.setdefault((lane.device, lane.artifact.model), []).append(lane)
     run_for = representatives(lanes)

@@ -19,11 +19,11 @@ from pipeline.check.artifact import tolerance_for
 from pipeline.check.library_proof import PROOFS, LibraryProof, ProvenLibrary
 from pipeline.check.reference import Reference
 from pipeline.config import CheckConfig, Config, Platform, Target
-from pipeline.config.build import Kind
+from pipeline.config.build import BuildKind
 from pipeline.convert.many import config_texts
 from pipeline.core.errors import PipelineError
 from pipeline.core.files import sha256_of
-from pipeline.core.progress import Progress, Silent
+from pipeline.core.progress import NoProgress, Progress
 from pipeline.job.app_facts import measured_text, signatures
 from pipeline.job.assemble import Assembled
 from pipeline.job.prepare import ARTIFACTS
@@ -78,7 +78,7 @@ def ship(
         reports={MEASURED_FILE: measured_text(assembled).encode()},
         references=references,
         tensors=tensors,
-        attest=partial(attested, libraries_of(choices, library), progress or Silent()),
+        attest=partial(attested, libraries_of(choices, library), progress or NoProgress()),
     )
     return manifest.content
 
@@ -89,7 +89,7 @@ def operator_configs(config: Config, artifacts: Sequence[Path]) -> dict[str, str
     return config_texts(
         artifacts,
         providers=sorted({name for _, providers in builds for name in providers} - {"cpu"}),
-        extended=any(kind is not Kind.MINIMAL for kind, _ in builds),
+        extended=any(kind is not BuildKind.MINIMAL for kind, _ in builds),
     )
 
 

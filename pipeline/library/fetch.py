@@ -115,7 +115,7 @@ PACKAGES = (
 """npm packages that carry unchanged Android builds of ONNX Runtime, each read and run before it was listed here."""
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class KnownLibrary(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the list: a library's name, whether it is at hand, where, and the licence of what carries it.
 
     `abi` is of a wheel, which has one; "" for packages with several.
@@ -137,36 +137,36 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     unknown_imports: tuple[str, ...]
 
 
-def known_libraries() -> list[Known]:
+def known_libraries() -> list[KnownLibrary]:
     """Libraries at hand (fetched, in Gradle's or Maven's cache), then those that a registry package carries."""
-    known: dict[tuple[str, str], Known] = {}
+    known: dict[tuple[str, str], KnownLibrary] = {}
     for one in (*_fetched(), *_all_cached(), *_carried()):
         known.setdefault((one.name, one.abi), one)
     return list(known.values())
 
 
-def _fetched() -> Iterator[Known]:
+def _fetched() -> Iterator[KnownLibrary]:
     for entry in entries():
         name = str(Name(entry.scheme, entry.release))
-        yield Known(name=name, release=entry.release, at_hand=True, place=entry.file, licence=entry.licence)
+        yield KnownLibrary(name=name, release=entry.release, at_hand=True, place=entry.file, licence=entry.licence)
 
 
-def _all_cached() -> Iterator[Known]:
+def _all_cached() -> Iterator[KnownLibrary]:
     for scheme, package in MAVEN_PACKAGES.items():
         for path in build_tool_caches(Name(scheme, "*")):
             release = path.stem.removeprefix(f"{package.artifact}-")
             name = str(Name(scheme, release))
-            yield Known(name=name, release=release, at_hand=True, place=str(path), licence=MIT)
+            yield KnownLibrary(name=name, release=release, at_hand=True, place=str(path), licence=MIT)
     for path in wheel_libraries(Name("wheel", "*")):
         release = path.parent.name.partition("-")[0]
         name, abi = str(Name("wheel", release)), wheel_abi(path)
-        yield Known(name=name, release=release, at_hand=True, place=str(path), licence=MIT, abi=abi)
+        yield KnownLibrary(name=name, release=release, at_hand=True, place=str(path), licence=MIT, abi=abi)
 
 
-def _carried() -> Iterator[Known]:
+def _carried() -> Iterator[KnownLibrary]:
     for package in PACKAGES:
         name, place = str(Name("android", package.release)), f"npm: {package.title}"
-        yield Known(name=name, release=package.release, at_hand=False, place=place, licence=package.licence)
+        yield KnownLibrary(name=name, release=package.release, at_hand=False, place=place, licence=package.licence)
 
 
 def get_library(text: str, *, accept_licence: bool = False, abi: str = "", say: Say = silent) -> Entry:

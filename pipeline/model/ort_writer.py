@@ -48,7 +48,7 @@ class Weight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class FilePlan:
     """A file about to be written: `head` and `body` are its first bytes, `blobs` its weights and where they go."""
 
     head: bytes
@@ -148,7 +148,7 @@ class _Skeleton:
         return [(self.reader.text_at(place), self.tail(place)) for place in places]
 
 
-def plan_file(skeleton: bytes, weights: Sequence[Weight] = ()) -> Plan:
+def plan_file(skeleton: bytes, weights: Sequence[Weight] = ()) -> FilePlan:
     """Lay out the file that `skeleton` becomes when the `weights` among its graph inputs are made initializers.
 
     Without weights it is the canonical form of the skeleton. ModelError when the result would pass 2 GiB.
@@ -161,7 +161,7 @@ def plan_file(skeleton: bytes, weights: Sequence[Weight] = ()) -> Plan:
         raise ModelError("the model is too large for the ORT format", why=f"{len(head) + end} bytes are over 2 GiB",
                          remedy="quantize the model, or split it")  # fmt: skip
     placed = tuple((len(head) + position, weight) for position, weight in blobs)
-    return Plan(head=head + bytes(parts.padding), body=body, blobs=placed, size_bytes=len(head) + end)
+    return FilePlan(head=head + bytes(parts.padding), body=body, blobs=placed, size_bytes=len(head) + end)
 
 
 def _place_blobs(position: int, weights: Sequence[Weight]) -> tuple[list[tuple[int, Weight]], int]:
@@ -263,7 +263,7 @@ def _resolver_arg(builder: _Builder, arg: ResolverArg) -> int:
     return int(builder.EndObject())
 
 
-def write_file(plan: Plan, path: Path) -> WrittenFile:
+def write_file(plan: FilePlan, path: Path) -> WrittenFile:
     """Write the planned file; weights pass through a small buffer, so memory does not grow with the model.
 
     Raises OSError as the disk gives it, ModelError when a weight's file has become shorter.

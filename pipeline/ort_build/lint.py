@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from pipeline.config import Platform
-from pipeline.config.build import Dependencies, Kind
+from pipeline.config.build import BuildKind, Dependencies
 from pipeline.core.finding import Finding, Severity
 from pipeline.ort_build.plan import has_ml_ops
 from pipeline.ort_build.releases import CONVERTING_ONLY, PROVIDERS, minimum_version, version_key
@@ -70,7 +70,7 @@ def _not_on_platform(request: Request) -> list[str]:
         for name in request.providers
         if platform not in PROVIDERS[name].platforms
         or (PROVIDERS[name].abis and not abis <= PROVIDERS[name].abis)
-        or ((name, platform) in CONVERTING_ONLY and request.kind is not Kind.FULL)
+        or ((name, platform) in CONVERTING_ONLY and request.kind is not BuildKind.FULL)
     ]
 
 
@@ -117,19 +117,19 @@ _RULES: tuple[_Rule, ...] = (
         "remove `contrib_ops = false` from [build]",
     ),
     _Rule(
-        lambda r: r.kind is Kind.MINIMAL and bool(r.providers), Severity.ERROR,
+        lambda r: r.kind is BuildKind.MINIMAL and bool(r.providers), Severity.ERROR,
         "a minimal build cannot contain {providers}",
         "providers compile or change the layout at load, which only extended and full builds can",
         'write kind = "extended" (or "auto") in [build]',
     ),
     _Rule(
-        lambda r: r.kind is Kind.MINIMAL and r.runtime_style, Severity.ERROR,
+        lambda r: r.kind is BuildKind.MINIMAL and r.runtime_style, Severity.ERROR,
         "a minimal build does not replay saved runtime optimizations",
         "runtime style artifacts run there without their fusions",
         'write kind = "extended" (or "auto") in [build], or ship fixed style',
     ),
     _Rule(
-        lambda r: r.settings.wheel and r.kind is not Kind.FULL, Severity.ERROR,
+        lambda r: r.settings.wheel and r.kind is not BuildKind.FULL, Severity.ERROR,
         "a Python wheel cannot be {kind}",
         "Python bindings are not supported in a minimal build (build.py refuses it)",
         'write kind = "full" (or "auto") in [build]',
@@ -140,7 +140,7 @@ _RULES: tuple[_Rule, ...] = (
         "use a linux or macos target for the wheel",
     ),
     _Rule(
-        lambda r: not r.settings.exceptions and r.kind is Kind.FULL, Severity.ERROR,
+        lambda r: not r.settings.exceptions and r.kind is BuildKind.FULL, Severity.ERROR,
         "a full build needs exceptions", "--disable_exceptions requires --minimal_build",
         "remove `exceptions = false` from [build], or build minimal",
     ),
@@ -162,7 +162,7 @@ _RULES: tuple[_Rule, ...] = (
         'write dependencies = "download" in [build]',
     ),
     _Rule(
-        lambda r: r.settings.dependencies is Dependencies.SYSTEM and r.kind is Kind.FULL, Severity.ERROR,
+        lambda r: r.settings.dependencies is Dependencies.SYSTEM and r.kind is BuildKind.FULL, Severity.ERROR,
         "system dependencies are for minimal and extended builds", "a full build needs ONNX's own library as well",
         'write dependencies = "download" in [build]',
     ),
@@ -188,7 +188,7 @@ _RULES: tuple[_Rule, ...] = (
         "make it with `ort-mobile op-config create --types`, or write reduce_types = false in [build]",
     ),
     _Rule(
-        lambda r: r.operators is None and r.kind is not Kind.FULL, Severity.WARNING,
+        lambda r: r.operators is None and r.kind is not BuildKind.FULL, Severity.WARNING,
         "no operator config: the library will contain all operators", "",
         "make one with `ort-mobile op-config create ARTIFACT...` and pass it with --op-config",
     ),

@@ -11,27 +11,27 @@ from pipeline.required_ops import RequiredOps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sized:
+class MeasuredSize:
     """Bytes of the library by ABI, and the operators of a build (None for libraries of unknown operators)."""
 
     sizes: Mapping[str, int]
     operators: RequiredOps | None = None
 
 
-def measured_at(path: Path, cache: Path) -> Sized:
+def measured_at(path: Path, cache: Path) -> MeasuredSize:
     """What is there; raises ConfigError for what is neither a file nor one build, MissingError for a wrong file."""
     from device_runner.library_source import find_archive, name_of
     from pipeline.library.fetch import facts_in
 
     if path.is_file() or name_of(str(path)):
         found = facts_in(find_archive(str(path)))
-        return Sized(sizes={facts.abi: facts.size_bytes for facts in found})
+        return MeasuredSize(sizes={facts.abi: facts.size_bytes for facts in found})
     record = read_record(path) if path.is_dir() else _named(str(path), cache)
     if record is None:
         raise ConfigError(
             "there is no whole build", where=str(path), remedy="`ort-mobile build size` lists the builds that are there"
         )
-    return Sized(sizes=sizes_of_record(record), operators=operators_of(record))
+    return MeasuredSize(sizes=sizes_of_record(record), operators=operators_of(record))
 
 
 def _named(text: str, cache: Path) -> BuildRecord | None:

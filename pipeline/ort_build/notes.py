@@ -17,7 +17,7 @@ from pipeline.ort_build.request import Request
 ASSET_CACHE_FLAG = "--use_vcpkg_ms_internal_asset_cache"
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True):
+class BuildNote(msgspec.Struct, frozen=True, kw_only=True):
     """Something that no option settles, and where it comes from."""
 
     text: str
@@ -28,17 +28,17 @@ def _on(platform: Platform) -> Callable[[Request], bool]:
     return lambda request: request.target.platform is platform
 
 
-_NOTES: tuple[tuple[Callable[[Request], bool], Note], ...] = (
+_NOTES: tuple[tuple[Callable[[Request], bool], BuildNote], ...] = (
     (
         lambda r: r.release < REDUCED_IN_BUILD_TREE_SINCE and r.operators is not None,
-        Note(
+        BuildNote(
             text="the reduction edits the source tree in place: run `git reset --hard` in it before another config",
             source="1.10 and older",
         ),
     ),
     (
         lambda r: _on(Platform.ANDROID)(r) and r.release >= ASSET_CACHE_SINCE,
-        Note(
+        BuildNote(
             text=f"build_aar_package.py passes {ASSET_CACHE_FLAG}, which blocks all downloads outside Microsoft and "
             "which no setting turns off: remove it from that file in your source tree",
             source="1.21.0 and newer",
@@ -46,19 +46,21 @@ _NOTES: tuple[tuple[Callable[[Request], bool], Note], ...] = (
     ),
     (
         lambda r: _on(Platform.ANDROID)(r) and r.release < PAGE_16K_SINCE,
-        Note(text="16 KB pages by a linker flag of the plan: the release has none of its own", source="pull 22076"),
+        BuildNote(
+            text="16 KB pages by a linker flag of the plan: the release has none of its own", source="pull 22076"
+        ),
     ),
     (
         lambda r: _on(Platform.ANDROID)(r) and PAGE_16K_SINCE <= r.release < PAGE_16K_JNI_SINCE,
-        Note(text="16 KB pages of libonnxruntime4j_jni.so by a linker flag of the plan", source="pull 24947"),
+        BuildNote(text="16 KB pages of libonnxruntime4j_jni.so by a linker flag of the plan", source="pull 24947"),
     ),
     (
         lambda r: r.settings.wheel,
-        Note(text="the wheel converts models on this computer: it is full, with all operators", source="build.py"),
+        BuildNote(text="the wheel converts models on this computer: it is full, with all operators", source="build.py"),
     ),
     (
         lambda r: _on(Platform.LINUX)(r) and bool({"arm64", "aarch64"} & set(r.abis)),
-        Note(
+        BuildNote(
             text="build.py compiles for the computer it runs on: run this on an arm64 machine, or give a toolchain in "
             "[build] defines (CMAKE_TOOLCHAIN_FILE)",
             source="build.py: --arm64 is for Windows",
@@ -66,7 +68,7 @@ _NOTES: tuple[tuple[Callable[[Request], bool], Note], ...] = (
     ),
     (
         lambda r: r.settings.dependencies is Dependencies.SYSTEM,
-        Note(
+        BuildNote(
             text="libraries of this system are linked in: the library runs where they are installed",
             source="system_dependencies.cmake",
         ),
@@ -74,6 +76,6 @@ _NOTES: tuple[tuple[Callable[[Request], bool], Note], ...] = (
 )
 
 
-def notes_for(request: Request) -> tuple[Note, ...]:
+def notes_for(request: Request) -> tuple[BuildNote, ...]:
     """The notes that apply to a request, in the order of the table."""
     return tuple(note for applies, note in _NOTES if applies(request))

@@ -11,9 +11,9 @@ from pathlib import PurePosixPath
 import msgspec
 
 from pipeline.config import Platform
-from pipeline.config.build import Dependencies, Kind
+from pipeline.config.build import BuildKind, Dependencies
 from pipeline.core.releases import at_release
-from pipeline.ort_build.notes import Note, notes_for
+from pipeline.ort_build.notes import BuildNote, notes_for
 from pipeline.ort_build.releases import ANDROID_TARGET_SDK, PAGE_16K_JNI_SINCE, PROVIDERS, minimum_version
 from pipeline.ort_build.request import Request
 from pipeline.required_ops import EMPTY, render
@@ -31,7 +31,7 @@ BUILD_SCRIPT = "tools/ci_build/build.py"
 PAGE_16K = "CMAKE_SHARED_LINKER_FLAGS=-Wl,-z,max-page-size=16384"
 
 
-class Places(msgspec.Struct, frozen=True, kw_only=True):
+class BuildPaths(msgspec.Struct, frozen=True, kw_only=True):
     """Where things lie on the machine that builds; absolute, because the scripts run in their own folder."""
 
     source: str
@@ -42,7 +42,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     as_root: bool = False
 
 
-SYMBOLIC = Places(source="SOURCE", work="WORK")
+SYMBOLIC = BuildPaths(source="SOURCE", work="WORK")
 """Places that make plans of two machines comparable: see `plan_digest`."""
 
 
@@ -53,7 +53,7 @@ class PlannedFile(msgspec.Struct, frozen=True, kw_only=True):
     content: str
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class BuildStep(msgspec.Struct, frozen=True, kw_only=True):
     """One command: an argument list (never a shell's), and the folder to run it in."""
 
     name: str
@@ -74,15 +74,15 @@ class BuildPlan(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     platform: Platform
     version: str
-    kind: Kind
+    kind: BuildKind
     configuration: str
     files: tuple[PlannedFile, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[BuildStep, ...]
     products: tuple[Product, ...]
-    notes: tuple[Note, ...] = ()
+    notes: tuple[BuildNote, ...] = ()
 
 
-def plan_build(request: Request, places: Places) -> BuildPlan:
+def plan_build(request: Request, places: BuildPaths) -> BuildPlan:
     """The plan of one request. Which script does it depends on the platform."""
     files, steps, products = _PLANNERS[request.target.platform](request, places)
     return BuildPlan(
@@ -118,10 +118,10 @@ def _bare(plan: BuildPlan) -> BuildPlan:
     return msgspec.structs.replace(plan, notes=(), target="")
 
 
-_Parts = tuple[tuple[PlannedFile, ...], tuple[Step, ...], tuple[Product, ...]]
+_Parts = tuple[tuple[PlannedFile, ...], tuple[BuildStep, ...], tuple[Product, ...]]
 
 
-def _operators_file(request: Request, places: Places) -> tuple[PlannedFile, ...]:
+def _operators_file(request: Request, places: BuildPaths) -> tuple[PlannedFile, ...]:
     if request.operators is None:
         return ()
     return (PlannedFile(path=_in(places.work, OPERATORS_FILE), content=render(request.operators)),)
@@ -131,7 +131,7 @@ def _in(folder: str, *parts: str) -> str:
     return str(PurePosixPath(folder, *parts))
 
 
-def _operators_argument(request: Request, places: Places) -> list[str]:
+def _operators_argument(request: Request, places: BuildPaths) -> list[str]:
     return [] if request.operators is None else [f"--include_ops_by_config={_in(places.work, OPERATORS_FILE)}"]
 
 
@@ -151,8 +151,8 @@ _Rule = tuple[Callable[[Request], bool], Callable[[Request], str]]
 
 _COMMON: tuple[_Rule, ...] = (
     (lambda r: r.settings.lto, lambda _: "--enable_lto"),
-    (lambda r: r.kind is Kind.MINIMAL, lambda _: "--minimal_build"),
-    (lambda r: r.kind is Kind.EXTENDED, lambda _: "--minimal_build=extended"),
+    (lambda r: r.kind is BuildKind.MINIMAL, lambda _: "--minimal_build"),
+    (lambda r: r.kind is BuildKind.EXTENDED, lambda _: "--minimal_build=extended"),
     (_reduces_types, lambda _: "--enable_reduced_operator_type_support"),
     (lambda r: not has_ml_ops(r), lambda _: "--disable_ml_ops"),
     (lambda r: not r.settings.contrib_ops, lambda _: "--disable_contrib_ops"),
@@ -176,12 +176,12 @@ def _json(document: object) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _root(places: Places) -> list[str]:
+def _root(places: BuildPaths) -> list[str]:
     """ONNX Runtime refuses to be built by root unless told so."""
     return ["--allow_running_as_root"] if places.as_root else []
 
 
-def _android(request: Request, places: Places) -> _Parts:
+def _android(request: Request, places: BuildPaths) -> _Parts:
     lowest = int(minimum_version(Platform.ANDROID, request.release) or 21)
     api_level = request.target.min_api_level or lowest
     params = ["--android", "--cmake_generator=Ninja", "--build_java", "--build_shared_lib", *_common(request)]
@@ -207,7 +207,7 @@ def _android(request: Request, places: Places) -> _Parts:
     )
     return (
         (PlannedFile(path=settings_path, content=_json(settings)),),
-        (Step(name=f"AAR for {', '.join(request.abis)}", arguments=tuple(arguments), folder=places.source),),
+        (BuildStep(name=f"AAR for {', '.join(request.abis)}", arguments=tuple(arguments), folder=places.source),),
         (*libraries, Product(pattern=f"android/aar_out/{configuration}/**/*.aar")),
     )
 
@@ -218,7 +218,7 @@ def _sysroots(request: Request) -> dict[str, list[str]]:
     return {"iphoneos": list(request.abis), "iphonesimulator": ["arm64", "x86_64"]}
 
 
-def _apple(request: Request, places: Places) -> _Parts:
+def _apple(request: Request, places: BuildPaths) -> _Parts:
     lowest = request.target.min_os_version or minimum_version(request.target.platform, request.release)
     system = "--macos=MacOSX" if request.target.platform is Platform.MACOS else "--ios"
     sysroots = _sysroots(request)
@@ -235,12 +235,12 @@ def _apple(request: Request, places: Places) -> _Parts:
     )
     return (
         (PlannedFile(path=settings_path, content=_json({"build_osx_archs": sysroots, "build_params": params})),),
-        (Step(name=f"xcframework for {', '.join(sysroots)}", arguments=tuple(arguments), folder=places.source),),
+        (BuildStep(name=f"xcframework for {', '.join(sysroots)}", arguments=tuple(arguments), folder=places.source),),
         (*frameworks, Product(pattern="apple/framework_out/onnxruntime.xcframework")),
     )
 
 
-def _system_defines(request: Request, places: Places) -> Iterator[str]:
+def _system_defines(request: Request, places: BuildPaths) -> Iterator[str]:
     """CMake definitions that put this system's packages in place of downloads; see `system_dependencies.cmake`."""
     yield f"CMAKE_PROJECT_TOP_LEVEL_INCLUDES={_in(places.work, PROVIDER_FILE)}"
     yield f"CMAKE_INCLUDE_PATH={SAFEINT_FOLDER}"
@@ -249,7 +249,7 @@ def _system_defines(request: Request, places: Places) -> Iterator[str]:
         yield f"FETCHCONTENT_SOURCE_DIR_ONNX={request.settings.onnx_source}"
 
 
-def _linux(request: Request, places: Places) -> _Parts:
+def _linux(request: Request, places: BuildPaths) -> _Parts:
     system = request.settings.dependencies is Dependencies.SYSTEM
     folder = _in(places.work, "linux")
     configuration = request.settings.configuration.value
@@ -266,7 +266,7 @@ def _linux(request: Request, places: Places) -> _Parts:
         for abi in request.abis
     ]
     products += [Product(pattern=f"linux/{configuration}/dist/*.whl")] if request.settings.wheel else []
-    step = Step(name=f"library for {request.abis[0]}", arguments=tuple(arguments), folder=places.source)
+    step = BuildStep(name=f"library for {request.abis[0]}", arguments=tuple(arguments), folder=places.source)
     return files, (step,), tuple(products)
 
 
@@ -282,7 +282,7 @@ def full_version(version: str) -> str:
     return version if version.count(".") == 2 else f"{version}.*"
 
 
-_PLANNERS: dict[Platform, Callable[[Request, Places], _Parts]] = {
+_PLANNERS: dict[Platform, Callable[[Request, BuildPaths], _Parts]] = {
     Platform.ANDROID: _android,
     Platform.IOS: _apple,
     Platform.MACOS: _apple,

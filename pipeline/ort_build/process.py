@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pipeline.ort_build.plan import Step
+from pipeline.ort_build.plan import BuildStep
 
 Progress = Callable[[str, float], None]
 """Takes the last line of the log and the seconds since the start, about twice a second."""
@@ -25,7 +25,7 @@ def build_environment(own: Mapping[str, str]) -> dict[str, str]:
     return {**own, "PATH": os.pathsep.join([str(Path(sys.executable).parent), own.get("PATH", os.defpath)])}
 
 
-def run_step(step: Step, log: Path, environment: Mapping[str, str], progress: Progress) -> int:
+def run_step(step: BuildStep, log: Path, environment: Mapping[str, str], progress: Progress) -> int:
     """Run a command to its end and return its exit code; the log is appended to.
 
     The command gets a process group of its own, which is ended with it when this process is interrupted: compilers

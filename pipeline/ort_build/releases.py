@@ -52,7 +52,7 @@ ANDROID_TARGET_SDK: tuple[tuple[Release, int], ...] = ((Release(1, 0), 24), (Rel
 """`android_target_sdk_version` of the default settings."""
 
 
-class Provider(NamedTuple):
+class BuildProvider(NamedTuple):
     """What a build needs to contain a provider."""
 
     flag: str
@@ -61,12 +61,16 @@ class Provider(NamedTuple):
     abis: frozenset[str] = frozenset()
 
 
-PROVIDERS: dict[str, Provider] = {
-    "nnapi": Provider("--use_nnapi", frozenset({Platform.ANDROID, Platform.LINUX}), Release(1, 7)),
-    "xnnpack": Provider("--use_xnnpack", frozenset(Platform), Release(1, 13)),
-    "coreml": Provider("--use_coreml", frozenset({Platform.IOS, Platform.MACOS, Platform.LINUX}), Release(1, 7)),
-    "qnn": Provider("--use_qnn=static_lib", frozenset({Platform.ANDROID}), Release(1, 21), frozenset({"arm64-v8a"})),
-    "webgpu": Provider("--use_webgpu", frozenset({Platform.ANDROID, Platform.MACOS, Platform.LINUX}), Release(1, 21)),
+PROVIDERS: dict[str, BuildProvider] = {
+    "nnapi": BuildProvider("--use_nnapi", frozenset({Platform.ANDROID, Platform.LINUX}), Release(1, 7)),
+    "xnnpack": BuildProvider("--use_xnnpack", frozenset(Platform), Release(1, 13)),
+    "coreml": BuildProvider("--use_coreml", frozenset({Platform.IOS, Platform.MACOS, Platform.LINUX}), Release(1, 7)),
+    "qnn": BuildProvider(
+        "--use_qnn=static_lib", frozenset({Platform.ANDROID}), Release(1, 21), frozenset({"arm64-v8a"})
+    ),
+    "webgpu": BuildProvider(
+        "--use_webgpu", frozenset({Platform.ANDROID, Platform.MACOS, Platform.LINUX}), Release(1, 21)
+    ),
 }
 """Providers that a build can contain beside the CPU. All of them compile kernels or change the layout at load, which
 a plain minimal build cannot do (cmake/onnxruntime_providers_nnapi.cmake and its like refuse it). On Linux, NNAPI and

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from pipeline.config import Config, Platform, Target
-from pipeline.config.build import BuildConfig, Kind
+from pipeline.config.build import BuildConfig, BuildKind
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release, line_of
 from pipeline.core.variant import Style
@@ -25,7 +25,7 @@ class Request:
     version: str
     release: Release
     settings: BuildConfig
-    kind: Kind
+    kind: BuildKind
     providers: tuple[str, ...]
     abis: tuple[str, ...]
     operators: RequiredOps | None
@@ -106,13 +106,13 @@ def _check_known(name: str) -> None:
         )  # fmt: skip
 
 
-def kind_of(settings: BuildConfig, providers: tuple[str, ...], *, runtime_style: bool) -> Kind:
+def kind_of(settings: BuildConfig, providers: tuple[str, ...], *, runtime_style: bool) -> BuildKind:
     """The kind of build: as the settings say, else the smallest that providers and styles allow."""
-    if settings.kind is not Kind.AUTO:
+    if settings.kind is not BuildKind.AUTO:
         return settings.kind
     if settings.wheel:
-        return Kind.FULL
-    return Kind.EXTENDED if runtime_style or set(providers) - {"cpu"} else Kind.MINIMAL
+        return BuildKind.FULL
+    return BuildKind.EXTENDED if runtime_style or set(providers) - {"cpu"} else BuildKind.MINIMAL
 
 
 def _abis(target: Target) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from device_runner.scratch import BUILD_PREFIX, remove_abandoned, scratch_folder
 from pipeline.core.errors import PipelineError
 from pipeline.core.files import make_folder, sha256_of, storage_errors, write_bytes, write_text
 from pipeline.ort_build.failure import cause_of, excerpt
-from pipeline.ort_build.plan import BuildPlan, Places, build_tree_digest, plan_build, plan_digest
+from pipeline.ort_build.plan import BuildPaths, BuildPlan, build_tree_digest, plan_build, plan_digest
 from pipeline.ort_build.process import Progress, build_environment, log_end, run_step
 from pipeline.ort_build.request import Request
 from pipeline.ort_build.source_tree import SourceTree, source_digest
@@ -118,9 +118,9 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else -1
 
 
-def _places(tree: SourceTree, work: Path, android: tuple[Path | None, Path | None]) -> Places:
+def _places(tree: SourceTree, work: Path, android: tuple[Path | None, Path | None]) -> BuildPaths:
     sdk, ndk = (str(folder.absolute()) if folder else None for folder in android)
-    return Places(
+    return BuildPaths(
         source=str(Path(tree.path).absolute()),
         work=str(work.absolute()),
         python=sys.executable,

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from pipeline.core.errors import ConfigError
-from pipeline.ort_build.plan import AAR_SCRIPT, APPLE_SCRIPT, BUILD_SCRIPT, SETTINGS_FILE, BuildPlan, Step
+from pipeline.ort_build.plan import AAR_SCRIPT, APPLE_SCRIPT, BUILD_SCRIPT, SETTINGS_FILE, BuildPlan, BuildStep
 
 BUILD_ARGS = "tools/ci_build/build_args.py"
 """Where build.py keeps its parser from 1.22."""
@@ -91,7 +91,7 @@ def unaccepted(plan: BuildPlan, options: dict[str, dict[str, Option]]) -> tuple[
     return tuple(dict.fromkeys(complaints))
 
 
-def _script_of(step: Step, options: Iterable[str]) -> str:
+def _script_of(step: BuildStep, options: Iterable[str]) -> str:
     return next(name for name in options if step.arguments[1].endswith(name))
 
 

@@ -22,7 +22,7 @@ from pipeline.required_ops import read_config as read_operators
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class BuildChoice:
     """What the user chose. `version` is that of the source tree when one is given, and holds where a target names
     none; the flags replace what a config says.
     """
@@ -49,7 +49,7 @@ class _Found:
     """The campaign that says it, None for a build file or a target alone."""
 
 
-def requests_for(choice: Choice) -> tuple[Request, ...]:
+def requests_for(choice: BuildChoice) -> tuple[Request, ...]:
     """One request a target. Raises ConfigError for configs that are wrong and names that do not exist."""
     found = _found(choice)
     operators = _operators(choice, found)
@@ -69,7 +69,7 @@ def requests_for(choice: Choice) -> tuple[Request, ...]:
     return tuple(requests)
 
 
-def _found(choice: Choice) -> _Found:
+def _found(choice: BuildChoice) -> _Found:
     if choice.config is None:
         return _Found(targets=(_named_target(choice.target or ""),), build=BuildConfig())
     if _is_campaign(choice.config):
@@ -115,7 +115,7 @@ def _target_names() -> Iterator[str]:
     return (f"{platform}-{abi}" for platform, abis in ABIS.items() for abi in abis)
 
 
-def _wanted(targets: tuple[Target, ...], choice: Choice) -> tuple[Target, ...]:
+def _wanted(targets: tuple[Target, ...], choice: BuildChoice) -> tuple[Target, ...]:
     chosen = tuple(target for target in targets if choice.target in (None, target.name))
     if not chosen:
         raise ConfigError(
@@ -125,12 +125,12 @@ def _wanted(targets: tuple[Target, ...], choice: Choice) -> tuple[Target, ...]:
     return chosen
 
 
-def _operators(choice: Choice, found: _Found) -> RequiredOps | None:
+def _operators(choice: BuildChoice, found: _Found) -> RequiredOps | None:
     path = choice.operators or (Path(found.operators) if found.operators else None)
     return None if path is None else read_operators(path)
 
 
-def _with_flags(build: BuildConfig, choice: Choice) -> BuildConfig:
+def _with_flags(build: BuildConfig, choice: BuildChoice) -> BuildConfig:
     changes: dict[str, object] = {}
     if choice.dependencies:
         changes["dependencies"] = Dependencies(choice.dependencies)

@@ -6,13 +6,13 @@ from pipeline.partition.answer import LoadForecast, Refusal, Settings
 from pipeline.partition.checks import show_shape
 from pipeline.partition.claim import bodies, claim
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.rounds import Round, given_outside
+from pipeline.partition.rounds import LayoutRound, given_outside
 
 CORE_ML_TYPES = ("f32", "f16", "i32", "i64")
 """Element types that values between ONNX Runtime and a Core ML model may have (i64 travels as i32)."""
 
 
-def forecast(rounds: Iterable[Round], settings: Settings) -> LoadForecast:
+def forecast(rounds: Iterable[LayoutRound], settings: Settings) -> LoadForecast:
     """The compiled nodes of the last round (`rounds` has those of each), or the first thing that goes wrong.
 
     Bodies are asked about once, before the graph around them.

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
 from pipeline.partition.answer import Decision, ModelAnswer
-from pipeline.partition.layered import Layout, lay_out
+from pipeline.partition.layered import GraphLayout, lay_out
 
 COLOURS = (
     "#2563a8", "#c2571a", "#2f7d4f", "#7b4fa3", "#a8324a", "#0e7c86", "#8a6d1b", "#5b5fc7", "#a3458f", "#4d6b2f",
@@ -101,7 +101,7 @@ def _y(layer: int) -> float:
     return HEAD + layer * LAYER_HEIGHT + BOX_HEIGHT / 2
 
 
-def _lines(layout: Layout, shift: float) -> Iterator[str]:
+def _lines(layout: GraphLayout, shift: float) -> Iterator[str]:
     for way in layout.ways.values():
         start_x, start = way[0][0] + shift, _y(way[0][1]) + BOX_HEIGHT / 2
         path = [f"M{start_x:.1f} {start:.1f}"]
@@ -116,7 +116,7 @@ def _lines(layout: Layout, shift: float) -> Iterator[str]:
         yield f'<path class="edge" d="{"".join(path)}"/>'
 
 
-def _nodes(answer: ModelAnswer, layout: Layout, shift: float) -> Iterator[str]:
+def _nodes(answer: ModelAnswer, layout: GraphLayout, shift: float) -> Iterator[str]:
     for key, decision in enumerate(answer.decisions):
         x, layer = layout.places[key]
         yield _node(decision, x + shift, _y(layer))

@@ -24,7 +24,7 @@ NO_SIZES: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class PartitionInput:
     """A model file that is at hand: an ORT format file, or a loaded ONNX model."""
 
     source: SourceModel
@@ -32,7 +32,7 @@ class Subject:
     loaded: LoadedModel | None
 
 
-def open_subject(source: SourceModel, work_folder: Path, sizes: Mapping[str, int] = NO_SIZES) -> Subject:
+def open_subject(source: SourceModel, work_folder: Path, sizes: Mapping[str, int] = NO_SIZES) -> PartitionInput:
     """Find out what a file is and load its graph without the weights, with `sizes` for its dynamic dimensions.
 
     ModelError when it is no model, ConfigError for sizes of dimensions that it does not have.
@@ -45,12 +45,12 @@ def open_subject(source: SourceModel, work_folder: Path, sizes: Mapping[str, int
                 remedy="name the ONNX model that it was made from",
             )
         path = Spool(source, work_folder).fetch_model() if source.member else Path(source.path)
-        return Subject(source=source, path=path, loaded=None)
+        return PartitionInput(source=source, path=path, loaded=None)
     loaded = load_model(source, work_folder)
     check_structure(loaded.proto, source.name)
     if sizes:
         loaded = resized(loaded, sizes, work_folder)
-    return Subject(source=source, path=loaded.path, loaded=loaded)
+    return PartitionInput(source=source, path=loaded.path, loaded=loaded)
 
 
 def resized(loaded: LoadedModel, sizes: Mapping[str, int], work_folder: Path) -> LoadedModel:

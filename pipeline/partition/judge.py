@@ -30,8 +30,8 @@ from pipeline.partition.claim import Claim, bodies, claim
 from pipeline.partition.cuts import cuts, operator_gains
 from pipeline.partition.graph import DTYPES, Graph, Node
 from pipeline.partition.inlining import before_partitioning
-from pipeline.partition.input import Subject, body_types, open_subject, resized, tensor_reader
-from pipeline.partition.load import Shipped, foresee
+from pipeline.partition.input import PartitionInput, body_types, open_subject, resized, tensor_reader
+from pipeline.partition.load import SavedFile, foresee
 from pipeline.partition.sizes import dynamic_names, likely_sizes
 from pipeline.partition.unique_dq import unique_dq
 
@@ -95,27 +95,27 @@ def scratch_folder(source: SourceModel) -> Iterator[Path]:
 class Views:
     """What every provider is shown of one model: graphs are made once, however many providers are asked."""
 
-    subject: Subject
+    subject: PartitionInput
     optimize: Optimize
     folder: Path
     warnings: list[str] = field(default_factory=list)
     saved: LoadedModel | None = None
     graphs: dict[int, tuple["ModelProto", Graph]] = field(default_factory=dict)
 
-    def of(self, settings: Settings) -> tuple[Graph, Shipped]:
+    def of(self, settings: Settings) -> tuple[Graph, SavedFile]:
         """What a provider is shown, and the file that ships: at level none the same."""
         loaded = self.subject.loaded
         if loaded is None:
             graph = self._ort_view()
-            return graph, Shipped(graph=graph, model=None, view=lambda _: graph)
+            return graph, SavedFile(graph=graph, model=None, view=lambda _: graph)
         read = tensor_reader(loaded)
         model = before_partitioning(loaded.proto, lambda model: self._view(model, read), settings)
         if self.optimize is Optimize.NONE:
             graph = self._graph(model, read)
-            return graph, Shipped(graph=graph, model=model, view=lambda model: self._view(model, read))
+            return graph, SavedFile(graph=graph, model=model, view=lambda model: self._view(model, read))
         saved = self.basic()
         read = tensor_reader(saved)
-        ships = Shipped(
+        ships = SavedFile(
             graph=self._graph(saved.proto, read), model=saved.proto, view=lambda model: self._view(model, read)
         )
         shown = undone_for_provider(saved.proto, model)

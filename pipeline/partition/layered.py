@@ -20,7 +20,7 @@ Key = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class GraphLayout:
     """Centres of boxes by node, the way of each edge over its points, and the number of layers; x in pixels."""
 
     places: Mapping[int, tuple[float, int]]
@@ -28,7 +28,7 @@ class Layout:
     layers: int
 
 
-def lay_out(widths: Mapping[int, float], edges: Sequence[tuple[int, int]]) -> Layout:
+def lay_out(widths: Mapping[int, float], edges: Sequence[tuple[int, int]]) -> GraphLayout:
     """Place boxes of given widths; `edges` are (producer, consumer), which must make no circle."""
     layer = _layers(widths, edges)
     rows, up, down = _rows(widths, edges, layer)
@@ -44,7 +44,7 @@ def lay_out(widths: Mapping[int, float], edges: Sequence[tuple[int, int]]) -> La
         )
         for a, b in edges
     }
-    return Layout(places, ways, len(rows))
+    return GraphLayout(places, ways, len(rows))
 
 
 def _layers(nodes: Mapping[int, float], edges: Sequence[tuple[int, int]]) -> dict[int, int]:

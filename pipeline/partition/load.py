@@ -9,7 +9,7 @@ from pipeline.partition.answer import LoadForecast, Settings
 from pipeline.partition.claim import FORECASTS, Claim, claim
 from pipeline.partition.graph import Graph
 from pipeline.partition.inlining import View
-from pipeline.partition.rounds import Round, rounds
+from pipeline.partition.rounds import LayoutRound, rounds
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -18,7 +18,7 @@ Forecast = Callable[..., LoadForecast]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shipped:
+class SavedFile:
     """The graph of the file that ships. `model` is None for an ORT format file, in which nothing is inlined."""
 
     graph: Graph
@@ -26,12 +26,12 @@ class Shipped:
     view: View
 
 
-def foresee(shipped: Shipped, shown: Graph, found: Claim, settings: Settings) -> LoadForecast:
+def foresee(shipped: SavedFile, shown: Graph, found: Claim, settings: Settings) -> LoadForecast:
     """How many compiled nodes the session will have, or why it cannot be made.
 
     `found` is the claim on `shown`, which is not asked for again where that is the graph that ships.
     """
-    first = Round(shipped.graph, found if shown is shipped.graph else claim(shipped.graph, settings))
+    first = LayoutRound(shipped.graph, found if shown is shipped.graph else claim(shipped.graph, settings))
     if first.claim.fatal is not None:
         return LoadForecast(error=first.claim.fatal.text, remedy=first.claim.fatal.remedy or None)
     forecast: Forecast = importlib.import_module(FORECASTS[settings.provider]).forecast

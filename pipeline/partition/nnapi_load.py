@@ -6,11 +6,11 @@ from pipeline.partition.answer import LoadForecast, Refusal, Settings
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.nnapi_build import build_error
 from pipeline.partition.nnapi_layout import layout_refusal
-from pipeline.partition.rounds import Round
+from pipeline.partition.rounds import LayoutRound
 from pipeline.partition.units import node_units
 
 
-def forecast(rounds: Iterable[Round], settings: Settings) -> LoadForecast:
+def forecast(rounds: Iterable[LayoutRound], settings: Settings) -> LoadForecast:
     """The compiled nodes of the last round (`rounds` has those of each), or the first thing that goes wrong.
 
     NNAPI takes nothing in bodies. Without USE_NCHW the layout is transformed between question and answer.

@@ -24,14 +24,14 @@ MOST = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class LayoutRound:
     """What the provider was shown and what it claimed of it."""
 
     graph: Graph
     claim: Claim
 
 
-def rounds(model: "ModelProto", first: Round, view: View, ask: Ask) -> Iterator[Round]:
+def rounds(model: "ModelProto", first: LayoutRound, view: View, ask: Ask) -> Iterator[LayoutRound]:
     """All rounds, the first included. `model` is what the first round's graph was made of."""
     yield first
     whole, groups = first.graph, first.claim.groups
@@ -43,7 +43,7 @@ def rounds(model: "ModelProto", first: Round, view: View, ask: Ask) -> Iterator[
         whole, fresh = inlined_view(whole, view(changed))
         fused = fuse(whole, groups)
         found = ask(fused, fresh)
-        yield Round(fused, found)
+        yield LayoutRound(fused, found)
         model, groups = changed, (*groups, *found.groups)
 
 

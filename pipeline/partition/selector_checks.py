@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class SelectorGroup:
     """A target with what stands around it. `clip` is a Relu or Clip that the QuantizeLinear makes redundant."""
 
     graph: Graph
@@ -30,10 +30,10 @@ class Group:
         return self.graph.value(self.qs[position].outputs[0]).dtype
 
 
-Selector = Callable[[Group], bool]
+Selector = Callable[[SelectorGroup], bool]
 
 
-def can_create(group: Group) -> bool:
+def can_create(group: SelectorGroup) -> bool:
     """Whether the nodes can be taken together without anyone else needing a value between them."""
     graph, target = group.graph, group.target
     for dq in group.dqs:
@@ -45,7 +45,7 @@ def can_create(group: Group) -> bool:
     return not group.qs or all(_uniform(group, slot) for slot in range(len(target.outputs)))
 
 
-def _uniform(group: Group, slot: int) -> bool:
+def _uniform(group: SelectorGroup, slot: int) -> bool:
     graph, target = group.graph, group.target
     kinds = {
         graph.nodes[edge.consumer].op_type == "QuantizeLinear"
@@ -55,7 +55,7 @@ def _uniform(group: Group, slot: int) -> bool:
     return len(kinds) < 2 and not (True in kinds and target.outputs[slot] in graph.output_set)
 
 
-def complete(group: Group, count: int | None = None, *, no_q: bool = False) -> bool:
+def complete(group: SelectorGroup, count: int | None = None, *, no_q: bool = False) -> bool:
     """CheckQDQ: `count` DequantizeLinear nodes (None: one for each input), a QuantizeLinear for each output."""
     expected = sum(1 for name in group.target.inputs if name) if count is None else count
     if len(group.dqs) != expected or not can_create(group):
@@ -67,7 +67,7 @@ def complete(group: Group, count: int | None = None, *, no_q: bool = False) -> b
     return outputs == len(group.qs) == edges and not group.graph.gives_output(group.target)
 
 
-def drop_qdq(group: Group) -> bool:
+def drop_qdq(group: SelectorGroup) -> bool:
     """Ops that only move data: the same type and parameters on both sides."""
     return (
         group.clip is None
@@ -77,7 +77,7 @@ def drop_qdq(group: Group) -> bool:
     )
 
 
-def resize(group: Group) -> bool:
+def resize(group: SelectorGroup) -> bool:
     """As `drop_qdq`; from release 1.27 on only for modes that invent no values."""
     attributes = group.target.attributes
     moves = attributes.get("mode", "nearest") == "nearest" and (
@@ -86,7 +86,7 @@ def resize(group: Group) -> bool:
     return drop_qdq(group) and (group.release < (1, 27) or moves)
 
 
-def drop_dq(group: Group) -> bool:
+def drop_dq(group: SelectorGroup) -> bool:
     """ArgMax and ArgMin: constant scalar parameters in front, nothing behind."""
     if group.clip is not None or len(group.dqs) != 1 or not can_create(group):
         return False
@@ -94,24 +94,24 @@ def drop_dq(group: Group) -> bool:
     return len(inputs) == 3 and all(_scalar(group.graph, name) is not None for name in inputs[1:])
 
 
-def unary(group: Group) -> bool:
+def unary(group: SelectorGroup) -> bool:
     """One quantized input, the same type behind."""
     return complete(group, 1) and group.dtype_in(0) == group.dtype_out()
 
 
-def clip(group: Group) -> bool:
+def clip(group: SelectorGroup) -> bool:
     """As `unary`; from release 1.24 on the bounds may be quantized too."""
     if group.release < (1, 24):
         return unary(group)
     return 1 <= len(group.dqs) <= 3 and complete(group, len(group.dqs)) and group.dtype_in(0) == group.dtype_out()
 
 
-def binary(group: Group) -> bool:
+def binary(group: SelectorGroup) -> bool:
     """Two quantized inputs and an output, all of one type."""
     return complete(group) and len(group.dqs) > 1 and group.dtype_in(0) == group.dtype_in(1) == group.dtype_out()
 
 
-def variadic(group: Group) -> bool:
+def variadic(group: SelectorGroup) -> bool:
     """All inputs and outputs of one type."""
     if not complete(group) or not group.dqs:
         return False
@@ -119,14 +119,14 @@ def variadic(group: Group) -> bool:
     return len(kinds) == 1
 
 
-def split(group: Group) -> bool:
+def split(group: SelectorGroup) -> bool:
     """One quantized input; every output of its type, whatever the parameters."""
     if group.clip is not None or not complete(group, 1):
         return False
     return all(group.dtype_out(i) == group.dtype_in(0) for i in range(len(group.qs)))
 
 
-def conv(group: Group) -> bool:
+def conv(group: SelectorGroup) -> bool:
     """Activation, weight and, when there is one, bias quantized; a float bias prevents the group."""
     if not complete(group) or len(group.dqs) < 2 or group.dtype_in(0) != group.dtype_out() or _mixed_weight(group):
         return False
@@ -135,14 +135,14 @@ def conv(group: Group) -> bool:
     return group.dtype_in(2) == "i32" and (group.release < (1, 27) or _bias_scale_fits(group))
 
 
-def matmul(group: Group) -> bool:
+def matmul(group: SelectorGroup) -> bool:
     """Both operands and the output quantized."""
     if len(group.dqs) != 2 or not group.qs or _mixed_weight(group):
         return False
     return complete(group) and group.dtype_in(0) == group.dtype_out()
 
 
-def gemm(group: Group) -> bool:
+def gemm(group: SelectorGroup) -> bool:
     """As `matmul`, with or without bias; may lack the QuantizeLinear behind it."""
     if not complete(group, no_q=True) or len(group.dqs) < 2 or _mixed_weight(group):
         return False
@@ -154,14 +154,14 @@ def gemm(group: Group) -> bool:
     return group.release < (1, 28) or _gemm_parameters_fit(group)
 
 
-def normalization(group: Group) -> bool:
+def normalization(group: SelectorGroup) -> bool:
     """All inputs quantized, a bias in i32."""
     if not complete(group) or not group.dqs or group.dtype_in(0) != group.dtype_out():
         return False
     return len(group.dqs) < 3 or group.dtype_in(2) == "i32"
 
 
-def batch_normalization(group: Group) -> bool:
+def batch_normalization(group: SelectorGroup) -> bool:
     """Input, scale and B quantized (from release 1.24 on mean and variance too)."""
     most = 5 if group.release >= (1, 24) else 3
     if not 3 <= len(group.dqs) <= most or not complete(group, len(group.dqs)):
@@ -169,17 +169,17 @@ def batch_normalization(group: Group) -> bool:
     return group.dtype_in(0) == group.dtype_out() and not _mixed_weight(group)
 
 
-def compare(group: Group) -> bool:
+def compare(group: SelectorGroup) -> bool:
     """Both inputs quantized with one type; the output is bool."""
     return complete(group, no_q=True) and len(group.dqs) > 1 and group.dtype_in(0) == group.dtype_in(1)
 
 
-def where(group: Group) -> bool:
+def where(group: SelectorGroup) -> bool:
     """The two data inputs quantized."""
     return complete(group, 2) and group.dtype_in(0) == group.dtype_in(1) == group.dtype_out()
 
 
-def pad(group: Group) -> bool:
+def pad(group: SelectorGroup) -> bool:
     """Data, and perhaps the padding value, quantized."""
     if not 1 <= len(group.dqs) <= 2 or not complete(group, len(group.dqs)):
         return False
@@ -187,21 +187,21 @@ def pad(group: Group) -> bool:
     return len(kinds) == 1
 
 
-def top_k(group: Group) -> bool:
+def top_k(group: SelectorGroup) -> bool:
     """Values move, indices are not quantized."""
     if group.clip is not None or len(group.dqs) != 1 or len(group.qs) != 1 or not can_create(group):
         return False
     return group.dtype_in(0) == group.dtype_out() and equal_pair(group.graph, group.dqs[0], group.qs[0])
 
 
-def optional_q(group: Group) -> bool:
+def optional_q(group: SelectorGroup) -> bool:
     """All inputs quantized; when there is a QuantizeLinear, of the first input's type."""
     if not complete(group, no_q=True) or not group.dqs:
         return False
     return not group.qs or group.dtype_in(0) == group.dtype_out()
 
 
-def _mixed_weight(group: Group) -> bool:
+def _mixed_weight(group: SelectorGroup) -> bool:
     return group.dtype_in(0) == "i8" and group.dtype_in(1) != "i8"
 
 
@@ -286,7 +286,7 @@ def clip_bounds(graph: Graph, clip: Node) -> tuple[float, float] | None:
     return bounds[0], bounds[1]
 
 
-def _floats(group: Group, name: str) -> "np.ndarray[Any, Any] | None":
+def _floats(group: SelectorGroup, name: str) -> "np.ndarray[Any, Any] | None":
     """A constant f32 scale as a flat array."""
     import numpy as np
 
@@ -297,7 +297,7 @@ def _floats(group: Group, name: str) -> "np.ndarray[Any, Any] | None":
     return array if array.size and bool(np.isfinite(array).all()) else None
 
 
-def _bias_scale_fits(group: Group) -> bool:
+def _bias_scale_fits(group: SelectorGroup) -> bool:
     """From release 1.27 on the bias must have scale x_scale * w_scale and no zero point (supplement, part 2)."""
     import numpy as np
 
@@ -310,7 +310,7 @@ def _bias_scale_fits(group: Group) -> bool:
     return bool((np.abs(b - product) <= np.float32(1e-6) + np.float32(0.01) * np.abs(product)).all())
 
 
-def _no_zero_point(group: Group, dq: Node) -> bool:
+def _no_zero_point(group: SelectorGroup, dq: Node) -> bool:
     name = dq.inputs[2] if len(dq.inputs) > 2 else ""
     if not name:
         return True
@@ -318,7 +318,7 @@ def _no_zero_point(group: Group, dq: Node) -> bool:
     return found is not None and found.dtype == "i32" and found.count > 0 and not any(found.numbers())
 
 
-def _gemm_parameters_fit(group: Group) -> bool:
+def _gemm_parameters_fit(group: SelectorGroup) -> bool:
     """From release 1.28 on shapes of scales and zero points of a Gemm count (supplement, part 2)."""
     a, b = group.dqs[:2]
     graph, attributes = group.graph, group.target.attributes

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pipeline.partition import selector_checks as check
 from pipeline.partition.answer import Refusal
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.selector_checks import Group, Selector
+from pipeline.partition.selector_checks import Selector, SelectorGroup
 
 DOMAINS = ("", "com.ms.internal.nhwc", "com.microsoft")
 
@@ -18,7 +18,7 @@ Release = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SelectorRow:
     """A selector with the schema versions it is registered for (None: all) and the first release that has it."""
 
     selector: Selector
@@ -30,14 +30,14 @@ def _max_pool_versions(release: Release) -> tuple[int, ...]:
     return (12, 22) if release >= (1, 28) else (12,)
 
 
-def _rows(names: str, selector: Selector, release: Release = (0, 0)) -> dict[str, Row]:
-    return {name: Row(selector, release=release) for name in names.split()}
+def _rows(names: str, selector: Selector, release: Release = (0, 0)) -> dict[str, SelectorRow]:
+    return {name: SelectorRow(selector, release=release) for name in names.split()}
 
 
-TABLE: Mapping[str, Row] = {
+TABLE: Mapping[str, SelectorRow] = {
     **_rows("Gather GatherElements Reshape Expand Flatten Transpose Squeeze Unsqueeze Tile", check.drop_qdq),
-    "MaxPool": Row(check.drop_qdq, _max_pool_versions),
-    "Resize": Row(check.resize),
+    "MaxPool": SelectorRow(check.drop_qdq, _max_pool_versions),
+    "Resize": SelectorRow(check.resize),
     **_rows("ArgMax ArgMin", check.drop_dq),
     **_rows(
         "AveragePool GlobalAveragePool GlobalMaxPool LeakyRelu ReduceMean ReduceMin ReduceMax ReduceProd ReduceSum "
@@ -45,26 +45,26 @@ TABLE: Mapping[str, Row] = {
         "Log LRN Ceil Floor Round Abs Neg DepthToSpace SpaceToDepth LpNormalization",
         check.unary,
     ),
-    "Clip": Row(check.clip),
+    "Clip": SelectorRow(check.clip),
     **_rows("Add Div Mul Pow Sub PRelu GridSample", check.binary),
     **_rows("Concat Max Min", check.variadic),
-    "Split": Row(check.split),
+    "Split": SelectorRow(check.split),
     **_rows("Conv ConvTranspose", check.conv),
-    "MatMul": Row(check.matmul),
-    "Gemm": Row(check.gemm),
+    "MatMul": SelectorRow(check.matmul),
+    "Gemm": SelectorRow(check.gemm),
     **_rows("InstanceNormalization LayerNormalization", check.normalization),
-    "BatchNormalization": Row(check.batch_normalization),
+    "BatchNormalization": SelectorRow(check.batch_normalization),
     **_rows("Equal Greater GreaterOrEqual Less LessOrEqual", check.compare),
-    "Where": Row(check.where),
-    "Pad": Row(check.pad),
-    "TopK": Row(check.top_k),
+    "Where": SelectorRow(check.where),
+    "Pad": SelectorRow(check.pad),
+    "TopK": SelectorRow(check.top_k),
     **_rows("Einsum Reciprocal", check.optional_q, (1, 23)),
     **_rows("CumSum", check.unary, (1, 23)),
     **_rows("ScatterElements RMSNormalization", check.variadic, (1, 24)),
 }
 
 
-def select(graph: Graph, node: Node, release: Release) -> Group | None:
+def select(graph: Graph, node: Node, release: Release) -> SelectorGroup | None:
     """The QDQ group around a node, None when it has none."""
     group = _candidate(graph, node, release)
     if group is None or not TABLE[node.op_type].selector(group):
@@ -88,7 +88,7 @@ def crashes(graph: Graph, node: Node, release: Release) -> Refusal | None:
     )
 
 
-def _candidate(graph: Graph, node: Node, release: Release) -> Group | None:
+def _candidate(graph: Graph, node: Node, release: Release) -> SelectorGroup | None:
     """The nodes around a target before its selector is asked; None when the op or a Relu behind it allows no group."""
     row = TABLE.get(node.op_type)
     if row is None or node.domain not in DOMAINS or row.release > release:
@@ -106,7 +106,7 @@ def _candidate(graph: Graph, node: Node, release: Release) -> Group | None:
     )
     if clip is not None and (len(qs) != 1 or not check.redundant(graph, clip, qs[0])):
         return None
-    return Group(graph=graph, target=node, dqs=dqs, clip=clip, qs=qs, release=release)
+    return SelectorGroup(graph=graph, target=node, dqs=dqs, clip=clip, qs=qs, release=release)
 
 
 def _activation(graph: Graph, node: Node) -> Node | None:

@@ -39,19 +39,19 @@ class ShowRequest(msgspec.Struct, frozen=True, kw_only=True):
     sizes: dict[str, int] = {}
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
+class ShownGraph(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the file was written; `error` says why not."""
 
     error: str = ""
 
 
-def show(request: ShowRequest) -> Shown:
+def show(request: ShowRequest) -> ShownGraph:
     """Write the model with its weights inside and each node of the main graph named after its first output."""
     try:
         _show(request)
     except ModelError as error:
-        return Shown(error="; ".join(part for part in (error.what, error.why) if part))
-    return Shown()
+        return ShownGraph(error="; ".join(part for part in (error.what, error.why) if part))
+    return ShownGraph()
 
 
 def _show(request: ShowRequest) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pipeline.partition.answer import Refusal
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.selector_checks import Group
+from pipeline.partition.selector_checks import SelectorGroup
 from pipeline.partition.selectors import crashes, select
 
 DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
@@ -104,7 +104,7 @@ def _values(names: tuple[str, ...]) -> tuple[UnitValue, ...]:
     return tuple(UnitValue(name) for name in names)
 
 
-def _from_group(group: Group) -> Unit:
+def _from_group(group: SelectorGroup) -> Unit:
     feeding = {dq.outputs[0]: dq for dq in group.dqs}
     inputs = tuple(
         UnitValue(feeding[name].inputs[0], quant_of(feeding[name])) if name in feeding else UnitValue(name)

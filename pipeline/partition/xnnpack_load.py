@@ -9,13 +9,13 @@ from pipeline.partition.answer import LoadForecast, Refusal, Settings
 from pipeline.partition.checks import listed, show, show_shape
 from pipeline.partition.claim import Claim, bodies, claim
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.rounds import Round
+from pipeline.partition.rounds import LayoutRound
 from pipeline.partition.rules import Case, Check, first_refusal
 from pipeline.partition.units import Unit, node_units
 from pipeline.partition.xnnpack_checks import softmax_reads_outside
 
 
-def forecast(rounds: Iterable[Round], settings: Settings) -> LoadForecast:
+def forecast(rounds: Iterable[LayoutRound], settings: Settings) -> LoadForecast:
     """The kernels of all rounds, or why making the session will probably fail."""
     counts: list[int] = []
     for number, asked in enumerate(rounds):

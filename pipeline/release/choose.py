@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from device_runner.device import DeviceFacts
 from device_runner.spec import RunOptions
-from pipeline.campaign.plan import Lane
+from pipeline.campaign.plan import PlannedRun
 from pipeline.campaign.statistics import RunGroup, Verdict, compare, describe, ranks
 from pipeline.config import Target
 from pipeline.core.variant import Artifact, Level, Style
@@ -39,17 +39,17 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredVariant:
     """A lane with its rounds; only lanes that ran without failure and passed their check are handed in."""
 
-    lane: Lane
+    lane: PlannedRun
     group: RunGroup
 
 
 def choose(
     target: Target,
     artifacts: Sequence[Artifact],
-    measured: Sequence[Measured],
+    measured: Sequence[MeasuredVariant],
     devices: Mapping[str, DeviceFacts],
     margin: float,
     rejected: Sequence[Rejected] = (),
@@ -83,12 +83,12 @@ def plainness(artifact: Artifact, options: RunOptions) -> tuple[int, int, int, s
     return settings + (options.provider != "cpu"), artifact.size_bytes, len(options.flags), artifact.variant.name
 
 
-def _median(measured: Measured) -> float:
+def _median(measured: MeasuredVariant) -> float:
     statistics = describe(measured.group)
     return statistics.median_ns if statistics else float("inf")
 
 
-def _fastest(target: Target, fitting: list[Measured], margin: float) -> Choice:
+def _fastest(target: Target, fitting: list[MeasuredVariant], margin: float) -> Choice:
     best = min(fitting, key=_median)
     rivals = [m for m in fitting if m is best or not _surely_slower(m, best, margin)]
     chosen = min(rivals, key=lambda m: plainness(m.lane.artifact, m.lane.options))
@@ -102,7 +102,7 @@ def _fastest(target: Target, fitting: list[Measured], margin: float) -> Choice:
     )
 
 
-def _surely_slower(one: Measured, best: Measured, margin: float) -> bool:
+def _surely_slower(one: MeasuredVariant, best: MeasuredVariant, margin: float) -> bool:
     comparison = compare(one.group, best.group, margin)
     return comparison is not None and comparison.verdict is Verdict.SLOWER
 

@@ -14,7 +14,7 @@ from device_runner.library_source import PAGE_BYTES, find_archive, is_archive, s
 from pipeline.compat.preflight import _finding, log
 from pipeline.compat.rules import Runtime
 from pipeline.config import Config, Platform, Target
-from pipeline.config.build import BuildConfig, Kind
+from pipeline.config.build import BuildConfig, BuildKind
 from pipeline.core.finding import Finding, Severity
 from pipeline.core.releases import Release, line_of
 from pipeline.core.variant import Style
@@ -80,7 +80,7 @@ def planned_runtime(target: Target, config: Config, installed: str) -> Runtime:
     return Runtime(release=release, kind=kind, providers=frozenset(providers) | {"cpu"})
 
 
-def planned_build(target: Target, config: Config) -> tuple[Kind, tuple[str, ...]]:
+def planned_build(target: Target, config: Config) -> tuple[BuildKind, tuple[str, ...]]:
     """The kind and the providers of the library that `ort-mobile build` makes for a target."""
     runs = tuple(provider for run in config.runs for provider in run.providers)
     providers = providers_of(config.build, target.platform, runs)
@@ -129,7 +129,7 @@ def runtime_of(facts: LibraryFacts) -> Runtime | None:
         return None
     return Runtime(
         release=line_of(facts.release),
-        kind=Kind(facts.kind),
+        kind=BuildKind(facts.kind),
         providers=frozenset(facts.providers),
         system=facts.system,
     )

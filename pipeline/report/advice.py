@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 from rich.markup import escape
 
-from pipeline.advice.answer import Advice, Choice, Combination, FixResult, Outcome, Verdict
+from pipeline.advice.answer import Advice, AdviceVerdict, Combination, FixChoice, FixOutcome, FixResult
 from pipeline.report.wording import visible
 
-COLOURS = {Choice.USE: "green", Choice.MEASURE: "yellow", Choice.CPU: "red"}
+COLOURS = {FixChoice.USE: "green", FixChoice.MEASURE: "yellow", FixChoice.CPU: "red"}
 MOST_REASONS = 12
 
 
-def verdict_line(verdict: Verdict) -> str:
+def verdict_line(verdict: AdviceVerdict) -> str:
     """The verdict with its reason, as markup."""
     return f"  verdict: [bold {COLOURS[verdict.choice]}]{verdict.choice.value}[/]: {escape(visible(verdict.reason))}"
 
@@ -21,7 +21,7 @@ def advice_lines(advice: Advice) -> Iterator[str]:
     if advice.error:
         yield f"  [bold red]no advice:[/] {escape(visible(advice.error))}"
         return
-    gains = [result for result in advice.fixes if result.outcome is Outcome.GAINS]
+    gains = [result for result in advice.fixes if result.outcome is FixOutcome.GAINS]
     yield (
         "  [bold]fixes[/], each applied alone, partitioned again and compared:" if gains else "  no fix gains anything"
     )
@@ -50,9 +50,9 @@ def _error(result: FixResult | Combination) -> str:
 def _others(advice: Advice) -> Iterator[str]:
     """Fixes that were rejected with their reasons, and how many had nothing to do or gained nothing."""
     for result in advice.fixes:
-        if result.outcome is Outcome.REJECTED:
+        if result.outcome is FixOutcome.REJECTED:
             yield f"    [yellow]{escape(result.name)}[/] rejected: {escape(visible(result.why))}"
-    for outcome in (Outcome.NO_GAIN, Outcome.NOT_APPLICABLE):
+    for outcome in (FixOutcome.NO_GAIN, FixOutcome.NOT_APPLICABLE):
         names = [result.name for result in advice.fixes if result.outcome is outcome]
         if names:
             yield f"    [dim]{outcome.value}: {', '.join(names)}[/]"

@@ -135,7 +135,7 @@ def _device(facts: DeviceFacts) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class ListingNote:
     """Something to know, once for all places that it concerns: what, why or how, what to do."""
 
     title: str
@@ -149,15 +149,17 @@ class Section:
     """Notes of one kind."""
 
     title: str
-    notes: tuple[Note, ...]
+    notes: tuple[ListingNote, ...]
 
 
 def sections(report: CampaignReport) -> tuple[Section, ...]:
     """Everything to know beside the table, what matters most first; empty sections left out."""
     made = {
-        "Warnings": [Note(title="", text=warning) for warning in report.warnings],
+        "Warnings": [ListingNote(title="", text=warning) for warning in report.warnings],
         "Models that could not be used": [
-            Note(title=model.name, text=model.error, remedy=model.remedy) for model in report.models if model.error
+            ListingNote(title=model.name, text=model.error, remedy=model.remedy)
+            for model in report.models
+            if model.error
         ],
         "Failures": gathered(_failures(report)),
         "Findings of the proof": [note for proof in report.proofs for note in proof_notes(proof)],
@@ -169,25 +171,25 @@ def sections(report: CampaignReport) -> tuple[Section, ...]:
     return tuple(Section(title=title, notes=tuple(notes)) for title, notes in made.items() if notes)
 
 
-def gathered(notes: Iterable[Note]) -> list[Note]:
+def gathered(notes: Iterable[ListingNote]) -> list[ListingNote]:
     """Notes that say the same as one note with all their places, in the order of the first."""
     places: dict[tuple[str, str, str], list[str]] = {}
     for note in notes:
         places.setdefault((note.title, note.text, note.remedy), []).extend(note.places)
     return [
-        Note(title=title, text=text, remedy=remedy, places=tuple(dict.fromkeys(found)))
+        ListingNote(title=title, text=text, remedy=remedy, places=tuple(dict.fromkeys(found)))
         for (title, text, remedy), found in places.items()
     ]
 
 
-def proof_notes(proof: LibraryProof) -> list[Note]:
+def proof_notes(proof: LibraryProof) -> list[ListingNote]:
     """What to know of a library that ships: how much holds, or why nothing was run; then every finding once."""
-    summary = Note(title="", text=proof_texts.summary(proof))
+    summary = ListingNote(title="", text=proof_texts.summary(proof))
     found = gathered(
-        Note(title=title, text=text, remedy=remedy, places=(place,))
+        ListingNote(title=title, text=text, remedy=remedy, places=(place,))
         for title, text, remedy, place in proof_texts.findings(proof)
     )
-    return [summary, *found, *(Note(title="", text=text) for text in proof_texts.remarks(proof))]
+    return [summary, *found, *(ListingNote(title="", text=text) for text in proof_texts.remarks(proof))]
 
 
 def place(*parts: str) -> str:
@@ -199,20 +201,20 @@ def _row_place(row: Row) -> str:
     return place(row.device, row.model, row.variant, row.run)
 
 
-def _failures(report: CampaignReport) -> Iterator[Note]:
+def _failures(report: CampaignReport) -> Iterator[ListingNote]:
     for failure in report.failures:
         times = f" ({failure.times} times)" if failure.times > 1 else ""
         where = place(failure.device, failure.model, failure.variant, failure.run) + times
         text = "; ".join(part.rstrip(".") for part in (failure.message, failure.cause) if part)
         title = failure.kind.replace("_", " ")
-        yield Note(title=title, text=text, remedy=failure.remedy, places=(where,))
+        yield ListingNote(title=title, text=text, remedy=failure.remedy, places=(where,))
 
 
 HERE = "before measuring"
 """Where artifacts are checked first: the CPU of the computer that made them."""
 
 
-def _outputs(report: CampaignReport, *, unknown: bool) -> Iterator[Note]:
+def _outputs(report: CampaignReport, *, unknown: bool) -> Iterator[ListingNote]:
     """Outputs that differ, or could not be judged, wherever they were compared."""
     compared = [(place(HERE, one.model, one.variant), one.checks) for one in report.checks]
     compared += [(_row_place(row), row.checks) for row in report.rows]
@@ -224,17 +226,19 @@ def _outputs(report: CampaignReport, *, unknown: bool) -> Iterator[Note]:
         error = f"not what the original model computes: relative error up to {wording.error_size(worst[check.output])}"
         text = error if check.failed and check.limit is not None else check.reason or "not what the original computes"
         numbers = f"{where}: {wording.check_numbers(check)}"
-        yield Note(title=check.output, text=text, remedy=remedy_of(check), places=(numbers,))
+        yield ListingNote(title=check.output, text=text, remedy=remedy_of(check), places=(numbers,))
 
 
-def _skipped(report: CampaignReport) -> Iterator[Note]:
+def _skipped(report: CampaignReport) -> Iterator[ListingNote]:
     for one in report.skipped:
         where = place(one.device, one.model, one.variant, one.run)
-        yield Note(title="", text=one.reason, places=(where,) if where else ())
+        yield ListingNote(title="", text=one.reason, places=(where,) if where else ())
 
 
-def _doubts(report: CampaignReport) -> Iterator[Note]:
+def _doubts(report: CampaignReport) -> Iterator[ListingNote]:
     for row in report.rows:
         for caution in row.cautions:
             title = caution.doubt.value.replace("_", " ")
-            yield Note(title=title, text="", remedy=caution.advice, places=(f"{_row_place(row)}: {caution.reason}",))
+            yield ListingNote(
+                title=title, text="", remedy=caution.advice, places=(f"{_row_place(row)}: {caution.reason}",)
+            )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pipeline.report import wording
 from pipeline.report.banner import State, banner
-from pipeline.report.layout import COLUMNS, Listing, Note, choices, inventory, proof_listing, results, sections
+from pipeline.report.layout import COLUMNS, Listing, ListingNote, choices, inventory, proof_listing, results, sections
 from pipeline.report.model import CampaignReport
 from pipeline.report.profile_listings import operators, summary
 from pipeline.report.wording import visible
@@ -89,7 +89,7 @@ def _sections(report: CampaignReport) -> Iterator[str]:
         yield "\n".join(line for note in section.notes for line in _note(note))
 
 
-def _note(note: Note) -> Iterator[str]:
+def _note(note: ListingNote) -> Iterator[str]:
     head = f"**{escaped(note.title)}**: {escaped(note.text)}" if note.title else item(note.text)
     yield f"- {head}" + (f" *{escaped(note.remedy)}*" if note.remedy else "")
     for place in note.places:

@@ -103,7 +103,7 @@ class FailureRow(Struct, frozen=True, kw_only=True):
     times: int = 1
 
 
-class Choice(Struct, frozen=True, kw_only=True):
+class ChoiceRow(Struct, frozen=True, kw_only=True):
     """What ships to a target, and why it and not another."""
 
     target: str
@@ -152,7 +152,7 @@ class CampaignReport(Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     failures: tuple[FailureRow, ...] = ()
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[ChoiceRow, ...] = ()
     profiles: tuple[Profiled, ...] = ()
     proofs: tuple[LibraryProof, ...] = ()
     warnings: tuple[str, ...] = ()

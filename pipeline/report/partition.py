@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipeline.advice.answer import Advice, AdvisedAnswer, Standing, standing_of
+from pipeline.advice.answer import Advice, AdvisedAnswer, ProviderSupport, standing_of
 from pipeline.advice.verdict import verdict
 from pipeline.partition.answer import Decision, ModelAnswer, Provider
 from pipeline.report.advice import advice_lines, verdict_line
@@ -108,7 +108,7 @@ def _headline(answer: ModelAnswer) -> Iterator[str]:
     fixed = answer.fixed
     yield f"[yellow]dimensions are dynamic:[/] {escape(visible(', '.join(answer.dynamic)))}"
     named = ", ".join(f"{name}={size}" for name, size in fixed.sizes.items())
-    standing = Standing(
+    standing = ProviderSupport(
         nodes=fixed.nodes,
         claimed=fixed.claimed,
         partitions=fixed.partitions,

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pipeline.partition.reference.compare import LibraryReference
-from pipeline.partition.reference.diff import Beside, NodeBeside, Side
+from pipeline.partition.reference.diff import ClaimDiff, NodeDiff, Side
 from pipeline.report.console import open_console
 from pipeline.report.partition import MOST_DETAILED
 from pipeline.report.wording import visible
@@ -43,7 +43,7 @@ def summary(reference: LibraryReference) -> str:
     return f"{models} held against {library}: {reference.different} different{silent}"
 
 
-def _show(out: Console, one: Beside, *, everything: bool) -> None:
+def _show(out: Console, one: ClaimDiff, *, everything: bool) -> None:
     nodes = [node for node in one.nodes if everything or node.different]
     out.print(f"[bold]{escape(visible(one.path))}[/]  {_verdict(one)}", soft_wrap=True)
     if nodes:
@@ -55,7 +55,7 @@ def _show(out: Console, one: Beside, *, everything: bool) -> None:
     out.print()
 
 
-def _verdict(one: Beside) -> str:
+def _verdict(one: ClaimDiff) -> str:
     theirs = _partitions(one.library_partitions)
     if one.same is None:
         claimed = sum(node.library is not None and node.library.claimed for node in one.nodes)
@@ -71,7 +71,7 @@ def _partitions(count: int) -> str:
     return f"{count} partition{'' if count == 1 else 's'}"
 
 
-def _table(nodes: Sequence[NodeBeside]) -> Table:
+def _table(nodes: Sequence[NodeDiff]) -> Table:
     """Without rules for the release there is no column for ours."""
     table = Table(box=None, pad_edge=True, header_style="bold")
     ours = any(node.ours for node in nodes)

@@ -18,7 +18,7 @@ NEVER_RUN = "no round of it was run: the campaign ended before"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredRow:
     """All runs of one artifact with one set of run options on one device; `run` names the options.
 
     `same_as` is VARIANT/RUN of the one that was run in its place, with the same bytes and options; it has no runs then.
@@ -49,7 +49,7 @@ class Rows:
     skipped: tuple[Skipped, ...]
 
 
-def make_rows(measured: Sequence[Measured], margin: float = DEFAULT_MARGIN) -> Rows:
+def make_rows(measured: Sequence[MeasuredRow], margin: float = DEFAULT_MARGIN) -> Rows:
     """Rows by device and model, each compared with the one of its device and model that is marked as baseline.
 
     Raises ValueError for two of the same device, model, variant and run.
@@ -63,7 +63,7 @@ def make_rows(measured: Sequence[Measured], margin: float = DEFAULT_MARGIN) -> R
     )
 
 
-def _rows(group: Sequence[Measured], margin: float) -> list[Row]:
+def _rows(group: Sequence[MeasuredRow], margin: float) -> list[Row]:
     """The rows of one device and model; what was not run itself has those numbers that count for it."""
     own = _run(group)
     baseline = next((_key(one) for one in own if one.baseline), None)
@@ -74,22 +74,22 @@ def _rows(group: Sequence[Measured], margin: float) -> list[Row]:
     return [_same(one, row) if one.same_as else row for one, row in found if row]
 
 
-def _run(group: Iterable[Measured]) -> list[Measured]:
+def _run(group: Iterable[MeasuredRow]) -> list[MeasuredRow]:
     return [one for one in group if not one.same_as]
 
 
-def _same(one: Measured, row: Row) -> Row:
+def _same(one: MeasuredRow, row: Row) -> Row:
     """The row of what runs the same: its numbers, without the doubts and the drawing that the other shows."""
     return msgspec.structs.replace(
         row, variant=one.variant, run=one.run, same_as=one.same_as, baseline=False, cautions=(), shape=Shape()
     )
 
 
-def _key(one: Measured) -> str:
+def _key(one: MeasuredRow) -> str:
     return f"{one.variant}/{one.run}"
 
 
-def run_group(one: Measured) -> RunGroup:
+def run_group(one: MeasuredRow) -> RunGroup:
     """The latencies of every round that gave times, under `VARIANT/RUN`."""
     timed = [record for record in one.runs if record.result.status is Status.OK]
     rounds = (
@@ -99,7 +99,7 @@ def run_group(one: Measured) -> RunGroup:
     return RunGroup(key=_key(one), rounds=tuple(rounds))
 
 
-def _row(one: Measured, summary: Summary) -> Row:
+def _row(one: MeasuredRow, summary: Summary) -> Row:
     results = [record.result for record in one.runs if record.result.status is Status.OK]
     return Row(
         device=one.device,
@@ -173,7 +173,7 @@ def _among(choose: Callable[[list[float]], float], values: Iterable[float | None
     return choose(known) if known else None
 
 
-def _failures(one: Measured) -> list[FailureRow]:
+def _failures(one: MeasuredRow) -> list[FailureRow]:
     """Equal failures of several rounds once, with how often."""
     failed = (record.result for record in one.runs if record.result.status is Status.FAILED)
     counts = Counter(_failure(result) for result in failed)
@@ -198,7 +198,7 @@ def _failure(result: RunResult) -> Failure:
     return unsaid if result.failure is None else result.failure
 
 
-def _skipped(one: Measured) -> list[Skipped]:
+def _skipped(one: MeasuredRow) -> list[Skipped]:
     """Why it was skipped, where every round was or there was none."""
     if one.status is not Status.SKIPPED:
         return []

@@ -18,7 +18,7 @@ from pipeline.report.layout import (
     INTERVAL,
     Column,
     Listing,
-    Note,
+    ListingNote,
     Results,
     Section,
     choices,
@@ -118,7 +118,7 @@ def _section(section: Section, rest: str = "report.md") -> RenderableType:
     return Padding(Group(Text(section.title, style="bold"), *lines), (0, 0, 1, 0))
 
 
-def _note(note: Note, rest: str) -> Iterator[RenderableType]:
+def _note(note: ListingNote, rest: str) -> Iterator[RenderableType]:
     head = ": ".join(visible(part) for part in (note.title, note.text) if part)
     yield Padding(Text(f"- {head}"), (0, 0, 0, 0))
     for place in note.places[:PLACES_SHOWN]:

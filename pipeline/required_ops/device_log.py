@@ -17,7 +17,7 @@ from pipeline.required_ops.text import operator_lines
 from pipeline.required_ops.value import RequiredOps
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One message of a log: what it means, the config line that is missing (empty: none is), and what to do.
 
     `kernel_line` brings the kernel of which the message speaks into an empty config, whether `line` is missing or not.
@@ -78,20 +78,20 @@ _LOG_TYPES = {
 }  # fmt: skip
 
 
-def read_log(text: str, required: RequiredOps, models: Iterable[Needs] = ()) -> tuple[Finding, ...]:
+def read_log(text: str, required: RequiredOps, models: Iterable[Needs] = ()) -> tuple[LogFinding, ...]:
     """What a device's log says of operators, each message once, in order.
 
     With the needs of the models that were run, a line has the types that the failing node needs.
     """
     needs = {need: nodes for model in models for need, nodes in model.items()}
-    found: dict[tuple[str, str], Finding] = {}
+    found: dict[tuple[str, str], LogFinding] = {}
     for line in text.splitlines():
         for finding in _findings(line, required, needs):
             found.setdefault((finding.cause, finding.line), finding)
     return tuple(found.values())
 
 
-def _findings(line: str, required: RequiredOps, needs: Needs) -> Iterator[Finding]:
+def _findings(line: str, required: RequiredOps, needs: Needs) -> Iterator[LogFinding]:
     for pattern in _KERNEL_TEXTS:
         if match := pattern.search(line):
             yield _kernel(match, line, required, needs)
@@ -101,12 +101,12 @@ def _findings(line: str, required: RequiredOps, needs: Needs) -> Iterator[Findin
         return
     other = next((entry for entry in _OTHER_TEXTS if re.search(entry[0], line)), None)
     if other:
-        yield Finding(message=line.strip(), cause=other[1], line="", advice=other[2])
+        yield LogFinding(message=line.strip(), cause=other[1], line="", advice=other[2])
         return
     yield from _reduced(line, "", "", required, needs)
 
 
-def _kernel(match: re.Match[str], line: str, required: RequiredOps, needs: Needs) -> Finding:
+def _kernel(match: re.Match[str], line: str, required: RequiredOps, needs: Needs) -> LogFinding:
     domain, _, op = match["op"].rpartition(".")
     key = (domain or DEFAULT_DOMAIN, op)
     version = int(match["version"])
@@ -121,13 +121,13 @@ def _kernel(match: re.Match[str], line: str, required: RequiredOps, needs: Needs
     return _judged(need, match["node"], match[0], required)
 
 
-def _unknown_type(message: str, op: str) -> Finding:
+def _unknown_type(message: str, op: str) -> LogFinding:
     cause = f"{op} is in this config, restricted to types of which this one seems to be none"
-    return Finding(message=message, cause=cause, line="",
+    return LogFinding(message=message, cause=cause, line="",
                    advice="name the artifacts that were run, so that the missing type is known")  # fmt: skip
 
 
-def _reduced(text: str, op: str, node: str, required: RequiredOps, needs: Needs) -> Iterator[Finding]:
+def _reduced(text: str, op: str, node: str, required: RequiredOps, needs: Needs) -> Iterator[LogFinding]:
     for pattern, named, slot in _REDUCED_TEXTS:
         if not re.search(pattern, text):
             continue
@@ -151,14 +151,14 @@ def _need_of(needs: Needs, domain: str, op: str, node: str, version: int | None)
     return next(named, next(iter(alike), None))
 
 
-def _judged(need: Need, node: str, message: str, required: RequiredOps) -> Finding:
+def _judged(need: Need, node: str, message: str, required: RequiredOps) -> LogFinding:
     """A missing line, or that the config has it: then the library was not built with this config."""
     missing = covers(required, {need: (node,)})
     alone = next(operator_lines(from_needs([need], types=bool(need.types))))
     kernel = f"{need.domain}:{need.op} since {need.since_version}"
     if missing:
-        return Finding(message=message, cause=f"{kernel}: {missing[0].why}", line=line_for(required, need),
+        return LogFinding(message=message, cause=f"{kernel}: {missing[0].why}", line=line_for(required, need),
                        advice="add the line with `ort-mobile op-config merge` and build again",
                        kernel_line=alone)  # fmt: skip
-    return Finding(message=message, cause=f"{kernel} is in this config", line="", kernel_line=alone,
+    return LogFinding(message=message, cause=f"{kernel} is in this config", line="", kernel_line=alone,
                    advice="the device's library was built with another config: build it with this one")  # fmt: skip

@@ -29,7 +29,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     needed_by: tuple[str, ...] = ()
 
 
-class Use(msgspec.Struct, frozen=True, kw_only=True):
+class OperatorUse(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel with its types, and the nodes of each artifact that need it."""
 
     domain: str
@@ -149,7 +149,7 @@ def needed_by(names: Sequence[str]) -> str:
     return f", {'only ' if len(names) == 1 else ''}needed by {', '.join(names)}"
 
 
-def uses(artifacts: Iterable[ArtifactNeeds]) -> tuple[Use, ...]:
+def uses(artifacts: Iterable[ArtifactNeeds]) -> tuple[OperatorUse, ...]:
     """Which artifact needs which kernel with which types, by name of the operator."""
     found: dict[tuple[str, str, int, tuple[str, ...]], dict[str, tuple[str, ...]]] = {}
     for artifact in artifacts:
@@ -161,12 +161,12 @@ def uses(artifacts: Iterable[ArtifactNeeds]) -> tuple[Use, ...]:
             by_artifact = found.setdefault((need.domain, need.op, need.since_version, types), {})
             by_artifact[artifact.name] = (*by_artifact.get(artifact.name, ()), *nodes)
     return tuple(
-        Use(domain=domain, op=op, since_version=version, types=types, artifacts=by_artifact)
+        OperatorUse(domain=domain, op=op, since_version=version, types=types, artifacts=by_artifact)
         for (domain, op, version, types), by_artifact in sorted(found.items(), key=lambda item: item[0])
     )
 
 
-class Lack(msgspec.Struct, frozen=True, kw_only=True):
+class MissingKernel(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel that a build would lack, for all artifacts together: its types, why, and the first node of each."""
 
     domain: str
@@ -178,14 +178,14 @@ class Lack(msgspec.Struct, frozen=True, kw_only=True):
     """By artifact: the first node that needs it, and how many do."""
 
 
-def lacks(missing: Mapping[str, Sequence[Missing]]) -> tuple[Lack, ...]:
+def lacks(missing: Mapping[str, Sequence[Missing]]) -> tuple[MissingKernel, ...]:
     """What artifacts lack, one entry a kernel, sorted by operator."""
     found: dict[tuple[str, str, int], list[tuple[str, Missing]]] = {}
     for name, items in missing.items():
         for item in items:
             found.setdefault((item.domain, item.op, item.since_version), []).append((name, item))
     return tuple(
-        Lack(
+        MissingKernel(
             domain=domain, op=op, since_version=version,
             types=tuple(dict.fromkeys(text for _, item in items for text in item.types)),
             why=tuple(dict.fromkeys(item.why for _, item in items)),

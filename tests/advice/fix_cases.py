@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.advice.answer import FixResult
 from pipeline.advice.fixes import fixes_for
-from pipeline.advice.trial import Bench, State, attempt, judged
+from pipeline.advice.trial import State, TrialContext, attempt, judged
 from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel
@@ -206,14 +206,14 @@ CASES: tuple[tuple[str, Provider, Make], ...] = (
 )  # fmt: skip
 
 
-def start(made: Model, provider: Provider, folder: Path) -> tuple[State, Bench]:
+def start(made: Model, provider: Provider, folder: Path) -> tuple[State, TrialContext]:
     """The model saved and judged, and where fixes are tried on it."""
     path = folder / "original.onnx"
     onnx.save(made, path)
     source = SourceModel(path=str(path))
     request = ReferenceRequest(source=source, folder=str(folder / "reference"), work_folder=str(folder))
     reference = make_reference(request)
-    bench = Bench(folder=folder, provider=provider, reference=reference)
+    bench = TrialContext(folder=folder, provider=provider, reference=reference)
     settings = Settings(provider=provider, ort_release=(1, 23), api_level=31)
     asked = PartitionRequest(source=source, settings=settings)
     return judged(load_model(source, folder), asked, None, dict(reference.data.sizes)), bench

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.advice.advise import advise
-from pipeline.advice.answer import Advice, AdviceRequest, Choice, Outcome
+from pipeline.advice.answer import Advice, AdviceRequest, FixChoice, FixOutcome
 from pipeline.cli.partition import partition
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.dataset import Dataset
@@ -30,7 +30,7 @@ def advice(path: Path, provider: Provider, **options: Any) -> Advice:
     return advise(AdviceRequest(source=SourceModel(path=str(path)), settings=settings, **options))
 
 
-def outcome(given: Advice, name: str) -> Outcome:
+def outcome(given: Advice, name: str) -> FixOutcome:
     return next(result.outcome for result in given.fixes if result.name == name)
 
 
@@ -78,10 +78,10 @@ def test_reflect_pads_of_a_model_become_one_partition_bit_for_bit(provider: Prov
     assert given.before is not None
     assert given.before.partitions == 14
     assert given.verdict is not None
-    assert given.verdict.choice is Choice.CPU
+    assert given.verdict.choice is FixChoice.CPU
     assert given.best is not None
     assert given.best.after.partitions == 1
-    assert given.best.verdict.choice is Choice.USE
+    assert given.best.verdict.choice is FixChoice.USE
     assert (given.best.fixes, given.best.error, given.best.tolerance) == (("pad-as-concat",), 0.0, 0.0)
     feeds = {"x": np.random.default_rng(1).standard_normal((1, 4, 8, 9)).astype(np.float32)}
     assert outputs(made, feeds)[0].tobytes() == outputs(onnx.load(fixed), feeds)[0].tobytes()
@@ -95,7 +95,7 @@ def test_mnist_of_open_batch_gets_one_partition(tmp_path: Path) -> None:
     assert given.best.after.partitions == 1
     assert given.best.after.coverage == 1.0
     assert given.best.error == 0.0
-    assert outcome(given, "level-basic") is Outcome.NOT_APPLICABLE
+    assert outcome(given, "level-basic") is FixOutcome.NOT_APPLICABLE
 
 
 def test_wanted_sizes_are_used(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_fixes_that_only_help_together_are_found(tmp_path: Path) -> None:
     made.graph.output[0].CopyFrom(value("x8", ("n", 3), TensorProto.FLOAT16))
     onnx.save(made, tmp_path / "m.onnx")
     given = advice(tmp_path / "m.onnx", NNAPI)
-    assert outcome(given, "f32") is Outcome.NO_GAIN
-    assert outcome(given, "fixed-dimensions") is Outcome.NO_GAIN
+    assert outcome(given, "f32") is FixOutcome.NO_GAIN
+    assert outcome(given, "fixed-dimensions") is FixOutcome.NO_GAIN
     assert given.best is not None
     assert set(given.best.fixes) == {"f32", "fixed-dimensions"}
 
@@ -144,7 +144,7 @@ def test_weights_of_large_models_are_copied_in(beside: bool, tmp_path: Path) -> 
     given = advice(path, NNAPI, write_to=str(fixed))
     assert given.best is not None
     assert "flat-matmul" in given.best.fixes
-    assert outcome(given, "level-basic") is not Outcome.REJECTED
+    assert outcome(given, "level-basic") is not FixOutcome.REJECTED
     assert [file.name for file in fixed.parent.iterdir()] == ["fixed.onnx"]
     made = onnx.load(fixed, load_external_data=False)
     onnx.checker.check_model(onnx.shape_inference.infer_shapes(made))
@@ -161,7 +161,7 @@ def test_a_model_that_does_not_run_here_gets_no_unchecked_fix(tmp_path: Path) ->
     assert given.best is None
     assert "nothing could be compared" in given.checked_on
     rejected = next(result for result in given.fixes if result.name == "fixed-dimensions")
-    assert rejected.outcome is Outcome.REJECTED
+    assert rejected.outcome is FixOutcome.REJECTED
     assert "cannot be checked" in rejected.why
 
 
@@ -190,7 +190,7 @@ def test_the_rounding_of_tiny_outputs_rejects_no_fix(tmp_path: Path) -> None:
     onnx.save(gated(-12.0), tmp_path / "m.onnx")
     given = advice(tmp_path / "m.onnx", NNAPI)
     (result,) = [fix for fix in given.fixes if fix.name == "erf-by-exp"]
-    assert result.outcome is Outcome.GAINS, result.why
+    assert result.outcome is FixOutcome.GAINS, result.why
     assert result.error is not None
     assert result.tolerance is not None
     assert result.absolute_error is not None
@@ -207,7 +207,7 @@ def test_the_rounding_of_tiny_outputs_rejects_no_fix(tmp_path: Path) -> None:
 def test_outputs_that_show_nothing_reject_a_fix_that_rounds_and_ask_for_test_data(tmp_path: Path) -> None:
     onnx.save(gated(30.0), tmp_path / "m.onnx")
     (result,) = [fix for fix in advice(tmp_path / "m.onnx", NNAPI).fixes if fix.name == "erf-by-exp"]
-    assert result.outcome is Outcome.REJECTED
+    assert result.outcome is FixOutcome.REJECTED
     assert "cannot judge on random inputs" in result.why
     assert "give test data" in result.why
 

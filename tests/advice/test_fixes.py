@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from pipeline.advice.answer import Outcome
+from pipeline.advice.answer import FixOutcome
 from pipeline.advice.einsum import einsum_as_matmul
-from pipeline.advice.facts import Known, Rule, rewrite
+from pipeline.advice.facts import GraphFacts, Rule, rewrite
 from pipeline.advice.fixes import MODEL_FIXES, fixes_for
 from pipeline.advice.linear import cropped_conv_transpose, flat_matmul, plain_gemm
 from pipeline.advice.pad import pad_as_concat
@@ -45,7 +45,7 @@ from tests.partition_samples import model, quantized, value
 )
 def test_fix_gains_and_keeps_the_outputs(name: str, provider: Provider, make: Make, tmp_path: Path) -> None:
     result, state = tried(name, make(), provider, tmp_path)
-    assert result.outcome is Outcome.GAINS, result
+    assert result.outcome is FixOutcome.GAINS, result
     assert state is not None
     assert state.standing.coverage > 0
     exact = next(fix for fix in MODEL_FIXES if fix.name == name).exact
@@ -68,14 +68,14 @@ def test_no_fix_touches_a_model_that_is_taken_whole(provider: Provider, tmp_path
 
 def test_nodes_between_quantization_are_left_alone(tmp_path: Path) -> None:
     made = quantized([helper.make_node("HardSwish", ["d"], ["r"])])
-    assert tried("activations", made, NNAPI, tmp_path)[0].outcome is Outcome.NOT_APPLICABLE
+    assert tried("activations", made, NNAPI, tmp_path)[0].outcome is FixOutcome.NOT_APPLICABLE
 
 
 def test_operators_of_other_domains_are_left_alone(tmp_path: Path) -> None:
     node = helper.make_node("Neg", ["x"], ["y"], domain="my.ops")
     made = model([node], [value("x", (2, 3))], ["y"], domains=["my.ops"])
     settings = Settings(provider=MLP)
-    known = Known(graph=view(one("Neg", (2, 3))), settings=settings)
+    known = GraphFacts(graph=view(one("Neg", (2, 3))), settings=settings)
     (neg,) = [fix.edit for fix in MODEL_FIXES if fix.name == "one-input"]
     assert neg is not None
     assert neg(made, known) is None
@@ -100,18 +100,18 @@ def test_operators_of_other_domains_are_left_alone(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_fix_does_not_apply(name: str, provider: Provider, make: Make, tmp_path: Path) -> None:
-    assert tried(name, make(), provider, tmp_path)[0].outcome is Outcome.NOT_APPLICABLE
+    assert tried(name, make(), provider, tmp_path)[0].outcome is FixOutcome.NOT_APPLICABLE
 
 
 def test_names_of_a_fix_clash_with_none(tmp_path: Path) -> None:
     made = reflect()
     made.graph.node[0].output[0] = made.graph.node[1].input[0] = "post__0"
-    assert tried("pad-as-concat", made, MLP, tmp_path)[0].outcome is Outcome.GAINS
+    assert tried("pad-as-concat", made, MLP, tmp_path)[0].outcome is FixOutcome.GAINS
 
 
 def rewritten(made: Model, provider: Provider, **rules: Rule) -> Model:
     """The model with rules applied to every node, claimed or not."""
-    known = Known(graph=view(made), settings=Settings(provider=provider))
+    known = GraphFacts(graph=view(made), settings=Settings(provider=provider))
     changed = rewrite(made, known, rules)
     assert changed is not None
     return changed
@@ -147,7 +147,7 @@ def test_resize_keeps_the_inputs_that_its_opset_requires(opset: int, tmp_path: P
         coordinate_transformation_mode="half_pixel", nearest_mode="round_prefer_floor",
     )  # fmt: skip
     result, state = tried("equal-resize", made, NNAPI, tmp_path)
-    assert result.outcome is Outcome.GAINS, result.why
+    assert result.outcome is FixOutcome.GAINS, result.why
     assert result.error == 0
     assert state is not None
     (resize,) = [node for node in state.loaded.proto.graph.node if node.op_type == "Resize"]
@@ -192,7 +192,7 @@ def test_gemm_keeps_its_result(
         "Gemm", (inner, rows) if flips[0] else (rows, inner), inputs=tuple(constants), constants=constants,
         alpha=scales[0], beta=scales[1], transA=flips[0], transB=flips[1], between=False,
     )  # fmt: skip
-    known = Known(graph=view(made), settings=Settings(provider=NNAPI))
+    known = GraphFacts(graph=view(made), settings=Settings(provider=NNAPI))
     changed = rewrite(made, known, {"Gemm": plain_gemm})
     assert changed is not None or (scales, flips[0], bias) == ((1.0, 1.0), 0, "") or not bias
     if changed is not None:
@@ -219,7 +219,7 @@ def test_cropped_conv_transpose_is_equal(data: Any, auto_pad: str) -> None:
         attributes |= {"auto_pad": auto_pad}
     constants = {"w": weights(2, 3, kernel, kernel)}
     made = one("ConvTranspose", (1, 2, 6, 5), inputs=("w",), constants=constants, between=False, **attributes)
-    known = Known(graph=view(made), settings=Settings(provider=MLP))
+    known = GraphFacts(graph=view(made), settings=Settings(provider=MLP))
     changed = rewrite(made, known, {"ConvTranspose": cropped_conv_transpose})
     if changed is not None:
         assert_same(made, changed, within=1e-5)
@@ -244,7 +244,7 @@ def test_einsum_is_the_same_product(left: list[str], right: list[str], result: l
 def test_other_einsums_are_left_alone(equation: str) -> None:
     node = helper.make_node("Einsum", ["x", "z"], ["y"], equation=equation)
     made = model([node], [value("x", (3, 3)), value("z", (3, 3))], ["y"])
-    known = Known(graph=view(made), settings=Settings(provider=NNAPI))
+    known = GraphFacts(graph=view(made), settings=Settings(provider=NNAPI))
     assert rewrite(made, known, {"Einsum": einsum_as_matmul}) is None
 
 
@@ -264,7 +264,7 @@ def test_explicit_pads_give_the_same(op_type: str, size: int, kernel: int, strid
         attributes |= {"ceil_mode": 1, "pads": [*pads, 0, 0]}
     constants = {"w": weights(3, 2, kernel, kernel)} if op_type == "Conv" else {}
     made = one(op_type, (1, 2, size, 7), inputs=tuple(constants), constants=constants, between=False, **attributes)
-    known = Known(graph=view(made), settings=Settings(provider=NNAPI))
+    known = GraphFacts(graph=view(made), settings=Settings(provider=NNAPI))
     changed = rewrite(made, known, {op_type: explicit_pads})
     if changed is not None:
         assert_same(made, changed, within=1e-6)
@@ -275,7 +275,7 @@ def test_explicit_pads_give_the_same(op_type: str, size: int, kernel: int, strid
 def test_merged_axes_move_the_same_numbers(data: Any, shape: list[int]) -> None:
     perm = data.draw(st.permutations(range(len(shape))))
     made = one("Transpose", shape, perm=perm, between=False)
-    known = Known(graph=view(made), settings=Settings(provider=NNAPI))
+    known = GraphFacts(graph=view(made), settings=Settings(provider=NNAPI))
     changed = fewer_axes(made, known)
     if changed is not None:
         assert_same(made, changed)
@@ -295,5 +295,5 @@ def test_erf_is_within_its_bound() -> None:
 def test_large_constants_are_not_computed_with() -> None:
     made = one("Gemm", (1, 4), inputs=("b",), constants={"b": weights(4, 5)}, alpha=2.0)
     made.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros((4, 1 << 21), np.float32), "b"))
-    known = Known(graph=view(made), settings=Settings(provider=NNAPI))
+    known = GraphFacts(graph=view(made), settings=Settings(provider=NNAPI))
     assert rewrite(made, known, {"Gemm": plain_gemm}) is None

@@ -2,35 +2,35 @@
 
 import pytest
 
-from pipeline.advice.answer import Choice, Standing, gain_of
+from pipeline.advice.answer import FixChoice, ProviderSupport, gain_of
 from pipeline.advice.verdict import improves, perfect, verdict
 from pipeline.partition.answer import Provider
 
 NNAPI, XNNPACK = Provider.NNAPI, Provider.XNNPACK
 
 
-def stand(claimed: int, partitions: int, *, nodes: int = 100, load_error: str | None = None) -> Standing:
-    return Standing(nodes=nodes, claimed=claimed, partitions=partitions, load_error=load_error)
+def stand(claimed: int, partitions: int, *, nodes: int = 100, load_error: str | None = None) -> ProviderSupport:
+    return ProviderSupport(nodes=nodes, claimed=claimed, partitions=partitions, load_error=load_error)
 
 
 @pytest.mark.parametrize(
     ("standing", "provider", "choice", "reason"),
     [
-        (stand(100, 1), NNAPI, Choice.USE, "one partition"),
-        (stand(76, 1), NNAPI, Choice.USE, "76 %"),
-        (stand(75, 1), NNAPI, Choice.MEASURE, "the CPU computes the rest"),
-        (stand(50, 1), NNAPI, Choice.CPU, "50 %"),
-        (stand(90, 2), NNAPI, Choice.MEASURE, "2 partitions"),
-        (stand(75, 2), NNAPI, Choice.CPU, "75 %"),
-        (stand(99, 3), NNAPI, Choice.CPU, "3 partitions"),
-        (stand(0, 0), NNAPI, Choice.CPU, "supports no node"),
-        (stand(0, 0, nodes=0), NNAPI, Choice.CPU, "supports no node"),
-        (stand(100, 1, load_error="no"), NNAPI, Choice.CPU, "cannot be made"),
-        (stand(90, 30), XNNPACK, Choice.MEASURE, "kernels for 90 %"),
-        (stand(50, 1), XNNPACK, Choice.CPU, "50 %"),
+        (stand(100, 1), NNAPI, FixChoice.USE, "one partition"),
+        (stand(76, 1), NNAPI, FixChoice.USE, "76 %"),
+        (stand(75, 1), NNAPI, FixChoice.MEASURE, "the CPU computes the rest"),
+        (stand(50, 1), NNAPI, FixChoice.CPU, "50 %"),
+        (stand(90, 2), NNAPI, FixChoice.MEASURE, "2 partitions"),
+        (stand(75, 2), NNAPI, FixChoice.CPU, "75 %"),
+        (stand(99, 3), NNAPI, FixChoice.CPU, "3 partitions"),
+        (stand(0, 0), NNAPI, FixChoice.CPU, "supports no node"),
+        (stand(0, 0, nodes=0), NNAPI, FixChoice.CPU, "supports no node"),
+        (stand(100, 1, load_error="no"), NNAPI, FixChoice.CPU, "cannot be made"),
+        (stand(90, 30), XNNPACK, FixChoice.MEASURE, "kernels for 90 %"),
+        (stand(50, 1), XNNPACK, FixChoice.CPU, "50 %"),
     ],
 )
-def test_verdicts(standing: Standing, provider: Provider, choice: Choice, reason: str) -> None:
+def test_verdicts(standing: ProviderSupport, provider: Provider, choice: FixChoice, reason: str) -> None:
     given = verdict(standing, provider)
     assert given.choice is choice
     assert reason in given.reason
@@ -57,7 +57,7 @@ def test_verdicts(standing: Standing, provider: Provider, choice: Choice, reason
         (stand(78, 6, nodes=98), stand(80, 6), NNAPI, False),
     ],
 )
-def test_what_is_better(after: Standing, before: Standing, provider: Provider, better: bool) -> None:
+def test_what_is_better(after: ProviderSupport, before: ProviderSupport, provider: Provider, better: bool) -> None:
     assert improves(after, before, provider) is better
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_runner.android_host.ask import Question, Session, ask
+from device_runner.android_host.ask import ModelQuestion, Session, ask
 from device_runner.android_host.calls import observe, read_calls, summarize, table
 from device_runner.android_host.device import AndroidHost, Phone
-from device_runner.android_host.profile import Driver, DriverProfile, Fault, FaultKind, ResultCode, Stage
+from device_runner.android_host.profile import Driver, DriverProfile, DriverStage, Fault, FaultKind, ResultCode
 from device_runner.android_host.symbols import unknown_imports
 from device_runner.device import open_device
 from device_runner.library_facts import LibraryFacts
@@ -54,7 +54,7 @@ def test_a_thousand_processes_in_turn(library: LibraryFacts, mnist: Path) -> Non
 
 
 def test_three_hundred_sessions_in_one_process_do_not_grow(library: LibraryFacts, mnist: Path) -> None:
-    questions = [Question(id=str(number), model=mnist) for number in range(300)]
+    questions = [ModelQuestion(id=str(number), model=mnist) for number in range(300)]
     session = Session(level=OptimizationLevel.ALL, phone=Phone(api_level=29))
     answers = list(ask(library, questions, session))
     assert not any(answer.failed for answer in answers)
@@ -194,13 +194,13 @@ def _driver(**values: object) -> DriverProfile:
 
 
 FAULTS = {
-    "compile": (Fault(stage=Stage.COMPILE), FailureKind.PROVIDER_REFUSED),
-    "model": (Fault(stage=Stage.MODEL, result=ResultCode.BAD_DATA), FailureKind.PROVIDER_REFUSED),
-    "run": (Fault(stage=Stage.RUN), FailureKind.PROVIDER_REFUSED),
-    "lost": (Fault(stage=Stage.RUN, kind=FaultKind.LOST), FailureKind.PROVIDER_REFUSED),
-    "crash at compile": (Fault(stage=Stage.COMPILE, kind=FaultKind.CRASH), FailureKind.CRASH),
-    "crash at run": (Fault(stage=Stage.RUN, kind=FaultKind.CRASH), FailureKind.CRASH),
-    "hang": (Fault(stage=Stage.RUN, kind=FaultKind.HANG), FailureKind.TIMEOUT),
+    "compile": (Fault(stage=DriverStage.COMPILE), FailureKind.PROVIDER_REFUSED),
+    "model": (Fault(stage=DriverStage.MODEL, result=ResultCode.BAD_DATA), FailureKind.PROVIDER_REFUSED),
+    "run": (Fault(stage=DriverStage.RUN), FailureKind.PROVIDER_REFUSED),
+    "lost": (Fault(stage=DriverStage.RUN, kind=FaultKind.LOST), FailureKind.PROVIDER_REFUSED),
+    "crash at compile": (Fault(stage=DriverStage.COMPILE, kind=FaultKind.CRASH), FailureKind.CRASH),
+    "crash at run": (Fault(stage=DriverStage.RUN, kind=FaultKind.CRASH), FailureKind.CRASH),
+    "hang": (Fault(stage=DriverStage.RUN, kind=FaultKind.HANG), FailureKind.TIMEOUT),
 }
 
 
@@ -216,7 +216,7 @@ def test_faults_of_a_driver_are_typed_results(library: LibraryFacts, mnist: Path
 
 def test_a_fault_may_come_late_and_pass(library: LibraryFacts, mnist: Path) -> None:
     """The probe runs twice here: the first inference, and a timed one."""
-    fault = Fault(stage=Stage.RUN, first=3, count=1)
+    fault = Fault(stage=DriverStage.RUN, first=3, count=1)
     with AndroidHost("android-host", library, Phone(api_level=30, driver=_driver(faults=(fault,)))) as device:
         assert run(device, mnist, provider="nnapi").status is Status.OK
 
@@ -240,7 +240,7 @@ def test_the_best_device_lowers_the_level(library: LibraryFacts, mnist: Path, tm
 
 
 def test_delays_are_waited_for(library: LibraryFacts, mnist: Path) -> None:
-    phone = Phone(api_level=30, driver=_driver(delays_ns={Stage.RUN: 30_000_000}))
+    phone = Phone(api_level=30, driver=_driver(delays_ns={DriverStage.RUN: 30_000_000}))
     with AndroidHost("android-host", library, phone) as device:
         result = run(device, mnist, provider="nnapi")
     assert min(result.latencies_ns) >= 30_000_000
@@ -255,7 +255,7 @@ def test_a_crash_inside_the_library_is_a_result(library: LibraryFacts, op_models
 
 def test_a_crash_costs_one_answer(library: LibraryFacts, op_models: Path, mnist: Path) -> None:
     crashing = op_models / "split_parts" / "even_init_opset18.onnx"
-    questions = [Question(id=str(i), model=path) for i, path in enumerate([mnist, crashing, mnist])]
+    questions = [ModelQuestion(id=str(i), model=path) for i, path in enumerate([mnist, crashing, mnist])]
     answers = list(ask(library, questions, Session(phone=Phone(api_level=30))))
     assert [answer.failed for answer in answers] == [False, True, False]
     assert answers[1].signal == "SIGFPE"

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.android_host.ask import Question, Session, ask
+from device_runner.android_host.ask import ModelQuestion, Session, ask
 from device_runner.android_host.device import Phone
 from device_runner.library_facts import LibraryFacts
 from device_runner.spec import NnapiFlag, OptimizationLevel
 from pipeline.core.errors import ModelError
 from pipeline.model.ort_format import operator_histogram
 from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
-from pipeline.partition.reference.ask import SAVE_ORT, Asked, claims_of_many, reference_aware, reference_claims
+from pipeline.partition.reference.ask import SAVE_ORT, ClaimQuery, claims_of_many, reference_aware, reference_claims
 from pipeline.partition.reference.diff import same_claims
 from pipeline.partition.run import judge_paths
 from tests.android_host.conftest import OLDEST, ROOT, fetch
@@ -41,7 +41,7 @@ def _ours(models: Sequence[Path], release: str, level: int, nchw: bool) -> list[
 
 def _compare(models: Sequence[Path], release: str, setting: str) -> tuple[list[str], Counter[str]]:
     level, nchw = SETTINGS[setting]
-    asked = Asked(api_level=level, flags=(NnapiFlag.USE_NCHW,) if nchw else ())
+    asked = ClaimQuery(api_level=level, flags=(NnapiFlag.USE_NCHW,) if nchw else ())
     different, counts = [], Counter[str]()
     for ours, theirs in zip(_ours(models, release, level, nchw), claims_of_many(models, release, asked), strict=True):
         if ours.error or theirs.error:
@@ -86,21 +86,21 @@ def test_our_rules_are_the_librarys_on_one_operator_models(
 
 def test_the_library_says_why_it_refuses(library: LibraryFacts, real_models: list[Path]) -> None:
     model = next(path for path in real_models if path.name == "mnist.batch.onnx")
-    claims = reference_claims(model, library.path, Asked(api_level=30, reasons=True))
+    claims = reference_claims(model, library.path, ClaimQuery(api_level=30, reasons=True))
     assert claims.partitions == ()
     assert any("dynamic" in reason.lower() for reason in claims.reasons.values())
 
 
 def test_stop_ops_reach_the_library(library: LibraryFacts, mnist: Path) -> None:
-    free = reference_claims(mnist, library.path, Asked(api_level=30))
-    stopped = reference_claims(mnist, library.path, Asked(api_level=30, stop_ops=("Relu",)))
+    free = reference_claims(mnist, library.path, ClaimQuery(api_level=30))
+    stopped = reference_claims(mnist, library.path, ClaimQuery(api_level=30, stop_ops=("Relu",)))
     assert len(stopped.nodes) < len(free.nodes)
 
 
 def test_an_old_library_tells_nodes_but_no_groups(mnist: Path) -> None:
     fetch(OLDEST)
-    claims = reference_claims(mnist, OLDEST, Asked(api_level=30))
-    newer = reference_claims(mnist, fetch("1.29.0").path, Asked(api_level=30))
+    claims = reference_claims(mnist, OLDEST, ClaimQuery(api_level=30))
+    newer = reference_claims(mnist, fetch("1.29.0").path, ClaimQuery(api_level=30))
     assert claims.partitions is None
     assert claims.nodes == newer.nodes != frozenset()
 
@@ -109,11 +109,11 @@ def test_what_is_no_model_is_an_error(library: LibraryFacts, tmp_path: Path) -> 
     path = tmp_path / "no.onnx"
     path.write_bytes(b"no model at all")
     with pytest.raises(ModelError, match="cannot be shown"):
-        reference_claims(path, library.path, Asked())
+        reference_claims(path, library.path, ClaimQuery())
 
 
 def test_a_model_that_the_library_refuses_is_an_answer(library: LibraryFacts, op_models: Path) -> None:
-    claims = reference_claims(op_models / "conv" / "f64.onnx", library.path, Asked())
+    claims = reference_claims(op_models / "conv" / "f64.onnx", library.path, ClaimQuery())
     assert claims.error is not None
     assert "Could not find an implementation" in claims.error
     assert not claims.crashed
@@ -125,11 +125,11 @@ def test_an_aware_file_by_the_library_keeps_what_it_claims(
     model = next(path for path in real_models if path.name == "mobilenet_v1.base.onnx")
     target = tmp_path / "aware.ort"
     for level in (OptimizationLevel.BASIC, OptimizationLevel.ALL):
-        reference_aware(model, target, library.path, Asked(api_level=30, level=level))
+        reference_aware(model, target, library.path, ClaimQuery(api_level=30, level=level))
         operators = operator_histogram(target)
         assert operators["ai.onnx:Conv"] >= 13
         assert not any("FusedConv" in name or "Reorder" in name for name in operators)
-    cpu = Asked(api_level=26, level=OptimizationLevel.EXTENDED)
+    cpu = ClaimQuery(api_level=26, level=OptimizationLevel.EXTENDED)
     reference_aware(model, target, library.path, cpu)
     assert "com.microsoft:FusedConv" in operator_histogram(target)
     assert [path.name for path in tmp_path.iterdir()] == ["aware.ort"]
@@ -163,7 +163,7 @@ def test_spliced_and_genuine_aware_files_have_the_same_operators(
     saved = tmp_path / "genuine.ort"
     different = []
     for artifact in artifacts:
-        asked = Asked(api_level=30, level=OptimizationLevel(artifact["level"]))
+        asked = ClaimQuery(api_level=30, level=OptimizationLevel(artifact["level"]))
         reference_aware(models[Path(artifact["model"]).name], saved, library.path, asked, config=STOCK)
         if operator_histogram(saved) != operator_histogram(tmp_path / "out" / artifact["file"]):
             different.append(artifact["file"])
@@ -196,8 +196,8 @@ def test_mnist_is_one_partition_from_level_28_on_and_two_small_ones_at_27(
 ) -> None:
     """After level basic, which is what ships; of the file as it stands the library takes one more, the last Add."""
     row = min(level, 28)
-    assert reference_claims(mnist, library.path, Asked(api_level=level)).partitions == MNIST_AS_IT_STANDS[row]
+    assert reference_claims(mnist, library.path, ClaimQuery(api_level=level)).partitions == MNIST_AS_IT_STANDS[row]
     session = Session(level=OptimizationLevel.BASIC, config=SAVE_ORT, phone=Phone(api_level=level))
-    (answer,) = ask(library, [Question(id="basic", model=mnist, saved=tmp_path / "saved.ort")], session)
+    (answer,) = ask(library, [ModelQuestion(id="basic", model=mnist, saved=tmp_path / "saved.ort")], session)
     groups = [[node.operator for node in one.nodes] for one in answer.subgraphs if "Nnapi" in one.provider]
     assert sorted(map(tuple, groups)) == sorted(MNIST_AFTER_BASIC[row])

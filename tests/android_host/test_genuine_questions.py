@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.android_host.ask import Question as Model
+from device_runner.android_host.ask import ModelQuestion as Model
 from device_runner.android_host.ask import Session, ask
 from device_runner.android_host.calls import Call, read_calls
 from device_runner.android_host.device import Phone

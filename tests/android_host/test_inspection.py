@@ -19,10 +19,10 @@ from device_runner.android_host.inspection import ask, inspect_phone, make_profi
 from device_runner.android_host.profile import (
     Driver,
     DriverProfile,
+    DriverRefusal,
+    DriverStage,
     Fault,
     FaultKind,
-    Refusal,
-    Stage,
     default_profile,
     operand_type_codes,
     operation_codes,
@@ -34,7 +34,7 @@ from device_runner.errors import MissingError, RunnerError
 from device_runner.local import LocalDevice
 from device_runner.nnapi import DriverType
 from device_runner.probe.build import build_probe
-from device_runner.probe.protocol import Answer, ToldDevice, ToldNnapi, decode_answer, encode_inspection
+from device_runner.probe.protocol import NnapiAnswer, NnapiDeviceAnswer, ProbeAnswer, decode_answer, encode_inspection
 from device_runner.result import Failure, FailureKind, Status
 from tests.android_host.fake_nnapi import FakeModel
 
@@ -129,7 +129,7 @@ PROFILES = {
             msgspec.structs.replace(
                 NPU,
                 refuses=(
-                    Refusal(
+                    DriverRefusal(
                         operation="CONV_2D",
                         operand_types=told((*BYTES, "INT32", "BOOL", "TENSOR_QUANT8_SYMM_PER_CHANNEL")),
                     ),
@@ -169,7 +169,7 @@ def subsets(names: Sequence[str]) -> st.SearchStrategy[tuple[str, ...] | None]:
 
 
 REFUSALS = st.sampled_from(questions()).map(
-    lambda one: Refusal(operation=one.operation, operand_types=tuple(sorted(one.types)))
+    lambda one: DriverRefusal(operation=one.operation, operand_types=tuple(sorted(one.types)))
 )
 DRIVERS = st.builds(
     Driver,
@@ -202,7 +202,7 @@ def test_a_profile_from_answers_answers_the_same(drivers: list[Driver], api_leve
 
 
 def test_a_crash_costs_one_question(tmp_path: Path) -> None:
-    fault = Fault(stage=Stage.MODEL, kind=FaultKind.CRASH, first=40)
+    fault = Fault(stage=DriverStage.MODEL, kind=FaultKind.CRASH, first=40)
     phone = FakePhone(DriverProfile(devices=(NPU, CPU), faults=(fault,)), 30, tmp_path)
     answers = {device.answers for device in ask(phone, questions()).devices}
     assert len(answers) == 2
@@ -211,11 +211,11 @@ def test_a_crash_costs_one_question(tmp_path: Path) -> None:
         assert [place for place, letter in enumerate(letters) if letter == "e"] == [39]
     (driver, _) = inspect_phone(phone).devices
     crashed = questions()[39]
-    assert driver.refuses == (Refusal(operation=crashed.operation, operand_types=told(tuple(crashed.types))),)
+    assert driver.refuses == (DriverRefusal(operation=crashed.operation, operand_types=told(tuple(crashed.types))),)
 
 
 def test_a_driver_that_crashes_always_is_left_alone(tmp_path: Path) -> None:
-    fault = Fault(stage=Stage.MODEL, kind=FaultKind.CRASH)
+    fault = Fault(stage=DriverStage.MODEL, kind=FaultKind.CRASH)
     phone = FakePhone(DriverProfile(devices=(NPU,), faults=(fault,)), 30, tmp_path)
     (driver,) = inspect_phone(phone).devices
     assert driver.operations == ()
@@ -223,7 +223,7 @@ def test_a_driver_that_crashes_always_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_hang_costs_one_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "LIMIT_SECONDS", 0.5)
-    fault = Fault(stage=Stage.MODEL, kind=FaultKind.HANG, first=50)
+    fault = Fault(stage=DriverStage.MODEL, kind=FaultKind.HANG, first=50)
     phone = FakePhone(DriverProfile(devices=(NPU,), faults=(fault,)), 30, tmp_path)
     (device,) = ask(phone, questions()).devices
     assert device.answers.count("e") == 1
@@ -235,32 +235,32 @@ class Saying:
 
     name = "adb:liar"
 
-    def __init__(self, *answers: Answer | Failure) -> None:
+    def __init__(self, *answers: ProbeAnswer | Failure) -> None:
         self._answers = list(answers)
 
     def facts(self) -> DeviceFacts:
         return DeviceFacts(name=self.name, platform="android", api_level=30)
 
-    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> Answer | Failure:
+    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> ProbeAnswer | Failure:
         return self._answers.pop(0)
 
 
-def answer(told: ToldNnapi, status: Status = Status.OK) -> Answer:
-    values = dict.fromkeys(Answer.__struct_fields__, 0)
+def answer(told: NnapiAnswer, status: Status = Status.OK) -> ProbeAnswer:
+    values = dict.fromkeys(ProbeAnswer.__struct_fields__, 0)
     texts = dict.fromkeys(("stage", "kind", "message", "signal", "ort_version", "stop", "profile"), "")
     lists: dict[str, list[object]] = {key: [] for key in ("available_providers", "log", "latencies_ns", "outputs")}
-    return Answer(**{**values, **texts, **lists, "status": status, "nnapi": told})  # type: ignore[arg-type]  # by name
+    return ProbeAnswer(**{**values, **texts, **lists, "status": status, "nnapi": told})  # type: ignore[arg-type]  # by name
 
 
-def told_device(name: str, answers: str, level: int = 30) -> ToldDevice:
-    return ToldDevice(name=name, version="1", type=4, level=level, answers=answers)
+def told_device(name: str, answers: str, level: int = 30) -> NnapiDeviceAnswer:
+    return NnapiDeviceAnswer(name=name, version="1", type=4, level=level, answers=answers)
 
 
 def test_what_does_not_answer_is_named() -> None:
-    half = ToldNnapi(found=True, level=0, devices=(told_device("npu", "yy"),))
-    none = ToldNnapi(found=False, level=0, devices=())
-    other = ToldNnapi(found=True, level=0, devices=(told_device("gpu", "y"),))
-    empty = ToldNnapi(found=True, level=0, devices=())
+    half = NnapiAnswer(found=True, level=0, devices=(told_device("npu", "yy"),))
+    none = NnapiAnswer(found=False, level=0, devices=())
+    other = NnapiAnswer(found=True, level=0, devices=(told_device("gpu", "y"),))
+    empty = NnapiAnswer(found=True, level=0, devices=())
     with pytest.raises(RunnerError, match="gave no answers"):
         inspect_phone(Saying(answer(half)))
     with pytest.raises(MissingError, match="has no NNAPI"):
@@ -279,7 +279,7 @@ def test_what_does_not_answer_is_named() -> None:
 @given(
     st.lists(
         st.builds(
-            ToldDevice,
+            NnapiDeviceAnswer,
             name=st.text(max_size=300),
             version=st.text(max_size=300),
             type=st.integers(-(2**31), 2**31 - 1),
@@ -291,10 +291,10 @@ def test_what_does_not_answer_is_named() -> None:
     st.integers(27, 99),
 )
 def test_any_answers_make_a_profile_that_can_be_read(
-    tmp_path_factory: pytest.TempPathFactory, devices: list[ToldDevice], api_level: int
+    tmp_path_factory: pytest.TempPathFactory, devices: list[NnapiDeviceAnswer], api_level: int
 ) -> None:
     facts = DeviceFacts(name="x", platform="android", api_level=api_level)
-    profile = make_profile(facts, ToldNnapi(found=True, level=0, devices=tuple(devices)), questions())
+    profile = make_profile(facts, NnapiAnswer(found=True, level=0, devices=tuple(devices)), questions())
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_bytes(msgspec.json.encode(profile))
     assert read_profile(path) == profile
@@ -340,6 +340,6 @@ def test_questions_are_clean_under_sanitizers(asked: list[tuple[str, str, str]],
     assert b"Sanitizer" not in done.stderr, done.stderr
     assert b"runtime error" not in done.stderr, done.stderr
     found = decode_answer(done.stdout)
-    assert isinstance(found, Answer)
+    assert isinstance(found, ProbeAnswer)
     wanted = min(sum(line[0] == "question" for line in asked), 1024)
     assert {len(device.answers) for device in found.nnapi.devices} == {wanted}

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
-from device_runner.android_host.ask import HANG, Question, Session, ask
+from device_runner.android_host.ask import HANG, ModelQuestion, Session, ask
 from device_runner.android_host.device import Phone
-from device_runner.android_host.profile import Driver, DriverProfile, Fault, FaultKind, Stage
+from device_runner.android_host.profile import Driver, DriverProfile, DriverStage, Fault, FaultKind
 from device_runner.library_facts import LibraryFacts
 from pipeline.cli.partition import partition
 from pipeline.core.errors import ConfigError
@@ -146,8 +146,8 @@ def test_what_cannot_be_asked_is_said_first(mnist: Path, tmp_path: Path) -> None
 
 def test_a_hang_ends_at_the_time_limit(library: LibraryFacts, mnist: Path) -> None:
     """A driver that never comes back from compiling; the next model is asked about all the same."""
-    fault = Fault(stage=Stage.COMPILE, kind=FaultKind.HANG)
+    fault = Fault(stage=DriverStage.COMPILE, kind=FaultKind.HANG)
     driver = DriverProfile(devices=(Driver(name="npu", feature_level=30),), faults=(fault,))
-    questions = [Question(id=str(number), model=mnist) for number in range(2)]
+    questions = [ModelQuestion(id=str(number), model=mnist) for number in range(2)]
     answers = list(ask(library, questions, Session(phone=Phone(driver=driver)), limit_seconds=4))
     assert [(answer.id, answer.signal) for answer in answers] == [("0", HANG), ("1", HANG)]

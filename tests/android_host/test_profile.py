@@ -8,9 +8,9 @@ import pytest
 from device_runner.android_host.profile import (
     Driver,
     DriverProfile,
+    DriverStage,
     Fault,
     FaultKind,
-    Stage,
     default_profile,
     encode_profile,
     operand_type_codes,
@@ -23,8 +23,10 @@ from device_runner.nnapi import DriverType
 
 def test_lines_say_what_the_values_say() -> None:
     driver = Driver(name="npu", type=DriverType.GPU, feature_level=29, operations=("CONV_2D",), operand_types=())
-    fault = Fault(stage=Stage.RUN, kind=FaultKind.LOST, first=2, count=1)
-    profile = DriverProfile(devices=(driver,), feature_level=1000006, delays_ns={Stage.COMPILE: 5}, faults=(fault,))
+    fault = Fault(stage=DriverStage.RUN, kind=FaultKind.LOST, first=2, count=1)
+    profile = DriverProfile(
+        devices=(driver,), feature_level=1000006, delays_ns={DriverStage.COMPILE: 5}, faults=(fault,)
+    )
     lines = ["level 1000006", "device npu 3 29 1", "operation 3", "type 255", "delay compile 5", "fault run lost 5 2 1"]
     assert encode_profile(profile, 31).splitlines() == lines
     assert encode_profile(profile, 29).splitlines()[0] == "level 29"

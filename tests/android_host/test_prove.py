@@ -14,15 +14,15 @@ import onnx
 import pytest
 
 from device_runner.android_host.build import NNAPI, build_host
-from device_runner.android_host.profile import Driver, DriverProfile, Fault, FaultKind, Stage
+from device_runner.android_host.profile import Driver, DriverProfile, DriverStage, Fault, FaultKind
 from device_runner.folders import cache_folder
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import find_archive, open_archive
 from device_runner.nnapi import DriverType
 from device_runner.spec import NnapiFlag, RunOptions
-from pipeline.check.library_proof import Kind, LibraryProof, ProofRow
+from pipeline.check.library_proof import FindingKind, LibraryProof, ProofRow
 from pipeline.core.files import sha256_of
-from pipeline.core.progress import Silent
+from pipeline.core.progress import NoProgress
 from pipeline.core.variant import Level
 from pipeline.model.ort_format import read_ort
 from pipeline.release.manifest import MANIFEST_FILE, SEAL_FILE, Manifest, content_digest, encode_manifest
@@ -48,7 +48,7 @@ def conv_relu() -> onnx.ModelProto:
 
 
 def prove(bundle: Path, library: LibraryFacts, **order: object) -> LibraryProof:
-    return prove_bundle(bundle, replace(ProofOrder(library=library.path), **order), Silent())  # type: ignore[arg-type]  # by name
+    return prove_bundle(bundle, replace(ProofOrder(library=library.path), **order), NoProgress())  # type: ignore[arg-type]  # by name
 
 
 def only(proof: LibraryProof) -> ProofRow:
@@ -56,7 +56,7 @@ def only(proof: LibraryProof) -> ProofRow:
     return row
 
 
-def kinds(row: ProofRow) -> list[Kind]:
+def kinds(row: ProofRow) -> list[FindingKind]:
     return [finding.kind for finding in row.findings]
 
 
@@ -82,7 +82,7 @@ def test_xnnpack_has_no_schema_for_what_it_makes_of_an_activation_behind_a_convo
         level: only(prove(bundle_of(tmp_path / level, conv_relu(), (XNNPACK,), level=level), library, api_levels=(30,)))
         for level in (whole, joined)
     }
-    assert kinds(rows[whole]) == [Kind.PROVIDER_REFUSED]
+    assert kinds(rows[whole]) == [FindingKind.PROVIDER_REFUSED]
     assert "extended" in rows[whole].findings[0].remedy
     assert rows[joined].findings == ()
 
@@ -95,18 +95,18 @@ def test_no_times_are_told(library: LibraryFacts, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("level", "told"),
     [
-        (24, dict.fromkeys(NnapiFlag, Kind.NOTHING_CLAIMED)),
-        (27, dict.fromkeys(NnapiFlag, Kind.FLAG_WITHOUT_EFFECT)),
+        (24, dict.fromkeys(NnapiFlag, FindingKind.NOTHING_CLAIMED)),
+        (27, dict.fromkeys(NnapiFlag, FindingKind.FLAG_WITHOUT_EFFECT)),
         (28, {
-            NnapiFlag.USE_NCHW: Kind.FLAG_COSTS_NODES,
-            NnapiFlag.CPU_DISABLED: Kind.FLAG_WITHOUT_EFFECT,
-            NnapiFlag.CPU_ONLY: Kind.FLAG_WITHOUT_EFFECT,
+            NnapiFlag.USE_NCHW: FindingKind.FLAG_COSTS_NODES,
+            NnapiFlag.CPU_DISABLED: FindingKind.FLAG_WITHOUT_EFFECT,
+            NnapiFlag.CPU_ONLY: FindingKind.FLAG_WITHOUT_EFFECT,
         }),
         (29, {}),
     ],
 )  # fmt: skip
 def test_flags_do_at_each_level_what_the_recorded_calls_say(
-    library: LibraryFacts, mnist: Path, tmp_path: Path, level: int, told: dict[NnapiFlag, Kind]
+    library: LibraryFacts, mnist: Path, tmp_path: Path, level: int, told: dict[NnapiFlag, FindingKind]
 ) -> None:
     bundle = bundle_of(tmp_path, mnist, tuple(nnapi(*flags) for flags in FLAGS))
     proof = prove(bundle, library, api_levels=(level,))
@@ -118,7 +118,7 @@ def test_a_driver_without_an_accelerator_makes_cpu_disabled_useless(library: Lib
     driver = DriverProfile(devices=(Driver(name="nnapi-reference", type=DriverType.CPU, feature_level=30),))
     bundle = bundle_of(tmp_path, conv_relu(), (nnapi(NnapiFlag.CPU_DISABLED),))
     row = only(prove(bundle, library, api_levels=(30,), driver=driver))
-    assert kinds(row) == [Kind.FLAG_WITHOUT_EFFECT]
+    assert kinds(row) == [FindingKind.FLAG_WITHOUT_EFFECT]
     assert "the system chooses" in row.findings[0].why
 
 
@@ -141,7 +141,7 @@ def test_a_missing_kernel_is_the_missing_config_line(tmp_path: Path, lacking: st
     row = only(prove(bundle, library, api_levels=(30,)))
     assert row.failed
     (finding,) = row.findings
-    assert finding.kind is Kind.MISSING_KERNEL
+    assert finding.kind is FindingKind.MISSING_KERNEL
     assert finding.config_line == line
     assert line in (bundle / "operators" / "required_operators.config").read_text()
 
@@ -150,7 +150,7 @@ def test_an_operator_that_the_release_never_had(tmp_path: Path) -> None:
     library = fetch(OLDEST)
     bundle = bundle_of(tmp_path, parsed("g (float[2] x) => (float[2] y) { y = Elu (x) }", 22), level=Level.NONE)
     row = only(prove(bundle, library, api_levels=(30,)))
-    assert kinds(row) == [Kind.UNKNOWN_OPERATOR]
+    assert kinds(row) == [FindingKind.UNKNOWN_OPERATOR]
     assert "domain_version of 22" in row.findings[0].why
 
 
@@ -181,7 +181,7 @@ def test_a_newer_format_is_refused_and_told(library: LibraryFacts, tmp_path: Pat
     assert version in model.read_bytes()
     _rewrite(bundle, model, model.read_bytes().replace(version, b"\x01\0\0\0" + b"9\0", 1))
     row = only(prove(bundle, library, api_levels=(30,)))
-    assert kinds(row) == [Kind.REFUSED_FORMAT]
+    assert kinds(row) == [FindingKind.REFUSED_FORMAT]
     assert "[9]" in row.findings[0].why
     assert "convert the model again" in row.findings[0].remedy
 
@@ -197,14 +197,14 @@ def test_a_crash_of_the_library_is_a_row_and_costs_no_other(library: LibraryFact
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        (Fault(stage=Stage.RUN, kind=FaultKind.HANG), Kind.HANG),
-        (Fault(stage=Stage.COMPILE, kind=FaultKind.HANG), Kind.HANG),
-        (Fault(stage=Stage.RUN, kind=FaultKind.CRASH), Kind.CRASH),
-        (Fault(stage=Stage.COMPILE), Kind.PROVIDER_REFUSED),
-        (Fault(stage=Stage.RUN, kind=FaultKind.LOST), Kind.PROVIDER_REFUSED),
+        (Fault(stage=DriverStage.RUN, kind=FaultKind.HANG), FindingKind.HANG),
+        (Fault(stage=DriverStage.COMPILE, kind=FaultKind.HANG), FindingKind.HANG),
+        (Fault(stage=DriverStage.RUN, kind=FaultKind.CRASH), FindingKind.CRASH),
+        (Fault(stage=DriverStage.COMPILE), FindingKind.PROVIDER_REFUSED),
+        (Fault(stage=DriverStage.RUN, kind=FaultKind.LOST), FindingKind.PROVIDER_REFUSED),
     ],
 )
-def test_faults_of_a_driver_are_rows(library: LibraryFacts, tmp_path: Path, fault: Fault, kind: Kind) -> None:
+def test_faults_of_a_driver_are_rows(library: LibraryFacts, tmp_path: Path, fault: Fault, kind: FindingKind) -> None:
     driver = DriverProfile(devices=(Driver(name="npu", feature_level=30),), faults=(fault,))
     bundle = bundle_of(tmp_path, conv_relu(), (nnapi(), CPU))
     failed, cpu = prove(bundle, library, api_levels=(30,), driver=driver, timeout_seconds=1.0).rows
@@ -215,7 +215,7 @@ def test_faults_of_a_driver_are_rows(library: LibraryFacts, tmp_path: Path, faul
 
 def test_a_provider_that_the_library_lacks_fails(library: LibraryFacts, tmp_path: Path) -> None:
     row = only(prove(bundle_of(tmp_path, conv_relu(), (RunOptions(provider="qnn"),)), library, api_levels=(30,)))
-    assert kinds(row) == [Kind.PROVIDER_MISSING]
+    assert kinds(row) == [FindingKind.PROVIDER_MISSING]
 
 
 def test_outputs_that_differ_fail(library: LibraryFacts, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_outputs_that_differ_fail(library: LibraryFacts, tmp_path: Path) -> None
         bundle, msgspec.structs.replace(manifest, references=(msgspec.structs.replace(reference, outputs=(output,)),))
     )
     proof = prove(bundle, library, api_levels=(30,))
-    assert [kinds(row) for row in proof.rows] == [[Kind.OUTPUTS_DIFFER]] * 2
+    assert [kinds(row) for row in proof.rows] == [[FindingKind.OUTPUTS_DIFFER]] * 2
     assert "relative error 0.0099 is over 0.001" in proof.rows[0].findings[0].why
 
 

@@ -11,7 +11,7 @@ import pytest
 from pipeline.convert import ConvertRequest, ConvertResult, convert_model
 from pipeline.core.errors import PipelineError
 from pipeline.core.variant import Level, Style, Variant
-from pipeline.core.workers import Outcome, Task, run_tasks
+from pipeline.core.workers import Task, TaskOutcome, run_tasks
 from pipeline.model.sources import SourceModel
 
 VARIANTS = (Variant(level=Level.NONE), Variant(level=Level.ALL), Variant(level=Level.EXTENDED, style=Style.RUNTIME))
@@ -22,7 +22,7 @@ READ_BY_NEWER = {"hdr_ir_13.onnx"}
 @pytest.fixture(scope="module")
 def outcomes(
     oracle: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Outcome[ConvertRequest, ConvertResult]]:
+) -> dict[str, TaskOutcome[ConvertRequest, ConvertResult]]:
     """What became of each file."""
     folder = tmp_path_factory.mktemp("hostile")
     with zipfile.ZipFile(oracle / "hostile.zip") as archive:
@@ -38,12 +38,12 @@ def outcomes(
     return {outcome.task.label: outcome for outcome in done}
 
 
-def errors(outcome: Outcome[ConvertRequest, ConvertResult]) -> list[msgspec.Struct | PipelineError]:
+def errors(outcome: TaskOutcome[ConvertRequest, ConvertResult]) -> list[msgspec.Struct | PipelineError]:
     return [outcome.error] if outcome.error else list(outcome.value.failures) if outcome.value else []
 
 
 def test_every_file_gets_the_answer_or_error_that_it_should(
-    outcomes: dict[str, Outcome[ConvertRequest, ConvertResult]], oracle: Path
+    outcomes: dict[str, TaskOutcome[ConvertRequest, ConvertResult]], oracle: Path
 ) -> None:
     with zipfile.ZipFile(oracle / "hostile.zip") as archive:
         index = json.loads(archive.read("index.json"))
@@ -58,7 +58,7 @@ def test_every_file_gets_the_answer_or_error_that_it_should(
 
 
 def test_every_error_says_where_why_and_what_to_do(
-    outcomes: dict[str, Outcome[ConvertRequest, ConvertResult]],
+    outcomes: dict[str, TaskOutcome[ConvertRequest, ConvertResult]],
 ) -> None:
     for name, outcome in outcomes.items():
         for error in errors(outcome):
@@ -70,13 +70,13 @@ def test_every_error_says_where_why_and_what_to_do(
             assert all(len(text) < 2000 and "Traceback" not in text for text in parts.values()), name
 
 
-def test_hardly_any_file_costs_a_worker(outcomes: dict[str, Outcome[ConvertRequest, ConvertResult]]) -> None:
+def test_hardly_any_file_costs_a_worker(outcomes: dict[str, TaskOutcome[ConvertRequest, ConvertResult]]) -> None:
     ends = Counter(o.error.what for o in outcomes.values() if o.error)
     assert ends["ONNX Runtime crashed on it"] <= 10
     assert ends["no answer in time"] == 0
 
 
-def test_nothing_is_left_of_files_that_failed(outcomes: dict[str, Outcome[ConvertRequest, ConvertResult]]) -> None:
+def test_nothing_is_left_of_files_that_failed(outcomes: dict[str, TaskOutcome[ConvertRequest, ConvertResult]]) -> None:
     folder = Path(next(iter(outcomes.values())).task.request.output_folder)
     made = {a.file for o in outcomes.values() if o.value for a in o.value.artifacts}
     assert {p.name for p in folder.iterdir()} == made

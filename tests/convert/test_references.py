@@ -8,8 +8,8 @@ from device_runner.errors import MissingError, RunnerError, SpecError
 from device_runner.library_facts import LibraryFacts
 from pipeline.convert import references
 from pipeline.convert.references import choose_reference
-from pipeline.convert.splice.spec import Reference
-from pipeline.library.fetch import Known
+from pipeline.convert.splice.spec import AwareSource
+from pipeline.library.fetch import KnownLibrary
 
 AT_HAND = ("android:1.28.0", "android:1.9.2", "android:1.28.1", "jvm:1.28.3", "android:1.29.0")
 
@@ -32,8 +32,8 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
             raise SpecError(f"no library at {name!r}")
         return facts(name)
 
-    known = [Known(name=n, release=n.partition(":")[2], at_hand=True, place="") for n in AT_HAND]
-    known.append(Known(name="android:1.28.7", release="1.28.7", at_hand=False, place="npm"))
+    known = [KnownLibrary(name=n, release=n.partition(":")[2], at_hand=True, place="") for n in AT_HAND]
+    known.append(KnownLibrary(name="android:1.28.7", release="1.28.7", at_hand=False, place="npm"))
     monkeypatch.setattr(references, "known_libraries", lambda: known)
     monkeypatch.setattr(references, "find_library", find)
     monkeypatch.setattr(references, "check_host", lambda: None)
@@ -66,9 +66,9 @@ def test_auto_takes_a_library_of_the_release_at_hand(release: str, ships: tuple[
 @pytest.mark.usefixtures("host")
 def test_what_is_named_is_taken() -> None:
     assert choose_reference("none", "1.28") is None
-    assert choose_reference("installed", "1.28") == Reference()
+    assert choose_reference("installed", "1.28") == AwareSource()
     named = choose_reference("app.aar", "1.28")
-    assert named == Reference(library="app.aar", release="1.29.0", sha256="1.29.0")
+    assert named == AwareSource(library="app.aar", release="1.29.0", sha256="1.29.0")
     with pytest.raises(SpecError):
         choose_reference("gone.aar", "1.28")
     for name, why in (("reduced.aar", "minimal"), ("cpu.aar", "without nnapi")):
@@ -83,4 +83,4 @@ def test_a_machine_that_cannot_run_libraries_splices(monkeypatch: pytest.MonkeyP
         raise MissingError("android-host does not run on this computer")
 
     monkeypatch.setattr(references, check, refuse)
-    assert choose_reference("auto", "1.28") == Reference(optional=True)
+    assert choose_reference("auto", "1.28") == AwareSource(optional=True)

@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.compat.replay import unreplayable
 from pipeline.config import REPLAY_KEY
-from pipeline.convert.rules import Platform, SessionSettings, refusal, run_time_options, session_settings
+from pipeline.convert.rules import OptimizerPlatform, SessionSettings, refusal, run_time_options, session_settings
 from pipeline.core.releases import Release
 from pipeline.core.variant import Level, Style, Variant
 
@@ -25,20 +25,28 @@ def test_records_that_cannot_be_replayed_are_known_and_not_asked_for() -> None:
 
 def test_styles_are_one_optimization_where_nothing_is_recorded() -> None:
     for level in ("none", "basic"):
-        fixed, runtime = (session_settings(variant(level, style), Platform.ARM) for style in Style)
+        fixed, runtime = (session_settings(variant(level, style), OptimizerPlatform.ARM) for style in Style)
         assert fixed == runtime == SessionSettings(level=Level(level))
 
 
 def test_runtime_style_is_one_optimization_from_extended_on() -> None:
-    made = {session_settings(variant(level, "runtime"), Platform.AMD64) for level in ("extended", "layout", "all")}
+    made = {
+        session_settings(variant(level, "runtime"), OptimizerPlatform.AMD64) for level in ("extended", "layout", "all")
+    }
     assert made == {SessionSettings(level=Level.EXTENDED, save_records=True)}
 
 
 @pytest.mark.parametrize(
     ("platform", "int8_allowed", "nchwc"),
-    [(Platform.UNSPECIFIED, False, False), (Platform.ARM, True, False), (Platform.AMD64, False, True)],
+    [
+        (OptimizerPlatform.UNSPECIFIED, False, False),
+        (OptimizerPlatform.ARM, True, False),
+        (OptimizerPlatform.AMD64, False, True),
+    ],
 )
-def test_the_platform_decides_as_in_the_stock_converter(platform: Platform, int8_allowed: bool, nchwc: bool) -> None:
+def test_the_platform_decides_as_in_the_stock_converter(
+    platform: OptimizerPlatform, int8_allowed: bool, nchwc: bool
+) -> None:
     assert session_settings(variant("all"), platform) == SessionSettings(
         level=Level.ALL, int8_allowed=int8_allowed, nchwc=nchwc
     )

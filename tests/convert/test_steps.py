@@ -11,9 +11,9 @@ import pytest
 
 from pipeline.convert.digest import file_digest
 from pipeline.convert.optimizer import Optimizer
-from pipeline.convert.rules import Platform, SessionSettings, session_settings
+from pipeline.convert.rules import OptimizerPlatform, SessionSettings, session_settings
 from pipeline.convert.sessions import save_optimized
-from pipeline.convert.steps import OrtParts, Workshop, changes_large_weights, optimize
+from pipeline.convert.steps import ConvertContext, OrtParts, changes_large_weights, optimize
 from pipeline.core.variant import Level, Style, Variant
 from pipeline.model.onnx_model import ByteRange, LeanModel, LoadedModel, load_model, prepare_model
 from pipeline.model.ort_format import Graph, OrtModel, Tensor, read_ort
@@ -77,10 +77,10 @@ def _graph(graph: Graph, data: bytes) -> dict[str, object]:
 def assert_all_say_the_same(path: Path, folder: Path) -> list[OrtParts]:
     """Convert every way and hold each against the one that onnxruntime saves by itself."""
     model = load(path, folder)
-    optimizer = Optimizer(model, Workshop(folder=folder, where=path.name))
+    optimizer = Optimizer(model, ConvertContext(folder=folder, where=path.name))
     parts = []
     for variant in VARIANTS:
-        part = optimizer.parts(session_settings(variant, Platform.UNSPECIFIED))
+        part = optimizer.parts(session_settings(variant, OptimizerPlatform.UNSPECIFIED))
         write_file(plan_file(part.skeleton, part.weights), folder / "ours.ort")
         beyond = variant.level not in {Level.NONE, Level.BASIC}
         settings = SessionSettings(level=variant.level, save_records=beyond and variant.style is Style.RUNTIME)
@@ -118,7 +118,7 @@ def test_lean_files_of_real_models_say_what_stock_files_say(name: str, oracle: P
 def test_weights_that_nothing_changes_are_not_copied(tmp_path: Path) -> None:
     model = load(save(linear(), tmp_path / "m.onnx"), tmp_path)
     assert not changes_large_weights(model)
-    optimized = optimize(model, SessionSettings(level=Level.ALL), Workshop(folder=tmp_path, where="m"))
+    optimized = optimize(model, SessionSettings(level=Level.ALL), ConvertContext(folder=tmp_path, where="m"))
     assert optimized.weights == model.weights
 
 
@@ -127,7 +127,7 @@ def test_folded_weights_lie_in_a_file_of_their_own(tmp_path: Path) -> None:
     assert changes_large_weights(model)
     work = tmp_path / "work"
     work.mkdir()
-    optimized = optimize(model, SessionSettings(level=Level.BASIC), Workshop(folder=work, where="m"))
+    optimized = optimize(model, SessionSettings(level=Level.BASIC), ConvertContext(folder=work, where="m"))
     assert {place.file.parent for place in optimized.weights.values()} == {work}
     assert not changes_large_weights(optimized)
 
@@ -169,6 +169,6 @@ def test_weights_named_from_another_folder_are_read_in(tmp_path: Path) -> None:
         tensor.external_data.add(key=entry, value=content)
     place = ByteRange(file=scratch / "new.weights", offset=0, length=64)
     model = LeanModel(proto=made, folder=tmp_path, weights={tensor.name: place})
-    optimize(model, SessionSettings(level=Level.BASIC), Workshop(folder=scratch, where="model"))
+    optimize(model, SessionSettings(level=Level.BASIC), ConvertContext(folder=scratch, where="model"))
     placed = LeanModel(proto=made, folder=scratch, weights={tensor.name: place})
-    optimize(placed, SessionSettings(level=Level.BASIC), Workshop(folder=scratch, where="model"))
+    optimize(placed, SessionSettings(level=Level.BASIC), ConvertContext(folder=scratch, where="model"))

@@ -13,7 +13,7 @@ from PIL import Image
 
 from device_runner.spec import ElementType
 from pipeline.config import InputValue, PreprocessConfig, Range
-from pipeline.config.data import Channels, Fit, Layout
+from pipeline.config.data import Channels, Fit, ImageLayout
 from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samples
 
@@ -110,7 +110,7 @@ def save_image(path: Path, height: int, width: int, color: tuple[int, int, int])
         (PreprocessConfig(resize=(8, 12), crop=(4, 6)), (1, 3, 4, 6), [200, 100, 0]),
         (PreprocessConfig(resize=(4, 6), fit=Fit.COVER), (1, 3, 4, 6), [200, 100, 0]),
         (PreprocessConfig(resize=(4, 6), fit=Fit.PAD), (1, 3, 4, 6), [0, 0, 0]),
-        (PreprocessConfig(resize=(4, 6), layout=Layout.NHWC), (1, 4, 6, 3), [200, 100, 0]),
+        (PreprocessConfig(resize=(4, 6), layout=ImageLayout.NHWC), (1, 4, 6, 3), [200, 100, 0]),
         (PreprocessConfig(resize=(4, 6), channels=Channels.GRAY), (1, 1, 4, 6), [118]),
     ],
 )
@@ -122,14 +122,14 @@ def test_images_by_their_preprocessing(
     takes = TensorInfo(name="image", dtype=ElementType.FLOAT32, shape=shape)
     values = first_sample(Dataset(test_data=str(tmp_path), preprocess=preprocess), [takes]).inputs["image"]
     assert values.shape == shape
-    corner = values[0, 0, 0] if preprocess.layout is Layout.NHWC else values[0, :, 0, 0]
+    corner = values[0, 0, 0] if preprocess.layout is ImageLayout.NHWC else values[0, :, 0, 0]
     assert corner.tolist() == pytest.approx(first, abs=1)
 
 
 def test_an_image_for_an_integer_input_is_rounded(tmp_path: Path) -> None:
     save_image(tmp_path / "a.png", 4, 6, (201, 100, 0))
     takes = TensorInfo(name="image", dtype=ElementType.UINT8, shape=(1, 4, 6, 3))
-    data = Dataset(test_data=str(tmp_path / "a.png"), preprocess=PreprocessConfig(layout=Layout.NHWC))
+    data = Dataset(test_data=str(tmp_path / "a.png"), preprocess=PreprocessConfig(layout=ImageLayout.NHWC))
     assert first_sample(data, [takes]).inputs["image"][0, 0, 0].tolist() == [201, 100, 0]
 
 

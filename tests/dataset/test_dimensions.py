@@ -5,7 +5,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from device_runner.spec import ElementType
 from pipeline.advice.dimensions import fix_dimensions
-from pipeline.advice.facts import Known
+from pipeline.advice.facts import GraphFacts
 from pipeline.core.errors import ConfigError
 from pipeline.dataset import TensorInfo
 from pipeline.model.dimensions import names_of, open_axes, resolve_dimensions
@@ -81,7 +81,7 @@ def test_placeholders_of_one_name_get_sizes_of_their_own() -> None:
 
 def test_advice_fixes_them_by_the_same_names() -> None:
     model = paddle_model()
-    known = Known(graph=view(model), settings=make_settings("nnapi"), sizes={"x[2]": 48, "x[3]": 192})
+    known = GraphFacts(graph=view(model), settings=make_settings("nnapi"), sizes={"x[2]": 48, "x[3]": 192})
     changed = fix_dimensions(model, known)
     assert changed is not None
     assert sizes_of(changed.graph.input[0]) == [1, 3, 48, 192]

@@ -20,8 +20,8 @@ from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link
 from device_runner.result import RunResult, utc_now
 from device_runner.spec import RunOptions
-from pipeline.campaign.measure import Plan, measure
-from pipeline.campaign.plan import Inputs, Lane
+from pipeline.campaign.measure import CampaignPlan, measure
+from pipeline.campaign.plan import Inputs, PlannedRun
 from pipeline.campaign.store import CampaignRecord, RunRecord, Store, open_store
 from pipeline.check.output import OutputCheck
 from pipeline.config import MeasureConfig
@@ -94,7 +94,7 @@ def save_lane_models(ground: Ground) -> None:
             )
 
 
-def lanes_of(ground: Ground) -> list[Lane]:
+def lanes_of(ground: Ground) -> list[PlannedRun]:
     """One lane for each model, on its phone."""
     found = []
     for number, member in enumerate(ground.members):
@@ -105,7 +105,7 @@ def lanes_of(ground: Ground) -> list[Lane]:
                 size_bytes=path.stat().st_size, sha256=sha256_of(path), semantic_digest="0" * 64,
                 operators={}, source_operators={},
             )  # fmt: skip
-            found.append(Lane(device=member.name, artifact=artifact, options=RunOptions(intra_op_threads=1)))
+            found.append(PlannedRun(device=member.name, artifact=artifact, options=RunOptions(intra_op_threads=1)))
     return found
 
 
@@ -115,7 +115,7 @@ class Judge:
 
     ground: Ground
 
-    def __call__(self, lane: Lane, result: RunResult) -> tuple[OutputCheck, ...]:
+    def __call__(self, lane: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
         member, _, number = lane.artifact.model.partition("-")
         (output,) = result.outputs
         got = np.fromfile(output.file, np.float32)
@@ -123,9 +123,9 @@ class Judge:
         return (OutputCheck(output="y", passed=bool(np.array_equal(got, wanted))),)
 
 
-def plan_of(ground: Ground, lanes: Sequence[Lane]) -> Plan:
+def plan_of(ground: Ground, lanes: Sequence[PlannedRun]) -> CampaignPlan:
     """The campaign of the ground, with short waits."""
-    return Plan(
+    return CampaignPlan(
         campaign=CAMPAIGN.id,
         lanes=lanes,
         measure=MeasureConfig(

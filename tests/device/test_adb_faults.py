@@ -13,7 +13,7 @@ import pytest
 
 from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, server_at
-from device_runner.adb.store import RESERVE_BYTES, Store, Stored, choose_victims
+from device_runner.adb.store import RESERVE_BYTES, DeviceStore, StoredFile, choose_victims
 from device_runner.errors import MissingError
 from device_runner.probe.build import build_probe
 from device_runner.result import FailureKind, RunResult, Status
@@ -297,7 +297,7 @@ def test_a_probe_that_does_not_answer_is_killed(
 
 def test_the_longest_unused_files_make_room(farm: Farm, tmp_path: Path) -> None:
     phone = farm.phone()
-    store = Store(Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial), phone.root)
+    store = DeviceStore(Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial), phone.root)
     for index in range(4):
         (tmp_path / f"{index}").write_bytes(bytes([index]) * 100_000)
         name = store.put(tmp_path / f"{index}")
@@ -312,7 +312,7 @@ def test_the_longest_unused_files_make_room(farm: Farm, tmp_path: Path) -> None:
 
 
 def test_victims_are_the_oldest_and_never_those_in_use() -> None:
-    files = [Stored(3, 10, "c"), Stored(1, 10, "a"), Stored(2, 10, "b")]
+    files = [StoredFile(3, 10, "c"), StoredFile(1, 10, "a"), StoredFile(2, 10, "b")]
     assert [file.name for file in choose_victims(files, 15, set()) or ()] == ["a", "b"]
     assert [file.name for file in choose_victims(files, 15, {"a"}) or ()] == ["b", "c"]
     assert choose_victims(files, 31, set()) is None

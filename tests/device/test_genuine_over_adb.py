@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from device_runner.android_host.calls import FLAGS, Summary, read_calls, summarize
+from device_runner.android_host.calls import FLAGS, CallSummary, read_calls, summarize
 from device_runner.android_host.device import AndroidHost
 from device_runner.android_host.device import Phone as PlayedPhone
 from device_runner.android_host.inspection import inspect_phone
-from device_runner.android_host.profile import Driver, DriverProfile, Fault, FaultKind, Stage, default_profile
+from device_runner.android_host.profile import Driver, DriverProfile, DriverStage, Fault, FaultKind, default_profile
 from device_runner.device import open_device
 from device_runner.library_facts import LibraryFacts
 from device_runner.options import subsets
@@ -52,7 +52,9 @@ def spec_of(library: LibraryFacts, flags: tuple[NnapiFlag, ...] = (), **values: 
     return RunSpec(id="mnist", model=str(MNIST), library=library.path, options=options, **quick)
 
 
-def played(library: LibraryFacts, level: int, flags: tuple[NnapiFlag, ...], folder: Path) -> tuple[RunResult, Summary]:
+def played(
+    library: LibraryFacts, level: int, flags: tuple[NnapiFlag, ...], folder: Path
+) -> tuple[RunResult, CallSummary]:
     """The same in a process of this computer, without any adb."""
     record = folder / f"{level}-{'-'.join(flags)}.jsonl"
     with AndroidHost("android-host", library, PlayedPhone(api_level=level, calls=record)) as device:
@@ -90,9 +92,9 @@ def test_drivers_that_fail_are_typed_results_over_adb(
     opened: Open, farm: Farm, library: LibraryFacts, tmp_path: Path
 ) -> None:
     kinds = {
-        FaultKind.CRASH: (Stage.RUN, FailureKind.CRASH, "SIGSEGV"),
-        FaultKind.HANG: (Stage.COMPILE, FailureKind.TIMEOUT, "SIGKILL"),
-        FaultKind.FAIL: (Stage.COMPILE, FailureKind.PROVIDER_REFUSED, None),
+        FaultKind.CRASH: (DriverStage.RUN, FailureKind.CRASH, "SIGSEGV"),
+        FaultKind.HANG: (DriverStage.COMPILE, FailureKind.TIMEOUT, "SIGKILL"),
+        FaultKind.FAIL: (DriverStage.COMPILE, FailureKind.PROVIDER_REFUSED, None),
     }
     for kind, (stage, wanted, signal) in kinds.items():
         profile = default_profile(30)

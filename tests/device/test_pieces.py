@@ -17,7 +17,7 @@ import pytest
 from benchmarks.models import bert_base
 from device_runner.adb.device import Tools
 from device_runner.adb.link import Link, LinkLost, server_at
-from device_runner.adb.store import PIECES_VARIABLE, RESERVE_BYTES, NoSpace, Store
+from device_runner.adb.store import PIECES_VARIABLE, RESERVE_BYTES, DeviceStore, NoSpace
 from device_runner.result import Status
 from device_runner.spec import RunSpec
 from pipeline.model.ort_format.reader import read_ort
@@ -64,8 +64,8 @@ def broken(phone: Phone) -> list[str]:
     return [path.name for path in files if hashlib.sha256(path.read_bytes()).hexdigest() != path.name[:64]]
 
 
-def store_of(farm: Farm, phone: Phone, joiner: Path | None) -> Store:
-    store = Store(Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial), phone.root)
+def store_of(farm: Farm, phone: Phone, joiner: Path | None) -> DeviceStore:
+    store = DeviceStore(Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial), phone.root)
     store.joiner = joiner
     return store
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from device_runner.local import LocalDevice, wheel_library
-from device_runner.perf_test import Ended, arguments, refusal, tensor_proto, to_result
+from device_runner.perf_test import FinishedProcess, arguments, refusal, tensor_proto, to_result
 from device_runner.probe.build import build_probe
 from device_runner.profile import read_profile
 from device_runner.result import FailureKind, Mark, Status
@@ -43,7 +43,7 @@ Avg CPU usage: -1 %
 Peak working set size: 27025408 bytes
 """  # noqa: W291 # so it prints
 CSV = "a,b,0.00016079,27025408,0,0\na,b,2.4677e-05,27025408,0,1\na,b,2.2012e-05,27025408,0,2\n"
-GOOD = Ended(code=0, stdout=STDOUT, stderr="", csv=CSV)
+GOOD = FinishedProcess(code=0, stdout=STDOUT, stderr="", csv=CSV)
 NNAPI_MISSING = (
     "/src/onnxruntime/test/perftest/ort_test_session.cc:344 onnxruntime::perftest::OnnxRuntimeTestSession::"
     "OnnxRuntimeTestSession(Ort::Env&, std::random_device&, const onnxruntime::perftest::PerformanceTestConfig&, "
@@ -146,26 +146,26 @@ def test_further_warm_up_runs_are_dropped_and_few_runs_are_marked() -> None:
 @pytest.mark.parametrize(
     ("ended", "kind"),
     [
-        (Ended(code=255, stdout="", stderr=NNAPI_MISSING), FailureKind.PROVIDER_MISSING),
+        (FinishedProcess(code=255, stdout="", stderr=NNAPI_MISSING), FailureKind.PROVIDER_MISSING),
         (
-            Ended(code=255, stdout="perf_test [options...] model_path [result_file]\n", stderr=""),
+            FinishedProcess(code=255, stdout="perf_test [options...] model_path [result_file]\n", stderr=""),
             FailureKind.BAD_OPTIONS,
         ),
-        (Ended(code=-11, stdout="", stderr=""), FailureKind.CRASH),
-        (Ended(code=-9, stdout="", stderr=""), FailureKind.OUT_OF_MEMORY),
-        (Ended(code=None, stdout="", stderr=""), FailureKind.TIMEOUT),
-        (Ended(code=255, stdout="Run failed:failed to initialize.\n", stderr=""), FailureKind.RUN_ERROR),
+        (FinishedProcess(code=-11, stdout="", stderr=""), FailureKind.CRASH),
+        (FinishedProcess(code=-9, stdout="", stderr=""), FailureKind.OUT_OF_MEMORY),
+        (FinishedProcess(code=None, stdout="", stderr=""), FailureKind.TIMEOUT),
+        (FinishedProcess(code=255, stdout="Run failed:failed to initialize.\n", stderr=""), FailureKind.RUN_ERROR),
         (
-            Ended(code=1, stdout="", stderr="x: version `VERS_1.21.0' not found (required by x)"),
+            FinishedProcess(code=1, stdout="", stderr="x: version `VERS_1.21.0' not found (required by x)"),
             FailureKind.WRONG_LIBRARY,
         ),
-        (Ended(code=0, stdout=STDOUT, stderr="", csv=CSV[:-3]), FailureKind.GARBAGE),
-        (Ended(code=0, stdout="", stderr="", csv=CSV), FailureKind.GARBAGE),
-        (Ended(code=0, stdout=STDOUT, stderr="", csv=CSV.replace("2.4677e-05", "nan")), FailureKind.GARBAGE),
-        (Ended(code=0, stdout=STDOUT, stderr="", csv=CSV.replace("2.4677e-05", "-1")), FailureKind.GARBAGE),
+        (FinishedProcess(code=0, stdout=STDOUT, stderr="", csv=CSV[:-3]), FailureKind.GARBAGE),
+        (FinishedProcess(code=0, stdout="", stderr="", csv=CSV), FailureKind.GARBAGE),
+        (FinishedProcess(code=0, stdout=STDOUT, stderr="", csv=CSV.replace("2.4677e-05", "nan")), FailureKind.GARBAGE),
+        (FinishedProcess(code=0, stdout=STDOUT, stderr="", csv=CSV.replace("2.4677e-05", "-1")), FailureKind.GARBAGE),
     ],
 )
-def test_what_goes_wrong_has_its_kind(ended: Ended, kind: FailureKind) -> None:
+def test_what_goes_wrong_has_its_kind(ended: FinishedProcess, kind: FailureKind) -> None:
     spec = msgspec.structs.replace(SPEC, options=RunOptions(provider="nnapi"))
     result = to_result(spec, "d", ended, exact=True)
     assert result.failure
@@ -179,7 +179,7 @@ def test_what_goes_wrong_has_its_kind(ended: Ended, kind: FailureKind) -> None:
 def test_a_garbled_byte_never_gives_another_number_of_runs(which: int, at: int, byte: int) -> None:
     lines = CSV.splitlines(keepends=True)
     lines[which] = lines[which][:at] + chr(byte) + lines[which][at + 1 :]
-    result = to_result(SPEC, "d", Ended(code=0, stdout=STDOUT, stderr="", csv="".join(lines)), exact=True)
+    result = to_result(SPEC, "d", FinishedProcess(code=0, stdout=STDOUT, stderr="", csv="".join(lines)), exact=True)
     assert len(result.latencies_ns) in (0, 3)
 
 

@@ -21,7 +21,7 @@ from device_runner.local import wheel_library
 from device_runner.probe import android, build
 from device_runner.probe.build import SOURCES, build_probe
 from device_runner.probe.elf import Elf, NotElf, Segment, parse_elf, read_elf, read_header
-from device_runner.probe.protocol import Answer, Places, decode_answer, encode_inspection, encode_request
+from device_runner.probe.protocol import ProbeAnswer, ProbePaths, decode_answer, encode_inspection, encode_request
 from device_runner.spec import RunOptions, RunSpec
 from tests.debian_packages import unpacked
 
@@ -39,11 +39,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def execute(command: list[str], request: bytes, folder: Path) -> tuple[Answer, str]:
+def execute(command: list[str], request: bytes, folder: Path) -> tuple[ProbeAnswer, str]:
     (folder / "request").write_bytes(request)
     done = subprocess.run([*command, str(folder / "request")], capture_output=True, timeout=120, check=False)
     answer = decode_answer(done.stdout)
-    assert isinstance(answer, Answer), (answer, done.stderr[-2000:])
+    assert isinstance(answer, ProbeAnswer), (answer, done.stderr[-2000:])
     return answer, done.stderr.decode("utf-8", "replace")
 
 
@@ -59,7 +59,7 @@ def requests(models: Path, folder: Path) -> dict[str, bytes]:
     def of(model: str, **values: object) -> bytes:
         quick = {"min_runs": 3, "min_seconds": 0.0, **values}
         spec = RunSpec(id="x", model=str(models / model), **quick)  # type: ignore[arg-type]  # by name
-        places = Places(library=str(wheel_library()), model=spec.model, outputs=str(folder / "out_"))
+        places = ProbePaths(library=str(wheel_library()), model=spec.model, outputs=str(folder / "out_"))
         return encode_request(spec, places)
 
     return {
@@ -270,7 +270,7 @@ def test_the_source_compiles_for_macos(tmp_path: Path, target: str) -> None:
 
 def test_the_stripped_host_build_is_small_and_runs(probe: Path, tmp_path: Path) -> None:
     assert probe.stat().st_size < 200_000
-    places = Places(library=str(wheel_library()), model=str(tmp_path / "none.onnx"))
+    places = ProbePaths(library=str(wheel_library()), model=str(tmp_path / "none.onnx"))
     answer, _ = execute([str(probe)], encode_request(RunSpec(id="x", model=places.model), places), tmp_path)
     assert answer.stage == "load"
     assert answer.ort_version in wheel_library().name
@@ -369,7 +369,7 @@ def test_what_libraries_print_does_not_reach_the_document(tmp_path: Path, probe:
     ]
     subprocess.run(command, check=True)
     spec = RunSpec(id="x", model=str(tmp_path / "none.onnx"))
-    request = encode_request(spec, Places(library=str(tmp_path / "noisy.so"), model=spec.model))
+    request = encode_request(spec, ProbePaths(library=str(tmp_path / "noisy.so"), model=spec.model))
     answer, stderr = execute([str(probe)], request, tmp_path)
     assert (answer.kind, answer.signal, answer.stage) == ("crash", "SIGABRT", "open")
     assert "about to die" in stderr

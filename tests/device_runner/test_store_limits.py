@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from device_runner.adb.link import Link, Output, Server
-from device_runner.adb.store import Store
+from device_runner.adb.link import Link, Server, ShellOutput
+from device_runner.adb.store import DeviceStore
 
 
 class Listener(Link):
@@ -16,9 +16,9 @@ class Listener(Link):
 
     def shell(
         self, arguments: Sequence[str], *, stdin: bytes = b"", seconds: float = 30.0, limit_bytes: int = 1 << 20
-    ) -> Output:
+    ) -> ShellOutput:
         self.seconds.append(seconds)
-        return Output(1 if len(self.seconds) == 1 else 0, b"", b"")
+        return ShellOutput(1 if len(self.seconds) == 1 else 0, b"", b"")
 
     def push(self, parts: Iterable[bytes], remote: str, *, seconds: float) -> None:
         self.seconds.append(seconds)
@@ -31,7 +31,7 @@ def longest_wait(folder: Path, size: int) -> float:
     with path.open("wb") as file:
         file.truncate(size)
     link = Listener()
-    Store(link, "/folder").put(path, ".ort")
+    DeviceStore(link, "/folder").put(path, ".ort")
     assert len(link.seconds) == 4, "is it there, what is there, push, accept"
     return max(link.seconds)
 

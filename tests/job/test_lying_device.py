@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from device_runner.result import FailureKind
-from pipeline.campaign.measure import Plan
+from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.store import open_store
 from pipeline.config.read import read_config
 from pipeline.core.errors import ExitCode
@@ -50,7 +50,7 @@ LIES: dict[str, Callable[[Document], object]] = {
 def test_a_device_that_lies_costs_its_own_runs_and_no_other(
     name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "Plan", functools.partial(Plan, pauses_seconds=(), quarantine_seconds=()))
+    monkeypatch.setattr(run, "CampaignPlan", functools.partial(CampaignPlan, pauses_seconds=(), quarantine_seconds=()))
     monkeypatch.setattr("device_runner.adb.device.REMOTE_ROOT", str(tmp_path / "phone"))
     (tmp_path / "one.toml").write_text(CONFIG)
     folder = tmp_path / "out"

@@ -11,7 +11,7 @@ from device_runner.spec import ElementType, NnapiFlag, RunOptions, TensorFile
 from pipeline.check.compare import Precision
 from pipeline.check.reference import Reference
 from pipeline.config import BuildConfig, CheckConfig, Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
-from pipeline.config.build import Kind
+from pipeline.config.build import BuildKind
 from pipeline.convert.many import CONFIG_FILE
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.job import ship
@@ -102,7 +102,7 @@ def test_libraries_are_those_of_android_targets_each_once() -> None:
 def test_operator_configs_are_for_the_builds_that_the_config_plans(tmp_path: Path) -> None:
     artifact = convert(conv_relu(), tmp_path / "m.ort", level="none")
 
-    def operators(*runs: RunConfig, kind: Kind = Kind.AUTO) -> set[str]:
+    def operators(*runs: RunConfig, kind: BuildKind = BuildKind.AUTO) -> set[str]:
         plan = msgspec.structs.replace(
             config(*runs),
             targets=(PHONE,),
@@ -114,5 +114,5 @@ def test_operator_configs_are_for_the_builds_that_the_config_plans(tmp_path: Pat
         return {name for line in names for name in line.split(",")}
 
     assert operators(RunConfig()) == {"Conv", "Relu"}
-    assert "Transpose" not in operators(RunConfig(), kind=Kind.EXTENDED)
+    assert "Transpose" not in operators(RunConfig(), kind=BuildKind.EXTENDED)
     assert "Transpose" in operators(RunConfig(), RunConfig(provider="nnapi"))

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from pipeline.config import Platform, Target
-from pipeline.config.build import BuildConfig, Configuration, Dependencies, Kind
+from pipeline.config.build import BuildConfig, BuildKind, Configuration, Dependencies
 from pipeline.ort_build.releases import ABIS, PROVIDERS
 from pipeline.ort_build.request import Request, make_request
 from pipeline.required_ops import RequiredOps, parse
@@ -50,7 +50,7 @@ def requests(draw: st.DrawFn) -> Request:
         abis=draw(_abis(platform)),
         operators=draw(st.sampled_from([OPERATORS, None])),
         runtime_style=draw(st.booleans()),
-        kind=draw(st.sampled_from(Kind)),
+        kind=draw(st.sampled_from(BuildKind)),
         configuration=draw(st.sampled_from(Configuration)),
         providers=tuple(draw(st.lists(st.sampled_from(sorted(PROVIDERS)), unique=True))),
         reduce_types=draw(st.booleans()),

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.config import Platform
-from pipeline.config.build import Dependencies, Kind
+from pipeline.config.build import BuildKind, Dependencies
 from pipeline.core.finding import Severity
 from pipeline.ort_build.lint import lint
 from pipeline.ort_build.request import Request
@@ -20,17 +20,20 @@ ERRORS = [
     (request(operators=ML, ml_ops=False), "drops ai.onnx.ml, and the operator config needs Normalizer"),
     (request(contrib_ops=False), "drops com.microsoft, and the operator config needs FusedConv"),
     (request(contrib_ops=False, providers=("xnnpack",), operators=None), "XNNPACK cannot be built without"),
-    (request(kind=Kind.MINIMAL, providers=("nnapi", "xnnpack")), "minimal build cannot contain nnapi, xnnpack"),
-    (request(kind=Kind.MINIMAL, runtime_style=True), "does not replay saved runtime optimizations"),
-    (request(LINUX, wheel=True, kind=Kind.MINIMAL), "wheel cannot be minimal"),
+    (request(kind=BuildKind.MINIMAL, providers=("nnapi", "xnnpack")), "minimal build cannot contain nnapi, xnnpack"),
+    (request(kind=BuildKind.MINIMAL, runtime_style=True), "does not replay saved runtime optimizations"),
+    (request(LINUX, wheel=True, kind=BuildKind.MINIMAL), "wheel cannot be minimal"),
     (request(wheel=True), "no Python wheel for android"),
-    (request(kind=Kind.FULL, exceptions=False), "full build needs exceptions"),
+    (request(kind=BuildKind.FULL, exceptions=False), "full build needs exceptions"),
     (request(providers=("coreml",)), "coreml cannot be part of a build of kind extended for android"),
     (request(LINUX, providers=("nnapi",)), "nnapi cannot be part of a build of kind extended for linux"),
     (request(abis=("x86",), providers=("qnn",)), "qnn cannot be"),
     (request(version="1.12.1", providers=("xnnpack",)), "1.12.1 cannot be built with xnnpack"),
     (request(dependencies=SYSTEM, onnx_source="/onnx"), "cannot be built into a library for android"),
-    (request(LINUX, dependencies=SYSTEM, onnx_source="/onnx", kind=Kind.FULL), "are for minimal and extended builds"),
+    (
+        request(LINUX, dependencies=SYSTEM, onnx_source="/onnx", kind=BuildKind.FULL),
+        "are for minimal and extended builds",
+    ),
     (request(LINUX, dependencies=SYSTEM), "needs the source of ONNX"),
 ]
 WARNINGS = [
@@ -50,7 +53,7 @@ CLEAN = [
     request(LINUX, wheel=True, providers=("nnapi",)),
     request(LINUX, dependencies=SYSTEM, onnx_source="/onnx"),
     request(operators=ML, reduce_types=False),
-    request(operators=None, kind=Kind.FULL),
+    request(operators=None, kind=BuildKind.FULL),
     request(operators=UNTYPED.with_global_types(["float"])),
     request(operators=OPERATORS, runtime_style=True),
     request(abis=("arm64-v8a",), providers=("qnn",)),

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 
 from pipeline.config import Platform
-from pipeline.config.build import Dependencies, Kind
+from pipeline.config.build import BuildKind, Dependencies
 from pipeline.core.errors import ConfigError
-from pipeline.ort_build.plan import BuildPlan, Places, build_tree_digest, plan_build, plan_digest
+from pipeline.ort_build.plan import BuildPaths, BuildPlan, build_tree_digest, plan_build, plan_digest
 from pipeline.ort_build.request import Request
 from pipeline.ort_build.script_options import Option, unaccepted
 from pipeline.required_ops import parse, render
 from tests.ort_build.build_requests import OPERATORS, request, requests
 
 HERE = Path(__file__).resolve().parent
-PLACES = Places(source="/src", work="/srv/plan", python="/usr/bin/python3")
+PLACES = BuildPaths(source="/src", work="/srv/plan", python="/usr/bin/python3")
 
 ACCEPTED: dict[str, dict[str, dict[str, str | list[str]]]] = json.loads((HERE / "accepted_options.json").read_text())
 """Options by release, script and name: "flag", "value", or the values that it takes. 1.21.0 is Debian's source (the
@@ -46,7 +46,7 @@ def test_scripts_accept_every_plan(release: str, request: Request) -> None:
 
 @given(request=requests())
 def test_digests_depend_on_the_build_and_not_on_the_machine(request: Request) -> None:
-    again = plan_build(request, Places(source="/other", work="/elsewhere", as_root=True, android_sdk="/sdk"))
+    again = plan_build(request, BuildPaths(source="/other", work="/elsewhere", as_root=True, android_sdk="/sdk"))
     assert {step.folder for step in again.steps} == {"/other"}
     assert plan_digest(request) == plan_digest(request)
 
@@ -74,7 +74,7 @@ def test_android_reduced_aar() -> None:
         version="1.21.0", abis=("arm64-v8a", "x86_64"), api_level=27, providers=("nnapi", "xnnpack"), exceptions=False
     )
     plan = plan_build(
-        asked, Places(source="/src", work="/srv/plan", python="/py", android_sdk="/sdk", android_ndk="/ndk")
+        asked, BuildPaths(source="/src", work="/srv/plan", python="/py", android_sdk="/sdk", android_ndk="/ndk")
     )
     assert [step.arguments for step in plan.steps] == [
         (
@@ -158,10 +158,10 @@ def test_macos_framework_takes_the_releases_lowest_version() -> None:
 
 def test_linux_upon_system_packages() -> None:
     asked = request(
-        Platform.LINUX, "1.21.0", kind=Kind.EXTENDED, lto=False, dependencies=Dependencies.SYSTEM, onnx_source="/onnx",
-        jobs=2, ml_ops=True, defines={"Eigen3_DIR": "/eigen"},
+        Platform.LINUX, "1.21.0", kind=BuildKind.EXTENDED, lto=False, dependencies=Dependencies.SYSTEM,
+        onnx_source="/onnx", jobs=2, ml_ops=True, defines={"Eigen3_DIR": "/eigen"},
     )  # fmt: skip
-    plan = plan_build(asked, Places(source="/src", work="/srv/plan", as_root=True))
+    plan = plan_build(asked, BuildPaths(source="/src", work="/srv/plan", as_root=True))
     assert plan.steps[0].arguments == (
         "python3",
         "/src/tools/ci_build/build.py",
@@ -200,20 +200,20 @@ def test_the_converting_wheel_is_full_with_all_operators() -> None:
     assert not [
         a for a in arguments if a.startswith(("--minimal_build", "--include_ops", "--disable_", "--enable_red"))
     ]
-    assert plan.kind is Kind.FULL
+    assert plan.kind is BuildKind.FULL
     assert [product.pattern for product in plan.products][-1] == "linux/MinSizeRel/dist/*.whl"
 
 
 @pytest.mark.parametrize(
     ("run_providers", "runtime_style", "kind"),
     [
-        (("cpu",), False, Kind.MINIMAL),
-        (("cpu",), True, Kind.EXTENDED),
-        (("cpu", "nnapi"), False, Kind.EXTENDED),
-        (("coreml",), False, Kind.MINIMAL),  # a campaign for both platforms: CoreML is not Android's
+        (("cpu",), False, BuildKind.MINIMAL),
+        (("cpu",), True, BuildKind.EXTENDED),
+        (("cpu", "nnapi"), False, BuildKind.EXTENDED),
+        (("coreml",), False, BuildKind.MINIMAL),  # a campaign for both platforms: CoreML is not Android's
     ],
 )
-def test_auto_takes_the_smallest_kind(run_providers: tuple[str, ...], runtime_style: bool, kind: Kind) -> None:
+def test_auto_takes_the_smallest_kind(run_providers: tuple[str, ...], runtime_style: bool, kind: BuildKind) -> None:
     assert request(run_providers=run_providers, runtime_style=runtime_style).kind is kind
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Platform
-from pipeline.config.build import Kind
+from pipeline.config.build import BuildKind
 from pipeline.core.errors import PipelineError
-from pipeline.ort_build.plan import Step
+from pipeline.ort_build.plan import BuildStep
 from pipeline.ort_build.process import last_line, run_step
 from pipeline.ort_build.run import builds_in, read_record, run_build
 from pipeline.ort_build.source_tree import SourceTree, read_tree
@@ -47,7 +47,7 @@ def quiet(line: str, seconds: float) -> None:
 
 def test_a_build_is_kept_and_not_made_twice(tmp_path: Path) -> None:
     tree = source(tmp_path / "src", BUILD_PY)
-    asked, cache = request(Platform.LINUX, kind=Kind.MINIMAL), tmp_path / "cache"
+    asked, cache = request(Platform.LINUX, kind=BuildKind.MINIMAL), tmp_path / "cache"
     first = run_build(asked, tree, cache, quiet)
     again = run_build(asked, tree, cache, quiet)
     assert (first.fresh, again.fresh) == (True, False)
@@ -121,7 +121,7 @@ def test_two_builds_never_share_a_tree_at_once(tmp_path: Path) -> None:
 def test_progress_is_the_last_line_of_the_log(tmp_path: Path) -> None:
     log, lines = tmp_path / "log", []
     script = "import time; print('[1/9] first', flush=True); time.sleep(1.2); print('end')"
-    step = Step(name="s", arguments=(sys.executable, "-c", script), folder=str(tmp_path))
+    step = BuildStep(name="s", arguments=(sys.executable, "-c", script), folder=str(tmp_path))
     assert run_step(step, log, os.environ, lambda line, _: lines.append(line)) == 0
     assert "[1/9] first" in lines
     assert last_line(log) == "end"
@@ -131,7 +131,7 @@ def test_an_interrupt_ends_what_the_build_started(tmp_path: Path) -> None:
     """A child of the build writes its id and sleeps; after the interrupt it must be gone."""
     child = "import os, time, pathlib; pathlib.Path('child').write_text(str(os.getpid())); time.sleep(600)"
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    step = Step(name="s", arguments=(sys.executable, "-c", script), folder=str(tmp_path))
+    step = BuildStep(name="s", arguments=(sys.executable, "-c", script), folder=str(tmp_path))
 
     def interrupt(line: str, seconds: float) -> None:
         if (tmp_path / "child").exists() and (tmp_path / "child").read_text():

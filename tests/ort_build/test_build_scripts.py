@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from device_runner.folders import cache_folder
 from pipeline.config import Platform
-from pipeline.config.build import Dependencies, Kind
+from pipeline.config.build import BuildKind, Dependencies
 from pipeline.core.errors import ConfigError
-from pipeline.ort_build.plan import AAR_SCRIPT, APPLE_SCRIPT, BUILD_SCRIPT, BuildPlan, Places, plan_build
+from pipeline.ort_build.plan import AAR_SCRIPT, APPLE_SCRIPT, BUILD_SCRIPT, BuildPaths, BuildPlan, plan_build
 from pipeline.ort_build.script_options import options_in, tree_options, unaccepted
 from pipeline.ort_build.source_tree import check_release, read_tree, source_digest
 from tests.ort_build.build_requests import request
 from tests.ort_build.debian_source import RELEASE, source_tree
 from tests.ort_build.test_build_plan import ACCEPTED
 
-PLACES = Places(source="/src", work="/srv/plan")
+PLACES = BuildPaths(source="/src", work="/srv/plan")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_the_committed_options_are_those_of_the_real_scripts(tree: Path) -> None
 
 PLANS = [
     request(version=RELEASE, abis=("arm64-v8a",), api_level=27, providers=("nnapi", "xnnpack"), exceptions=False),
-    request(version=RELEASE, abis=("arm64-v8a",), providers=("qnn",), kind=Kind.FULL, ml_ops=True),
+    request(version=RELEASE, abis=("arm64-v8a",), providers=("qnn",), kind=BuildKind.FULL, ml_ops=True),
     request(Platform.IOS, RELEASE, providers=("coreml", "xnnpack")),
     request(Platform.MACOS, RELEASE, providers=("coreml", "xnnpack", "webgpu"), jobs=4),
     request(Platform.LINUX, RELEASE, dependencies=Dependencies.SYSTEM, onnx_source="/onnx", contrib_ops=False),
@@ -69,7 +69,10 @@ def test_the_real_parser_parses_what_plans_pass_to_build_py(tree: Path, tmp_path
     assert done.returncode == 0, done.stderr
     for (plan, arguments), line in zip(lists, done.stdout.splitlines(), strict=True):
         parsed = json.loads(line)
-        assert parsed["minimal_build"] == {Kind.FULL: None, Kind.MINIMAL: [], Kind.EXTENDED: ["extended"]}[plan.kind]
+        assert (
+            parsed["minimal_build"]
+            == {BuildKind.FULL: None, BuildKind.MINIMAL: [], BuildKind.EXTENDED: ["extended"]}[plan.kind]
+        )
         assert parsed["skip_tests"]
         assert parsed["parallel"] == (4 if "--parallel=4" in arguments else 0)
         defines = [define for group in parsed["cmake_extra_defines"] for define in group]
@@ -134,7 +137,7 @@ def write_tree(folder: Path, version: str = "1.23.2", build: str = "", aar: str 
 
 def test_options_that_a_tree_lacks_are_named(tmp_path: Path) -> None:
     write_tree(tmp_path, build="p.add_argument('--config', choices=['Release'])\np.add_argument('--build_dir')\n")
-    plan = plan_build(request(Platform.LINUX, kind=Kind.FULL), PLACES)
+    plan = plan_build(request(Platform.LINUX, kind=BuildKind.FULL), PLACES)
     complaints = unaccepted(plan, tree_options(tmp_path))
     assert f"--config of {BUILD_SCRIPT} does not take MinSizeRel" in complaints
     assert f"{BUILD_SCRIPT} has no option --enable_lto" in complaints

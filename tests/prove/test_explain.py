@@ -6,7 +6,7 @@ import pytest
 
 from device_runner.failures import explain
 from device_runner.result import Failure, FailureKind
-from pipeline.check.library_proof import Kind
+from pipeline.check.library_proof import FindingKind
 from pipeline.check.output import OutputCheck
 from pipeline.release.prove.explain import MOST_SAID, explain_checks, explain_failure
 from tests.ort_models import convert, parsed
@@ -21,27 +21,42 @@ CASES = {
     "operator left out": (
         FailureKind.MODEL_LOAD,
         "Could not find an implementation for Gather(13) node with name 'g0'",
-        Kind.MISSING_KERNEL,
+        FindingKind.MISSING_KERNEL,
         "Gather since 13",
     ),
-    "type left out": (FailureKind.RUN_ERROR, REDUCED_1_21, Kind.MISSING_KERNEL, "Gather since 13"),
+    "type left out": (FailureKind.RUN_ERROR, REDUCED_1_21, FindingKind.MISSING_KERNEL, "Gather since 13"),
     "operator unknown": (
         FailureKind.MODEL_LOAD,
         'This is an invalid model. In Node, ("e", Elu, "", 22) , Error No Op registered for Elu with domain_version',
-        Kind.UNKNOWN_OPERATOR,
+        FindingKind.UNKNOWN_OPERATOR,
         "does not know an operator",
     ),
     "format": (
         FailureKind.MODEL_LOAD,
         "The ORT format model version [9] is not supported in this build 1.29.0.",
-        Kind.REFUSED_FORMAT,
+        FindingKind.REFUSED_FORMAT,
         "refuses the file's format",
     ),
-    "cut off": (FailureKind.MODEL_LOAD, "ORT model verification failed.", Kind.REFUSED_FORMAT, "refuses the file's"),
-    "no provider": (FailureKind.PROVIDER_MISSING, "no NNAPI in this libonnxruntime", Kind.PROVIDER_MISSING, "lacks"),
-    "driver": (FailureKind.MODEL_LOAD, "ANEURALNETWORKS_OP_FAILED, on compilation", Kind.PROVIDER_REFUSED, "refused"),
-    "hang": (FailureKind.TIMEOUT, "the probe did not end by itself", Kind.HANG, "did not come back"),
-    "anything": (FailureKind.RUN_ERROR, "bad shape", Kind.CANNOT_RUN, "could not load or run"),
+    "cut off": (
+        FailureKind.MODEL_LOAD,
+        "ORT model verification failed.",
+        FindingKind.REFUSED_FORMAT,
+        "refuses the file's",
+    ),
+    "no provider": (
+        FailureKind.PROVIDER_MISSING,
+        "no NNAPI in this libonnxruntime",
+        FindingKind.PROVIDER_MISSING,
+        "lacks",
+    ),
+    "driver": (
+        FailureKind.MODEL_LOAD,
+        "ANEURALNETWORKS_OP_FAILED, on compilation",
+        FindingKind.PROVIDER_REFUSED,
+        "refused",
+    ),
+    "hang": (FailureKind.TIMEOUT, "the probe did not end by itself", FindingKind.HANG, "did not come back"),
+    "anything": (FailureKind.RUN_ERROR, "bad shape", FindingKind.CANNOT_RUN, "could not load or run"),
 }
 
 
@@ -60,7 +75,7 @@ def test_what_the_library_says_becomes_a_finding(name: str, artifact: Path) -> N
     assert message in found.why
     assert found.remedy
     assert "{" not in found.remedy
-    assert bool(found.config_line) == (kind is Kind.MISSING_KERNEL)
+    assert bool(found.config_line) == (kind is FindingKind.MISSING_KERNEL)
 
 
 @pytest.mark.parametrize("name", ["operator left out", "type left out"])
@@ -97,7 +112,7 @@ def test_checks_that_pass_say_nothing_and_others_name_output_and_origin() -> Non
     bad = OutputCheck(output="b", passed=False, reason="relative error 0.5 is over 0.001")
     assert explain_checks([good], "cpu", "") == ()
     (found,) = explain_checks([good, bad], "nnapi", "")
-    assert found.kind is Kind.OUTPUTS_DIFFER
+    assert found.kind is FindingKind.OUTPUTS_DIFFER
     assert found.what == "outputs are not those of the original model"
     assert found.why == "b: relative error 0.5 is over 0.001"
     assert "leave nnapi out" in found.remedy

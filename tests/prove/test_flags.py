@@ -2,15 +2,15 @@
 
 import pytest
 
-from device_runner.android_host.calls import Summary
+from device_runner.android_host.calls import CallSummary
 from device_runner.spec import NnapiFlag
-from pipeline.check.library_proof import Kind
+from pipeline.check.library_proof import FindingKind
 from pipeline.core.finding import Severity
 from pipeline.release.prove.flags import NEEDS, claims_nothing, effect
 
-WHOLE = Summary(partitions=(("TRANSPOSE", "CONV_2D", "TRANSPOSE", "RELU"),), nchw=False, compiled_for=0)
-PLAIN = Summary(partitions=(("CONV_2D", "RELU"),), nchw=True, compiled_for=0)
-LESS = Summary(partitions=(("RELU",),), compiled_for=0)
+WHOLE = CallSummary(partitions=(("TRANSPOSE", "CONV_2D", "TRANSPOSE", "RELU"),), nchw=False, compiled_for=0)
+PLAIN = CallSummary(partitions=(("CONV_2D", "RELU"),), nchw=True, compiled_for=0)
+LESS = CallSummary(partitions=(("RELU",),), compiled_for=0)
 
 
 @pytest.mark.parametrize("flag", list(NnapiFlag))
@@ -18,7 +18,7 @@ def test_every_flag_has_a_reason_below_its_level_and_one_above(flag: NnapiFlag) 
     since, why = NEEDS[flag]
     (below,) = effect(flag, since - 1, WHOLE, WHOLE)
     (above,) = effect(flag, since, WHOLE, WHOLE)
-    assert below.kind is above.kind is Kind.FLAG_WITHOUT_EFFECT
+    assert below.kind is above.kind is FindingKind.FLAG_WITHOUT_EFFECT
     assert below.severity is Severity.WARNING
     assert below.why == why != above.why
     assert f"below API level {since}" in below.remedy
@@ -31,13 +31,13 @@ def test_a_change_of_layout_alone_costs_nothing() -> None:
 
 def test_operations_that_a_flag_costs_are_counted() -> None:
     (found,) = effect(NnapiFlag.USE_NCHW, 28, LESS, WHOLE)
-    assert found.kind is Kind.FLAG_COSTS_NODES
+    assert found.kind is FindingKind.FLAG_COSTS_NODES
     assert "takes 1 operations at API level 28, 2 without" in found.what
 
 
 @pytest.mark.parametrize(("level", "told"), [(24, "begins at API level 27"), (30, "everything ran on the CPU")])
 def test_nothing_claimed_says_why(level: int, told: str) -> None:
-    for summary in (None, Summary()):
+    for summary in (None, CallSummary()):
         found = claims_nothing(summary, level)
         assert found is not None
         assert told in found.why

@@ -11,7 +11,7 @@ from device_runner.android_host import build
 from device_runner.device import open_device
 from device_runner.errors import MissingError, SpecError
 from device_runner.local import wheel_library
-from pipeline.core.progress import Silent
+from pipeline.core.progress import NoProgress
 from pipeline.job.ship import attested
 from pipeline.release.prove import ProofOrder, prove_bundle
 from tests.android_host.bundles import bundle_of
@@ -50,14 +50,14 @@ def test_other_computers_are_refused_by_name_and_the_job_goes_on(
     system, machine, libc, told = HOSTS[host]
     play(monkeypatch, system, machine, libc)
     for use in (
-        lambda: prove_bundle(bundle, ProofOrder(library="android:1.29.0"), Silent()),
+        lambda: prove_bundle(bundle, ProofOrder(library="android:1.29.0"), NoProgress()),
         lambda: open_device("android-host:android:1.29.0"),
     ):
         with pytest.raises(MissingError, match="does not run on this computer") as caught:
             use()
         assert told in caught.value.where
         assert "`local`" in caught.value.remedy
-    (proof,) = attested({"app.aar": ("phone",)}, Silent(), bundle)["library_proofs"]
+    (proof,) = attested({"app.aar": ("phone",)}, NoProgress(), bundle)["library_proofs"]
     assert "does not run on this computer" in proof["not_run"]
     assert proof["library"]["file"] == "app.aar"
     assert not proof["rows"]
@@ -92,14 +92,14 @@ FILES = {
 def test_files_that_cannot_be_run_are_told_with_the_remedy(bundle: Path, tmp_path: Path, kind: str) -> None:
     library = _library(tmp_path, kind)
     for use in (
-        lambda: prove_bundle(bundle, ProofOrder(library=library), Silent()),
+        lambda: prove_bundle(bundle, ProofOrder(library=library), NoProgress()),
         lambda: open_device(f"android-host:{library}"),
     ):
         with pytest.raises((MissingError, SpecError)) as caught:
             use()
         assert FILES[kind] in f"{caught.value.what} {caught.value.why}"
         assert caught.value.remedy
-    (document,) = attested({library: ("phone",)}, Silent(), bundle)["library_proofs"]
+    (document,) = attested({library: ("phone",)}, NoProgress(), bundle)["library_proofs"]
     assert FILES[kind] in document["not_run"]
 
 

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from device_runner.spec import ElementType, RunOptions
-from pipeline.check.library_proof import PROOFS, Kind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
+from pipeline.check.library_proof import PROOFS, FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.cli.verify import verify
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
 from pipeline.core.files import sha256_of
@@ -350,7 +350,11 @@ def test_what_attests_a_bundle_sees_it_whole_and_stands_in_its_evidence(tmp_path
 
 def proof(*, failed: bool) -> dict[str, Any]:
     finding = ProofFinding(
-        severity=Severity.ERROR, kind=Kind.MISSING_KERNEL, what="the library has no kernel for Erf", why="w", remedy="r"
+        severity=Severity.ERROR,
+        kind=FindingKind.MISSING_KERNEL,
+        what="the library has no kernel for Erf",
+        why="w",
+        remedy="r",
     )
     row = ProofRow(
         targets=("phone",), model="m", variant="basic-fixed", file="models/m.ort", run="cpu", options=RunOptions(),

@@ -3,11 +3,11 @@
 from device_runner.device import DeviceFacts
 from device_runner.result import Mark
 from device_runner.spec import RunOptions
-from pipeline.campaign.plan import Lane
+from pipeline.campaign.plan import PlannedRun
 from pipeline.campaign.statistics import Round, RunGroup
 from pipeline.config import Platform, Target
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.release.choose import Measured, Rejected, choose, suits
+from pipeline.release.choose import MeasuredVariant, Rejected, choose, suits
 
 PHONE = DeviceFacts(name="adb:1", platform="android", abis=("arm64-v8a", "armeabi-v7a"), api_level=33)
 HERE = DeviceFacts(name="local", platform="linux", abis=("x86_64",))
@@ -26,13 +26,13 @@ def artifact(
 
 def measured(
     of: Artifact, ms: float, device: str = "adb:1", provider: str = "cpu", marks: tuple[Mark, ...] = ()
-) -> Measured:
+) -> MeasuredVariant:
     rounds = tuple(
         Round(number=n, latencies_ns=tuple(int(ms * 1e6) + 100 * k + n for k in range(20)), marks=marks)
         for n in range(6)
     )
-    lane = Lane(device=device, artifact=of, options=RunOptions(provider=provider))
-    return Measured(lane=lane, group=RunGroup(key=lane.key, rounds=rounds))
+    lane = PlannedRun(device=device, artifact=of, options=RunOptions(provider=provider))
+    return MeasuredVariant(lane=lane, group=RunGroup(key=lane.key, rounds=rounds))
 
 
 def test_the_fastest_on_such_a_device_wins() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from device_runner.spec import ElementType, NnapiFlag, RunOptions
-from pipeline.config.data import Channels, Layout, PreprocessConfig, Range
+from pipeline.config.data import Channels, ImageLayout, PreprocessConfig, Range
 from pipeline.core.variant import Level, Variant
 from pipeline.release.bundle import make_bundle
 from pipeline.release.manifest import ModelSignature, Shipped, TensorSignature
@@ -37,7 +37,7 @@ MODEL = ModelSignature(
     outputs=(TensorSignature(name="boxes|`x`\n", dtype=ElementType.FLOAT32, shape=(1, None)),),
     dimensions={"height": 320},
     preprocess=PreprocessConfig(
-        resize=(320, 240), channels=Channels.BGR, layout=Layout.NCHW, mean=(1.5, 2.0, 3.0), scale=0.5
+        resize=(320, 240), channels=Channels.BGR, layout=ImageLayout.NCHW, mean=(1.5, 2.0, 3.0), scale=0.5
     ),
     values={"sr": 16000, "tokens": Range(low=0, high=178)},
 )

@@ -10,7 +10,7 @@ from pipeline.check.library_proof import LibraryProof, ProvenLibrary
 from pipeline.check.output import OutputCheck
 from pipeline.report import html, markdown, terminal
 from pipeline.report.banner import State, banner
-from pipeline.report.model import ArtifactCheck, CampaignReport, Choice, Host, Withheld
+from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Host, Withheld
 from tests.report.test_proof import PROOF
 
 GOOD = OutputCheck(output="y", passed=True, max_abs_error=1e-7, max_rel_error=1e-6, limit=1e-4)
@@ -22,7 +22,7 @@ UNKNOWN = OutputCheck(
     output="y", passed=False, unknown=True, random_inputs=True, max_abs_error=0.0,
     reason="cannot judge on random inputs: the output is nearly constant there (0 to 1e-09)",
 )  # fmt: skip
-CHOICE = Choice(
+CHOICE = ChoiceRow(
     target="phone", model="m", variant="all-fixed", run="cpu", file="m.all-fixed.ort", reason="the fastest of 3"
 )
 

@@ -6,7 +6,7 @@ import msgspec
 from rich.console import Console
 
 from device_runner.spec import RunOptions
-from pipeline.check.library_proof import Kind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
+from pipeline.check.library_proof import FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.check.output import OutputCheck
 from pipeline.core.finding import Severity
 from pipeline.report import document, html, markdown, terminal
@@ -14,11 +14,15 @@ from pipeline.report.model import CampaignReport, Host
 
 HOSTILE = "<script>[red]|\x1b[2J"
 KERNEL = ProofFinding(
-    severity=Severity.ERROR, kind=Kind.MISSING_KERNEL, what=f"no kernel {HOSTILE}", why="it said so",
+    severity=Severity.ERROR, kind=FindingKind.MISSING_KERNEL, what=f"no kernel {HOSTILE}", why="it said so",
     remedy="build it", config_line="ai.onnx;13;Erf",
 )  # fmt: skip
 FLAG = ProofFinding(
-    severity=Severity.WARNING, kind=Kind.FLAG_WITHOUT_EFFECT, what="CPU_ONLY has no effect", why="old", remedy="drop it"
+    severity=Severity.WARNING,
+    kind=FindingKind.FLAG_WITHOUT_EFFECT,
+    what="CPU_ONLY has no effect",
+    why="old",
+    remedy="drop it",
 )
 
 

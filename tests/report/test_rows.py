@@ -10,15 +10,15 @@ from pipeline.campaign.store import RunRecord
 from pipeline.check.output import OutputCheck
 from pipeline.report import wording
 from pipeline.report.model import Row
-from pipeline.report.rows import NEVER_RUN, Measured, make_rows, worst_checks
+from pipeline.report.rows import NEVER_RUN, MeasuredRow, make_rows, worst_checks
 from tests.report_samples import BAD, GOOD, REFUSED, measured, record, runs
 
 
-def lane(*records: RunRecord, variant: str = "v", run: str = "cpu", baseline: bool = False) -> Measured:
-    return Measured(device="d", model="m", variant=variant, run=run, runs=records, baseline=baseline)
+def lane(*records: RunRecord, variant: str = "v", run: str = "cpu", baseline: bool = False) -> MeasuredRow:
+    return MeasuredRow(device="d", model="m", variant=variant, run=run, runs=records, baseline=baseline)
 
 
-def only(one: Measured) -> Row:
+def only(one: MeasuredRow) -> Row:
     (row,) = make_rows([one]).rows
     return row
 
@@ -44,7 +44,7 @@ def test_every_kind_of_outcome() -> None:
 
 def test_each_device_and_model_has_its_own_baseline() -> None:
     slow = [
-        Measured(device=d, model="m", variant=v, run="cpu", runs=runs(f, 1), baseline=v == "a")
+        MeasuredRow(device=d, model="m", variant=v, run="cpu", runs=runs(f, 1), baseline=v == "a")
         for d, scale in (("x", 1), ("y", 10))
         for v, f in (("a", scale), ("b", 2 * scale))
     ]
@@ -119,10 +119,10 @@ def test_the_worst_check_is_no_better_than_any(given_checks: list[OutputCheck]) 
 
 def test_what_runs_the_same_has_the_numbers_of_the_one_that_ran_and_counts_once() -> None:
     own = [
-        Measured(device="d", model="m", variant="a", run="cpu", runs=runs(1, 1), baseline=True),
-        Measured(device="d", model="m", variant="b", run="cpu", runs=runs(2, 2)),
+        MeasuredRow(device="d", model="m", variant="a", run="cpu", runs=runs(1, 1), baseline=True),
+        MeasuredRow(device="d", model="m", variant="b", run="cpu", runs=runs(2, 2)),
     ]
-    twin = Measured(device="d", model="m", variant="c", run="cpu", runs=(), same_as="b/cpu")
+    twin = MeasuredRow(device="d", model="m", variant="c", run="cpu", runs=(), same_as="b/cpu")
     alone, both = make_rows(own), make_rows([*own, twin])
     assert both.rows[:2] == alone.rows, "no statistic knows of it"
     assert (both.failures, both.skipped) == (alone.failures, alone.skipped)
@@ -133,6 +133,6 @@ def test_what_runs_the_same_has_the_numbers_of_the_one_that_ran_and_counts_once(
 
 
 def test_what_runs_the_same_as_a_run_that_never_was_has_no_row() -> None:
-    made = make_rows([lane(), Measured(device="d", model="m", variant="c", run="cpu", runs=(), same_as="v/cpu")])
+    made = make_rows([lane(), MeasuredRow(device="d", model="m", variant="c", run="cpu", runs=(), same_as="v/cpu")])
     assert made.rows == ()
     assert [one.variant for one in made.skipped] == ["v"]

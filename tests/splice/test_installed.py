@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.convert import ConvertRequest, convert_model, sessions
 from pipeline.convert import by_installed as module
-from pipeline.convert.splice.spec import Reference
+from pipeline.convert.splice.spec import AwareSource
 from pipeline.core.releases import has_rules, installed_release, rules_of
 from pipeline.core.variant import AwareBy, Level, Variant, Way, aware_lines
 from pipeline.model.sources import SourceModel
@@ -26,7 +26,7 @@ SPLICED = AwareBy(way=Way.SPLICED, rules=msgspec.UNSET if has_rules(installed_re
 PLAIN = Variant(level=Level.EXTENDED)
 
 
-def request(folder: Path, reference: Reference | None) -> ConvertRequest:
+def request(folder: Path, reference: AwareSource | None) -> ConvertRequest:
     return ConvertRequest(
         source=SourceModel(path=str(MNIST)), variants=(AWARE, PLAIN), stem="m", output_folder=str(folder / "out"),
         work_folder=str(folder / "work"), aware=(make_settings("nnapi"),), reference=reference,
@@ -36,7 +36,7 @@ def request(folder: Path, reference: Reference | None) -> ConvertRequest:
 def test_a_wheel_without_the_provider_says_so(tmp_path: Path) -> None:
     if module.has_installed(make_settings("nnapi")):
         pytest.skip("this onnxruntime has NNAPI")
-    result = convert_model(request(tmp_path, Reference()))
+    result = convert_model(request(tmp_path, AwareSource()))
     (failure,) = result.failures
     assert failure.variant == AWARE
     assert "has no NnapiExecutionProvider" in failure.what
@@ -48,7 +48,7 @@ def test_its_own_session_saves_the_file_and_differing_claims_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(module.PROVIDERS, Provider.NNAPI, ("AzureExecutionProvider", {}))
-    result = convert_model(request(tmp_path, Reference(optional=True)))
+    result = convert_model(request(tmp_path, AwareSource(optional=True)))
     aware, plain = result.artifacts
     assert result.failures == ()
     assert aware.operators == plain.operators, "the provider claimed nothing, so this is the stock optimization"
@@ -64,7 +64,7 @@ def test_what_onnxruntime_does_not_tell_is_not_compared(tmp_path: Path, monkeypa
     """Before 1.24."""
     monkeypatch.setitem(module.PROVIDERS, Provider.NNAPI, ("AzureExecutionProvider", {}))
     monkeypatch.setattr(sessions, "_taken", lambda session, provider: None)
-    aware, _ = convert_model(request(tmp_path, Reference(optional=True))).artifacts
+    aware, _ = convert_model(request(tmp_path, AwareSource(optional=True))).artifacts
     assert aware.claimed == {"nnapi": 8}
     assert "not compared" in aware.notes[0]
 
@@ -72,7 +72,7 @@ def test_what_onnxruntime_does_not_tell_is_not_compared(tmp_path: Path, monkeypa
 def test_auto_splices_without_it(tmp_path: Path) -> None:
     spliced, again = (
         convert_model(request(tmp_path / str(number), reference))
-        for number, reference in enumerate((Reference(optional=True), None))
+        for number, reference in enumerate((AwareSource(optional=True), None))
     )
     assert spliced.artifacts[0].aware_by == SPLICED
     assert spliced.artifacts[0].claimed == {"nnapi": 8}
@@ -81,7 +81,7 @@ def test_auto_splices_without_it(tmp_path: Path) -> None:
 
 def test_a_library_that_cannot_save_it_is_told_and_its_splice_is_not_kept(tmp_path: Path) -> None:
     """Under `auto`. The next time the library may be there, so the cache does not remember what was made without."""
-    gone = Reference(library=str(tmp_path / "gone.so"), release="1.29.0", sha256="0" * 64, optional=True)
+    gone = AwareSource(library=str(tmp_path / "gone.so"), release="1.29.0", sha256="0" * 64, optional=True)
     wanted = msgspec.structs.replace(request(tmp_path, gone), cache_folder=str(tmp_path / "cache"))
     first, second = (convert_model(wanted) for _ in range(2))
     aware = next(artifact for artifact in second.artifacts if artifact.variant == AWARE)
@@ -91,7 +91,7 @@ def test_a_library_that_cannot_save_it_is_told_and_its_splice_is_not_kept(tmp_pa
 
 
 def test_a_library_that_is_named_must_save_it(tmp_path: Path) -> None:
-    result = convert_model(request(tmp_path, Reference(library=str(tmp_path / "gone.so"))))
+    result = convert_model(request(tmp_path, AwareSource(library=str(tmp_path / "gone.so"))))
     (failure,) = result.failures
     assert (failure.variant, [artifact.variant for artifact in result.artifacts]) == (AWARE, [PLAIN])
     assert "no library at" in failure.what
@@ -101,7 +101,7 @@ def test_a_library_serves_its_own_provider_and_costs_no_variant_of_another(tmp_p
     """`--ep nnapi,coreml-nn --reference LIBRARY`: Android's libraries have no CoreML."""
     coreml = Variant(level=Level.EXTENDED, providers=("coreml-nn",))
     both = (make_settings("nnapi"), make_settings("coreml-nn"))
-    asked = request(tmp_path, Reference(library=str(tmp_path / "libonnxruntime.so")))
+    asked = request(tmp_path, AwareSource(library=str(tmp_path / "libonnxruntime.so")))
     result = convert_model(msgspec.structs.replace(asked, aware=both, variants=(coreml, PLAIN)))
     (failure,) = result.failures
     assert failure.variant == coreml

@@ -14,7 +14,7 @@ from pipeline.convert.splice.layout import pushed_to
 from pipeline.convert.splice.links import key, reads, sorted_nodes
 from pipeline.convert.splice.merge import merge
 from pipeline.convert.splice.quant_cleanup import remove_cancelling_pairs
-from pipeline.convert.splice.whole_graph import Whole
+from pipeline.convert.splice.whole_graph import WholeGraph
 from pipeline.model.onnx_model import LeanModel
 from pipeline.partition.graph import Graph, Node, Value
 from pipeline.partition.onnx_view import view
@@ -63,8 +63,8 @@ def chain() -> onnx.ModelProto:
     return make(nodes, [value("x", ["batch", 3])], [value("y", ["batch", 3]), value("c", ["batch", 3])], [])
 
 
-def whole(model: onnx.ModelProto, kept: set[str]) -> Whole:
-    return Whole(model=lean(model), graph=view(model), kept=frozenset(kept), claimed={})
+def whole(model: onnx.ModelProto, kept: set[str]) -> WholeGraph:
+    return WholeGraph(model=lean(model), graph=view(model), kept=frozenset(kept), claimed={})
 
 
 def test_a_part_has_its_borders_as_inputs_and_stand_ins() -> None:

@@ -14,10 +14,10 @@ from pipeline.convert.aware import SAVE, AwareOptimizer
 from pipeline.convert.optimizer import Optimizer
 from pipeline.convert.rules import SessionSettings
 from pipeline.convert.splice.passes import Passes
-from pipeline.convert.splice.spec import Wish
+from pipeline.convert.splice.spec import AwareSpec
 from pipeline.convert.splice.splicing import splice
-from pipeline.convert.splice.whole_graph import Whole
-from pipeline.convert.steps import Workshop, to_parts
+from pipeline.convert.splice.whole_graph import WholeGraph
+from pipeline.convert.steps import ConvertContext, to_parts
 from pipeline.core.variant import Level, Variant
 from pipeline.model.onnx_model import load_model, prepare_model
 from pipeline.model.ort_format import read_ort
@@ -154,10 +154,10 @@ def test_the_remainder_is_optimized(tmp_path: Path) -> None:
 def test_nothing_claimed_is_the_stock_result(tmp_path: Path, sample, level: Level) -> None:  # type: ignore[no-untyped-def] # samples differ
     path = save(sample(), tmp_path / "model.onnx")
     model = prepare_model(load_model(SourceModel(path=str(path)), tmp_path), {})
-    optimizer = Optimizer(model, Workshop(folder=tmp_path, where="model"))
+    optimizer = Optimizer(model, ConvertContext(folder=tmp_path, where="model"))
     aware = AwareOptimizer(model, optimizer._basic, optimizer.shop)
-    found = aware._whole(Wish(providers=(NNAPI,)))
-    nothing = Whole(model=found.model, graph=found.graph, kept=frozenset(), claimed={})
+    found = aware._whole(AwareSpec(providers=(NNAPI,)))
+    nothing = WholeGraph(model=found.model, graph=found.graph, kept=frozenset(), claimed={})
 
     def run(part, passes: Passes):  # type: ignore[no-untyped-def] # as the optimizer's
         return aware._run(part, passes, SessionSettings(level=level))

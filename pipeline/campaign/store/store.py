@@ -17,7 +17,7 @@ from device_runner.spec import RunSpec
 from pipeline.campaign.store.digests import row_digest
 from pipeline.campaign.store.errors import StoreError, damaged, told
 from pipeline.campaign.store.tables import artifacts, campaigns, devices, latencies, runs
-from pipeline.campaign.store.writer import REPEATED, Entrance, Row, text_of
+from pipeline.campaign.store.writer import REPEATED, RunRow, RunWriter, text_of
 from pipeline.check.output import OutputCheck
 from pipeline.core.errors import PipelineError
 from pipeline.core.variant import Artifact
@@ -63,7 +63,7 @@ class Store:
         self.where = where
         self._engine = engine
         self._writing = threading.Lock()
-        self._entrance = Entrance(engine, self._writing)
+        self._entrance = RunWriter(engine, self._writing)
 
     def start(self, campaign: CampaignRecord, facts: Iterable[DeviceFacts] = (), made: Iterable[Artifact] = ()) -> bool:
         """Enter a campaign with its devices and artifacts, all or none.
@@ -116,7 +116,7 @@ class Store:
         columns, samples = _run_columns(run), len(run.result.latencies_ns)
         nanoseconds = _packed(run.result.latencies_ns, self.where)
         columns["digest"] = row_digest("runs", {**columns, "samples": samples, "nanoseconds": nanoseconds})
-        row = Row(columns=columns, samples=samples, nanoseconds=nanoseconds)
+        row = RunRow(columns=columns, samples=samples, nanoseconds=nanoseconds)
         with told(self.where):
             return self._entrance.bring(row)
 

@@ -40,7 +40,7 @@ Identity = tuple[str, str, int]
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class RunRow:
     """A run to be stored: the columns of `runs` but its key, its latencies, and how it ended (None: not yet)."""
 
     columns: dict[str, Any]
@@ -59,15 +59,15 @@ class Row:
         return self.entered is not None or self.refused is not None
 
 
-class Entrance:
+class RunWriter:
     """Where the threads of a store bring their runs."""
 
     def __init__(self, engine: Engine, writing: threading.Lock) -> None:
         self._engine = engine.execution_options(writes=True)
         self._writing = writing
-        self._waiting: deque[Row] = deque()
+        self._waiting: deque[RunRow] = deque()
 
-    def bring(self, row: Row) -> bool:
+    def bring(self, row: RunRow) -> bool:
         """Store a run; False where it is there already. Raises SQLAlchemyError when the database refuses it."""
         self._waiting.append(row)
         while not row.ended():
@@ -80,7 +80,7 @@ class Entrance:
 
     def _write(self) -> None:
         """Enter what is waiting, each run once: another of the same identity waits for the next turn."""
-        batch: dict[Identity, Row] = {}
+        batch: dict[Identity, RunRow] = {}
         for row in list(self._waiting):
             if len(batch) < MOST_AT_ONCE:
                 batch.setdefault(row.identity, row)
@@ -93,7 +93,7 @@ class Entrance:
         for row in rows:
             self._waiting.remove(row)
 
-    def _enter_alone(self, row: Row) -> None:
+    def _enter_alone(self, row: RunRow) -> None:
         """Once more where another process entered the same since this one looked."""
         try:
             try:
@@ -103,14 +103,14 @@ class Entrance:
         except sa.exc.SQLAlchemyError as error:
             row.refused = error
 
-    def _enter(self, rows: Sequence[Row]) -> None:
+    def _enter(self, rows: Sequence[RunRow]) -> None:
         with self._engine.begin() as connection:
             new = enter(connection, rows)
         for row in rows:
             row.entered = row.identity in new
 
 
-def enter(connection: Connection, rows: Sequence[Row]) -> set[Identity]:
+def enter(connection: Connection, rows: Sequence[RunRow]) -> set[Identity]:
     """Insert runs of different identities with their latencies, over those of `REPEATED`; which were not there."""
     known = dict(_found(connection, rows))
     stale = [{"key": key} for key, kind in known.values() if kind in REPEATED]
@@ -128,7 +128,7 @@ def enter(connection: Connection, rows: Sequence[Row]) -> set[Identity]:
     return {row.identity for row in new}
 
 
-def _found(connection: Connection, rows: Sequence[Row]) -> Iterator[tuple[Identity, tuple[int, str | None]]]:
+def _found(connection: Connection, rows: Sequence[RunRow]) -> Iterator[tuple[Identity, tuple[int, str | None]]]:
     """Key and kind of failure of those runs that are there."""
     wanted = {row.identity for row in rows}
     for campaign, group in groupby(sorted(wanted), key=lambda identity: identity[0]):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pipeline.convert.splice.buildable import Look, culprits, problem
 from pipeline.convert.splice.constants import add_copies, lift_constants
 from pipeline.convert.splice.links import key
-from pipeline.convert.splice.spec import Wish
-from pipeline.convert.splice.whole_graph import Whole
+from pipeline.convert.splice.spec import AwareSpec
+from pipeline.convert.splice.whole_graph import WholeGraph
 from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import LeanModel
 from pipeline.partition.answer import Settings
@@ -29,7 +29,7 @@ MOST_LEFT_OUT = 1000
 """Nodes that `safe` leaves to the CPU before the provider is given up."""
 
 
-def find_claims(source: LeanModel, basic: LeanModel, wish: Wish, folder: Path) -> Whole:
+def find_claims(source: LeanModel, basic: LeanModel, wish: AwareSpec, folder: Path) -> WholeGraph:
     """The graph that the providers are shown of `basic` (which is `source` after level basic), and their claims.
 
     What the session for the CPU did beyond level basic is undone (ep_rules H.4.2 and H.4.3); functions that are neither
@@ -152,7 +152,9 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}; " if text else ""
 
 
-def _whole(source: LeanModel, basic: LeanModel, model: "ModelProto", graph: Graph, asked: Sequence[_Asked]) -> Whole:
+def _whole(
+    source: LeanModel, basic: LeanModel, model: "ModelProto", graph: Graph, asked: Sequence[_Asked]
+) -> WholeGraph:
     import onnx
 
     proto = onnx.ModelProto()
@@ -164,7 +166,7 @@ def _whole(source: LeanModel, basic: LeanModel, model: "ModelProto", graph: Grap
     same = {(node.op_type, key(node)) for node in proto.graph.node}
     found = {node.first_output: node.op_type for node in graph.nodes.values()}
     kept = frozenset(name for one in asked for name in one.names if (found[name], name) in same)
-    return Whole(
+    return WholeGraph(
         model=LeanModel(proto=proto, folder=basic.folder, weights=weights),
         graph=graph,
         kept=kept,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.convert.splice.links import key, reads
-from pipeline.convert.splice.whole_graph import Whole
+from pipeline.convert.splice.whole_graph import WholeGraph
 from pipeline.model.onnx_model import LeanModel
 from pipeline.partition.graph import DTYPES, Value
 from pipeline.partition.ort_types import infer_symbols
@@ -34,7 +34,7 @@ class Reading:
         return f"{PREFIX}{self.number}"
 
 
-def cut(whole: Whole, inside: Collection[str], slices: Collection[str] = ()) -> LeanModel:
+def cut(whole: WholeGraph, inside: Collection[str], slices: Collection[str] = ()) -> LeanModel:
     """The part of a model whose nodes are `inside`.
 
     Readers outside of the values in `slices` are Transposes behind a Slice that cannot be seen through: layout passes
@@ -65,7 +65,7 @@ def _add_initializers(part: "GraphProto", source: "GraphProto", used: Collection
     part.sparse_initializer.extend(sparse for sparse in source.sparse_initializer if sparse.values.name in used)
 
 
-def _add_inputs(part: "ModelProto", whole: Whole, nodes: "list[NodeProto]", made: Collection[str]) -> None:
+def _add_inputs(part: "ModelProto", whole: WholeGraph, nodes: "list[NodeProto]", made: Collection[str]) -> None:
     """The model's own inputs, and the values that come from outside with the types and shapes that they have there."""
     source = whole.model.proto.graph
     part.graph.input.extend(source.input)
@@ -87,7 +87,7 @@ def _declare(name: str, value: Value, symbols: tuple[int | str | None, ...]) -> 
     return onnx.helper.make_tensor_value_info(name, code, dims)
 
 
-def readings(whole: Whole, inside: Collection[str], made: Collection[str]) -> Iterator[Reading]:
+def readings(whole: WholeGraph, inside: Collection[str], made: Collection[str]) -> Iterator[Reading]:
     """Every input outside the part that reads a value of the part, or an input of the graph."""
     reachable = {value.name for value in whole.model.proto.graph.input} | set(made)
     number = 0
@@ -98,7 +98,7 @@ def readings(whole: Whole, inside: Collection[str], made: Collection[str]) -> It
                 number += 1
 
 
-def _add_reader(graph: "GraphProto", whole: Whole, reading: Reading, *, sliced: bool) -> None:
+def _add_reader(graph: "GraphProto", whole: WholeGraph, reading: Reading, *, sliced: bool) -> None:
     """A stand-in for a reader outside. Size has no f16 kernel and would get a Cast, so f16 values get a Shape."""
     import onnx
 

@@ -8,7 +8,7 @@ AWARE = (Provider.NNAPI, Provider.COREML_NN, Provider.COREML_MLPROGRAM)
 """Providers that a model can be made aware of. XNNPACK's nodes run on the CPU's own layout anyway."""
 
 
-class Reference(msgspec.Struct, frozen=True, kw_only=True):
+class AwareSource(msgspec.Struct, frozen=True, kw_only=True):
     """Whose own session saves a provider-aware file: an Android library, or the installed onnxruntime ("").
 
     `optional`: where it lacks the provider, refuses the model or crashes on it, the file is spliced.
@@ -20,7 +20,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     optional: bool = False
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class AwareSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Providers with their settings; `safe` leaves to the CPU what a provider's model cannot be built with.
 
     `reference` says whose own session is to save the file; None: splice.
@@ -28,4 +28,4 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
     providers: tuple[Settings, ...]
     safe: bool = False
-    reference: Reference | None = None
+    reference: AwareSource | None = None

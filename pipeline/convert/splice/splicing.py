@@ -15,7 +15,7 @@ from pipeline.convert.splice.links import key
 from pipeline.convert.splice.merge import merge
 from pipeline.convert.splice.passes import MATMUL_ADD_SINCE, Passes, Run, claimed_pairs, layout_only, remainder
 from pipeline.convert.splice.quant_cleanup import remove_cancelling_pairs
-from pipeline.convert.splice.whole_graph import Whole
+from pipeline.convert.splice.whole_graph import WholeGraph
 from pipeline.core.variant import Level
 from pipeline.model.onnx_model import LeanModel
 
@@ -23,7 +23,7 @@ QUANTIZED = frozenset({"QuantizeLinear", "DequantizeLinear", "QLinearConv"})
 GEMM_PREFIX = "gemm_"
 
 
-def splice(whole: Whole, level: Level, installed: tuple[int, int], run: Run) -> LeanModel:
+def splice(whole: WholeGraph, level: Level, installed: tuple[int, int], run: Run) -> LeanModel:
     """The whole at a level from basic on, with its claimed nodes kept; `installed` is the release that `run` has.
 
     Its inputs, outputs and their order are the whole's. ModelError when onnxruntime refuses a part.
@@ -39,7 +39,7 @@ def splice(whole: Whole, level: Level, installed: tuple[int, int], run: Run) -> 
     return result
 
 
-def _ready(whole: Whole) -> Whole:
+def _ready(whole: WholeGraph) -> WholeGraph:
     """The whole without initializer names that level extended's MatMulAddFusion would give once more."""
     import onnx
 
@@ -60,7 +60,7 @@ def _ready(whole: Whole) -> Whole:
 class _Splicer:
     """The parts of one model."""
 
-    def __init__(self, whole: Whole, installed: tuple[int, int], run: Run) -> None:
+    def __init__(self, whole: WholeGraph, installed: tuple[int, int], run: Run) -> None:
         self.whole = whole
         self.installed = installed
         self.run = run

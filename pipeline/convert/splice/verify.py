@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pipeline.convert.splice.links import key
-from pipeline.convert.splice.whole_graph import Whole
+from pipeline.convert.splice.whole_graph import WholeGraph
 from pipeline.core.errors import ModelError
 from pipeline.model.ort_format import Graph as OrtGraph
 from pipeline.model.ort_format import Node as OrtNode
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_NAMED = 5
 
 
-def changed_claims(whole: Whole, spliced: "ModelProto", saved: OrtGraph) -> tuple[str, ...]:
+def changed_claims(whole: WholeGraph, spliced: "ModelProto", saved: OrtGraph) -> tuple[str, ...]:
     """Warnings about claimed nodes that saving changed; none when all are in the file as they were.
 
     Saving looks up a kernel of this computer's CPU for every node: half precision nodes without one are put between
@@ -93,7 +93,7 @@ def _plain(value: Any) -> Any:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def _explained(whole: Whole, node: "NodeProto", saved: OrtNode | None) -> bool:
+def _explained(whole: WholeGraph, node: "NodeProto", saved: OrtNode | None) -> bool:
     """Whether the CPU's lack of a kernel explains a change."""
     names = [*node.input, *node.output, *(saved.inputs if saved else ()), *(saved.outputs if saved else ())]
     half = any(whole.graph.value(name).dtype in ("f16", "bf16") for name in names if name)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
+class WholeGraph:
     """A model with its view. Nodes go by their first output (`links.key`).
 
     `kept` are the nodes that stay as they are; `claimed` counts them by provider. `closed` are nodes of control flow in

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.android_host.ask import HANG, STOP_OPS, Answer, Question, Session, ask
+from device_runner.android_host.ask import HANG, STOP_OPS, LibraryAnswer, ModelQuestion, Session, ask
 from device_runner.android_host.device import Phone
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import find_library
@@ -57,7 +57,7 @@ class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
     crashed: bool = False
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimQuery(msgspec.Struct, frozen=True, kw_only=True):
     """What claims depend on beside model and library. `stop_ops` None leaves the provider's own list."""
 
     provider: Provider = Provider.NNAPI
@@ -80,9 +80,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def asked_of(settings: Settings) -> Asked:
+def asked_of(settings: Settings) -> ClaimQuery:
     """The question that is settled by the settings of our rules, with reasons."""
-    return Asked(
+    return ClaimQuery(
         provider=settings.provider,
         api_level=settings.api_level,
         flags=tuple(NnapiFlag(flag) for flag in settings.nnapi_flags),
@@ -91,7 +91,7 @@ def asked_of(settings: Settings) -> Asked:
     )
 
 
-def reference_claims(model: Path, library: str, asked: Asked) -> LibraryClaims:
+def reference_claims(model: Path, library: str, asked: ClaimQuery) -> LibraryClaims:
     """The claims of one model; `library` is an AAR, a .so or a release. Raises ModelError for what is no model.
 
     Refusals and crashes of the library are in the answer.
@@ -99,7 +99,7 @@ def reference_claims(model: Path, library: str, asked: Asked) -> LibraryClaims:
     return next(claims_of_many([model], library, asked))
 
 
-def claims_of_many(models: Sequence[Path], library: str, asked: Asked) -> Iterator[LibraryClaims]:
+def claims_of_many(models: Sequence[Path], library: str, asked: ClaimQuery) -> Iterator[LibraryClaims]:
     """The claims of many models in one process, in their order."""
     with tempfile.TemporaryDirectory(prefix="ort-mobile-claims-") as name:
         named = [_renamed(model, Path(name) / f"{index}.onnx") for index, model in enumerate(models)]
@@ -107,13 +107,13 @@ def claims_of_many(models: Sequence[Path], library: str, asked: Asked) -> Iterat
             yield msgspec.structs.replace(claims, id=str(model))
 
 
-def claims_of_named(models: Sequence[Path], library: LibraryFacts, asked: Asked) -> Iterator[LibraryClaims]:
+def claims_of_named(models: Sequence[Path], library: LibraryFacts, asked: ClaimQuery) -> Iterator[LibraryClaims]:
     """The claims of models whose nodes go by their first outputs already (`name_nodes`), in their order."""
     # Claims of older libraries are in the verbose log only.
     wordy = asked if tells_claims(library) else msgspec.structs.replace(asked, reasons=True)
     with tempfile.TemporaryDirectory(prefix="ort-mobile-claims-") as name:
         saved = Path(name) / "saved.ort"
-        questions = [Question(id=str(index), model=model, saved=saved) for index, model in enumerate(models)]
+        questions = [ModelQuestion(id=str(index), model=model, saved=saved) for index, model in enumerate(models)]
         for answer in ask(library, questions, wordy.session({**SAVE_ORT, **SAVE_ONLY})):
             yield _claims(answer, str(models[int(answer.id)]), library, RECORDED[asked.provider])
 
@@ -157,7 +157,7 @@ def _renamed(model: Path, target: Path) -> Path:
     return target
 
 
-def _claims(answer: Answer, model: str, facts: LibraryFacts, provider: str) -> LibraryClaims:
+def _claims(answer: LibraryAnswer, model: str, facts: LibraryFacts, provider: str) -> LibraryClaims:
     if answer.failed:
         return LibraryClaims(id=model, release=facts.release, error=_failure(answer), crashed=bool(answer.signal))
     recorded = answer.recorded
@@ -178,7 +178,7 @@ def _claims(answer: Answer, model: str, facts: LibraryFacts, provider: str) -> L
     )
 
 
-def _failure(answer: Answer) -> str:
+def _failure(answer: LibraryAnswer) -> str:
     if not answer.signal:
         return answer.message or f"ONNX Runtime gives error code {answer.code} and no reason"
     how = "did not answer in time and was ended" if answer.signal == HANG else f"ended by {answer.signal}"
@@ -219,7 +219,9 @@ PREAMBLE = ("Using default partitioning", "Found devices", "Effective NNAPI feat
 """Lines that belong to no node."""
 
 
-def reference_aware(model: Path, target: Path, library: str, asked: Asked, *, config: Mapping[str, str] = {}) -> None:
+def reference_aware(
+    model: Path, target: Path, library: str, asked: ClaimQuery, *, config: Mapping[str, str] = {}
+) -> None:
     """Let the genuine provider's session save its EP-aware ORT format file of `model` at `asked.level`.
 
     `config` are further session config entries, as the stock converter's for its style and platform. The model is
@@ -230,7 +232,7 @@ def reference_aware(model: Path, target: Path, library: str, asked: Asked, *, co
     session = asked.session({**SAVE_ORT, **SAVE_ONLY, **NO_NCHWC, **config})
     with tempfile.TemporaryDirectory(prefix="ort-mobile-aware-", dir=target.parent) as name:
         part = Path(name) / "saved.ort"
-        question = Question(id=str(model), model=model, saved=part)
+        question = ModelQuestion(id=str(model), model=model, saved=part)
         answer = next(ask(facts, [question], session))
         if answer.failed or not part.is_file():
             raise ModelError(

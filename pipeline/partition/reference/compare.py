@@ -15,7 +15,7 @@ from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import find_library
 from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.core.releases import has_rules, line_of, rules_of
-from pipeline.core.workers import Outcome, Task, run_tasks
+from pipeline.core.workers import Task, TaskOutcome, run_tasks
 from pipeline.model.sources import find_models
 from pipeline.partition.answer import ModelAnswer, Optimize, PartitionDocument, Provider, Settings
 from pipeline.partition.input import NO_SIZES
@@ -28,9 +28,9 @@ from pipeline.partition.reference.ask import (
     claims_of_named,
     tells_claims,
 )
-from pipeline.partition.reference.diff import Beside, as_answer, beside
+from pipeline.partition.reference.diff import ClaimDiff, as_answer, beside
 from pipeline.partition.run import SUFFIXES
-from pipeline.partition.shown import Shown, ShowRequest, show
+from pipeline.partition.shown import ShownGraph, ShowRequest, show
 
 AT_ONCE, AT_ONCE_BYTES = 64, 512 << 20
 """So many models, or so much of them, lie in the scratch folder at once and are asked about in one process."""
@@ -46,7 +46,7 @@ class LibraryReference(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     rules: bool
     different: int
-    models: tuple[Beside, ...]
+    models: tuple[ClaimDiff, ...]
 
 
 class ReferencedDocument(PartitionDocument, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class ReferencedDocument(PartitionDocument, frozen=True, kw_only=True):
         return ExitCode.SOME_FAILED if failed else ExitCode.DONE
 
 
-def _is_whole(answer: ModelAnswer, one: Beside) -> bool:
+def _is_whole(answer: ModelAnswer, one: ClaimDiff) -> bool:
     return len(answer.partitions) == one.library_partitions
 
 
@@ -159,7 +159,7 @@ def _pairs(
     *,
     known: bool,
     processes: int,
-) -> Iterator[tuple[Beside, ModelAnswer]]:
+) -> Iterator[tuple[ClaimDiff, ModelAnswer]]:
     """Each model's comparison with the answer that holds: ours, or the library's where its release has no rules."""
     pairs = list(zip(find_models(paths, SUFFIXES), answers, strict=True))
     with tempfile.TemporaryDirectory(prefix="ort-mobile-beside-") as name:
@@ -178,18 +178,18 @@ def _pairs(
         claims = {path: found for chunk in _chunks(shown) for path, found in _claims(chunk, facts, settings)}
     for _, answer in pairs:
         if answer.error:
-            yield Beside(path=answer.path, asked=False), answer
+            yield ClaimDiff(path=answer.path, asked=False), answer
         else:
             one = beside(answer, claims[answer.path], settings, known=known)
             yield one, (answer if known else as_answer(answer, one, facts.release))
 
 
-Showing = Outcome[ShowRequest, Shown]
+Showing = TaskOutcome[ShowRequest, ShownGraph]
 
 
 def _shown(requests: Sequence[ShowRequest], processes: int) -> Iterator[Showing]:
     tasks = [Task(label=request.source.name, request=request) for request in requests]
-    return run_tasks(show, Shown, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS)
+    return run_tasks(show, ShownGraph, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS)
 
 
 def _chunks(shown: Iterable[Showing]) -> Iterator[list[Showing]]:

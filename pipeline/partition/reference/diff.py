@@ -24,7 +24,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class NodeBeside(msgspec.Struct, frozen=True, kw_only=True):
+class NodeDiff(msgspec.Struct, frozen=True, kw_only=True):
     """One node by its first output. A side is None where it says nothing: no rules of ours, a node without a name."""
 
     output: str
@@ -34,7 +34,7 @@ class NodeBeside(msgspec.Struct, frozen=True, kw_only=True):
     different: bool = False
 
 
-class Beside(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimDiff(msgspec.Struct, frozen=True, kw_only=True):
     """One model. `same` is None where nothing could be compared; with `error` set the library gave no answer.
 
     A model without an answer of ours is not `asked` about: what is wrong with it is known already.
@@ -47,18 +47,18 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
     same: bool | None = None
     our_partitions: int | None = None
     library_partitions: int = 0
-    nodes: tuple[NodeBeside, ...] = ()
+    nodes: tuple[NodeDiff, ...] = ()
     notes: tuple[str, ...] = ()
     error: str | None = None
     crashed: bool = False
 
 
-def beside(answer: ModelAnswer, theirs: LibraryClaims, settings: Settings, *, known: bool) -> Beside:
+def beside(answer: ModelAnswer, theirs: LibraryClaims, settings: Settings, *, known: bool) -> ClaimDiff:
     """The comparison for one model; without rules for the release (`known`) the library's side alone."""
     if theirs.error is not None:
-        return Beside(path=answer.path, error=theirs.error, crashed=theirs.crashed)
+        return ClaimDiff(path=answer.path, error=theirs.error, crashed=theirs.crashed)
     same = same_claims(theirs, answer.partitions) if known else None
-    return Beside(
+    return ClaimDiff(
         path=answer.path,
         same=same,
         our_partitions=len(answer.partitions) if known else None,
@@ -84,7 +84,7 @@ def _notes(answer: ModelAnswer, theirs: LibraryClaims, same: bool | None, settin
         yield NO_F16
 
 
-def _nodes(answer: ModelAnswer, theirs: LibraryClaims, same: bool | None) -> Iterator[NodeBeside]:
+def _nodes(answer: ModelAnswer, theirs: LibraryClaims, same: bool | None) -> Iterator[NodeDiff]:
     """Every node that either side names."""
     groups = first_answer(theirs, answer.partitions)
     placed = {plain_name(name): number for number, group in enumerate(groups) for name in group if name}
@@ -101,7 +101,7 @@ def _nodes(answer: ModelAnswer, theirs: LibraryClaims, same: bool | None) -> Ite
         side = Side(claimed=taken, partition=placed.get(name), reason="" if taken else reasons.get(name, theirs.reason))
         told = bool(same) or not unnamed or name in claimed
         regrouped = taken and decision.claimed and ours_alike.get(name) != theirs_alike.get(name)
-        yield NodeBeside(
+        yield NodeDiff(
             output=first_output(decision),
             op_type=decision.op_type,
             ours=None if same is None else _our_side(decision),
@@ -110,7 +110,7 @@ def _nodes(answer: ModelAnswer, theirs: LibraryClaims, same: bool | None) -> Ite
         )
     for name in sorted(claimed - seen):
         extra = Side(claimed=True, partition=placed.get(name))
-        yield NodeBeside(output=name, op_type="", ours=None, library=extra, different=same is False)
+        yield NodeDiff(output=name, op_type="", ours=None, library=extra, different=same is False)
 
 
 def _members(groups: Iterable[Sequence[str]]) -> dict[str, tuple[str, ...]]:
@@ -128,7 +128,7 @@ def first_output(decision: Decision) -> str:
     return next((output for output in decision.outputs if output), decision.name)
 
 
-def as_answer(answer: ModelAnswer, one: Beside, release: str) -> ModelAnswer:
+def as_answer(answer: ModelAnswer, one: ClaimDiff, release: str) -> ModelAnswer:
     """The library's claims in the shape of our answers, for a release without rules."""
     if one.error is not None:
         return msgspec.structs.replace(

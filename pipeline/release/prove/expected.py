@@ -24,7 +24,7 @@ HALVES = frozenset({10, 16})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class ExpectedOutputs:
     """Inputs (none: those of `SEED`) and the outputs that must come of them, None where they cannot be known.
 
     `origin` says what they were computed with where that is not the original model, or why there are none.
@@ -36,23 +36,25 @@ class Expected:
     origin: str = ""
 
 
-def expected_of(bundle: Path, manifest: Manifest, shipped: Shipped, work: Path, timeout_seconds: float) -> Expected:
+def expected_of(
+    bundle: Path, manifest: Manifest, shipped: Shipped, work: Path, timeout_seconds: float
+) -> ExpectedOutputs:
     """What a bundle's artifact must give. `work` is a folder for raw tensors of this computer's own run."""
     kept = next((one for one in manifest.references if one.model == shipped.model), None)
     inputs = _files(bundle, kept.inputs) if kept else ()
     if kept and kept.outputs:
         outputs = {tensor.name: read_tensor(tensor) for tensor in _files(bundle, kept.outputs)}
-        return Expected(inputs=inputs, outputs=outputs, tolerance=_tolerance(kept))
+        return ExpectedOutputs(inputs=inputs, outputs=outputs, tolerance=_tolerance(kept))
     tolerance = _tolerance(kept) if kept else usual_tolerance(_precision(bundle / shipped.file))
     if not inputs:
         tolerance = msgspec.structs.replace(tolerance, random_inputs=True)
     result = _run_here(bundle / shipped.file, shipped, inputs, work, timeout_seconds)
     if isinstance(result, str) or result.failure:
         why = result if isinstance(result, str) else f"onnxruntime of this computer: {_said(result)}"
-        return Expected(inputs=inputs, outputs=None, tolerance=tolerance, origin=why)
+        return ExpectedOutputs(inputs=inputs, outputs=None, tolerance=tolerance, origin=why)
     outputs = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
     origin = f"the artifact itself on onnxruntime {result.ort_version} of this computer"
-    return Expected(inputs=inputs, outputs=outputs, tolerance=tolerance, origin=origin)
+    return ExpectedOutputs(inputs=inputs, outputs=outputs, tolerance=tolerance, origin=origin)
 
 
 def _files(bundle: Path, tensors: tuple[KeptTensor, ...]) -> tuple[TensorFile, ...]:

@@ -6,51 +6,50 @@ from pathlib import Path
 
 from device_runner.result import Failure, FailureKind
 from pipeline.check.compare import remedy_of
-from pipeline.check.library_proof import Kind, ProofFinding
+from pipeline.check.library_proof import FindingKind, ProofFinding
 from pipeline.check.output import OutputCheck
 from pipeline.core.errors import ModelError
 from pipeline.core.finding import Severity
 from pipeline.model.ort_format import read_ort
 from pipeline.required_ops import EMPTY, Needs, needs_of
-from pipeline.required_ops.device_log import Finding as LogFinding
-from pipeline.required_ops.device_log import read_log
+from pipeline.required_ops.device_log import LogFinding, read_log
 
 MOST_SAID = 400
 """Characters of a library's own words that a finding keeps."""
 
-KINDS: dict[FailureKind, Kind] = {
-    FailureKind.CRASH: Kind.CRASH,
-    FailureKind.TIMEOUT: Kind.HANG,
-    FailureKind.PROVIDER_MISSING: Kind.PROVIDER_MISSING,
-    FailureKind.PROVIDER_REFUSED: Kind.PROVIDER_REFUSED,
+KINDS: dict[FailureKind, FindingKind] = {
+    FailureKind.CRASH: FindingKind.CRASH,
+    FailureKind.TIMEOUT: FindingKind.HANG,
+    FailureKind.PROVIDER_MISSING: FindingKind.PROVIDER_MISSING,
+    FailureKind.PROVIDER_REFUSED: FindingKind.PROVIDER_REFUSED,
 }
 """Kinds of failures that say all; the others are told apart by their texts."""
 
-TEXTS: tuple[tuple[str, Kind, str], ...] = (
+TEXTS: tuple[tuple[str, FindingKind, str], ...] = (
     (
         r"ORT format model|ORT model verification failed|kernel def hash|ONNX format model is not supported",
-        Kind.REFUSED_FORMAT,
+        FindingKind.REFUSED_FORMAT,
         "the library refuses the file's format",
     ),
-    (r"No Op registered for", Kind.UNKNOWN_OPERATOR, "the library does not know an operator"),
+    (r"No Op registered for", FindingKind.UNKNOWN_OPERATOR, "the library does not know an operator"),
 )
 """Texts of ONNX Runtime 1.12 to 1.31 (see device_log), the kind of finding, and what is wrong."""
 
-WHATS: dict[Kind, str] = {
-    Kind.CRASH: "the library crashed",
-    Kind.HANG: "the library did not come back in time",
-    Kind.PROVIDER_MISSING: "the library lacks the provider",
-    Kind.PROVIDER_REFUSED: "the provider refused",
-    Kind.CANNOT_RUN: "the library could not load or run it",
+WHATS: dict[FindingKind, str] = {
+    FindingKind.CRASH: "the library crashed",
+    FindingKind.HANG: "the library did not come back in time",
+    FindingKind.PROVIDER_MISSING: "the library lacks the provider",
+    FindingKind.PROVIDER_REFUSED: "the provider refused",
+    FindingKind.CANNOT_RUN: "the library could not load or run it",
 }
 
-REMEDIES: dict[Kind, str] = {
-    Kind.CRASH: "leave {provider} out of [[runs]] for this artifact, or change the model: `ort-mobile partition` knows "
-    "the usual causes; the CPU's row says whether the artifact itself is sound",
-    Kind.HANG: "give it more time (--timeout), or leave {provider} out of [[runs]] for this artifact",
-    Kind.UNKNOWN_OPERATOR: "set the target's `ort_release` to what ships and run again, export the model with an older "
-    "opset, or ship a later release",
-    Kind.PROVIDER_MISSING: "build the library with {provider} ([build] providers), or leave it out of [[runs]]",
+REMEDIES: dict[FindingKind, str] = {
+    FindingKind.CRASH: "leave {provider} out of [[runs]] for this artifact, or change the model: "
+    "`ort-mobile partition` knows the usual causes; the CPU's row says whether the artifact itself is sound",
+    FindingKind.HANG: "give it more time (--timeout), or leave {provider} out of [[runs]] for this artifact",
+    FindingKind.UNKNOWN_OPERATOR: "set the target's `ort_release` to what ships and run again, export the model "
+    "with an older opset, or ship a later release",
+    FindingKind.PROVIDER_MISSING: "build the library with {provider} ([build] providers), or leave it out of [[runs]]",
 }
 """What to do where the way to run, or the bundle itself, is what has to change."""
 
@@ -62,9 +61,9 @@ def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool)
     if told and told.kernel_line:
         return _missing_kernel(told, said, stock=stock)
     text = next((row for row in TEXTS if re.search(row[0], failure.message)), None)
-    kind = KINDS.get(failure.kind) or (text[1] if text else Kind.CANNOT_RUN)
+    kind = KINDS.get(failure.kind) or (text[1] if text else FindingKind.CANNOT_RUN)
     what = text[2] if text and kind is text[1] else WHATS[kind]
-    signal = f" ({failure.signal})" if failure.signal and kind is Kind.CRASH else ""
+    signal = f" ({failure.signal})" if failure.signal and kind is FindingKind.CRASH else ""
     cause = told.cause if told else failure.cause
     return ProofFinding(
         severity=Severity.ERROR,
@@ -99,7 +98,7 @@ def _missing_kernel(told: LogFinding, said: str, *, stock: bool) -> ProofFinding
     kernel = told.cause.partition(": ")[0]
     return ProofFinding(
         severity=Severity.ERROR,
-        kind=Kind.MISSING_KERNEL,
+        kind=FindingKind.MISSING_KERNEL,
         what=f"the library has no kernel for {kernel}",
         why=said,
         remedy=remedy,
@@ -123,7 +122,7 @@ def _differing(bad: Sequence[OutputCheck], provider: str, origin: str) -> ProofF
     other = "" if provider == "cpu" else f"if the CPU's outputs pass, leave {provider} out of [[runs]]; else "
     return ProofFinding(
         severity=Severity.ERROR,
-        kind=Kind.OUTPUTS_DIFFER,
+        kind=FindingKind.OUTPUTS_DIFFER,
         what=f"outputs are not those of {origin or 'the original model'}",
         why="; ".join(f"{check.output}: {check.reason}" for check in bad),
         remedy=other + remedy_of(bad[0]),
@@ -135,7 +134,7 @@ def _unknown(checks: Sequence[OutputCheck]) -> ProofFinding | None:
         return None
     return ProofFinding(
         severity=Severity.WARNING,
-        kind=Kind.NOT_COMPARED,
+        kind=FindingKind.NOT_COMPARED,
         what="it ran, but these inputs cannot show whether its outputs are right",
         why="; ".join(f"{check.output}: {check.reason}" for check in checks),
         remedy=f"{remedy_of(checks[0])} and make the bundle again",
@@ -146,7 +145,7 @@ def not_compared(why: str) -> ProofFinding:
     """The finding when there is nothing that outputs could be checked against."""
     return ProofFinding(
         severity=Severity.WARNING,
-        kind=Kind.NOT_COMPARED,
+        kind=FindingKind.NOT_COMPARED,
         what="it ran, but its outputs were compared with nothing",
         why=f"the bundle keeps no reference, and this computer has none ({why})",
         remedy="make the bundle again with this release of ort-mobile: it keeps inputs and outputs of the original",

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from device_runner.android_host.calls import Summary
+from device_runner.android_host.calls import CallSummary
 from device_runner.nnapi import NNAPI_API_LEVEL
 from device_runner.options import NNAPI_DEVICES_API_LEVEL
 from device_runner.spec import NnapiFlag
-from pipeline.check.library_proof import Kind, ProofFinding
+from pipeline.check.library_proof import FindingKind, ProofFinding
 from pipeline.core.finding import Severity
 
 RELAXED_API_LEVEL = 28
@@ -29,7 +29,7 @@ OTHERWISE: dict[NnapiFlag, str] = {
 """Why a flag did nothing at a level at which it could."""
 
 
-def claims_nothing(summary: Summary | None, api_level: int) -> ProofFinding | None:
+def claims_nothing(summary: CallSummary | None, api_level: int) -> ProofFinding | None:
     """A finding when NNAPI was asked to take nothing at all."""
     if summary and summary.partitions:
         return None
@@ -43,17 +43,17 @@ def claims_nothing(summary: Summary | None, api_level: int) -> ProofFinding | No
             "dimensions, or leave nnapi out"
         )
     what = f"NNAPI takes nothing at API level {api_level}"
-    return ProofFinding(severity=Severity.WARNING, kind=Kind.NOTHING_CLAIMED, what=what, why=why, remedy=remedy)
+    return ProofFinding(severity=Severity.WARNING, kind=FindingKind.NOTHING_CLAIMED, what=what, why=why, remedy=remedy)
 
 
-def effect(flag: NnapiFlag, api_level: int, with_it: Summary, without_it: Summary) -> Iterator[ProofFinding]:
+def effect(flag: NnapiFlag, api_level: int, with_it: CallSummary, without_it: CallSummary) -> Iterator[ProofFinding]:
     """Findings on one flag: it changed nothing, or NNAPI takes less with it."""
     since, why = NEEDS[flag]
     remedy = f"leave {flag.value} out below API level {since}" if api_level < since else f"leave {flag.value} out"
     if _asked(with_it) == _asked(without_it):
         yield ProofFinding(
             severity=Severity.WARNING,
-            kind=Kind.FLAG_WITHOUT_EFFECT,
+            kind=FindingKind.FLAG_WITHOUT_EFFECT,
             what=f"{flag.value} has no effect at API level {api_level}",
             why=why if api_level < since else OTHERWISE[flag],
             remedy=remedy,
@@ -61,17 +61,17 @@ def effect(flag: NnapiFlag, api_level: int, with_it: Summary, without_it: Summar
     elif (less := work(with_it)) < (more := work(without_it)):
         yield ProofFinding(
             severity=Severity.WARNING,
-            kind=Kind.FLAG_COSTS_NODES,
+            kind=FindingKind.FLAG_COSTS_NODES,
             what=f"with {flag.value} NNAPI takes {less} operations at API level {api_level}, {more} without it",
             why=f"{why}; below it leaves to the CPU what has a layout" if api_level < since else "it refuses the rest",
             remedy=remedy,
         )
 
 
-def _asked(summary: Summary) -> tuple[object, ...]:
+def _asked(summary: CallSummary) -> tuple[object, ...]:
     return summary.partitions, summary.relaxed, summary.nchw, summary.compiled_for
 
 
-def work(summary: Summary) -> int:
+def work(summary: CallSummary) -> int:
     """Operations that compute something: transposes come and go with the layout."""
     return sum(name != "TRANSPOSE" for names in summary.partitions for name in names)

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner.android_host.build import check_host
-from device_runner.android_host.calls import Summary, read_calls, summarize
+from device_runner.android_host.calls import CallSummary, read_calls, summarize
 from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.android_host.symbols import check_imports
 from device_runner.library_facts import LibraryFacts
@@ -22,7 +22,7 @@ from pipeline.check.output import OutputCheck
 from pipeline.core.finding import Severity
 from pipeline.core.progress import Progress
 from pipeline.release.manifest import Manifest, Shipped
-from pipeline.release.prove.expected import SEED, Expected, expected_of
+from pipeline.release.prove.expected import SEED, ExpectedOutputs, expected_of
 from pipeline.release.prove.explain import explain_checks, explain_failure, not_compared
 from pipeline.release.prove.flags import claims_nothing, effect
 from pipeline.release.prove.order import ProofOrder, Trial, trials_of, wanted_targets
@@ -32,12 +32,12 @@ NNAPI = "nnapi"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class ProofRun:
     """One run: its result, its outputs held against what they must be, and what it asked of NNAPI."""
 
     result: RunResult
     checks: tuple[OutputCheck, ...] = ()
-    calls: Summary | None = None
+    calls: CallSummary | None = None
 
 
 def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> LibraryProof:
@@ -100,8 +100,8 @@ class _Prover:
         self.order = order
         self.work = work
         self.stock = release_of(order.library) is not None
-        self.expected: dict[str, Expected] = {}
-        self.seen: dict[tuple[str, bytes, int], Observed] = {}
+        self.expected: dict[str, ExpectedOutputs] = {}
+        self.seen: dict[tuple[str, bytes, int], ProofRun] = {}
 
     def rows(self, trials: list[Trial]) -> Iterator[ProofRow]:
         """A row for each trial, in their order; trials are sorted by API level."""
@@ -137,7 +137,7 @@ class _Prover:
             findings=findings,
         )
 
-    def _findings(self, device: AndroidHost, trial: Trial, observed: Observed, calls: Path) -> Iterator[ProofFinding]:
+    def _findings(self, device: AndroidHost, trial: Trial, observed: ProofRun, calls: Path) -> Iterator[ProofFinding]:
         options, failure = trial.options, observed.result.failure
         if failure:
             yield explain_failure(failure, self.bundle / trial.shipped.file, options.provider, stock=self.stock)
@@ -157,13 +157,13 @@ class _Prover:
             if observed.calls and without.calls:
                 yield from effect(flag, trial.api_level, observed.calls, without.calls)
 
-    def _observe(self, device: AndroidHost, trial: Trial, options: RunOptions, calls: Path) -> Observed:
+    def _observe(self, device: AndroidHost, trial: Trial, options: RunOptions, calls: Path) -> ProofRun:
         key = (trial.shipped.file, msgspec.json.encode(options, order="sorted"), trial.api_level)
         if key not in self.seen:
             self.seen[key] = self._run(device, trial.shipped, options, calls)
         return self.seen[key]
 
-    def _run(self, device: AndroidHost, shipped: Shipped, options: RunOptions, calls: Path) -> Observed:
+    def _run(self, device: AndroidHost, shipped: Shipped, options: RunOptions, calls: Path) -> ProofRun:
         expected = self._expected(shipped)
         calls.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(dir=self.work) as folder:
@@ -182,12 +182,12 @@ class _Prover:
                 )
             )
             if result.failure:
-                return Observed(result=result)
+                return ProofRun(result=result)
             actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
         checks = tuple(compare_outputs(expected.outputs or {}, actual, expected.tolerance))
-        return Observed(result=result, checks=checks, calls=summarize(read_calls(calls)) if calls.is_file() else None)
+        return ProofRun(result=result, checks=checks, calls=summarize(read_calls(calls)) if calls.is_file() else None)
 
-    def _expected(self, shipped: Shipped) -> Expected:
+    def _expected(self, shipped: Shipped) -> ExpectedOutputs:
         if shipped.file not in self.expected:
             with tempfile.TemporaryDirectory(dir=self.work) as folder:
                 self.expected[shipped.file] = expected_of(
