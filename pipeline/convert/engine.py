@@ -166,7 +166,7 @@ class _Maker:
         self.target = line_of(request.release) if request.release else self.installed
         self.cache = Cache(Path(request.cache_folder)) if request.cache_folder else None
         self.written: dict[str, tuple[CachedResult, Path]] = {}
-        self.placing: list[Future[None]] = []
+        self.placing: list[tuple[Path, Future[Path]]] = []
         self.placed: dict[Path, Path] = {}
 
     @cached_property
@@ -236,27 +236,32 @@ class _Maker:
         return not broken
 
     def wait_for_disk(self) -> None:
-        """Return when all files are in their places and on the disk; DiskFullError when it is full."""
-        for placing in self.placing:
-            placing.result()
+        """Return when all files are in their places and on the disk; DiskFullError when it is full.
 
-    def place(self, path: Path, variants: Sequence[Variant], disk: Executor) -> None:
-        """Begin to give a file its names in the output folder, on the one thread of `disk`."""
-        folder = Path(self.request.output_folder)
-        self.placing += [disk.submit(self._place, path, folder / self._file_name(variant)) for variant in variants]
-
-    def _place(self, path: Path, target: Path) -> None:
-        """Equal files of an output folder are one file; the cache's is another, which nobody changes by an edit."""
-        if self.cache and path not in self.placed:
-            copy_file(path, target)
-        else:
-            temporary = self.optimizer.shop.new_file(".part")
-            share_file(self.placed.get(path, path), temporary)
+        They get their names at the end: onnxruntime that crashes on a later variant leaves no file of the model.
+        """
+        ready = [(target, placing.result()) for target, placing in self.placing]
+        for target, temporary in ready:
             with storage_errors(target):
-                sync_file(temporary)
                 temporary.replace(target)
                 temporary.unlink(missing_ok=True)  # renaming a file to another name of itself leaves both
-        self.placed.setdefault(path, target)
+
+    def place(self, path: Path, variants: Sequence[Variant], disk: Executor) -> None:
+        """Begin to bring a file on the disk for its names in the output folder, on the one thread of `disk`."""
+        folder = Path(self.request.output_folder)
+        self.placing += [(folder / self._file_name(variant), disk.submit(self._place, path)) for variant in variants]
+
+    def _place(self, path: Path) -> Path:
+        """Equal files of an output folder are one file; the cache's is another, which nobody changes by an edit."""
+        temporary = self.optimizer.shop.new_file(".part")
+        if self.cache and path not in self.placed:
+            copy_file(path, temporary)
+        else:
+            share_file(self.placed.get(path, path), temporary)
+            with storage_errors(temporary):
+                sync_file(temporary)
+        self.placed.setdefault(path, temporary)
+        return temporary
 
     def _file_name(self, variant: Variant) -> str:
         return f"{self.request.stem}.{variant.name}.ort"
