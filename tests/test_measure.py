@@ -48,6 +48,18 @@ def test_a_run_that_the_way_spoils_is_tried_again(tmp_path: Path) -> None:
         assert [run.result.failure for run in store.runs(CAMPAIGN.id)] == [None, None]
 
 
+def test_a_run_that_was_killed_from_outside_is_done_when_the_campaign_goes_on(tmp_path: Path) -> None:
+    plan = plan_of(lanes_of(["one"], 2), ROUNDS)
+    killed = iter([FailureKind.OUT_OF_MEMORY])
+    device = ToldDevice("one", lambda _: next(killed, None), journal=tmp_path / "journal")
+    with opened(tmp_path) as store:
+        assert measure(plan, {"one": device}, store, tmp_path) == []
+        assert len((tmp_path / "journal").read_text().splitlines()) == 1 + ROUNDS, "not again in this campaign"
+        assert measure(plan, {"one": device}, store, tmp_path) == []
+        assert store.finished(CAMPAIGN.id) == wanted(plan)
+        check_attribution(store)
+
+
 def test_a_device_that_is_lost_is_left_alone_and_the_others_go_on(tmp_path: Path) -> None:
     plan = plan_of(lanes_of(NAMES, 2), ROUNDS)
     devices = {name: ToldDevice(name) for name in NAMES}

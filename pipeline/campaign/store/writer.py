@@ -20,8 +20,12 @@ from pipeline.campaign.store.tables import latencies, runs
 
 REPEATED = (
     FailureKind.LOST_DEVICE, FailureKind.GARBAGE, FailureKind.DEVICE_ERROR, FailureKind.NO_SPACE, FailureKind.DENIED,
+    FailureKind.OUT_OF_MEMORY,
 )  # fmt: skip
-"""Failures that say nothing of the run itself: it counts as not done, and the next attempt takes their place."""
+"""Failures that say nothing sure of the run itself: it counts as not done, and the next attempt takes their place.
+
+Out of memory is what a kill from outside looks like: somebody's `kill -9`, or the system's own choice among processes.
+"""
 
 MOST_AT_ONCE = 256
 """Runs of one transaction: databases limit the parameters of a statement (SQLite: 32,766)."""
