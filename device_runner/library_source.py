@@ -101,7 +101,7 @@ def find_library(text: str, abi: str = "x86_64") -> LibraryFacts:
 def find_archive(text: str, abi: str = "") -> Path:
     """The file that a path or a release's name stands for; raises SpecError, MissingError with what to do.
 
-    `abi` chooses among wheels, which have one each, the first that is at hand without it. Archives have several.
+    `abi` chooses among wheels, which have one each, the first that is available without it. Archives have several.
     """
     name = name_of(text)
     if name is None or Path(text).exists():
@@ -193,7 +193,7 @@ def wheel_abi(path: Path) -> str:
 
 
 def checked(path: Path) -> Path:
-    """A cached file, held against what its build tool noted: Gradle its folder's name, Maven the file beside it.
+    """A cached file, checked against what its build tool noted: Gradle its folder's name, Maven the file beside it.
 
     Raises MissingError when it is another file. Both are SHA-1, Gradle's without leading zeros.
     """

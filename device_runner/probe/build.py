@@ -50,7 +50,7 @@ Command = tuple[str, ...]
 class Recipe:
     """How to build: what compiler (name and version, for the digest), which texts to write, which commands to run.
 
-    `{out}` in an argument is the folder of the build; `judge` says whether the result is held against the rules for
+    `{out}` in an argument is the folder of the build; `judge` says whether the result is checked against the rules for
     Android, and which: "", "ndk" or "stubs".
     """
 

@@ -37,7 +37,7 @@ class Accelerator(StrEnum):
 class AwareReference(StrEnum):
     """Whose own session saves provider-aware variants.
 
-    `auto` asks the target's Android library, or one of its release at hand; `installed` the onnxruntime of this Python.
+    `auto` asks the target's Android library, or one of its release; `installed` the onnxruntime of this Python.
     """
 
     AUTO = "auto"

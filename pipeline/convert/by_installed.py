@@ -1,7 +1,7 @@
 """Provider-aware files that the installed onnxruntime saves itself, where it was built with the provider.
 
 A full build for Linux with NNAPI, or macOS's wheel with CoreML, has the real provider: its own session then saves the
-file, and its claims are held against our rules node by node.
+file, and its claims are checked against our rules node by node.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Provider-aware files that a genuine library's own session saves, where one is at hand (`--reference LIBRARY`)."""
+"""Provider-aware files that a genuine library's own session saves, where one is available (`--reference LIBRARY`)."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Whose own session saves provider-aware files: the Android library that ships, where it is at hand and can run here.
+"""Whose own session saves provider-aware files: the Android library that ships, where it is available and can run here.
 
 Nothing is fetched for it: `ort-mobile library get` does that on request.
 """
@@ -77,7 +77,7 @@ def _found(names: Sequence[str]) -> Iterator[LibraryFacts]:
 
 
 def _cached(wanted: str) -> list[str]:
-    """Names of Android releases at hand that a release X.Y or X.Y.Z means, the newest first."""
+    """Names of Android releases available that a release X.Y or X.Y.Z means, the newest first."""
     names = [known.name for known in known_libraries() if known.at_hand and known.name.startswith("android:")]
     fitting = [name for name in names if f"{name.partition(':')[2]}.".startswith(f"{wanted}.")]
     return sorted(fitting, key=_parts, reverse=True)

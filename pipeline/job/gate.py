@@ -1,4 +1,4 @@
-"""What ships, held against the library that will load it: before anything is measured, and before the bundle is made.
+"""What ships, checked against the library that will load it, before anything is measured and before the bundle is made.
 
 The first keeps artifacts out of choices that they could not serve, the second is the gate: it reads the very files.
 """

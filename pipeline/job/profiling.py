@@ -1,4 +1,4 @@
-"""Profile runs of files: one more run with ONNX Runtime's profiler on, read, and held against the prediction."""
+"""Profile runs of files: one more run with ONNX Runtime's profiler on, read, and checked against the prediction."""
 
 import tempfile
 from pathlib import Path

@@ -116,7 +116,7 @@ PACKAGES = (
 
 
 class KnownLibrary(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list: a library's name, whether it is at hand, where, and the licence of what carries it.
+    """One line of the list: a library's name, whether it is available, where, and the licence of what carries it.
 
     `abi` is of a wheel, which has one; "" for packages with several.
     """
@@ -138,7 +138,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def known_libraries() -> list[KnownLibrary]:
-    """Libraries at hand (fetched, in Gradle's or Maven's cache), then those that a registry package carries."""
+    """Libraries available (fetched, in Gradle's or Maven's cache), then those that a registry package carries."""
     known: dict[tuple[str, str], KnownLibrary] = {}
     for one in (*_fetched(), *_all_cached(), *_carried()):
         known.setdefault((one.name, one.abi), one)

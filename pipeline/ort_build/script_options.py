@@ -1,6 +1,6 @@
 """What the scripts of a source tree really accept: their argument parsers, read without running them.
 
-The tables of this package say what a release accepts; a tree at hand knows better. Reading is by `ast`, because
+The tables of this package say what a release accepts; a tree available knows better. Reading is by `ast`, because
 nothing of a tree may run before the user has asked for the build.
 """
 

@@ -65,7 +65,7 @@ def check_budget(sizes: Mapping[str, int], budget: Mapping[str, int]) -> tuple[F
         size = sizes.get(abi)
         if size is None:
             findings.append(
-                Finding(severity=Severity.WARNING, what=f"no library for {abi} was held against its budget",
+                Finding(severity=Severity.WARNING, what=f"no library for {abi} was checked against its budget",
                         where="[build] max_library_bytes", why=f"there are: {', '.join(sorted(sizes)) or 'none'}",
                         remedy="build that ABI, or remove its budget")
             )  # fmt: skip

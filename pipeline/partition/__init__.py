@@ -2,7 +2,7 @@
 
 The way of the data: model -> `graph.Graph` (`onnx_view` or `ort_view`, then `unique_dq`) -> `units` -> a provider's
 rules -> `grouping` -> `claim.Claim` -> `judge.judge`, which answers with a `ModelAnswer`. "ep_rules" in comments are
-the project's notes on ONNX Runtime's sources, held against real builds; letters and numbers are their sections.
+the project's notes on ONNX Runtime's sources, checked against real builds; letters and numbers are their sections.
 
 How a provider module is written. It exports
 

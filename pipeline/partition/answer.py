@@ -77,7 +77,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a node is not claimed: a stable code, the reason in the words of a model's author, and what mends it.
+    """Why a node is not claimed: a stable code, the reason in the words of a model's author, and what fixes it.
 
     `fatal` marks what ends the session or the process instead of refusing the node.
     """

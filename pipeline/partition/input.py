@@ -25,7 +25,7 @@ NO_SIZES: Mapping[str, int] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInput:
-    """A model file that is at hand: an ORT format file, or a loaded ONNX model."""
+    """A model file that is available: an ORT format file, or a loaded ONNX model."""
 
     source: SourceModel
     path: Path

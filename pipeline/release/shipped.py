@@ -50,7 +50,7 @@ class ShippedLibrary:
 
 
 def shipped_library(target: Target, config: Config, installed: str) -> ShippedLibrary:
-    """The library of a target, from itself where the config names one; one that is not at hand is a warning."""
+    """The library of a target, from itself where the config names one; one that is not available is a warning."""
     planned = planned_runtime(target, config, installed)
     if target.library and target.platform in ELF_PLATFORMS:
         return _from_file(target, planned)

@@ -40,7 +40,7 @@ def summary(reference: LibraryReference) -> str:
     models = f"{answered} model{'' if answered == 1 else 's'}"
     if not reference.rules:
         return f"{models}: no rules for this release, the claims are those of {library}{silent}"
-    return f"{models} held against {library}: {reference.different} different{silent}"
+    return f"{models} checked against {library}: {reference.different} different{silent}"
 
 
 def _show(out: Console, one: ClaimDiff, *, everything: bool) -> None:

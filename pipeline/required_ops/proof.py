@@ -124,7 +124,7 @@ def _lack_of_global(allowed: frozenset[str], need: Need) -> str | None:
 
 
 def _restrictable(need: Need) -> Iterable[tuple[Slot, str]]:
-    """The types that globally allowed types are held against."""
+    """The types that globally allowed types are checked against."""
     key = (need.domain, need.op)
     if key in TYPE_SLOTS or key in TYPE_AGNOSTIC or not need.main_type:
         return need.types

@@ -98,7 +98,7 @@ def test_a_crash_costs_one_model(op_models: Path, mnist: Path, tmp_path: Path) -
     assert [one["same"] for one in found] == [True, None, True]
     assert (found[1]["crashed"], found[1]["error"]) == (True, "the library ended by SIGSEGV")
     assert document["models"][1]["error"] is None, "our answer stands"
-    assert "2 models held against" in result.output
+    assert "2 models checked against" in result.output
 
 
 def test_hostile_models_get_an_answer_or_an_error(oracle: Path, tmp_path: Path) -> None:

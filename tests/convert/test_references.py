@@ -1,4 +1,4 @@
-"""Whose session saves aware files: what `auto` finds at hand, and what it leaves alone."""
+"""Whose session saves aware files: what `auto` finds available, and what it leaves alone."""
 
 from pathlib import Path
 

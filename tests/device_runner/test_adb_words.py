@@ -1,4 +1,4 @@
-"""What a device is told and what it says: quoting held against real shells, parsing held against nonsense."""
+"""What a device is told and what it says: quoting checked against real shells, parsing checked against nonsense."""
 
 import shutil
 import subprocess

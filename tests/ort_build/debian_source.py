@@ -18,7 +18,7 @@ from tests.debian_packages import KEYRING, SUITE, _apt, _apt_root, _mirror
 RELEASE = "1.21.0"
 ARCHIVE = f"onnxruntime_{RELEASE}+dfsg.orig.tar.xz"
 WANTED = ("VERSION_NUMBER", "cmake/CMakeLists.txt", "cmake/deps.txt", "tools/ci_build/", "tools/python/util/")
-"""What plans are held against; the rest of the archive is not unpacked."""
+"""What plans are checked against; the rest of the archive is not unpacked."""
 
 
 def source_tree(cache: Path) -> Path:

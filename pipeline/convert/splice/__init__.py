@@ -2,5 +2,5 @@
 
 The way of the data: model and its basic optimization -> `claims.find_claims` (a `whole.Whole`) -> `splicing.splice`
 (`cut`, sessions by `passes`, `merge`, clean-ups) -> a model to be saved as it is. "ep_rules" in comments are the
-project's notes on ONNX Runtime's sources, held against real builds; H is the section on this method.
+project's notes on ONNX Runtime's sources, checked against real builds; H is the section on this method.
 """

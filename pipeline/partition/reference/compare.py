@@ -1,6 +1,6 @@
 """Claims of a genuine library beside our own (`ort-mobile partition --reference`).
 
-Our rules say why, for every platform; the library that ships is what they are held against. Where there are no rules
+Our rules say why, for every platform; the library that ships is what they are checked against. Where there are no rules
 for its release, its claims are the answer.
 """
 
@@ -76,7 +76,7 @@ def _is_whole(answer: ModelAnswer, one: ClaimDiff) -> bool:
 def open_reference(text: str, provider: str, release: str) -> LibraryFacts:
     """The library that can be asked about a provider; `release` is the one that the user named, "" for none.
 
-    Raises ConfigError for what no Android library can tell, MissingError where it is not at hand or cannot run here.
+    Raises ConfigError for what no Android library can tell, MissingError where it is not available or cannot run here.
     """
     if provider not in APPENDED:
         raise ConfigError(
@@ -97,7 +97,7 @@ def open_reference(text: str, provider: str, release: str) -> LibraryFacts:
         raise ConfigError(
             f"the library is of release {facts.release}, not {release}",
             where=text,
-            why="claims of one release are held against the rules of the same",
+            why="claims of one release are checked against the rules of the same",
             remedy="leave --ort-release out: it is the library's then",
         )
     return facts

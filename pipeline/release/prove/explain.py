@@ -55,7 +55,7 @@ REMEDIES: dict[FindingKind, str] = {
 
 
 def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool) -> ProofFinding:
-    """The finding of a failed run. `stock`: the library is ONNX Runtime's own package, so no config can mend it."""
+    """The finding of a failed run. `stock`: the library is ONNX Runtime's own package, so no config can fix it."""
     said = shortened(failure.message.replace(str(file.absolute()), file.name))
     told = _told(failure, file, provider)
     if told and told.kernel_line:
@@ -75,7 +75,7 @@ def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool)
 
 
 def _told(failure: Failure, file: Path, provider: str) -> LogFinding | None:
-    """What the text says of operators, held against an empty config so that every kernel is one that is missing."""
+    """What the text says of operators, checked against an empty config so that every kernel is one that is missing."""
     if failure.kind in (FailureKind.CRASH, FailureKind.TIMEOUT):
         return None
     return next(iter(read_log(failure.message, EMPTY, [_needs(file, provider)])), None)

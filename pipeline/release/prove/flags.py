@@ -35,7 +35,7 @@ def claims_nothing(summary: CallSummary | None, api_level: int) -> ProofFinding 
         return None
     if api_level < NNAPI_API_LEVEL:
         why = f"NNAPI begins at API level {NNAPI_API_LEVEL}; below it everything runs on the CPU"
-        remedy = "nothing to mend: phones of this level take no notice of the provider"
+        remedy = "nothing to fix: phones of this level take no notice of the provider"
     else:
         why = "no node of this artifact is one that NNAPI takes; everything ran on the CPU"
         remedy = (

@@ -33,7 +33,7 @@ NNAPI = "nnapi"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofRun:
-    """One run: its result, its outputs held against what they must be, and what it asked of NNAPI."""
+    """One run: its result, its outputs checked against what they must be, and what it asked of NNAPI."""
 
     result: RunResult
     checks: tuple[OutputCheck, ...] = ()
