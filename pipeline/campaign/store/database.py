@@ -12,6 +12,8 @@ from pipeline.campaign.store.tables import REVISION, versions
 from pipeline.core.errors import ConfigError, MissingError, PipelineError
 
 BUSY_SECONDS = 30.0
+UPGRADE_LOCK = 0x6F72_746D_6F62_696C
+"""PostgreSQL's advisory lock for upgrades: what one process finds must stay true until it has upgraded."""
 
 DRIVERS = {"postgresql": "ort-mobile-pipeline[postgresql]"}
 """Kind of database to what brings its driver; others have their module's name."""
@@ -114,6 +116,8 @@ def _prepare(engine: Engine, where: str) -> None:
 def _upgrade(connection: Connection, where: str) -> None:
     from pipeline.campaign.store.migrations import revisions, upgrade
 
+    if connection.dialect.name == "postgresql":  # SQLite's transaction has the only lock there is
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": UPGRADE_LOCK})
     found = _revision(connection)
     if found not in (None, *revisions()):
         raise PipelineError(
