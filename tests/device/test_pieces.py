@@ -222,9 +222,9 @@ PUT_ALL = """
 import sys
 from pathlib import Path
 from device_runner.adb.link import Link, server_at
-from device_runner.adb.store import Store
+from device_runner.adb.store import DeviceStore
 port, serial, root, joiner, *paths = sys.argv[1:]
-store = Store(Link(server_at(f"127.0.0.1:{port}"), serial), root)
+store = DeviceStore(Link(server_at(f"127.0.0.1:{port}"), serial), root)
 store.joiner = Path(joiner)
 for path in paths:
     store.put(Path(path), ".ort")
