@@ -305,12 +305,12 @@ def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     folder = tmp_path / "tiny"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    mounted = subprocess.run(mount, capture_output=True, check=False)
+    mounted = subprocess.run(mount, env={"PATH": os.defpath}, capture_output=True, check=False)
     if mounted.returncode:
         pytest.skip(f"cannot mount a small file system here: {mounted.stderr.decode().strip()}")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    subprocess.run(["umount", str(folder)], env={"PATH": os.defpath}, check=True)
 
 
 @pytest.mark.parametrize("room_bytes", [0, 4096, 8192, 12288])
