@@ -1,0 +1,1 @@
+"""Changes of a model, each `Model -> Model`: one file and one row in the registry for each."""

@@ -1,0 +1,101 @@
+"""What a pass is: a function from a model to a model, with its options, its precondition and how exact it is."""
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from pipeline.core.errors import ModelError
+from pipeline.model.onnx_model import LeanModel
+
+Model: TypeAlias = LeanModel
+"""What passes go over: a message whose large weights are ranges of files. Passes never change the one that they get."""
+
+Feeds: TypeAlias = Mapping[str, Any]
+"""One sample: arrays by the names of the model's inputs."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of a pass that has none; the base of the others'. Field docstrings are their documentation."""
+
+
+class Effect(StrEnum):
+    """How far the outputs of a pass may be from those of the model that it got."""
+
+    EXACT = "exact"
+    """Equal to the last bit."""
+    ROUNDING = "rounding"
+    """Equal but for rounding: the tolerance of the model's own precision (pipeline.check.compare)."""
+    LOSSY = "lossy"
+    """Another precision: accuracy is measured on data."""
+    INTERFACE = "interface"
+    """Inputs or outputs differ; those that remain are equal."""
+
+
+class NotApplicable(ModelError):
+    """The precondition of a pass does not hold: nothing was done, and `why` says what speaks against it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassContext:
+    """What passes may use beside the model.
+
+    `folder` is a scratch folder for files of their own; `where` names the model in errors. `samples` starts a new walk
+    over calibration data, one sample in memory at a time; None where there are none.
+    """
+
+    folder: Path
+    where: str
+    samples: Callable[[], Iterator[Feeds]] | None = None
+
+    def new_file(self, suffix: str) -> Path:
+        """A path in the scratch folder that no other file has."""
+        return self.folder / f"{secrets.token_hex(8)}{suffix}"
+
+
+Apply: TypeAlias = Callable[[Model, Any, PassContext], Model]
+"""The changed model; NotApplicable when a precondition does not hold, ModelError when a library fails.
+
+The second argument is an instance of the pass's own options type.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One row of the registry: `title` is its line in `ort-mobile transform --list`, `extra` what pip must install."""
+
+    name: str
+    title: str
+    apply: Apply
+    effect: Effect
+    options: type[Options] = Options
+    needs_data: bool = False
+    extra: str = ""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A pass with values for its options, as a user asks for it: checked by `registry.checked`."""
+
+    do: str
+    options: dict[str, Any] = {}
+
+    @property
+    def text(self) -> str:
+        """As on the command line: `prune-outputs:outputs=logits`."""
+        return ":".join([self.do, *(f"{key}={_plain(value)}" for key, value in sorted(self.options.items()))])
+
+
+def _plain(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassResult:
+    """A model behind its passes; `provenance` has what was done to it, first step first."""
+
+    model: Model
+    provenance: tuple[Step, ...] = field(default=())

@@ -1,0 +1,79 @@
+"""The passes by name, and steps: which passes with which options, in which order."""
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from pipeline.core.errors import ConfigError, MissingError
+from pipeline.passes import dimensions, inputs
+from pipeline.passes.base import Model, Options, Pass, PassContext, PassResult, Step
+
+PASSES: dict[str, Pass] = {one.name: one for one in (inputs.PASS, dimensions.PASS)}
+"""Every pass by its name, in the order of `ort-mobile transform --list`."""
+
+
+def find_pass(name: str, where: str = "") -> Pass:
+    """The pass of a name; ConfigError with the nearest name for one that there is not."""
+    if name not in PASSES:
+        close = difflib.get_close_matches(name, PASSES, n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else "`ort-mobile transform --list` shows all"
+        raise ConfigError(f"there is no pass {name!r}", where=where, remedy=remedy)
+    return PASSES[name]
+
+
+def options_of(step: Step, where: str = "") -> Options:
+    """The options of a step as the pass's own type; ConfigError for one that does not exist or a wrong value."""
+    kind = find_pass(step.do, where).options
+    try:
+        return msgspec.convert(step.options, kind, strict=False)
+    except msgspec.ValidationError as error:
+        known = ", ".join(kind.__struct_fields__) or "none"
+        raise ConfigError(
+            f"wrong option of {step.do}", where=where, why=str(error), remedy=f"options: {known}"
+        ) from error
+
+
+def parse_step(text: str) -> Step:
+    """A step as the command line has it, `NAME[:option=value]…`; values of lists and tables are joined by `+`.
+
+    ConfigError for a name or option that there is not. `fixed-dimensions:sizes=batch=1+time=16` gives a table.
+    """
+    name, *pairs = re.split(r":(?=[a-z_0-9]+=)", text)
+    kind = find_pass(name, "--do")
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        found[key] = _value(kind, key, value)
+    step = Step(do=name, options=found)
+    options_of(step, f"--do {text}")
+    return step
+
+
+def _value(kind: Pass, key: str, text: str) -> Any:
+    """A value as the type of its option wants it; what has no type is left to `options_of`."""
+    types = {field.encode_name: field.type for field in msgspec.structs.fields(kind.options)}
+    info = msgspec.inspect.type_info(types[key]) if key in types else None
+    if isinstance(info, msgspec.inspect.DictType):
+        return dict(part.rpartition("=")[::2] for part in text.split("+"))
+    if isinstance(info, msgspec.inspect.VarTupleType | msgspec.inspect.ListType):
+        return text.split("+")
+    return text
+
+
+def run_passes(model: Model, steps: Sequence[Step], context: PassContext) -> PassResult:
+    """Apply steps one after the other.
+
+    ConfigError for a wrong step before any is begun, MissingError where a pass needs data that there are not,
+    NotApplicable and ModelError as the passes raise them.
+    """
+    wanted = [(find_pass(step.do, context.where), options_of(step, context.where)) for step in steps]
+    for one, _ in wanted:
+        if one.needs_data and context.samples is None:
+            raise MissingError(f"{one.name} needs calibration data", where=context.where,
+                               remedy="give `test_data` of the model in the config, or --test-data")  # fmt: skip
+    for one, options in wanted:
+        model = one.apply(model, options, context)
+    return PassResult(model=model, provenance=tuple(steps))
