@@ -32,6 +32,16 @@ def test_every_cited_section_exists() -> None:
     assert {section: files for section, files in cited.items() if section not in headings} == {}
 
 
+def test_every_cited_section_on_quantization_exists() -> None:
+    headings = re.findall(r"^## (Q\.\d+) ", (FACTS / "quantization.md").read_text(encoding="utf-8"), re.MULTILINE)
+    files = [p for package in ("pipeline", "tests") for p in (ROOT / package).rglob("*.py")]
+    cited = {
+        found for path in files for found in re.findall(r"quantization (Q\.\d+)", path.read_text(encoding="utf-8"))
+    }
+    assert len(cited) >= 4
+    assert cited - set(headings) == set()
+
+
 def test_every_document_is_listed() -> None:
     listed = (FACTS / "README.md").read_text(encoding="utf-8")
     assert [

@@ -1,7 +1,7 @@
 """Configs: the TOML that a user writes, read strictly, completed, and described for editors."""
 
 from pipeline.config.build import BuildConfig
-from pipeline.config.data import AccuracyConfig, InputValue, MetricName, PartConfig, PreprocessConfig, Range
+from pipeline.config.data import InputValue, PreprocessConfig, Range
 from pipeline.config.defaults import (
     ACCELERATOR_OPTIONS,
     ADVISED_RUNS,
@@ -32,10 +32,9 @@ from pipeline.config.values import (
 
 __all__ = [
     "ACCELERATOR_OPTIONS", "ADVISED_RUNS", "ALL_FLAGS", "DEFAULT_TARGET", "FILL_IN", "REPLAY_KEY", "TABLES",
-    "Accelerator", "AccuracyConfig",
+    "Accelerator",
     "BuildConfig", "CheckConfig", "ConditionsConfig", "Config", "Count", "InputValue", "MeasureConfig",
-    "MetricName", "ModelConfig", "OneOrMore", "OutputConfig", "PartConfig",
-    "Platform", "PreprocessConfig", "Range", "RunConfig", "Table",
+    "ModelConfig", "OneOrMore", "OutputConfig", "Platform", "PreprocessConfig", "Range", "RunConfig", "Table",
     "Target", "VariantsConfig", "comparing_runs", "config_schema", "key_texts", "null_last", "read_config",
     "resolved", "wanted_variants", "with_defaults",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from pipeline.config.build import BuildConfig
-from pipeline.config.data import AccuracyConfig, InputValue, PartConfig, PreprocessConfig, Range
+from pipeline.config.data import InputValue, PreprocessConfig, Range
 from pipeline.config.runs import RunConfig
 from pipeline.config.table import Count, Name, Release, Seconds, Table
 from pipeline.core.variant import Level, Style
@@ -60,12 +60,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     preprocess: PreprocessConfig | None = None
     """How images and recordings become the model's input; needed where `test_data` is such files."""
     labels: str | None = None
-    """Labels of `test_data`: a CSV file with a line `file,label` for each sample. Or a labelled evaluation set of its
-    own: one .npz with `inputs` [N, ...] and `labels` [N]."""
-    calibration: PartConfig | None = None
-    """Data for calibration; default: a quarter of `test_data`, chosen by content."""
-    evaluation: PartConfig | None = None
-    """Data that accuracy is measured on; default: the .npz of `labels`, else the rest of `test_data`."""
+    """Labelled evaluation set (.npz with `inputs` and `labels`) for top-1 agreement."""
     dimensions: dict[str, Count] = {}
     """Sizes of dynamic dimensions, by name."""
 
@@ -196,8 +191,6 @@ class Config(Table, frozen=True, kw_only=True):
     """Conditions under which a run starts."""
     check: CheckConfig = CheckConfig()
     """Tolerances of the output check."""
-    accuracy: AccuracyConfig = AccuracyConfig()
-    """The accuracy that artifacts must keep."""
     build: BuildConfig = BuildConfig()
     """How to build ONNX Runtime for the targets, and size budgets."""
     output: OutputConfig = OutputConfig()
@@ -209,14 +202,12 @@ TABLES: dict[str, type[Table]] = {
     "[[models]]": ModelConfig,
     "[models.preprocess]": PreprocessConfig,
     "[models.inputs.NAME]": Range,
-    "[models.calibration], [models.evaluation]": PartConfig,
     "[[targets]]": Target,
     "[variants]": VariantsConfig,
     "[[runs]]": RunConfig,
     "[measure]": MeasureConfig,
     "[conditions]": ConditionsConfig,
     "[check]": CheckConfig,
-    "[accuracy]": AccuracyConfig,
     "[build]": BuildConfig,
     "[output]": OutputConfig,
 }

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from device_runner.spec import ElementType
 from pipeline.config import ModelConfig
-from pipeline.dataset import preprocess_of
 from pipeline.job.assemble import Assembled
 from pipeline.job.prepare import ARTIFACTS
 from pipeline.model.ort_format import Graph, TensorType, read_ort
@@ -29,7 +28,7 @@ def _signature(model: str, graph: Graph, assembled: Assembled) -> ModelSignature
         inputs=tuple(_tensor(name, graph) for name in graph.inputs if name not in graph.initializers),
         outputs=tuple(_tensor(name, graph) for name in graph.outputs),
         dimensions=dict(table.dimensions),
-        preprocess=preprocess_of(table),
+        preprocess=table.preprocess,
         values=dict(table.inputs),
     )
 

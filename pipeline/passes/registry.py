@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from pipeline.core.errors import ConfigError, MissingError
-from pipeline.passes import dimensions, inputs
+from pipeline.passes import dimensions, inputs, preprocess, static
 from pipeline.passes.base import Model, Options, Pass, PassContext, PassResult, Step
 
-PASSES: dict[str, Pass] = {one.name: one for one in (inputs.PASS, dimensions.PASS)}
+PASSES: dict[str, Pass] = {one.name: one for one in (inputs.PASS, dimensions.PASS, preprocess.PASS, static.PASS)}
 """Every pass by its name, in the order of `ort-mobile transform --list`."""
 
 

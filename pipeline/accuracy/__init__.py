@@ -1,1 +1,0 @@
-"""Accuracy of a model file: metrics on data, compared with the original model, with intervals and a budget."""

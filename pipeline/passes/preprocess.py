@@ -1,0 +1,178 @@
+"""What every quantization begins with: constants folded, an opset that has the form, names and types for everything."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pipeline.core.errors import ModelError
+from pipeline.model.onnx_model import LeanModel
+from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
+from pipeline.passes.weights import (
+    drop_unused_domains,
+    loadable,
+    quantized_operators,
+    raise_opset,
+    read_back,
+    session_options,
+)
+
+if TYPE_CHECKING:
+    import onnx
+
+FLAGS = ("onnx.quant.pre_process", "onnx.infer")
+"""Properties by which onnxruntime.quantization knows a model that needs no further preparation."""
+TYPES = {"tensor(float)": 1, "tensor(float16)": 10, "tensor(double)": 11, "tensor(int32)": 6, "tensor(int64)": 7,
+         "tensor(bool)": 9, "tensor(uint8)": 2, "tensor(int8)": 3}  # fmt: skip
+"""ONNX's numbers of the types that quantization asks about."""
+PER_CHANNEL_OPSET = 17
+"""The opset that older models are raised to: DequantizeLinear has an axis since 13, without which a file quantized per
+channel does not load; 17 is the newest before reductions and Pad change (quantization Q.3).
+"""
+
+
+class PreprocessOptions(Options, frozen=True, kw_only=True):
+    """Options of preprocess."""
+
+    opset: int = PER_CHANNEL_OPSET
+    """The least opset; older models are converted to it. 16-bit activations need 21."""
+
+
+def preprocess(model: Model, options: PreprocessOptions, context: PassContext) -> Model:
+    """The model as quantization needs it; a model that has been through here comes back as it is.
+
+    Constants are folded and batch normalization is merged into convolutions by ONNX Runtime's basic level: without that
+    weights stay float and accuracy falls (quantization Q.2). NotApplicable for a quantized model, ModelError when ONNX
+    Runtime refuses the model or ONNX cannot convert its opset.
+    """
+    if found := quantized_operators(model.proto):
+        raise already_quantized(found, context.where)
+    if not is_preprocessed(model):
+        model = _basic(model, context)
+    model = raise_opset(model, options.opset, context.where)
+    return _finished(model, context.where)
+
+
+def already_quantized(found: set[str], where: str) -> NotApplicable:
+    """The refusal of a model with these quantized operators."""
+    return NotApplicable("the model is quantized already", where=where, why=f"it has {', '.join(sorted(found))}",
+                         remedy="quantize the float model that it was made from")  # fmt: skip
+
+
+def is_preprocessed(model: Model) -> bool:
+    """Whether the model says that it went through this pass."""
+    return set(FLAGS) <= {entry.key for entry in model.proto.metadata_props}
+
+
+def _basic(model: Model, context: PassContext) -> Model:
+    """The model as ONNX Runtime saves it at level basic, its large weights in a file of their own."""
+    import onnxruntime
+
+    target = context.new_file(".onnx")
+    options = session_options(model)
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(target)
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    if model.weights:
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_file_name", f"{target.stem}.weights"
+        )
+    try:
+        onnxruntime.InferenceSession(loadable(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise refused(error, context.where) from error
+    return read_back(target)
+
+
+def refused(error: Exception, where: str) -> ModelError:
+    """ONNX Runtime's complaint about a model."""
+    why = str(error).strip().partition("\n")[0][:500]
+    return ModelError("ONNX Runtime cannot run the model on this computer's CPU", where=where, why=why,
+                      remedy="fix what it names; onnx.checker.check_model often says more")  # fmt: skip
+
+
+def _finished(model: Model, where: str) -> Model:
+    """Names for nodes without, biases of Gemm of one dimension, types of all values, the flags."""
+    import onnx
+
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    drop_unused_domains(proto)
+    name_nodes(proto.graph)
+    flatten_biases(proto.graph)
+    done: Model = LeanModel(proto=proto, folder=model.folder, weights=model.weights)
+    declare_types(done, where)
+    known = {entry.key for entry in proto.metadata_props}
+    for flag in FLAGS:
+        if flag not in known:
+            proto.metadata_props.add(key=flag, value="onnxruntime.quant")
+    return replace(model, proto=proto, weights=done.weights)
+
+
+def name_nodes(graph: "onnx.GraphProto") -> None:
+    """Give every node of the main graph a name of its own, in place: nodes are excluded by name."""
+    taken = Counter(node.name for node in graph.node)
+    for number, node in enumerate(graph.node):
+        if not node.name or taken[node.name] > 1:
+            base = f"{node.op_type}_{next(filter(None, node.output), number)}"
+            taken[node.name] -= 1
+            while taken[base]:
+                base += "_"
+            node.name = base
+            taken[base] += 1
+
+
+def flatten_biases(graph: "onnx.GraphProto") -> None:
+    """Turn constant biases [1, N] of Gemm into [N], in place and exactly.
+
+    onnxruntime.quantization fails on them per channel, or saves a file that does not load (quantization Q.3).
+    """
+    uses = Counter(name for node in graph.node for name in node.input)
+    outputs = {value.name for value in graph.output}
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        tensor = constants.get(node.input[2]) if node.op_type == "Gemm" and len(node.input) == 3 else None
+        if tensor is None or len(tensor.dims) != 2 or tensor.dims[0] != 1 or tensor.name in outputs:
+            continue
+        if uses[tensor.name] > 1:
+            copy = graph.initializer.add()
+            copy.CopyFrom(tensor)
+            copy.name = f"{tensor.name}/{node.name}"
+            uses[tensor.name] -= 1
+            node.input[2], tensor = copy.name, copy
+        del tensor.dims[0]
+
+
+def declare_types(model: Model, where: str) -> None:
+    """Write the types and shapes of all values of the main graph into the message, as ONNX Runtime infers them.
+
+    A session is loaded and never initialized, with every value made an output (ep_rules A.4).
+    """
+    import onnx
+    from onnxruntime.capi import _pybind_state as capi
+
+    graph = model.proto.graph
+    asked = onnx.ModelProto()
+    asked.CopyFrom(loadable(model))
+    declared = {value.name for value in (*graph.output, *graph.input)}
+    names = [name for node in graph.node for name in node.output if name and name not in declared]
+    asked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    try:
+        session = capi.InferenceSession(session_options(model), asked.SerializeToString(), False, True)
+    except Exception as error:
+        raise refused(error, where) from error
+    found = {meta.name: meta for meta in session.outputs_meta}
+    del graph.value_info[:]
+    for name in names:
+        code = TYPES.get(found[name].type) if name in found else None
+        if code is not None:
+            shape = [dim if isinstance(dim, int | str) else None for dim in found[name].shape] or None
+            graph.value_info.append(onnx.helper.make_tensor_value_info(name, code, shape))
+
+
+PASS = Pass(
+    name="preprocess",
+    title="Fold constants, raise the opset and name all nodes: quantization begins with it.",
+    apply=preprocess,
+    effect=Effect.ROUNDING,
+    options=PreprocessOptions,
+)

@@ -1,0 +1,201 @@
+"""Static quantization: weights and activations in integers, with ranges from calibration data."""
+
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from pipeline.core.errors import ConfigError, ModelError
+from pipeline.model.onnx_model import LeanModel, content_digest
+from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
+from pipeline.passes.calibration import Method, TensorRanges, calibrate
+from pipeline.passes.preprocess import PER_CHANNEL_OPSET, PreprocessOptions, preprocess
+from pipeline.passes.weights import quiet, settle, sort_nodes, whole
+
+if TYPE_CHECKING:
+    import onnx
+
+Activation: TypeAlias = Literal["u8", "s8", "u16", "s16"]
+Weight: TypeAlias = Literal["u8", "s8", "u16", "s16"]
+WIDE = frozenset({"u16", "s16"})
+WIDE_OPSET = 21
+"""The first opset whose QuantizeLinear and DequantizeLinear have 16 bits."""
+DENSE = frozenset({"Gemm", "MatMul"})
+SOFTMAX_SCALE = 1 / 256
+"""NNAPI claims a quantized Softmax with exactly this scale, XNNPACK loads no other (quantization Q.1)."""
+
+
+class StaticOptions(Options, frozen=True, kw_only=True):
+    """Options of static-qdq."""
+
+    activations: Activation = "u8"
+    """Type of activations: u8, s8, u16 or s16. 16 bits raise the opset to 21."""
+    weights: Weight = "s8"
+    """Type of weights: u8, s8, u16 or s16."""
+    per_channel: bool = False
+    """One scale for each output channel of a weight instead of one for all."""
+    dense_weights: Literal["", "u8", "s8"] = ""
+    """Type of the weights of Gemm and MatMul, then of one scale each; "" for as all others."""
+    op_types: tuple[str, ...] = ()
+    """Operator types to quantize; without any, all that have a quantized form."""
+    exclude: tuple[str, ...] = ()
+    """Names of nodes that stay float."""
+    method: Method = Method.MINMAX
+    """How ranges follow from calibration data: minmax, entropy or percentile."""
+    percentile: float = 99.999
+    """The share of magnitudes inside the range, in percent, for the method percentile."""
+    reduce_range: bool = False
+    """Weights in 7 bits, for x86-64 processors without VNNI."""
+
+
+def static_qdq(model: Model, options: StaticOptions, context: PassContext) -> Model:
+    """The model in QDQ form.
+
+    NotApplicable for a quantized model and one without an operator to quantize; ConfigError without usable samples.
+    """
+    ready = prepare(model, options, context)
+    assert context.samples is not None, "the registry asks for data"  # noqa: S101 - Pass.needs_data
+    ranges = calibrate(ready, context.samples, options.method, percentile=options.percentile, where=context.where)
+    return settle(quantize(ready, ranges, options, where=context.where).proto, context)
+
+
+def prepare(model: Model, options: StaticOptions, context: PassContext) -> Model:
+    """The model as `calibrate` and `quantize` take it, in an opset that has the types."""
+    wide = options.activations in WIDE or options.weights in WIDE
+    least = WIDE_OPSET if wide else PER_CHANNEL_OPSET
+    return preprocess(model, PreprocessOptions(opset=least), context)
+
+
+def quantize(model: Model, ranges: TensorRanges, options: StaticOptions, *, where: str = "") -> Model:
+    """Quantize a prepared model with the ranges of its values: a fraction of a second for a phone's model.
+
+    All weights of the result are in its message. ModelError for ranges of another model, NotApplicable when nothing
+    would be quantized, ConfigError for an excluded node that there is not.
+    """
+    if ranges.model != content_digest(model, {}):
+        raise ModelError("the calibrated ranges are of another model", where=where, remedy="calibrate again")
+    chosen = chosen_nodes(model.proto, ranges, options, where)
+    proto = whole(model)
+    split_shared(proto.graph, chosen)
+    made = _qdq(proto, ranges, options, chosen, where)
+    if not any(node.op_type == "DequantizeLinear" for node in made.graph.node):
+        raise NotApplicable("nothing was quantized", where=where, why="no operator of these types had what it needs",
+                            remedy="name other operator types")  # fmt: skip
+    return LeanModel(proto=made, folder=model.folder, weights={})
+
+
+def chosen_nodes(proto: "onnx.ModelProto", ranges: TensorRanges, options: StaticOptions, where: str) -> set[str]:
+    """Names of the nodes to quantize: of the wanted types, not excluded, all values with a range.
+
+    NotApplicable when there are none.
+    """
+    from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+
+    known = QDQRegistry.keys() | QLinearOpsRegistry.keys()
+    names = {node.name for node in proto.graph.node}
+    if missing := [name for name in options.exclude if name not in names]:
+        raise ConfigError(f"the model has no node {missing[0]!r} to exclude", where=where,
+                          remedy="names are those that the pass preprocess gives")  # fmt: skip
+    wanted = set(options.op_types) or known
+    found = [node for node in proto.graph.node if node.op_type in wanted & known]
+    if not found:
+        have = ", ".join(sorted({node.op_type for node in proto.graph.node})[:12])
+        raise NotApplicable("the model has no operator to quantize", where=where, why=f"its operators: {have}",
+                            remedy=f"operators with a quantized form: {', '.join(sorted(known))}")  # fmt: skip
+    left = ranges.left.keys() | options.exclude
+    chosen = {node.name for node in found if left.isdisjoint((node.name, *node.input, *node.output))}
+    if not chosen:
+        name, why = next(iter(ranges.left.items()), ("", "all nodes of these types are excluded"))
+        raise NotApplicable("no node can be quantized", where=where, why=f"{name} {why}".strip(),
+                            remedy="check the calibration data, or name other operator types")  # fmt: skip
+    return chosen
+
+
+def split_shared(graph: "onnx.GraphProto", chosen: set[str]) -> None:
+    """Give each kind of reader of a float constant its own copy, in place: float nodes keep the float numbers.
+
+    onnxruntime.quantization replaces a weight for all its readers, quantized or not, with the first one's options
+    (quantization Q.3).
+    """
+    constants = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == 1}
+    first: dict[str, str] = {}
+    made: dict[tuple[str, str], str] = {}
+    for node in graph.node:
+        kind = node.op_type if node.name in chosen else "float"
+        for slot, name in enumerate(node.input):
+            if name not in constants or first.setdefault(name, kind) == kind:
+                continue
+            if (name, kind) not in made:
+                copy = graph.initializer.add()
+                copy.CopyFrom(constants[name])
+                copy.name = made[name, kind] = f"{name}/{kind}"
+            node.input[slot] = made[name, kind]
+
+
+def _qdq(
+    proto: "onnx.ModelProto", ranges: TensorRanges, options: StaticOptions, chosen: set[str], where: str
+) -> "onnx.ModelProto":
+    """Through onnxruntime.quantization's own quantizer, with our ranges in place of its calibration."""
+    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+
+    types = sorted({node.op_type for node in proto.graph.node if node.name in chosen})
+    extra = {"TensorQuantOverrides": overrides(proto.graph, options, chosen)}
+    try:
+        with quiet():
+            quantizer = QDQQuantizer(
+                proto, options.per_channel, options.reduce_range, quant_type(options.weights),
+                quant_type(options.activations), tensors_data(ranges), sorted(chosen), [], types, extra,
+            )  # fmt: skip
+            quantizer.quantize_model()
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"[:500]
+        raise ModelError("onnxruntime.quantization cannot quantize the model", where=where, why=why,
+                         remedy="exclude the node that it names, or name operator types") from error  # fmt: skip
+    made: onnx.ModelProto = quantizer.model.model
+    sort_nodes(made.graph)
+    return made
+
+
+def overrides(graph: "onnx.GraphProto", options: StaticOptions, chosen: set[str]) -> dict[str, list[dict[str, Any]]]:
+    """What differs from the options for single values: outputs of Softmax, weights of Gemm and MatMul."""
+    import numpy as np
+
+    found: dict[str, list[dict[str, Any]]] = {}
+    constants = {tensor.name for tensor in graph.initializer}
+    zero = {"u8": np.array(0, np.uint8), "s8": np.array(-128, np.int8)}.get(options.activations)
+    for node in graph.node:
+        if node.name not in chosen:
+            continue
+        if node.op_type == "Softmax" and zero is not None:
+            found[node.output[0]] = [{"scale": np.array(SOFTMAX_SCALE, np.float32), "zero_point": zero}]
+        if node.op_type in DENSE and options.dense_weights and node.input[1] in constants:
+            found[node.input[1]] = [{"quant_type": quant_type(options.dense_weights)}]
+    return found
+
+
+def tensors_data(ranges: TensorRanges) -> Any:
+    """The ranges as onnxruntime.quantization wants them."""
+    import numpy as np
+    from onnxruntime.quantization.calibrate import CalibrationMethod, TensorData, TensorsData
+
+    return TensorsData(
+        CalibrationMethod.MinMax,
+        {
+            name: TensorData(lowest=np.array(low, np.float32), highest=np.array(high, np.float32))
+            for name, (low, high) in ranges.ranges.items()
+        },
+    )
+
+
+def quant_type(short: str) -> Any:
+    """onnxruntime.quantization's QuantType of u8, s8, u16, s16."""
+    from onnxruntime.quantization import QuantType
+
+    return {"u8": QuantType.QUInt8, "s8": QuantType.QInt8, "u16": QuantType.QUInt16, "s16": QuantType.QInt16}[short]
+
+
+PASS = Pass(
+    name="static-qdq",
+    title="Quantize weights and activations statically, in QDQ form.",
+    apply=static_qdq,
+    effect=Effect.LOSSY,
+    options=StaticOptions,
+    needs_data=True,
+)

@@ -1,0 +1,195 @@
+"""Weights of a model in and out of its message, and what libraries that take a whole message need of it."""
+
+import heapq
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.core.errors import ModelError
+from pipeline.model.onnx_model import (
+    LEAN_MINIMUM_BYTES,
+    ByteRange,
+    LeanModel,
+    external_entries,
+    keep_only,
+    read_in,
+    scan_message,
+    subgraphs,
+)
+from pipeline.passes.base import Model, PassContext
+
+if TYPE_CHECKING:
+    import onnx
+
+QUANTIZED_OPS = frozenset({
+    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "QLinearConv",
+    "QLinearMatMul", "MatMulNBits", "MatMulBnb4", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QGemm",
+    "DynamicQuantizeLSTM", "QAttention", "QLinearAdd",
+})  # fmt: skip
+"""Operators whose presence says that a model is quantized."""
+
+
+def whole(model: Model) -> "onnx.ModelProto":
+    """A copy of the message with every weight in it."""
+    import onnx
+
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for tensor in proto.graph.initializer:
+        if tensor.name in model.weights:
+            read_in(tensor, model.weights[tensor.name])
+    return proto
+
+
+def settle(proto: "onnx.ModelProto", context: PassContext) -> Model:
+    """A model of a message that has its weights in it; a large one is written to the scratch folder and mapped."""
+    if proto.ByteSize() < LEAN_MINIMUM_BYTES:
+        return LeanModel(proto=proto, folder=context.folder, weights={})
+    target = context.new_file(".onnx")
+    target.write_bytes(proto.SerializeToString())
+    return read_back(target)
+
+
+def read_back(path: Path) -> Model:
+    """A model that was saved to a file of ours, its large weights mapped from that file or one beside it."""
+    import onnx
+
+    if path.stat().st_size < LEAN_MINIMUM_BYTES:
+        proto = onnx.ModelProto.FromString(path.read_bytes())
+    else:
+        proto = scan_message(path)
+    places: dict[str, ByteRange] = {}
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == tensor.EXTERNAL:
+            location, offset, length = external_entries(tensor)
+            places[tensor.name] = ByteRange(file=path.parent / location, offset=offset, length=length)
+    return LeanModel(proto=proto, folder=path.parent, weights=places)
+
+
+def quantized_operators(proto: "onnx.ModelProto") -> set[str]:
+    """The operators of a quantized model that occur anywhere in it."""
+    return {node.op_type for graph in subgraphs(proto.graph) for node in graph.node} & QUANTIZED_OPS
+
+
+def onnx_opset(proto: "onnx.ModelProto") -> int:
+    """The version of ONNX's own operators; 0 when a model has none."""
+    return max((entry.version for entry in proto.opset_import if entry.domain in {"", "ai.onnx"}), default=0)
+
+
+def raise_opset(model: Model, least: int, where: str) -> Model:
+    """The model with at least this opset, converted by ONNX; ModelError with the converter's reason."""
+    import onnx
+    from onnx import version_converter
+
+    if onnx_opset(model.proto) >= least:
+        return model
+    try:
+        changed = version_converter.convert_version(model.proto, least)
+    except Exception as error:
+        why = str(error).strip().splitlines()[0][:300]
+        raise ModelError(f"ONNX cannot convert the model to opset {least}", where=where, why=why,
+                         remedy=f"export the model again with opset {least} or newer") from error  # fmt: skip
+    places = {t.name: t for t in model.proto.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL}
+    left = {tensor.name: tensor for tensor in changed.graph.initializer}
+    if model.proto.functions or not places.keys() <= left.keys() or model.proto.graph.sparse_initializer:
+        raise ModelError(f"ONNX cannot convert the model to opset {least}", where=where,
+                         why="its converter loses functions and sparse initializers",
+                         remedy=f"export the model again with opset {least} or newer")  # fmt: skip
+    for name, tensor in places.items():
+        left[name].CopyFrom(tensor)
+    changed.ir_version = max(model.proto.ir_version, changed.ir_version)
+    return replace(model, proto=changed)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence ONNX Runtime's Python tools: they log advice that does not apply here, and configure the root logger."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def session_options(model: Model) -> Any:
+    """Options of a session on a model in memory: silent, weights mapped from where they lie, 8-bit sums exact.
+
+    `session.x64quantprecision` keeps x86-64 without VNNI from saturating (quantization Q.5).
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(model.folder))
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    return options
+
+
+def loadable(model: Model) -> "onnx.ModelProto":
+    """The message with weights read in that are not where their location says: a session looks in one folder only."""
+    import onnx
+
+    external = [tensor for tensor in model.proto.graph.initializer if tensor.name in model.weights]
+    strange = [t.name for t in external if model.folder / external_entries(t)[0] != model.weights[t.name].file]
+    if not strange:
+        return model.proto
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for tensor in proto.graph.initializer:
+        if tensor.name in strange:
+            read_in(tensor, model.weights[tensor.name])
+    return proto
+
+
+def drop_unused_domains(proto: "onnx.ModelProto") -> None:
+    """Remove opset imports that no node uses, in place: onnxruntime declares all that it knows when it saves."""
+    used = {node.domain for graph in subgraphs(proto.graph) for node in graph.node}
+    used |= {function.domain for function in proto.functions} | {""}
+    keep_only(proto.opset_import, lambda entry: entry.domain in used)
+
+
+def sort_nodes(graph: "onnx.GraphProto") -> None:
+    """Put the nodes of the main graph into an order in which values are made before they are read, in place.
+
+    Nodes that are in order keep their places; bodies count as readers of the outer values that they name.
+    """
+    import onnx
+
+    waiting = list(graph.node)
+    made = {name for node in waiting for name in node.output if name}
+    needs = [_reads(node) & made for node in waiting]
+    readers: dict[str, list[int]] = {}
+    for place, names in enumerate(needs):
+        for name in names:
+            readers.setdefault(name, []).append(place)
+    ready = [place for place, names in enumerate(needs) if not names]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        place = heapq.heappop(ready)
+        order.append(place)
+        for name in waiting[place].output:
+            for reader in readers.pop(name, ()):
+                needs[reader].discard(name)
+                if not needs[reader]:
+                    heapq.heappush(ready, reader)
+    if len(order) != len(waiting):
+        raise ModelError("the graph has a cycle", remedy="export the model again")
+    if order != sorted(order):
+        nodes = [onnx.NodeProto.FromString(waiting[place].SerializeToString()) for place in order]
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+
+def _reads(node: "onnx.NodeProto") -> set[str]:
+    """Names that a node reads, in its bodies too."""
+    found = set(node.input)
+    for attribute in node.attribute:
+        for body in [attribute.g, *attribute.graphs] if attribute.HasField("g") or attribute.graphs else ():
+            for graph in subgraphs(body):
+                found |= {name for inner in graph.node for name in inner.input} | {v.name for v in graph.output}
+    return found

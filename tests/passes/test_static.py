@@ -1,0 +1,167 @@
+"""Static quantization on the trained model of the example and on small models."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+
+from pipeline.core.errors import ConfigError, ModelError
+from pipeline.model.onnx_model import LoadedModel
+from pipeline.passes.base import Feeds, NotApplicable, Step
+from pipeline.passes.calibration import TensorRanges, calibrate
+from pipeline.passes.registry import run_passes
+from pipeline.passes.static import StaticOptions, prepare, quantize, static_qdq
+from tests import onnx_samples
+from tests.passes.quantized_models import EXAMPLE, accuracy, context, digits, feeds, load, run, saved, sqnr
+
+
+@pytest.fixture
+def mnist(tmp_path: Path) -> LoadedModel:
+    return load(EXAMPLE / "mnist.onnx", tmp_path)
+
+
+def images(model: LoadedModel, count: int = 20) -> list[Feeds]:
+    name = model.proto.graph.input[0].name
+    return [{name: image} for image in digits()[0][:count]]
+
+
+FORMS: list[dict[str, Any]] = [
+    {},
+    {"weights": "u8"},
+    {"per_channel": True},
+    {"activations": "s8", "per_channel": True},
+    {"activations": "u16"},
+    {"activations": "s16", "per_channel": True},
+    {"per_channel": True, "dense_weights": "u8", "op_types": ["Conv", "Relu", "Clip", "Add", "Gemm"]},
+    {"per_channel": True, "reduce_range": True},
+    {"method": "entropy"},
+    {"method": "percentile", "percentile": 99.99},
+]
+
+
+@pytest.mark.parametrize("options", FORMS, ids=str)
+def test_the_trained_model_keeps_its_accuracy(mnist: LoadedModel, tmp_path: Path, options: dict[str, Any]) -> None:
+    step = Step(do="static-qdq", options=options)
+    made = run_passes(mnist, [step], context(tmp_path, images(mnist))).model
+    assert accuracy(made) >= accuracy(mnist) - 0.01
+    assert made.proto.ByteSize() < mnist.proto.ByteSize() / 2
+    onnx.checker.check_model(made.proto)
+
+
+def types_of(made: onnx.ModelProto) -> dict[str, tuple[int, int]]:
+    """Of each DequantizeLinear of a constant: what reads it, with the type of the constant and the number of scales."""
+    constants = {tensor.name: tensor for tensor in made.graph.initializer}
+    readers = {name: node.op_type for node in made.graph.node for name in node.input}
+    return {
+        readers[node.output[0]]: (constants[node.input[0]].data_type, int(np.prod(constants[node.input[1]].dims)))
+        for node in made.graph.node
+        if node.op_type == "DequantizeLinear" and node.input[0] in constants
+        and constants[node.input[0]].data_type != onnx.TensorProto.INT32
+    }  # fmt: skip
+
+
+def test_dense_weights_have_a_type_of_their_own(mnist: LoadedModel, tmp_path: Path) -> None:
+    options = StaticOptions(per_channel=True, dense_weights="u8")
+    made = static_qdq(mnist, options, context(tmp_path, images(mnist)))
+    found = types_of(made.proto)
+    assert found["Gemm"] == (onnx.TensorProto.UINT8, 1)
+    assert found["Conv"][0] == onnx.TensorProto.INT8
+    assert found["Conv"][1] > 1
+
+
+def test_an_excluded_node_stays_float(mnist: LoadedModel, tmp_path: Path) -> None:
+    made = static_qdq(mnist, StaticOptions(exclude=("conv1",)), context(tmp_path, images(mnist)))
+    constants = {tensor.name: tensor.data_type for tensor in made.proto.graph.initializer}
+    nodes = {node.name: node for node in made.proto.graph.node}
+    assert constants[nodes["conv1"].input[1]] == onnx.TensorProto.FLOAT
+    assert nodes["conv2"].input[1] not in constants
+
+
+def test_ranges_quantize_again_without_data(mnist: LoadedModel, tmp_path: Path) -> None:
+    options = StaticOptions(per_channel=True)
+    there = context(tmp_path, images(mnist))
+    ready = prepare(mnist, options, there)
+    assert there.samples
+    ranges = calibrate(ready, there.samples)
+    kept = msgspec.json.decode(msgspec.json.encode(ranges), type=TensorRanges)
+    first = quantize(ready, ranges, options)
+    assert quantize(ready, kept, options).proto == first.proto
+    assert accuracy(quantize(ready, kept, StaticOptions(activations="s8"))) >= accuracy(mnist) - 0.01
+
+
+def test_ranges_of_another_model_are_refused(mnist: LoadedModel, tmp_path: Path) -> None:
+    there = context(tmp_path, images(mnist))
+    assert there.samples
+    ranges = calibrate(prepare(mnist, StaticOptions(), there), there.samples)
+    other = saved(onnx_samples.linear(), tmp_path)
+    with pytest.raises(ModelError, match="of another model"):
+        quantize(prepare(other, StaticOptions(), there), ranges, StaticOptions())
+
+
+def test_softmax_has_the_scale_that_providers_know(tmp_path: Path) -> None:
+    model = onnx_samples.linear(16)
+    model.graph.node[-1].op_type = "Softmax"
+    loaded = saved(model, tmp_path)
+    for kind, zero in (("u8", 0), ("s8", -128)):
+        options = msgspec.convert({"activations": kind}, StaticOptions)
+        made = static_qdq(loaded, options, context(tmp_path, feeds(loaded, 8))).proto
+        constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in made.graph.initializer}
+        (last,) = [node for node in made.graph.node if node.output[0] == "y"]
+        assert constants[last.input[1]] == 1 / 256
+        assert constants[last.input[2]] == zero
+
+
+def test_a_quantized_model_is_refused(tmp_path: Path) -> None:
+    model = saved(onnx_samples.quantized(), tmp_path)
+    with pytest.raises(NotApplicable, match="quantized already"):
+        static_qdq(model, StaticOptions(), context(tmp_path, feeds(model, 1)))
+
+
+def test_no_operator_to_quantize_is_said(tmp_path: Path) -> None:
+    nodes = [onnx.helper.make_node("Tan", ["x"], ["y"])]
+    model = saved(
+        onnx_samples.make(nodes, [onnx_samples.value("x", [4])], [onnx_samples.value("y", [4])], []), tmp_path
+    )
+    with pytest.raises(NotApplicable, match="no operator to quantize"):
+        static_qdq(model, StaticOptions(), context(tmp_path, feeds(model, 1)))
+
+
+def test_an_excluded_node_that_there_is_not(mnist: LoadedModel, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no node 'conv9'"):
+        static_qdq(mnist, StaticOptions(exclude=("conv9",)), context(tmp_path, images(mnist)))
+
+
+def test_float_readers_of_a_shared_weight_keep_it(tmp_path: Path) -> None:
+    """Two layers of one weight, of which one is excluded: it computes with the float numbers."""
+    model = onnx_samples.linear(16)
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w"], ["m"], name="first"),
+        onnx.helper.make_node("Tan", ["m"], ["t"]),
+        onnx.helper.make_node("MatMul", ["t", "w"], ["y"], name="second"),
+    ]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    loaded = saved(model, tmp_path)
+    made = static_qdq(loaded, StaticOptions(exclude=("second",)), context(tmp_path, feeds(loaded, 8)))
+    constants = {tensor.name: tensor for tensor in made.proto.graph.initializer}
+    (second,) = [node for node in made.proto.graph.node if node.name == "second"]
+    weight = next(tensor for tensor in model.graph.initializer if tensor.name == "w")
+    assert np.array_equal(onnx.numpy_helper.to_array(constants[second.input[1]]), onnx.numpy_helper.to_array(weight))
+    assert Counter(tensor.data_type for tensor in constants.values())[onnx.TensorProto.INT8] == 1 + 1  # and its zero
+
+
+def test_large_weights_come_and_go_by_files(tmp_path: Path) -> None:
+    """Weights beside the model: they are folded, quantized, and mapped from a file again."""
+    path = onnx_samples.save_external(onnx_samples.linear(2048), tmp_path / "large.onnx")
+    loaded = load(path, tmp_path)
+    assert loaded.weights
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    samples = feeds(loaded, 8)
+    made = static_qdq(loaded, StaticOptions(per_channel=True), context(scratch, samples))
+    assert {tensor.data_type for tensor in made.proto.graph.initializer if tensor.name in made.weights} == {3}
+    assert sqnr(run(loaded, samples[0]), run(made, samples[0])) > 30
