@@ -20,7 +20,7 @@ MACHINES = {"arm64-v8a": "aarch64", "x86_64": "x86_64"}
 PLATFORMS = ("manylinux_2_28", "manylinux_2_27", "manylinux2014")
 """glibc levels that onnxruntime's wheels were built for (1.19 to 1.31), newest first."""
 
-LIBRARY = re.compile(r"onnxruntime/capi/libonnxruntime\.so\.\d[\d.]*")
+WHEEL_LIBRARY = re.compile(r"onnxruntime/capi/libonnxruntime\.so\.\d[\d.]*")
 MAX_BYTES = 256 << 20
 """No library of a wheel for CPUs is larger; 1.31's has 27 MB."""
 SECONDS = 600.0
@@ -74,7 +74,7 @@ def _unpack(wheel: Path, target: Path) -> Path:
     """The one library of a wheel as `target`; nothing else is unpacked, and no name in it counts."""
     try:
         with zipfile.ZipFile(wheel) as archive:
-            names = [name for name in archive.namelist() if LIBRARY.fullmatch(name)]
+            names = [name for name in archive.namelist() if WHEEL_LIBRARY.fullmatch(name)]
             for name in names[:1]:
                 check_unpacked(archive.getinfo(name), MAX_BYTES)
             content = archive.read(names[0]) if names else b""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from device_runner.adb import nnapi
+from device_runner.adb.nnapi import NNAPI_SECTIONS, add_nnapi
 from device_runner.adb.link import Link, LinkError, LinkLost, LinkTimeout
 from device_runner.adb.quote import script
 from device_runner.device import DeviceFacts, Readiness
@@ -27,7 +27,7 @@ SECTIONS = {
     "kernel": "uname -r",
     "battery": "dumpsys battery",
     "thermal": "dumpsys thermalservice",
-    **nnapi.SECTIONS,
+    **NNAPI_SECTIONS,
 }
 """Name to command; what a device does not have or allow gives nothing."""
 
@@ -60,7 +60,7 @@ def read_facts(link: Link, name: str, root: str, probe: str = "") -> DeviceFacts
     facts = parse_facts(name, said)
     if not facts.abis:
         raise LinkError("the device does not say which processor it has")
-    return nnapi.add_nnapi(link, facts, said, root, probe)
+    return add_nnapi(link, facts, said, root, probe)
 
 
 def read_conditions(link: Link) -> Conditions:

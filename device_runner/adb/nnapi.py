@@ -11,7 +11,7 @@ from device_runner.nnapi import DEVICES_API_LEVEL, NNAPI_API_LEVEL, TYPES, Drive
 from device_runner.probe.protocol import NnapiAnswer, ProbeAnswer, decode_answer, encode_inspection
 from device_runner.result import Status
 
-SECTIONS = {
+NNAPI_SECTIONS = {
     "nnapi": 'head -c 65536 "$root/nnapi-$(cat /proc/sys/kernel/random/boot_id)" | tr -d "\\000"',
     "probe": 'ls -t "$root"/store/*.probe',
 }
@@ -63,10 +63,6 @@ def _shown(told: NnapiAnswer) -> tuple[NnapiDevice, ...]:
         )
         for device in told.devices
     )
-
-
-def _line(text: str) -> str:
-    return "".join(char for char in text if char.isprintable())[:200]
 
 
 def _noted(text: str) -> NnapiAnswer | None:

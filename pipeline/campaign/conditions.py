@@ -10,7 +10,6 @@ from device_runner.errors import RunnerError
 from device_runner.result import Conditions
 from pipeline.config import ConditionsConfig
 
-log = logging.getLogger(__name__)
 
 POLL_SECONDS = 5.0
 """Heat and charge change slowly."""

@@ -8,7 +8,7 @@ import click
 if TYPE_CHECKING:
     from pipeline.config import ConditionsConfig
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 OPTIONS = (
     click.option("--stable", is_flag=True, help="Use Android's fixed performance mode (API level 30)."),
@@ -31,7 +31,7 @@ OPTIONS = (
 )  # fmt: skip
 
 
-def run_conditions(command: Command) -> Command:
+def run_conditions(command: Function) -> Function:
     """Add the options of conditions to a command, which gets their values as keywords for `conditions_of`."""
     for option in reversed(OPTIONS):
         command = option(command)

@@ -10,7 +10,7 @@ from pipeline.cli.options import pairs, words
 if TYPE_CHECKING:
     from device_runner.spec import RunOptions
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
 SWITCH = {"on": True, "off": False}
@@ -110,7 +110,7 @@ LISTS = (
 """Options that are keys of [[runs]] by the same name; none given leaves the key's default."""
 
 
-def run_settings(command: Command) -> Command:
+def run_settings(command: Function) -> Function:
     """Add the options of ways to run to a command, which gets their values as keywords for `options_of`."""
     for option in reversed(OPTIONS):
         command = option(command)

@@ -7,13 +7,12 @@ from rich.markup import escape
 from pipeline.advice.answer import Advice, AdviceVerdict, Combination, FixChoice, FixOutcome, FixResult
 from pipeline.report.wording import visible
 
-COLOURS = {FixChoice.USE: "green", FixChoice.MEASURE: "yellow", FixChoice.CPU: "red"}
-MOST_REASONS = 12
+CHOICE_COLOURS = {FixChoice.USE: "green", FixChoice.MEASURE: "yellow", FixChoice.CPU: "red"}
 
 
 def verdict_line(verdict: AdviceVerdict) -> str:
     """The verdict with its reason, as markup."""
-    return f"  verdict: [bold {COLOURS[verdict.choice]}]{verdict.choice.value}[/]: {escape(visible(verdict.reason))}"
+    return f"  verdict: [bold {CHOICE_COLOURS[verdict.choice]}]{verdict.choice.value}[/]: {escape(visible(verdict.reason))}"
 
 
 def advice_lines(advice: Advice) -> Iterator[str]:
@@ -31,7 +30,7 @@ def advice_lines(advice: Advice) -> Iterator[str]:
     if advice.copied:
         yield f"  nothing to improve in the model itself; copied unchanged to {escape(visible(advice.copied))}"
     if advice.best:
-        yield from _best(advice.best)
+        yield from _best_lines(advice.best)
     if gains:
         yield f"  [dim]compared on {escape(visible(advice.checked_on))}[/]"
 
@@ -58,7 +57,7 @@ def _others(advice: Advice) -> Iterator[str]:
             yield f"    [dim]{outcome.value}: {', '.join(names)}[/]"
 
 
-def _best(best: Combination) -> Iterator[str]:
+def _best_lines(best: Combination) -> Iterator[str]:
     yield f"  [bold]best together[/]: {' + '.join(best.fixes)}: {best.gain}{_error(best)}"
     for setting in best.settings:
         yield f"    needs the setting {escape(setting)}"

@@ -43,7 +43,7 @@ def _state(facts: DeviceFacts) -> str:
     return "; ".join(notes)
 
 
-COLUMNS: tuple[tuple[str, Callable[[DeviceFacts], str]], ...] = (
+DEVICE_COLUMNS: tuple[tuple[str, Callable[[DeviceFacts], str]], ...] = (
     ("device", lambda facts: facts.name),
     ("model", lambda facts: f"{facts.manufacturer} {facts.model}".strip()),
     ("processor", _processor),
@@ -59,10 +59,10 @@ COLUMNS: tuple[tuple[str, Callable[[DeviceFacts], str]], ...] = (
 def show_devices(devices: Sequence[DeviceFacts], console: Console | None = None) -> None:
     """Print one row a device, without columns that are empty everywhere; control characters are written out."""
     table = Table(box=None, pad_edge=False)
-    rows = [[text(facts) for _, text in COLUMNS] for facts in devices]
-    kept = [index for index in range(len(COLUMNS)) if any(row[index] for row in rows)]
+    rows = [[text(facts) for _, text in DEVICE_COLUMNS] for facts in devices]
+    kept = [index for index in range(len(DEVICE_COLUMNS)) if any(row[index] for row in rows)]
     for index in kept:
-        table.add_column(COLUMNS[index][0], overflow="fold")
+        table.add_column(DEVICE_COLUMNS[index][0], overflow="fold")
     for row in rows:
         table.add_row(*(Text(wording.visible(row[index])) for index in kept))
     (console or open_console()).print(table)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from device_runner.text import visible
+from pipeline.report.wording import visible
 from pipeline.advice.fitness import CPU, Fit, FitDocument, FitRow, ModelFit
 from pipeline.advice.help import Help
 from pipeline.core.releases import by_rules, line_of
