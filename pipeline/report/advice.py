@@ -12,7 +12,8 @@ CHOICE_COLOURS = {FixChoice.USE: "green", FixChoice.MEASURE: "yellow", FixChoice
 
 def verdict_line(verdict: AdviceVerdict) -> str:
     """The verdict with its reason, as markup."""
-    return f"  verdict: [bold {CHOICE_COLOURS[verdict.choice]}]{verdict.choice.value}[/]: {escape(visible(verdict.reason))}"
+    colour = CHOICE_COLOURS[verdict.choice]
+    return f"  verdict: [bold {colour}]{verdict.choice.value}[/]: {escape(visible(verdict.reason))}"
 
 
 def advice_lines(advice: Advice) -> Iterator[str]:
