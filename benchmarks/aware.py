@@ -15,7 +15,7 @@ from pathlib import Path
 from pipeline.convert import ConvertRequest, convert_model
 from pipeline.convert.references import AUTO, choose_reference
 from pipeline.convert.request import ConvertResult
-from pipeline.convert.splice.spec import AwareSource
+from pipeline.convert.splice.edits import AwareSource
 from pipeline.core.releases import installed_release
 from pipeline.core.variant import Level, Variant
 from pipeline.library.fetch import known_libraries

@@ -51,7 +51,7 @@ def stock_config(paths: list[Path]) -> None:
 def our_config(paths: list[Path]) -> None:
     """Read, join, write, parse again and prove for every artifact."""
     from pipeline.required_ops import covers, from_needs, parse, render, union_of
-    from pipeline.required_ops.artifacts import needs_of_artifacts
+    from pipeline.required_ops.text import needs_of_artifacts
 
     found, errors = needs_of_artifacts(paths)
     required = parse(render(union_of(from_needs(artifact.needs, types=True) for artifact in found)), "bench")

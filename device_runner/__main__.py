@@ -7,9 +7,9 @@ from pathlib import Path
 
 from device_runner.device import open_device
 from device_runner.errors import RunnerError, SpecError
+from device_runner.reading import visible_lines
 from device_runner.result import RunResult, Status
 from device_runner.spec import encode, read_spec
-from device_runner.text import visible_lines
 
 EXIT_CODES = {Status.OK: 0, Status.FAILED: 1, Status.SKIPPED: 1}
 

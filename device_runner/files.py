@@ -1,17 +1,21 @@
-"""Files that runs need or give: digests of what goes in, checks of what comes out."""
+"""Files and folders of this program: digests of what runs need and give, caches, state, scratch folders with locks."""
 
+import contextlib
+import fcntl
 import hashlib
 import math
+import os
 import re
+import shutil
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from device_runner.errors import RunnerError
+from device_runner.errors import MissingError, RunnerError
 from device_runner.result import Failure, FailureKind, RunResult, status_of
 from device_runner.spec import ELEMENT_BYTES, RunSpec, TensorFile
 
@@ -119,3 +123,115 @@ def _run_file(file: str) -> str:
     if not re.fullmatch(r"output_[0-9]{1,6}\.raw|output_labelled\.raw|profile[A-Za-z0-9_.-]{0,100}", name):
         raise RunnerError(f"the device names a file that is none of ours: {file!r}")
     return name
+
+
+NOTE = "SHA256SUMS"
+"""Digests of the files of a folder, as `sha256sum` writes them."""
+
+
+def cache_folder() -> Path:
+    """Where builds, libraries and artifacts are kept: ORT_MOBILE_CACHE, else ort-mobile in XDG_CACHE_HOME, ~/.cache."""
+    return _folder("ORT_MOBILE_CACHE", "XDG_CACHE_HOME", ".cache")
+
+
+def state_folder() -> Path:
+    """Where the deny list and the leases of devices are: ORT_MOBILE_STATE, else in XDG_STATE_HOME, ~/.local/state."""
+    return _folder("ORT_MOBILE_STATE", "XDG_STATE_HOME", ".local/state")
+
+
+def _folder(own: str, base: str, default: str) -> Path:
+    """By the XDG base directory specification, which says to ignore variables that are no absolute path."""
+    if chosen := os.environ.get(own):
+        return Path(chosen)
+    shared = os.environ.get(base, "")
+    return (Path(shared) if Path(shared).is_absolute() else Path.home() / default) / "ort-mobile"
+
+
+def state_file(name: str) -> Path:
+    """A file of the state folder; one of that name that earlier releases kept in the cache is moved there first."""
+    path, old = state_folder() / name, cache_folder() / name
+    if old.is_file() and not path.exists():
+        with own_folder_errors(path, "ORT_MOBILE_STATE"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(old, path)
+    return path
+
+
+@contextlib.contextmanager
+def own_folder_errors(path: Path, variable: str = "ORT_MOBILE_CACHE") -> Iterator[None]:
+    """Turn what the system says about writing into a folder of ours into MissingError, with the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise MissingError(
+            "cannot write into the cache" if variable == "ORT_MOBILE_CACHE" else "cannot write the program's state",
+            where=str(path),
+            why=error.strerror or str(error),
+            remedy=f"free some space, correct the folder's permissions, or set {variable} to another folder",
+        ) from error
+
+
+def note_digests(folder: Path, names: Iterable[str]) -> None:
+    """Note the sha256 of files of a folder beside them; raises OSError."""
+    lines = [f"{sha256(folder / name)}  {name}\n" for name in sorted(names)]
+    part = folder / f".{NOTE}.{os.getpid()}"
+    part.write_text("".join(lines), encoding="utf-8")
+    part.replace(folder / NOTE)
+
+
+def are_sound(folder: Path, names: Iterable[str]) -> bool:
+    """Whether files of a folder are what was noted of them; each is read once in a process while it does not change."""
+    try:
+        lines = (folder / NOTE).read_text(encoding="utf-8").splitlines()
+        noted = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+        return all(noted.get(name) == sha256(folder / name) for name in names)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+NEW = ".new-"
+"""Before a folder's own prefix until it is locked: nobody takes it for abandoned in between."""
+
+BUILD_PREFIX = ".build-"
+"""Folders in which something is built, next to where it goes."""
+
+RUN_PREFIX = "ort-mobile-run-"
+"""Folders of runs in the system's folder for temporary files."""
+
+
+@contextlib.contextmanager
+def scratch_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """A new folder in `parent` (the system's temporary folder), removed at the end. Raises OSError."""
+    new = Path(tempfile.mkdtemp(prefix=NEW + prefix, dir=parent))
+    path = new.with_name(new.name.removeprefix(NEW))
+    descriptor = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        new.rename(path)
+        yield path
+    finally:
+        for folder in (new, path):
+            shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def remove_abandoned(prefix: str, parent: Path | None = None) -> None:
+    """Remove this user's folders of `scratch_folder` with this prefix whose process has ended.
+
+    `parent` may not exist. Links, other users' folders, and file systems without locks are left alone.
+    """
+    with contextlib.suppress(OSError):
+        for path in list((parent or Path(tempfile.gettempdir())).glob(f"{prefix}*")):
+            _remove_abandoned(path)
+
+
+def _remove_abandoned(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            if os.fstat(descriptor).st_uid == os.geteuid():
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(descriptor)

@@ -17,12 +17,10 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from device_runner.errors import MissingError, SpecError
-from device_runner.files import ZIP_ERRORS, sha256
-from device_runner.folders import are_sound, cache_folder, note_digests, own_folder_errors
-from device_runner.library_facts import LIBRARY, LibraryFacts, android_facts, of_abi, read_facts
+from device_runner.files import ZIP_ERRORS, are_sound, cache_folder, note_digests, own_folder_errors, sha256
+from device_runner.library_facts import LIBRARY, MACHINES, LibraryFacts, android_facts, of_abi, read_facts
 from device_runner.probe.elf import NotElf, parse_header
 from device_runner.reading import check_unpacked, open_regular, read_regular
-from device_runner.wheel import MACHINES
 
 GROUP = "com.microsoft.onnxruntime"
 """Maven's group of all packages of ONNX Runtime."""
@@ -175,7 +173,7 @@ def build_tool_caches(name: Name) -> Iterator[Path]:
 
 
 def wheel_folder() -> Path:
-    """Where device_runner.wheel keeps the libraries of wheels, each in RELEASE-MACHINE."""
+    """Where device_runner.library_facts keeps the libraries of wheels, each in RELEASE-MACHINE."""
     return cache_folder() / "wheels"
 
 

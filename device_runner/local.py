@@ -17,7 +17,7 @@ import msgspec
 from device_runner.device import DeviceFacts
 from device_runner.errors import MissingError, RunnerError, SpecError
 from device_runner.failures import explain, failure_of
-from device_runner.files import keep_files, missing_input
+from device_runner.files import RUN_PREFIX, keep_files, missing_input, scratch_folder
 from device_runner.perf_test_here import run_here
 from device_runner.probe.build import build_probe
 from device_runner.probe.protocol import (
@@ -37,7 +37,6 @@ from device_runner.result import (
     utc_now,
     without_measurement,
 )
-from device_runner.scratch import RUN_PREFIX, scratch_folder
 from device_runner.spec import RunSpec
 
 GRACE_SECONDS = 15.0

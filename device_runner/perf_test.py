@@ -1,4 +1,4 @@
-"""ONNX Runtime's own onnxruntime_perf_test in place of the probe: its command line, its inputs, what it prints.
+"""ONNX Runtime's own onnxruntime_perf_test in place of the probe: the program, its command line, what it prints.
 
 For users who built it (it is in no package). It gives latencies, the time of loading and the peak of memory; outputs,
 a labelled set, the library's version and memory while loading it does not give, and they are absent. Sources: its
@@ -10,14 +10,16 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
-from device_runner.coverage import fell_back
 from device_runner.failures import explain
 from device_runner.options import OptionRule
 from device_runner.plausible import implausible
+from device_runner.probe.elf import NotElf, read_elf
 from device_runner.probe.protocol import LEVEL_NUMBERS
+from device_runner.profile import fell_back
 from device_runner.result import Failure, FailureKind, Mark, RunResult, Status, without_measurement
 from device_runner.spec import ONNX_CODES, ExecutionMode, RunOptions, RunSpec, TensorFile
 
@@ -261,3 +263,61 @@ def _failure(spec: RunSpec, ended: FinishedProcess) -> Failure | None:
     if re.search(rf"\b{re.escape(spec.options.provider)} is not supported in this build", said, re.IGNORECASE):
         failure = msgspec.structs.replace(failure, kind=FailureKind.PROVIDER_MISSING, cause="it was built without it")
     return explain(failure)
+
+
+OUTPUT_TAIL_BYTES = 16_384
+"""What it prints ends with what matters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """The program, and the name by which it loads ONNX Runtime ("" for one that has it within)."""
+
+    path: Path
+    library_name: str
+
+
+def tool_of(spec: RunSpec) -> Tool | Failure:
+    """The program that a spec names, looked into; a Failure when it cannot run the spec."""
+    path = Path(str(spec.perf_test)).absolute()
+    if not path.is_file():
+        text = f"{path}: no such file"
+        return Failure(
+            kind=FailureKind.MISSING_LIBRARY,
+            message=text,
+            cause="onnxruntime_perf_test is not there",
+            remedy="give the path of the program: a build of ONNX Runtime with its unit tests makes it",
+        )
+    name = _library_name(path)
+    if not name and spec.library:
+        return Failure(
+            kind=FailureKind.WRONG_LIBRARY,
+            message=f"{path} has ONNX Runtime within, and cannot take {spec.library}",
+            cause="it was linked without --build_shared_lib",
+            remedy="give no library, or a program that loads libonnxruntime",
+        )
+    return refusal(spec) or Tool(path=path, library_name=name)
+
+
+def _library_name(path: Path) -> str:
+    try:
+        needed = read_elf(path).needed
+    except (NotElf, OSError):
+        return "libonnxruntime.dylib"
+    return next((name for name in needed if name.startswith("libonnxruntime")), "")
+
+
+def input_files(spec: RunSpec) -> Iterator[tuple[str, bytes]]:
+    """Names in the run folder and bytes of the inputs; the tool takes them by the number in their names."""
+    for index, tensor in enumerate(spec.inputs):
+        yield f"{DATA_FOLDER}/input_{index}.pb", tensor_proto(tensor, Path(tensor.file).read_bytes())
+
+
+def text_of(path: Path) -> str:
+    """What is in a file, "" where there is none."""
+    return path.read_text("utf-8", "replace") if path.is_file() else ""
+
+
+def model_name(spec: RunSpec) -> str:
+    """How the model is called in the run folder: the tool knows the format by the suffix."""
+    return f"model{Path(spec.model).suffix.lower()}"

@@ -4,13 +4,19 @@ import re
 from pathlib import Path
 
 from device_runner import NO_TELEMETRY
-from device_runner.adb.link import Link, LinkTimeout
-from device_runner.adb.pulls import fetch_from
-from device_runner.adb.quote import script
-from device_runner.adb.store import DeviceStore
+from device_runner.adb.link import Link, LinkTimeout, script
+from device_runner.adb.store import DeviceStore, fetch_from
 from device_runner.files import keep_files
-from device_runner.perf_test import RESULT_FILE, FinishedProcess, measured_with
-from device_runner.perf_test_tool import OUTPUT_TAIL_BYTES, input_files, model_name, text_of, tool_of
+from device_runner.perf_test import (
+    OUTPUT_TAIL_BYTES,
+    RESULT_FILE,
+    FinishedProcess,
+    input_files,
+    measured_with,
+    model_name,
+    text_of,
+    tool_of,
+)
 from device_runner.result import Failure, RunResult, without_measurement
 from device_runner.spec import RunSpec
 

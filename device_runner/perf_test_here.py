@@ -6,8 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from device_runner.files import keep_files
-from device_runner.perf_test import PROFILE_PREFIX, RESULT_FILE, FinishedProcess, measured_with
-from device_runner.perf_test_tool import OUTPUT_TAIL_BYTES, input_files, model_name, text_of, tool_of
+from device_runner.perf_test import (
+    OUTPUT_TAIL_BYTES,
+    PROFILE_PREFIX,
+    RESULT_FILE,
+    FinishedProcess,
+    input_files,
+    measured_with,
+    model_name,
+    text_of,
+    tool_of,
+)
 from device_runner.process import run_group, tail
 from device_runner.result import Failure, RunResult, without_measurement
 from device_runner.spec import RunSpec

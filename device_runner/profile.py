@@ -1,9 +1,10 @@
-"""ONNX Runtime's profile of a run: time by operator and provider, and the partitions that were really made.
+"""ONNX Runtime's profile and log of a run: time by operator, and what execution providers really took.
 
 The file itself is an array of Chrome trace events and opens in Perfetto (ui.perfetto.dev) as it is. Profiling costs
 3 to 13 µs a node: shares are to be trusted, not totals. Nodes of a control-flow body count in their parent too.
 """
 
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Annotated
 import msgspec
 
 from device_runner.errors import RunnerError
-from device_runner.result import Failure, FailureKind, OperatorTime, Profile, RunResult, status_of
+from device_runner.result import Failure, FailureKind, OperatorTime, Profile, RunResult, Struct, status_of
 from device_runner.spec import LogLevel, RunSpec
 
 KERNEL = "_kernel_time"
@@ -139,3 +140,40 @@ def _partitions(kernels: Iterable[_Event]) -> dict[str, int]:
         if event.args.provider not in ("", CPU):
             found.setdefault(event.args.provider, set()).add(event.args.node_index or event.name)
     return {provider: len(nodes) for provider, nodes in sorted(found.items())}
+
+
+CAPABILITY = re.compile(
+    r"(\w+)ExecutionProvider::GetCapability, number of partitions supported by \w+: (\d{1,9})"
+    r" number of nodes in the graph: (\d{1,9}) number of nodes supported by \w+: (\d{1,9})"
+)
+"""NNAPI and CoreML say this at each session, as a warning when nodes are left (facts of 1.12 to 1.28)."""
+
+LEFT_OVER = "Some nodes were not assigned to the preferred execution providers"
+
+
+class Coverage(Struct, frozen=True, kw_only=True):
+    """Nodes of the graph, how many of them the provider took, and in how many partitions."""
+
+    provider: str
+    partitions: int
+    nodes: int
+    claimed_nodes: int
+
+
+def measured_coverage(log: Iterable[str]) -> Coverage | None:
+    """What the first provider of the log that says so took; None when none does."""
+    for line in log:
+        if found := CAPABILITY.search(line):
+            numbers = [int(number) for number in found.groups()[1:]]
+            return Coverage(
+                provider=found[1].lower(), partitions=numbers[0], nodes=numbers[1], claimed_nodes=numbers[2]
+            )
+    return None
+
+
+def fell_back(log: Iterable[str]) -> bool:
+    """Whether the log says that nodes were left to the CPU."""
+    lines = list(log)
+    coverage = measured_coverage(lines)
+    partly = coverage is not None and coverage.claimed_nodes < coverage.nodes
+    return partly or any(LEFT_OVER in line for line in lines)

@@ -1,4 +1,4 @@
-"""Reads files that somebody else chose: regular files only, and never more of them than a stated size.
+"""What somebody else wrote: files read up to a stated size, and text made harmless before it is shown.
 
 A named pipe blocks whoever opens it, and a device such as /dev/zero has no end. What is refused here is an `OSError`
 like any other that reading can meet, so that each caller says in its own words what it needed the file for.
@@ -6,6 +6,7 @@ like any other that reading can meet, so that each caller says in its own words 
 
 import errno
 import os
+import re
 import stat
 import zipfile
 from pathlib import Path
@@ -69,3 +70,17 @@ def check_unpacked(info: zipfile.ZipInfo, limit_bytes: int) -> None:
     else:
         return
     raise OSError(errno.EFBIG, f"{info.filename[:200]} would become {info.file_size:,} bytes: {why}")
+
+
+INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+"""Control characters, marks that turn the direction of text, separators of lines, zero-width ones, lone surrogates."""
+
+
+def visible(text: str) -> str:
+    r"""`text` on one line with every invisible character written out, as in \x1b: nothing can act or hide."""
+    return INVISIBLE.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+
+
+def visible_lines(text: str) -> str:
+    """As `visible`, but lines stay lines: all after the first begin with `  | `, so that none passes for ours."""
+    return "\n  | ".join(map(visible, text.rstrip("\n").split("\n")))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.folders import cache_folder
+from device_runner.files import cache_folder
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 SUITE = "trixie"

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.model.named import MOST_LINES, name_models, numbered_lines
-from pipeline.model.sources import SourceModel
+from pipeline.model.sources import MOST_LINES, SourceModel, name_models, numbered_lines
 
 ROOT = Path(__file__).parent.parent
 MNIST = ROOT / "build_configs/examples/mnist/mnist.onnx"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.check.artifact import CheckRequest, check_artifact, tolerance_for
+from pipeline.check.many import CheckRequest, check_artifact, tolerance_for
 from pipeline.check.output import OutputCheck
 from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.config import CheckConfig

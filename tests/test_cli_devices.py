@@ -7,11 +7,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from device_runner.device import DeviceFacts, Readiness
-from device_runner.nnapi import DriverType, NnapiDevice
+from device_runner.device import DeviceFacts, DriverType, NnapiDevice, Readiness
 from pipeline.cli.build_probe import build_probe
 from pipeline.cli.devices import devices
-from pipeline.report.devices import show_devices
+from pipeline.report.terminal import show_devices
 
 
 @pytest.fixture

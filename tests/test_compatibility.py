@@ -22,8 +22,8 @@ from pipeline.compat.rules import (
     facts_of,
     loadable_by,
 )
-from pipeline.config.build import BuildKind
-from pipeline.core.finding import Severity, errors
+from pipeline.config.tables import BuildKind
+from pipeline.core.errors import Severity, errors
 from pipeline.core.releases import NEWEST_KNOWN, Release, at_release, line_of
 from pipeline.model.ort_format import parse_ort
 

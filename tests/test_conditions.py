@@ -9,8 +9,7 @@ import pytest
 from device_runner.device import Conditioned
 from device_runner.errors import MissingError
 from device_runner.result import Conditions
-from pipeline.campaign.conditions import unfit, wait_until_fit
-from pipeline.campaign.measure import measure
+from pipeline.campaign.measure import measure, unfit, wait_until_fit
 from pipeline.campaign.store import open_store
 from pipeline.config import ConditionsConfig
 from tests.told_devices import CAMPAIGN, ToldDevice, lanes_of, plan_of

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from pipeline.core.errors import ConfigError, ModelError
+from pipeline.model.guards import tensor_bytes
 from pipeline.model.onnx_model import LeanModel, LoadedModel, content_digest, load_model, prepare_model, range_digests
-from pipeline.model.onnx_tensors import tensor_bytes
 from pipeline.model.sources import SourceModel
 from tests.onnx_samples import linear, make, save, save_external, value, weight
 

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from pipeline.compat.defects import marks_of
 from pipeline.compat.rules import Runtime, Use, check_artifact, facts_of
 from pipeline.config import REPLAY_KEY
-from pipeline.config.build import BuildKind
-from pipeline.core.finding import errors
+from pipeline.config.tables import BuildKind
+from pipeline.core.errors import errors
 from pipeline.core.releases import Release
 from pipeline.model.ort_format import Graph, Metadata, Node, OrtModel, RuntimeOptimization, Tensor, read_ort
 from tests.ort_models import convert

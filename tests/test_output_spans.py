@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from pipeline.check.spans import output_spans
+from pipeline.check.reference import output_spans
 
 
 def span_of(*nodes: onnx.NodeProto, constants: dict[str, float] | None = None) -> float | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from device_runner.errors import MissingError
-from device_runner.folders import cache_folder
+from device_runner.files import cache_folder
 from device_runner.library_source import find_archive
 from tests import own_home
 from tests.skips import ALLOWED

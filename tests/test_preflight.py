@@ -9,8 +9,8 @@ from device_runner.local import wheel_library
 from pipeline.compat.preflight import first_error, judged, read_artifacts
 from pipeline.compat.rules import Runtime, Use
 from pipeline.config import Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
-from pipeline.config.build import BuildConfig, BuildKind
-from pipeline.core.finding import Severity, errors
+from pipeline.config.tables import BuildConfig, BuildKind
+from pipeline.core.errors import Severity, errors
 from pipeline.core.releases import Release
 from pipeline.core.variant import Style
 from pipeline.job.prepare import oldest_release

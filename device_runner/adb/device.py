@@ -24,8 +24,8 @@ from device_runner.adb.endings import (
     tombstone,
     wrong_library,
 )
+from device_runner.adb.facts import SUFFIX as PROBE_SUFFIX
 from device_runner.adb.facts import facts_or_reason, read_conditions, read_facts
-from device_runner.adb.lease import lease_key, take_lease
 from device_runner.adb.link import (
     Link,
     LinkError,
@@ -36,24 +36,25 @@ from device_runner.adb.link import (
     ShellOutput,
     list_serials,
     reconnect,
+    script,
     server_at,
 )
-from device_runner.adb.nnapi import SUFFIX as PROBE_SUFFIX
-from device_runner.adb.pulls import fetch_from
-from device_runner.adb.quote import script
 from device_runner.adb.settings import (
     FIRST_FIXED_PERFORMANCE_API,
     FIXED_PERFORMANCE,
     SCREEN_ON,
     hold,
+    lease_key,
     restore,
     restore_quietly,
+    take_lease,
 )
-from device_runner.adb.store import DeviceStore
-from device_runner.device import DeviceFacts, Readiness
+from device_runner.adb.store import DeviceStore, fetch_from
+from device_runner.device import DeviceFacts, Readiness, on_network, parse_selector, split_server
 from device_runner.errors import MissingError, RunnerError
 from device_runner.failures import failure_of
-from device_runner.files import keep_files, missing_input
+from device_runner.files import RUN_PREFIX, keep_files, missing_input, scratch_folder
+from device_runner.library_facts import foreign_library
 from device_runner.library_source import find_archive, is_archive, name_of, open_library
 from device_runner.local import GRACE_SECONDS, wheel_library
 from device_runner.options import impossible_here
@@ -79,10 +80,7 @@ from device_runner.result import (
     utc_now,
     without_measurement,
 )
-from device_runner.scratch import RUN_PREFIX, scratch_folder
-from device_runner.selectors import on_network, parse_selector, split_server
 from device_runner.spec import RunSpec
-from device_runner.wheel import foreign_library
 
 REMOTE_ROOT = "/data/local/tmp/ort-mobile"
 """Where everything of ours lies on a device: the shell user may write and execute there."""

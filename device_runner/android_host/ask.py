@@ -15,9 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.android_host.build import ASK, build_host
+from device_runner.android_host.build import ASK, build_host, check_imports
 from device_runner.android_host.device import Phone
-from device_runner.android_host.symbols import check_imports
 from device_runner.errors import RunnerError
 from device_runner.library_facts import LibraryFacts
 from device_runner.probe.protocol import FLAG_BITS, LEVEL_NUMBERS

@@ -1,19 +1,174 @@
-"""Builds the shims, the fake libneuralnetworks.so and `ask`, once for each content of sources and compiler."""
+"""Builds the shims, the fake libneuralnetworks.so and `ask` from symbols.txt, once for each content and compiler."""
 
 import hashlib
 import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 
-from device_runner.android_host.assembler import MACHINES, assembler, version_script
-from device_runner.android_host.symbols import TABLE, How, shim_libraries, table
 from device_runner.errors import MissingError, RunnerError
-from device_runner.folders import are_sound, cache_folder, note_digests, own_folder_errors
+from device_runner.files import (
+    BUILD_PREFIX,
+    are_sound,
+    cache_folder,
+    note_digests,
+    own_folder_errors,
+    remove_abandoned,
+    scratch_folder,
+)
 from device_runner.probe.build import zig_command, zig_version
-from device_runner.scratch import BUILD_PREFIX, remove_abandoned, scratch_folder
+
+TABLE = Path(__file__).with_name("symbols.txt")
+VERSIONED = frozenset({"libdl.so", "libm.so", "libc.so"})
+"""Libraries whose symbols carry bionic's version LIBC."""
+
+
+class How(StrEnum):
+    """Who does the work of a symbol."""
+
+    PASS = "pass"  # noqa: S105 - a word of the table
+    ADAPT = "adapt"
+    OBJECT = "object"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """One row's symbol; `size_bytes` is an object's, 0 for functions."""
+
+    name: str
+    library: str
+    how: How
+    size_bytes: int = 0
+
+
+def parse_table(text: str) -> tuple[Symbol, ...]:
+    """Symbols in the order of the table; raises ValueError for a line or a name that cannot be right."""
+    symbols = [symbol for line in text.splitlines() for symbol in _parse_line(line)]
+    names = [symbol.name for symbol in symbols]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"listed twice: {', '.join(twice)}")
+    return tuple(symbols)
+
+
+def _parse_line(line: str) -> Iterable[Symbol]:
+    words = line.partition("#")[0].split()
+    if not words:
+        return
+    how, library, *names = words
+    for name in names:
+        symbol, _, size = name.partition(":")
+        yield Symbol(symbol, library, How(how), int(size or 0))
+
+
+@lru_cache(maxsize=1)
+def table() -> tuple[Symbol, ...]:
+    """The committed table."""
+    return parse_table(TABLE.read_text("utf-8"))
+
+
+def shim_libraries() -> tuple[str, ...]:
+    """Names of the shim libraries, in the order of the table."""
+    return tuple(dict.fromkeys(symbol.library for symbol in table()))
+
+
+def unknown_imports(imports: Iterable[str]) -> list[str]:
+    """Symbols that the table does not have, sorted."""
+    return sorted(set(imports) - {symbol.name for symbol in table()})
+
+
+def check_imports(imports: Iterable[str], libraries: Iterable[str], *, where: str) -> None:
+    """Raise MissingError when a library needs a symbol or a library that the shims do not give.
+
+    `imports` are the undefined dynamic symbols of the library at `where`, `libraries` its NEEDED entries. Asked before
+    anything is loaded: the dynamic linker names one missing symbol only, a lazily bound one not before it is called.
+    """
+    unknown = unknown_imports(imports)
+    others = sorted(set(libraries) - set(shim_libraries()))
+    if unknown or others:
+        what = ", ".join([*unknown[:8], *(["..."] if len(unknown) > 8 else []), *others])
+        raise MissingError(
+            f"this library needs what android-host does not give: {what}",
+            where=where,
+            why="each import must be known to be the same here, or have an adapter",
+            remedy="run this library on a phone (adb:SERIAL), or add the symbols to android_host/symbols.txt",
+        )
+
+
+PRIVATE = "android_host_"
+ADAPTER = "bionic_"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Instructions of one processor: `passes` jumps to a function elsewhere, `jumps` to a hidden one of the shim."""
+
+    passes: str
+    jumps: str
+
+
+MACHINES: dict[str, Machine] = {
+    "x86_64": Machine(passes="jmp *{target}@GOTPCREL(%rip)", jumps="jmp {target}"),
+    "aarch64": Machine(
+        passes="adrp x16, :got:{target}\n  ldr x16, [x16, :got_lo12:{target}]\n  br x16", jumps="b {target}"
+    ),
+}
+"""By the name that `uname -m` gives. Adapters and layouts of structures are checked for x86_64 only."""
+
+
+def assembler(symbols: tuple[Symbol, ...], machine: Machine) -> str:
+    """Source text of one shim library's thunks and objects."""
+    parts = ['  .section .note.GNU-stack,"",%progbits', "  .text"]
+    for symbol in symbols:
+        parts += _object(symbol) if symbol.how is How.OBJECT else _function(symbol, machine)
+    return "\n".join(parts) + "\n"
+
+
+def version_script(symbols: tuple[Symbol, ...]) -> str:
+    """Linker script: what is exported, under LIBC where bionic has that version. `local: *` would hide everything."""
+    hidden = f"  local: {PRIVATE}*; {ADAPTER}*;"
+    names = "; ".join(symbol.name for symbol in symbols)
+    head = "LIBC {" if _versioned(symbols) else f"{{\n  global: {names};"
+    return f"{head}\n{hidden}\n}};\n"
+
+
+def _versioned(symbols: tuple[Symbol, ...]) -> bool:
+    return any(symbol.library in VERSIONED for symbol in symbols)
+
+
+def _function(symbol: Symbol, machine: Machine) -> list[str]:
+    exported, lines = _exported(symbol)
+    jump = machine.passes if symbol.how is How.PASS else machine.jumps
+    target = symbol.name if symbol.how is How.PASS else ADAPTER + symbol.name
+    hidden = [] if symbol.how is How.PASS else [f"  .hidden {target}"]
+    body = ["  .p2align 4", f"{exported}:", "  " + jump.format(target=target), f"  .size {exported}, .-{exported}"]
+    return [f"  .globl {exported}", f"  .type {exported}, %function", *hidden, *body, *lines]
+
+
+def _object(symbol: Symbol) -> list[str]:
+    """Zero bytes under two names: the exported one, and the hidden one that the adapters fill."""
+    exported, lines = _exported(symbol)
+    inner = ADAPTER + symbol.name
+    labels = [
+        f"  .globl {name}\n  .type {name}, %object\n  .size {name}, {symbol.size_bytes}" for name in (exported, inner)
+    ]
+    body = ["  .bss", "  .p2align 4", f"{exported}:", f"{inner}:", f"  .zero {symbol.size_bytes}", "  .text"]
+    return [*labels, f"  .hidden {inner}", *body, *lines]
+
+
+def _exported(symbol: Symbol) -> tuple[str, list[str]]:
+    """Name that the code stands under, and the line that exports it with its version."""
+    if symbol.library not in VERSIONED:
+        return symbol.name, []
+    private = PRIVATE + symbol.name
+    return private, [f"  .symver {private}, {symbol.name}@LIBC"]
+
 
 SOURCES = Path(__file__).parent
 NNAPI = "libneuralnetworks.so"
@@ -99,7 +254,7 @@ def build_host() -> Path:
 
 def _digest(compiler: Compiler) -> str:
     total = hashlib.sha256(repr((compiler.identity, FLAGS, SHIM_FLAGS, LINK)).encode())
-    own = [TABLE, *SOURCES.glob("*/*.[ch]"), *SOURCES.glob("*/*.def"), SOURCES / "assembler.py"]
+    own = [TABLE, *SOURCES.glob("*/*.[ch]"), *SOURCES.glob("*/*.def"), Path(__file__)]
     for path in sorted([*own, *PROBE.glob("*.[ch]")]):
         total.update(path.relative_to(SOURCES.parent).as_posix().encode() + b"\0" + path.read_bytes())
     return total.hexdigest()

@@ -15,15 +15,13 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from device_runner.android_host.build import build_host, check_host
+from device_runner.android_host.build import build_host, check_host, check_imports
 from device_runner.android_host.profile import Driver, DriverProfile, default_profile, encode_profile, read_profile
-from device_runner.android_host.symbols import check_imports
-from device_runner.device import DeviceFacts
+from device_runner.device import DEVICES_API_LEVEL, NNAPI_API_LEVEL, DeviceFacts, NnapiDevice
 from device_runner.errors import RunnerError, SpecError
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import find_library
 from device_runner.local import LocalDevice, host_facts
-from device_runner.nnapi import DEVICES_API_LEVEL, NNAPI_API_LEVEL, NnapiDevice
 from device_runner.probe.build import build_probe
 from device_runner.probe.protocol import ProbeAnswer
 from device_runner.result import Failure, FailureKind, Mark, RunResult, without_measurement

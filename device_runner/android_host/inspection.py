@@ -15,9 +15,8 @@ from device_runner.android_host.profile import (
     operation_codes,
 )
 from device_runner.android_host.questions import Question, questions
-from device_runner.device import DeviceFacts
+from device_runner.device import DEVICES_API_LEVEL, NNAPI_API_LEVEL, TYPES, DeviceFacts, DriverType
 from device_runner.errors import MissingError, RunnerError
-from device_runner.nnapi import DEVICES_API_LEVEL, NNAPI_API_LEVEL, TYPES, DriverType
 from device_runner.probe.protocol import NnapiAnswer, NnapiDeviceAnswer, ProbeAnswer
 from device_runner.result import Failure, Status
 

@@ -9,8 +9,8 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from device_runner.device import TYPE_CODES, DriverType
 from device_runner.errors import SpecError
-from device_runner.nnapi import TYPE_CODES, DriverType
 from device_runner.reading import read_regular
 
 SOURCES = Path(__file__).parent / "nnapi"

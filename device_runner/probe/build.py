@@ -16,10 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device_runner.errors import MissingError, RunnerError, SpecError
-from device_runner.folders import are_sound, cache_folder, note_digests, own_folder_errors
+from device_runner.files import (
+    BUILD_PREFIX,
+    are_sound,
+    cache_folder,
+    note_digests,
+    own_folder_errors,
+    remove_abandoned,
+    scratch_folder,
+)
 from device_runner.probe import android
 from device_runner.probe.elf import read_elf
-from device_runner.scratch import BUILD_PREFIX, remove_abandoned, scratch_folder
 
 SOURCES = Path(__file__).parent
 HOST = "host"

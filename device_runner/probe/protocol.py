@@ -6,10 +6,10 @@ from typing import Annotated
 
 import msgspec
 
-from device_runner.coverage import fell_back
 from device_runner.errors import SpecError
 from device_runner.failures import explain
 from device_runner.plausible import FASTEST_NS, implausible
+from device_runner.profile import fell_back
 from device_runner.result import (
     Failure,
     FailureKind,

@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING
 
 from pipeline.advice.facts import GraphFacts
-from pipeline.model.dimensions import open_axes, resolve_dimensions
-from pipeline.model.signature import own_inputs
+from pipeline.model.signature import open_axes, own_inputs, resolve_dimensions
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -6,18 +6,25 @@ from pathlib import Path
 import msgspec
 
 from pipeline.advice.answer import AdviceVerdict, FixChoice, ProviderSupport, standing_of
-from pipeline.advice.help import Help, helps_of
-from pipeline.advice.verdict import verdict
+from pipeline.advice.verdict import Help, helps_of, verdict
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.releases import Release, rules_of
 from pipeline.core.workers import Task, run_tasks
 from pipeline.model.sources import SourceModel, find_models
 from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
 from pipeline.partition.input import PartitionInput, resized
-from pipeline.partition.judge import Views, judge_views, open_views, reason_of, scratch_folder
-from pipeline.partition.ort_types import refused
-from pipeline.partition.run import SUFFIXES, TIMEOUT_SECONDS
-from pipeline.partition.sizes import likely_sizes, unnamed
+from pipeline.partition.judge import (
+    SUFFIXES,
+    TIMEOUT_SECONDS,
+    Views,
+    judge_views,
+    likely_sizes,
+    open_views,
+    reason_of,
+    scratch_folder,
+    unnamed,
+)
+from pipeline.partition.ort_view import refused
 
 ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"}
 """The verdicts in one word, as ONNX Runtime's mobile usability checker gives them."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner.device import Device, DeviceFacts
-from device_runner.folders import state_file
+from device_runner.files import state_file
 from device_runner.minimize import Denied, add_denied, class_of, denial, parts, read_denied, smallest_failing
 from device_runner.options import impossible_here
 from device_runner.result import Failure, FailureKind, RunResult, utc_now

@@ -11,7 +11,7 @@ import msgspec
 
 from device_runner.spec import RunOptions
 from pipeline.check.output import OutputCheck
-from pipeline.core.finding import Finding, Severity
+from pipeline.core.errors import Finding, Severity
 
 PROOF_VERSION: Final = 1
 

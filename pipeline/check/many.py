@@ -1,23 +1,82 @@
-"""References and checks of many models and artifacts in worker processes, where a crash costs one of them."""
+"""Artifacts run on this computer's CPU and compared with the original; in worker processes, a crash costs one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.check.artifact import CheckRequest, CheckResult, check_artifact, tolerance_for
+import msgspec
+
+from pipeline.check.compare import Array, Tolerance, compare_outputs, read_tensor
 from pipeline.check.output import OutputCheck
 from pipeline.check.reference import Reference, ReferenceRequest, make_reference
 from pipeline.config import CheckConfig
-from pipeline.core.errors import ConfigError, MissingError, PipelineError
+from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError
 from pipeline.core.files import scratch
-from pipeline.core.limits import memory_budget, needed_bytes, time_limit
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact
-from pipeline.core.workers import Task, TaskOutcome, run_tasks
+from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
-from pipeline.model.named import NamedModel, name_models
-from pipeline.model.sources import find_models
+from pipeline.model.sources import NamedModel, find_models, name_models
 from pipeline.sizes import GuessRequest, InputsChecked, check_inputs
+
+LEAN = {
+    "session.use_memory_mapped_ort_model": "1",
+    "session.use_ort_model_bytes_for_initializers": "1",
+    "session.disable_prepacking": "1",
+    "session.load_model_format": "ORT",
+}
+"""Weights are used where the file is mapped, not copied; releases before 1.26 read the file instead."""
+
+
+class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An artifact, its file, and the reference that its outputs must match."""
+
+    artifact: Artifact
+    file: str
+    reference: Reference
+    tolerance: Tolerance
+
+
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A check for each output."""
+
+    checks: tuple[OutputCheck, ...]
+
+
+def tolerance_for(reference: Reference, config: CheckConfig) -> Tolerance:
+    """What may differ: as configured, or what the model's precision brings with it; and what the reference is worth."""
+    tolerance = reference.tolerance(config.max_relative_error)
+    return msgspec.structs.replace(tolerance, min_top1_agreement=config.min_top1_agreement)
+
+
+def check_artifact(request: CheckRequest) -> CheckResult:
+    """Run the artifact once on the reference's inputs; ModelError when it does not load or run."""
+    feeds = {tensor.name: read_tensor(tensor) for tensor in request.reference.inputs}
+    expected = {tensor.name: read_tensor(tensor) for tensor in request.reference.outputs}
+    outputs = run_artifact(request.file, request.artifact.session_options, feeds)
+    return CheckResult(checks=tuple(compare_outputs(expected, outputs, request.tolerance)))
+
+
+def run_artifact(file: str, session_options: Mapping[str, str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs of an ORT format file on the CPU; ModelError when it does not load or run."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    for key, value in (LEAN | dict(session_options)).items():
+        options.add_session_config_entry(key, value)
+    try:
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        values = session.run(None, dict(feeds))
+    except Exception as error:
+        raise ModelError(
+            "the artifact does not run on this computer's CPU",
+            where=file,
+            why=str(error).strip().partition("\n")[0][:500],
+            remedy="leave this variant out, or report it: conversion and loading disagree",
+        ) from error
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, values, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

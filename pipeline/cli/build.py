@@ -10,7 +10,7 @@ from pipeline.cli.command import Group
 from pipeline.cli.options import json_option, json_or_flag, shows_text, write_json
 
 if TYPE_CHECKING:
-    from pipeline.core.finding import Finding
+    from pipeline.core.errors import Finding
     from pipeline.ort_build.doctor import Check
     from pipeline.ort_build.plan import BuildPlan
     from pipeline.ort_build.request import Request
@@ -54,8 +54,8 @@ def build() -> None:
 @json_or_flag
 def plan(output: Path | None, json_to: str | None, **chosen: Any) -> None:
     """Show the exact commands and settings files of a build; exit code 4 if it cannot work."""
-    from pipeline.cli.findings import show_findings
-    from pipeline.core.finding import errors
+    from pipeline.cli.show import show_findings
+    from pipeline.core.errors import errors
     from pipeline.ort_build.lint import lint
 
     requests, tree = _requests(**chosen)
@@ -164,7 +164,7 @@ def _show_builds(builds: "Sequence[tuple[Path, BuildRecord]]") -> None:
 
 
 def _compare(before: Path, after: Path, cache: Path, json_to: str | None) -> None:
-    from pipeline.ort_build.measured import measured_at
+    from pipeline.ort_build.history import measured_at
     from pipeline.ort_build.size import added_names, size_changes
 
     old, new = measured_at(before, cache), measured_at(after, cache)
@@ -198,7 +198,7 @@ def _requests(
     jobs: int | None,
 ) -> tuple[tuple["Request", ...], "SourceTree | None"]:
     from pipeline.core.errors import ConfigError
-    from pipeline.ort_build.selection import BuildChoice, requests_for
+    from pipeline.ort_build.request import BuildChoice, requests_for
     from pipeline.ort_build.source_tree import check_release, read_tree
 
     if config is None and target is None:
@@ -269,7 +269,7 @@ def _show_plan(plan: "BuildPlan") -> None:
 def _refuse(found: "tuple[Finding, ...]", tree: "SourceTree | None", plans: "list[BuildPlan]") -> None:
     """Raise CheckFailed when a plan cannot work: by the settings, or because the tree's scripts refuse it."""
     from pipeline.core.errors import CheckFailed
-    from pipeline.ort_build.script_options import tree_options, unaccepted
+    from pipeline.ort_build.lint import tree_options, unaccepted
 
     if found:
         raise CheckFailed(
@@ -287,8 +287,8 @@ def _refuse(found: "tuple[Finding, ...]", tree: "SourceTree | None", plans: "lis
 
 def _preflight(request: "Request", tree: "SourceTree | None", cache: Path) -> None:
     """Everything that can be known before the first compiler runs."""
-    from pipeline.cli.findings import show_findings
-    from pipeline.core.finding import errors
+    from pipeline.cli.show import show_findings
+    from pipeline.core.errors import errors
     from pipeline.ort_build.doctor import examine, require
     from pipeline.ort_build.lint import lint
 
@@ -351,9 +351,8 @@ def _show_built(built: "Built", before: "Mapping[str, int]") -> None:
 
 
 def _check_sizes(built: "Built", request: "Request") -> None:
-    from pipeline.cli.findings import show_findings
-    from pipeline.core.errors import CheckFailed
-    from pipeline.core.finding import errors
+    from pipeline.cli.show import show_findings
+    from pipeline.core.errors import CheckFailed, errors
     from pipeline.ort_build.history import sizes_of_record
     from pipeline.ort_build.size import check_budget
 

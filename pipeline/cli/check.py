@@ -5,8 +5,16 @@ from typing import Any
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import json_option, release, shows_text, sizes, write_json
-from pipeline.cli.provider_options import PROVIDERS, provider_options, settings_of
+from pipeline.cli.options import (
+    PROVIDERS,
+    json_option,
+    provider_options,
+    release,
+    settings_of,
+    shows_text,
+    sizes,
+    write_json,
+)
 
 
 @click.command(cls=Command)
@@ -41,7 +49,7 @@ def check(
     """
     from pipeline.advice.fitness import check_models
     from pipeline.core.errors import ExitCode
-    from pipeline.report.fitness import show_fits
+    from pipeline.report.partition import show_fits
 
     document = check_models(paths, settings_of(PROVIDERS, ort_release, answers), dimensions, processes=jobs)
     if json_to:

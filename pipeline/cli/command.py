@@ -1,8 +1,94 @@
-"""Commands whose help has groups of options and examples, from the tables of pipeline.cli.help."""
+"""Commands whose help has options in sections and examples, and the tables of both."""
 
 import click
 
-from pipeline.cli.help import EXAMPLES, SECTIONS
+SECTIONS: dict[str, frozenset[str]] = {
+    "Provider options": frozenset({
+        "--ep", "--provider", "--nnapi-flags", "--provider-option", "--api-level", "--coreml-version",
+        "--coreml-options", "--stop-ops", "--safe", "--strict",
+    }),
+    "Session options": frozenset({
+        "--threads", "--inter-op-threads", "--execution-mode", "--spinning", "--affinities", "--memory-arena",
+        "--memory-pattern", "--prepacking", "--dynamic-block-base", "--session-config",
+    }),
+    "Measurement": frozenset({
+        "--rounds", "--min-runs", "--min-seconds", "--profile", "--blame", "--perf-test",
+    }),
+    "State of the phone": frozenset({
+        "--stable", "--keep-screen-on", "--max-thermal-status", "--max-battery-celsius", "--min-battery-percent",
+        "--wait-seconds",
+    }),
+    "Fixes": frozenset({"--advise", "--fix"}),
+    "Inputs": frozenset({"--test-data", "--input"}),
+    "Output": frozenset({"--json", "--svg", "--help"}),
+}  # fmt: skip
+"""Options by the title under which help lists them, in that order; the others come first."""
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "ort-mobile": (
+        "ort-mobile init my.onnx && ort-mobile run my.toml",
+        "ort-mobile help convert",
+    ),
+    "ort-mobile run": (
+        "ort-mobile run my.toml",
+        "ort-mobile run --model my.onnx --convert-only",
+        "ort-mobile run my.toml --device 'adb:*' --resume",
+    ),
+    "ort-mobile init": ("ort-mobile init my.onnx",),
+    "ort-mobile check": (
+        "ort-mobile check my.onnx",
+        "ort-mobile check my.onnx --dimension height=320 --dimension width=320",
+    ),
+    "ort-mobile convert": (
+        "ort-mobile convert my.onnx --output out --check",
+        "ort-mobile convert my.onnx --level basic,all --style fixed --output out",
+        "ort-mobile convert my.onnx --ep nnapi,coreml-mlprogram --output out",
+    ),
+    "ort-mobile partition": (
+        "ort-mobile partition my.onnx --ep nnapi",
+        "ort-mobile partition my.onnx --ep coreml-mlprogram --advise --json claims.json",
+    ),
+    "ort-mobile op-config": (
+        "ort-mobile op-config create out/ --output required_operators.config",
+        "ort-mobile op-config check required_operators.config out/",
+    ),
+    "ort-mobile op-config create": (
+        "ort-mobile op-config create out/ --provider nnapi --output required_operators.config",
+    ),
+    "ort-mobile op-config merge": ("ort-mobile op-config merge a.config b.config --output both.config",),
+    "ort-mobile op-config check": (
+        "ort-mobile op-config check required_operators.config out/",
+        "ort-mobile op-config check required_operators.config out/ --from-log logcat.txt --json -",
+    ),
+    "ort-mobile op-config explain": ("ort-mobile op-config explain out/ --operator Conv",),
+    "ort-mobile op-config diff": ("ort-mobile op-config diff old.config new.config out/",),
+    "ort-mobile perf": (
+        "ort-mobile perf a.ort b.ort",
+        "ort-mobile perf a.ort --threads 1,2 --rounds 7 --json numbers.json",
+        "ort-mobile perf a.ort --device adb:SERIAL --provider cpu,nnapi --nnapi-flags USE_FP16",
+    ),
+    "ort-mobile devices": (
+        "ort-mobile devices",
+        "ort-mobile devices 'model=Pixel*,api=29-33'",
+        "ort-mobile devices SERIAL --profile npu.json",
+    ),
+    "ort-mobile build-probe": ("ort-mobile build-probe arm64-v8a --output probes",),
+    "ort-mobile library list": ("ort-mobile library list --json -",),
+    "ort-mobile library get": ("ort-mobile library get android:1.29.0",),
+    "ort-mobile library show": ("ort-mobile library show app.aar",),
+    "ort-mobile report": ("ort-mobile report output/my",),
+    "ort-mobile release": ("ort-mobile release output/my",),
+    "ort-mobile build plan": ("ort-mobile build plan my.toml --target android-arm64",),
+    "ort-mobile build doctor": ("ort-mobile build doctor --target linux-x86_64",),
+    "ort-mobile build run": ("ort-mobile build run my.toml --target android-arm64 --source onnxruntime",),
+    "ort-mobile build size": ("ort-mobile build size before.aar after.aar",),
+    "ort-mobile prove": ("ort-mobile prove output/my/bundle --library app.aar",),
+    "ort-mobile verify": ("ort-mobile verify output/my/bundle",),
+    "ort-mobile schema": ("ort-mobile schema > config.schema.json",),
+    "ort-mobile completion": ('eval "$(ort-mobile completion bash)"',),
+}
+"""Examples by command."""
+
 
 REST = "Options"
 FEW = 9

@@ -11,13 +11,15 @@ from pipeline.cli.options import (
     dataset_from,
     json_option,
     progress,
+    provider_names,
+    provider_options,
     release,
+    settings_of,
     shows_text,
     sizes,
     words,
     write_json,
 )
-from pipeline.cli.provider_options import provider_names, provider_options, settings_of
 
 AWARE = ("nnapi", "coreml-nn", "coreml-mlprogram")
 LEVELS = ("none", "basic", "extended", "layout", "all")

@@ -38,7 +38,7 @@ def devices(ctx: click.Context, selector: str, json_to: str | None, profile_to: 
     if json_to:
         write_json({"devices": [*here, *found]}, json_to)
     if "-" not in (json_to, profile_to) and (here or found) and not quiet():
-        from pipeline.report.devices import show_devices
+        from pipeline.report.terminal import show_devices
 
         show_devices([*here, *found])
     if not found:
@@ -53,7 +53,7 @@ def _connected(selector: str) -> "tuple[list[DeviceFacts], NoServer | None]":
     """Every device of the adb server that SELECTOR names; none, and why, where there is no server."""
     from device_runner.adb.device import list_devices
     from device_runner.adb.link import NoServer
-    from device_runner.selectors import split_server
+    from device_runner.device import split_server
 
     address = split_server(selector)[1]
     try:
@@ -64,7 +64,7 @@ def _connected(selector: str) -> "tuple[list[DeviceFacts], NoServer | None]":
 
 def _matching(connected: "Sequence[DeviceFacts]", selector: str) -> "list[DeviceFacts]":
     """Those that SELECTOR matches; raises SpecError for one that makes no sense."""
-    from device_runner.selectors import parse_selector, split_server
+    from device_runner.device import parse_selector, split_server
 
     matches = parse_selector(split_server(selector)[0])
     return [facts for facts in connected if matches(facts)]
@@ -78,7 +78,7 @@ CONNECT = (
 
 def _explain_none(selector: str, connected: "Sequence[DeviceFacts]", no_server: "NoServer | None") -> None:
     """Why no phone is listed, and what helps; on stderr."""
-    from device_runner.text import visible
+    from device_runner.reading import visible
 
     if connected:
         names = "; ".join(f"{facts.name} {facts.model}".strip() for facts in connected)

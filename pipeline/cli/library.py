@@ -49,7 +49,7 @@ def get(ctx: click.Context, name: str, abi: str | None, accept_licence: bool, js
     from pathlib import Path
 
     from device_runner.library_source import open_library
-    from device_runner.text import visible
+    from device_runner.reading import visible
     from pipeline.library.fetch import get_library
 
     def say(line: str) -> None:
@@ -80,7 +80,7 @@ def show(name: str, json_to: str | None) -> None:
 
 
 def _show(contents: "Contents") -> None:
-    from device_runner.text import visible
+    from device_runner.reading import visible
 
     click.echo(visible(contents.archive))
     for facts in contents.libraries:

@@ -3,7 +3,9 @@
 Modules of commands are imported late, so that `--help` needs nothing but click (docs/architecture.md: conventions).
 """
 
+import codecs
 import importlib
+import io
 import logging
 import os
 import signal
@@ -14,20 +16,44 @@ from typing import Any, NoReturn
 import click
 
 from device_runner.errors import RunnerError
-from device_runner.text import visible_lines
+from device_runner.reading import visible_lines
 from pipeline import __version__
 from pipeline.cli.command import Group
-from pipeline.cli.streams import accept_any_text
 from pipeline.core.errors import ExitCode
+
+ASCII = {
+    "→": "->", "…": "...", "·": "-", "±": "+/-", "≤": "<=", "≥": ">=", "≠": "!=", "µ": "u", "✓": "ok",
+}  # fmt: skip
+"""Characters that our own texts use, in ASCII."""
+
+HANDLER = "ort-mobile-ascii"
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    r"""The handler of codecs: a character in ASCII, or escaped as in \u1234."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    plain = (ASCII.get(char) or char.encode("ascii", "backslashreplace").decode() for char in lacking)
+    return "".join(plain), error.end
+
+
+def accept_any_text() -> None:
+    """Make stdout and stderr write every text, whatever encoding the terminal, locale or pipe has."""
+    codecs.register_error(HANDLER, _in_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not so where there is none, or a test has its own
+            stream.reconfigure(errors=HANDLER)
+
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "From a model to a release": {
-        "init": ("pipeline.cli.init:init", "Write a commented config for a model."),
+        "init": ("pipeline.cli.run:init", "Write a commented config for a model."),
         "run": ("pipeline.cli.run:run", "Convert, check, measure, choose, bundle and report: the whole job."),
-        "report": ("pipeline.cli.report:report", "Write the report of stored results again."),
+        "report": ("pipeline.cli.release:report", "Write the report of stored results again."),
         "release": ("pipeline.cli.release:release", "Rebuild the bundle from stored results; enforce size budgets."),
         "prove": ("pipeline.cli.prove:prove", "Run a bundle in the Android library of your app, without a phone."),
-        "verify": ("pipeline.cli.verify:verify", "Check every byte of a bundle against its manifest, offline."),
+        "verify": ("pipeline.cli.release:verify", "Check every byte of a bundle against its manifest, offline."),
     },
     "Single steps": {
         "check": ("pipeline.cli.check:check", "Show how much of a model NNAPI, CoreML and XNNPACK support."),
@@ -45,7 +71,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Help": {
         "help": ("pipeline.cli.shell:show_help", "Show the help of a command."),
         "completion": ("pipeline.cli.shell:completion", "Print the completion script of a shell."),
-        "schema": ("pipeline.cli.schema:schema", "Print the JSON schema of config files, for editors."),
+        "schema": ("pipeline.cli.shell:schema", "Print the JSON schema of config files, for editors."),
     },
 }  # fmt: skip
 """Commands by the title under which `--help` lists them: where each is, and its line there."""

@@ -12,10 +12,10 @@ from pipeline.cli.options import json_option, json_or_flag, shows_text, write_js
 from pipeline.core.errors import CheckFailed, ConfigError, ModelError
 
 if TYPE_CHECKING:
-    from pipeline.required_ops.artifacts import ArtifactNeeds
     from pipeline.required_ops.device_log import LogFinding
     from pipeline.required_ops.proof import Missing
     from pipeline.required_ops.review import OperatorUse
+    from pipeline.required_ops.text import ArtifactNeeds
     from pipeline.required_ops.value import RequiredOps
 
 MOST_ARTIFACTS = 3
@@ -219,7 +219,7 @@ def diff(
 def _needs(paths: Sequence[Path], providers: Sequence[str], *, extended: bool) -> "list[ArtifactNeeds]":
     """The needs of all artifacts. A config from some of them would fail the others, so one bad file fails all."""
     from pipeline.cli.main import show_error
-    from pipeline.required_ops.artifacts import needs_of_artifacts
+    from pipeline.required_ops.text import needs_of_artifacts
 
     found, errors = needs_of_artifacts(paths, providers=providers, extended=extended)
     for error in errors:
@@ -246,7 +246,7 @@ def _write(required: "RequiredOps", output: Path | None, json_to: str | None) ->
 
 
 def _warn_of_foreign_domains(required: "RequiredOps") -> None:
-    from pipeline.required_ops.rules import KNOWN_DOMAINS
+    from pipeline.required_ops.value import KNOWN_DOMAINS
 
     foreign = sorted({domain for domain, _ in required.operators} - KNOWN_DOMAINS)
     if foreign:

@@ -1,4 +1,4 @@
-"""Options and outputs that several commands share."""
+"""Options that several commands share, those about execution providers among them, and outputs."""
 
 import difflib
 from collections.abc import Callable
@@ -12,6 +12,8 @@ from pipeline.cli.command import JsonOrFlag
 if TYPE_CHECKING:
     from pipeline.core.progress import Progress
     from pipeline.dataset import Dataset
+    from pipeline.partition.answer import Settings
+
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
@@ -196,3 +198,56 @@ json_option = click.option(
 json_or_flag = click.option(
     "--json", "json_to", cls=JsonOrFlag, metavar="FILE|-", help="Write the result as JSON to a file, or to stdout."
 )
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+OPTIONS = (
+    click.option(
+        "--api-level", type=click.IntRange(min=1), help="NNAPI feature level (Android API level).  [default: 31]"
+    ),
+    click.option(
+        "--coreml-version",
+        type=click.IntRange(min=3),
+        help="CoreML version: 5 for iOS 15, 6 for 16, 7 for 17, 8 for 18.  [default: 7]",
+    ),
+    click.option("--coreml-options", callback=words(), metavar="KEY=VALUE,...", help="Options of the CoreML provider."),
+    click.option("--nnapi-flags", callback=words(), metavar="FLAG,...", help="NNAPI flags, such as USE_NCHW."),
+    click.option(
+        "--stop-ops",
+        metavar="OP,...",
+        help="Leave these operators and all nodes after them to the CPU.  [default: NonMaxSuppression]",
+    ),
+)
+
+
+def provider_options(command: Command) -> Command:
+    """Add the options of execution providers to a command, which gets their values as keywords."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+PROVIDERS = ("nnapi", "coreml-nn", "coreml-mlprogram", "xnnpack")
+COREML = "coreml"
+"""Stands for both formats, as the other commands call the provider."""
+
+
+def provider_names(choices: tuple[str, ...]) -> Callback:
+    """A callback for providers, given as `a,b`, repeatedly, or in capitals; `coreml` means both formats."""
+    split = words((*choices, COREML))
+
+    def names(ctx: click.Context, param: click.Parameter, value: str | tuple[str, ...] | None) -> tuple[str, ...]:
+        text = ",".join(value) if isinstance(value, tuple) else value or ""
+        given = split(ctx, param, text.lower())
+        formats = tuple(name for name in choices if name.startswith(f"{COREML}-"))
+        return tuple(dict.fromkeys(n for name in given for n in (formats if name == COREML else (name,))))
+
+    return names
+
+
+def settings_of(providers: tuple[str, ...], release: str, answers: dict[str, Any]) -> tuple["Settings", ...]:
+    """The settings of each provider; ConfigError for values that it would refuse itself."""
+    from pipeline.partition.options import make_settings
+
+    return tuple(make_settings(provider, release=release, **answers) for provider in providers)

@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import data_options, dataset_from, json_option, release, shows_text, sizes, write_json
-from pipeline.cli.provider_options import PROVIDERS, provider_names, provider_options, settings_of
+from pipeline.cli.options import (
+    PROVIDERS,
+    data_options,
+    dataset_from,
+    json_option,
+    provider_names,
+    provider_options,
+    release,
+    settings_of,
+    shows_text,
+    sizes,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from device_runner.library_facts import LibraryFacts
@@ -32,7 +43,7 @@ def _check_fix(paths: tuple[str, ...], destination: Path) -> None:
     """ConfigError when more than one model is named, or the fixed one would replace it."""
     from pipeline.core.errors import ConfigError
     from pipeline.model.sources import find_models
-    from pipeline.partition.run import SUFFIXES
+    from pipeline.partition.judge import SUFFIXES
 
     models = find_models(paths, SUFFIXES)
     if len(models) != 1:
@@ -59,7 +70,7 @@ def _answers(
     paths: tuple[str, ...], asked: "tuple[Settings, ...]", optimize: "Optimize", jobs: int, advice: dict[str, Any]
 ) -> "list[tuple[ModelAnswer, ...]]":
     """The answers of each provider for every model."""
-    from pipeline.partition.run import judge_paths
+    from pipeline.partition.judge import judge_paths
 
     fix, dimensions = advice["fix"], advice["dimension"]
     if fix:
@@ -72,7 +83,7 @@ def _answers(
         if data.given:
             raise click.UsageError("--test-data and --input are what --advise and --fix compare outputs on; add one")
         return found
-    from pipeline.advice.run import advise_answers
+    from pipeline.advice.advise import advise_answers
 
     write_to = str(fix) if fix else ""
     return [

@@ -1,5 +1,6 @@
-"""`ort-mobile release`: the bundle of stored results, made again."""
+"""`ort-mobile report`, `release` and `verify`: reports and bundles of stored results, and the check of their bytes."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,34 @@ if TYPE_CHECKING:
     from pipeline.check.library_proof import LibraryProof
     from pipeline.job.assemble import Assembled
     from pipeline.release.manifest import Content
+
+
+@click.command(cls=Command)
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--database", help="SQLAlchemy URL.  [default: FOLDER/results.sqlite]")
+@click.option("--campaign", help="Id of a campaign, as --list shows.  [default: the newest]")
+@json_option
+@click.option("--list", "list_only", is_flag=True, help="List the stored campaigns instead.")
+def report(folder: Path, database: str | None, campaign: str | None, list_only: bool, json_to: str | None) -> None:
+    """Write report.html, report.md and results.json again from the results stored in FOLDER, and show the table."""
+    from pipeline.job.folder import list_campaigns, stored
+    from pipeline.job.run import write_reports
+    from pipeline.report import terminal
+    from pipeline.report.terminal import open_console
+
+    if list_only:
+        campaigns = list_campaigns(folder, database)
+        if json_to:
+            write_json({"campaigns": [{"id": known.id, "name": known.name} for known in campaigns]}, json_to)
+        for known in campaigns if shows_text(json_to) else ():
+            click.echo(f"{known.id}  {known.name}")
+        return
+    assembled = stored(folder, database, campaign)
+    write_reports(assembled, folder)
+    if json_to:
+        write_json(assembled.report, json_to)
+    if shows_text(json_to):
+        terminal.show(assembled.report, open_console())
 
 
 @click.command(cls=Command)
@@ -30,8 +59,8 @@ def release(
     """
     from pipeline.cli.show import nothing_ships
     from pipeline.core.errors import CheckFailed, ExitCode
+    from pipeline.job.folder import stored
     from pipeline.job.ship import proven, ship
-    from pipeline.job.stored import stored
     from pipeline.release.manifest import content_digest
 
     assembled = stored(folder, database, campaign)
@@ -64,7 +93,7 @@ def _show(content: "Content", folder: Path) -> None:
 
 def _show_proofs(proofs: "tuple[LibraryProof, ...]") -> None:
     from pipeline.report import terminal
-    from pipeline.report.console import open_console
+    from pipeline.report.terminal import open_console
 
     for proof in proofs:
         terminal.show_proof(proof, open_console())
@@ -72,9 +101,8 @@ def _show_proofs(proofs: "tuple[LibraryProof, ...]") -> None:
 
 def _gate(assembled: "Assembled", folder: Path) -> None:
     """Show what speaks against shipping, and raise CheckFailed for what must not."""
-    from pipeline.cli.findings import show_findings
-    from pipeline.core.errors import CheckFailed
-    from pipeline.core.finding import errors
+    from pipeline.cli.show import show_findings
+    from pipeline.core.errors import CheckFailed, errors
     from pipeline.job.gate import check_shipping
 
     findings = check_shipping(assembled, folder)
@@ -97,3 +125,38 @@ def _show_ranking() -> None:
 
     for abi, addition in ranking(record for _, record in builds_in(default_cache())):
         click.echo(f"  {addition.size_bytes:>+12,}  {abi}: {', '.join(addition.added)}", err=True)
+
+
+def _digest(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str:
+    if text and not re.fullmatch(r"[0-9a-fA-F]{64}", text):
+        raise click.BadParameter("a digest has 64 hexadecimal digits; `ort-mobile verify BUNDLE` prints it")
+    return text
+
+
+@click.command(cls=Command)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--digest", metavar="HEX", default="", callback=_digest, help="The digest that the maker of the bundle names."
+)
+@json_option
+def verify(bundle: Path, digest: str, json_to: str | None) -> None:
+    """Check that every byte of BUNDLE matches its manifest; exit code 4 names what was changed, is missing or added,
+    or failed in the library that ships.
+
+    A manifest is not signed. Only the digest, compared with the one that the bundle's maker names (--digest), proves
+    where a bundle comes from.
+    """
+    from device_runner.reading import visible
+    from pipeline.release.verify import refuse_unproven, verify_bundle
+
+    manifest = verify_bundle(bundle, digest)
+    refuse_unproven(bundle, manifest)
+    if json_to:
+        document = {"bundle": str(bundle), "files": len(manifest.files), "digest": manifest.content_sha256}
+        write_json(document, json_to)
+    if not shows_text(json_to):
+        return
+    click.echo(f"OK: {len(manifest.files)} files of {visible(str(bundle))} match the manifest")
+    click.echo(f"digest {manifest.content_sha256}" + (" (as expected)" if digest else ""))
+    if not digest:
+        click.echo("compare the digest with its maker's (--digest): only that proves where it is from", err=True)

@@ -1,27 +1,221 @@
-"""`ort-mobile run`: the whole job."""
+"""`ort-mobile init` and `ort-mobile run`: a config to start from, and the whole job."""
 
 import shlex
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
+    as_argument,
     data_options,
     dataset_from,
     json_option,
     library_option,
+    pairs,
     perf_test_option,
     progress,
     shows_text,
+    words,
     write_json,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
+    from device_runner.spec import RunOptions
     from pipeline.config import Config
     from pipeline.dataset import Dataset
+
+
+@click.command(cls=Command)
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File to write.  [default: MODEL's name with .toml, in this folder]",
+)
+@data_options
+@json_option
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+def init(
+    model: Path,
+    output: Path | None,
+    test_data: str | None,
+    input_values: dict[str, Any],
+    force: bool,
+    json_to: str | None,
+) -> None:
+    """Write a commented config for MODEL (an .onnx file), with its inputs and dynamic dimensions filled in.
+
+    Sizes come from test data, from what the graph requires, or are the usual ones for such a model, tried by running
+    it; guesses are marked # GUESSED in the file. Where no size is found, the line to fill in is marked # FILL IN.
+    """
+    from pipeline.core.errors import ConfigError
+    from pipeline.core.files import write_text
+    from pipeline.job.template import config_text, data_beside, guess_for, guessed_lines, line_to_fill_in, safe_line
+
+    if not model.is_file():
+        raise ConfigError("no such model file", where=str(model), remedy="check the path")
+    path = output or Path(f"{model.stem}.toml")
+    if path.exists() and not force:
+        raise ConfigError(
+            "there is a file already", where=str(path), remedy="choose another with --output, or pass --force"
+        )
+    data = data_beside(model, dataset_from(test_data, input_values))
+    guess = guess_for(model, data)
+    write_text(path, config_text(model, path.parent, guess, data))
+    if json_to:
+        write_json({"config": str(path), "model": str(model), "inputs": guess}, json_to)
+    if shows_text(json_to):
+        click.echo("inputs:")
+        for line in (*map(str, guess.inputs), *(f"guessed: {line}" for line in guessed_lines(guess))):
+            click.echo(f"  {safe_line(line)}")
+    if guess.missing:
+        raise ConfigError(
+            f"no size was found for {safe_line(', '.join(guess.missing))}", where=f"{path}:{line_to_fill_in(path)}",
+            why=f"the model does not run with any usual size: {guess.why}",
+            remedy="the config is written: fill in the line that ends in # FILL IN, then run it",
+        )  # fmt: skip
+    if shows_text(json_to):
+        click.echo(f"{path}: written; run it with `ort-mobile run {as_argument(path)}`")
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
+SWITCH = {"on": True, "off": False}
+MODES = ("sequential", "parallel")
+LEVELS = ("none", "basic", "extended", "layout", "all")
+
+
+def _numbers(least: int) -> Callable[[click.Context, click.Parameter, str | None], tuple[int, ...]]:
+    """A callback that splits `1,2,4` into whole numbers of at least so much."""
+
+    def split(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
+        given = words()(ctx, param, value)
+        for word in given:
+            if not (word.isascii() and word.isdigit() and least <= int(word[:9]) <= 1024):
+                raise click.BadParameter(f"{word!r} is no number from {least} to 1024", ctx, param)
+        return tuple(int(word) for word in given)
+
+    return split
+
+
+def _switches(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[bool, ...]:
+    return tuple(SWITCH[word] for word in words(tuple(SWITCH))(ctx, param, value))
+
+
+OPTIONS = (
+    click.option(
+        "--provider",
+        callback=words(),
+        default="cpu",
+        show_default=True,
+        metavar="NAME,…",
+        help="cpu, nnapi, xnnpack, coreml, …",
+    ),
+    click.option(
+        "--nnapi-flags",
+        callback=words((*FLAGS, "all")),
+        metavar="FLAG,…",
+        help=f"NNAPI flags: {', '.join(FLAGS)}; all tries every combination.",
+    ),
+    click.option(
+        "--provider-option",
+        callback=pairs,
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Provider option; repeatable.",
+    ),
+    click.option("--threads", callback=_numbers(0), metavar="N,…", help="Intra-op threads; 0: chosen by ONNX Runtime."),
+    click.option(
+        "--inter-op-threads", callback=_numbers(0), metavar="N,…", help="Inter-op threads, for parallel execution mode."
+    ),
+    click.option(
+        "--execution-mode", callback=words(MODES), metavar="MODE,…", help=f"Execution mode: {' or '.join(MODES)}."
+    ),
+    click.option(
+        "--spinning", callback=_switches, metavar="on,off", help="Whether idle threads spin: lower latency, more power."
+    ),
+    click.option(
+        "--affinities",
+        metavar="CORES",
+        help="CPU affinities of all threads but the first, cores from 1, as in 3;4 for three threads.",
+    ),
+    click.option(
+        "--memory-arena",
+        callback=_switches,
+        metavar="on,off",
+        help="CPU memory arena (keeps memory for the next inference).",
+    ),
+    click.option("--memory-pattern", callback=_switches, metavar="on,off", help="Pre-plan memory (memory pattern)."),
+    click.option("--prepacking", callback=_switches, metavar="on,off", help="Prepack weights: faster, more memory."),
+    click.option(
+        "--dynamic-block-base",
+        callback=_numbers(1),
+        metavar="N,…",
+        help="Dynamic block size base (session.dynamic_block_base).",
+    ),
+    click.option("--strict", callback=_switches, metavar="on,off", help="Fail if a node falls back to the CPU."),
+    click.option(
+        "--level",
+        "levels",
+        callback=words(LEVELS),
+        metavar="LEVEL,…",
+        help=f"Optimization level for .onnx files: {', '.join(LEVELS)}.  [default: all]",
+    ),
+    click.option(
+        "--session-config",
+        callback=pairs,
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Session config entry; repeatable.",
+    ),
+)
+
+LISTS = (
+    "threads", "inter_op_threads", "execution_mode", "spinning", "memory_arena", "memory_pattern", "prepacking",
+    "dynamic_block_base", "strict",
+)  # fmt: skip
+"""Options that are keys of [[runs]] by the same name; none given leaves the key's default."""
+
+
+def run_settings(command: Function) -> Function:
+    """Add the options of ways to run to a command, which gets their values as keywords for `options_of`."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
+    """Every combination that the options ask for, legal or not; flags are for NNAPI alone. Raises ConfigError."""
+    import msgspec
+
+    from device_runner.spec import OptimizationLevel
+    from pipeline.campaign.options import run_options
+    from pipeline.config import RunConfig
+    from pipeline.config.checks import provider_problems
+    from pipeline.core.errors import ConfigError
+
+    for problem in provider_problems((), answers["provider"]):
+        raise ConfigError(problem.what, where="--provider", why=problem.why, remedy=problem.remedy)
+    keys = {key: answers[key] for key in LISTS if answers[key]}
+    keys |= {"affinities": answers["affinities"]} if answers["affinities"] else {}
+    flags = answers["nnapi_flags"]
+    found = []
+    for provider in answers["provider"]:
+        table = {
+            "provider": provider,
+            "flags": () if provider != "nnapi" else "all" if "all" in flags else flags,
+            "options": answers["provider_option"] if provider not in ("cpu", "nnapi") else {},
+            "session_config": answers["session_config"],
+            **keys,
+        }
+        found += run_options(msgspec.convert(table, RunConfig))
+    levels = [OptimizationLevel(level) for level in answers["levels"]] or [OptimizationLevel.ALL]
+    return tuple(msgspec.structs.replace(one, optimization_level=level) for one in found for level in levels)
 
 
 @click.command(cls=Command)

@@ -1,4 +1,4 @@
-"""`ort-mobile help` and `ort-mobile completion`: what a shell's user asks first."""
+"""`ort-mobile help`, `completion` and `schema`: what shells and editors ask."""
 
 import click
 
@@ -41,3 +41,13 @@ def completion(ctx: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None, shell  # noqa: S101 # SHELLS are those that click has
     click.echo(kind(ctx.find_root().command, {}, "ort-mobile", "_ORT_MOBILE_COMPLETE").source())
+
+
+@click.command(cls=Command)
+def schema() -> None:
+    """Print the JSON schema of config files."""
+    import json
+
+    from pipeline.config import config_schema
+
+    click.echo(json.dumps(config_schema(), indent=2))

@@ -1,4 +1,4 @@
-"""What a job shows at its end."""
+"""What a job shows at its end, and findings as every command shows them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,13 +8,12 @@ import click
 from device_runner.minimize import Denied
 from pipeline.campaign.deny_list import deny_list
 from pipeline.campaign.options import options_name
-from pipeline.cli.findings import show_findings
-from pipeline.core.finding import errors
+from pipeline.core.errors import Finding, Severity, errors
 from pipeline.job import JobResult
 from pipeline.job.assemble import Assembled
 from pipeline.release.manifest import content_digest
 from pipeline.report import terminal
-from pipeline.report.console import open_console
+from pipeline.report.terminal import open_console
 from pipeline.report.wording import visible
 
 
@@ -68,3 +67,14 @@ def show_job(result: JobResult, *, text: bool = True) -> None:
     elif not result.content:
         reason = "see the errors above" if errors(result.findings) else nothing_ships(result.assembled)
         click.echo(f"bundle   none: {reason}", err=True)
+
+
+def show_findings(findings: Iterable[Finding]) -> None:
+    """Print findings to stderr; names of models and libraries in them cannot steer the terminal."""
+    for finding in findings:
+        color = "red" if finding.severity is Severity.ERROR else "yellow"
+        place = f"{finding.where}: " if finding.where else ""
+        click.echo(f"{click.style(finding.severity.value, fg=color)}: {visible(place + finding.what)}", err=True)
+        for label, text in (("why", finding.why), ("remedy", finding.remedy)):
+            if text:
+                click.echo(f"  {label}: {visible(text)}", err=True)

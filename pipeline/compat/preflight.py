@@ -7,8 +7,7 @@ from pathlib import Path
 
 from device_runner.errors import RunnerError
 from pipeline.compat.rules import ArtifactFacts, Runtime, Use, check_artifact, check_use, facts_of
-from pipeline.core.errors import ModelError
-from pipeline.core.finding import Finding, Severity, errors
+from pipeline.core.errors import Finding, ModelError, Severity, errors
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from pipeline.compat.defects import DEFECTS, Circumstances, marks_of
-from pipeline.compat.replay import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE
+from pipeline.compat.defects import DEFECTS, REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE, Circumstances, marks_of
 from pipeline.config import REPLAY_KEY
-from pipeline.config.build import BuildKind
-from pipeline.core.finding import Finding, Severity
+from pipeline.config.tables import BuildKind
+from pipeline.core.errors import Finding, Severity
 from pipeline.core.releases import NEWEST_KNOWN, Release, at_release
 from pipeline.model.ort_format import DEFAULT_DOMAIN, ELEMENT_TYPES, Graph, OrtModel, SequenceType, TensorType, TypeInfo
 

@@ -1,7 +1,5 @@
 """Configs: the TOML that a user writes, read strictly, completed, and described for editors."""
 
-from pipeline.config.build import BuildConfig
-from pipeline.config.data import InputValue, PreprocessConfig, Range
 from pipeline.config.defaults import (
     ACCELERATOR_OPTIONS,
     ADVISED_RUNS,
@@ -13,9 +11,18 @@ from pipeline.config.defaults import (
     with_defaults,
 )
 from pipeline.config.read import FILL_IN, read_config
-from pipeline.config.runs import ALL_FLAGS, OneOrMore, RunConfig
 from pipeline.config.schema import config_schema, key_texts, null_last
-from pipeline.config.table import Count, Table
+from pipeline.config.tables import (
+    ALL_FLAGS,
+    BuildConfig,
+    Count,
+    InputValue,
+    OneOrMore,
+    PreprocessConfig,
+    Range,
+    RunConfig,
+    Table,
+)
 from pipeline.config.values import (
     TABLES,
     Accelerator,

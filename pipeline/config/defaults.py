@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner.library_source import name_of
-from pipeline.config.runs import OneOrMore, RunConfig
+from pipeline.config.tables import OneOrMore, RunConfig
 from pipeline.config.values import (
     Accelerator,
     Config,

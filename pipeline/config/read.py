@@ -14,7 +14,7 @@ import msgspec
 from device_runner.reading import read_regular
 from pipeline.config.checks import KeyPath, Problem, missing_files, problems
 from pipeline.config.defaults import resolved, with_defaults
-from pipeline.config.table import Table
+from pipeline.config.tables import Table
 from pipeline.config.values import Config
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import read_release

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline.config.table import Table
+from pipeline.config.tables import Table
 from pipeline.config.values import TABLES, Config
 
 

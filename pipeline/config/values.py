@@ -9,10 +9,18 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from pipeline.config.build import BuildConfig
-from pipeline.config.data import InputValue, PreprocessConfig, Range
-from pipeline.config.runs import RunConfig
-from pipeline.config.table import Count, Name, Release, Seconds, Table
+from pipeline.config.tables import (
+    BuildConfig,
+    Count,
+    InputValue,
+    Name,
+    PreprocessConfig,
+    Range,
+    Release,
+    RunConfig,
+    Seconds,
+    Table,
+)
 from pipeline.core.variant import Level, Style
 
 

@@ -1,7 +1,6 @@
 """Variant to Artifact: conversion to ORT format with the stock onnxruntime, by content and within memory."""
 
 from pipeline.convert.engine import convert_model
-from pipeline.convert.request import ConvertRequest, ConvertResult, VariantFailure
-from pipeline.convert.rules import OptimizerPlatform
+from pipeline.convert.request import ConvertRequest, ConvertResult, OptimizerPlatform, VariantFailure
 
 __all__ = ["ConvertRequest", "ConvertResult", "OptimizerPlatform", "VariantFailure", "convert_model"]

@@ -1,4 +1,4 @@
-"""Artifacts by content: the same model, variant, settings and onnxruntime are not converted twice.
+"""Artifacts by content: a semantic digest of graph and weights, and a cache keyed by all that decides the bytes.
 
 `entries/KEY.json` says what the conversion gave and for which key, `objects/SHA256.ort` is the file. An entry is
 trusted only under the key that it names, a file only when its size and sha256 are those of the entry: whatever else is
@@ -6,7 +6,7 @@ in the folder costs a conversion, never a wrong artifact.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +15,134 @@ import msgspec
 
 from device_runner.files import sha256
 from device_runner.reading import read_regular
-from pipeline.convert.rules import SessionSettings
+from pipeline.convert.request import SessionSettings
+from pipeline.core.errors import ModelError
 from pipeline.core.files import replacing, share_file, write_bytes
 from pipeline.core.variant import AwareBy
+from pipeline.model.ort_format import Attribute, AttributeValue, Graph, Node, OrtModel, Tensor, read_ort
+
+# (sha256 of a tensor's bytes)
+TensorDigest = Callable[[Tensor], bytes]
+
+
+def semantic_digest(model: OrtModel, data: bytes | memoryview, known: Mapping[str, str] | None = None) -> str:
+    """The digest of a parsed model; `data` is its file, where tensors lie.
+
+    `known` gives sha256 of weights of the main graph by name, so that their bytes need not be read (nor be there).
+    ModelError for a graph with a cycle.
+    """
+    weights = {name: bytes.fromhex(digest) for name, digest in (known or {}).items()}
+
+    def bytes_digest(tensor: Tensor) -> bytes:
+        return hashlib.sha256(data[tensor.offset : tensor.offset + tensor.length]).digest()
+
+    def weight_digest(tensor: Tensor) -> bytes:
+        return weights.get(tensor.name) or bytes_digest(tensor)
+
+    return _Hasher(bytes_digest).graph(model.graph, {}, weight_digest).hex()
+
+
+def file_digest(path: Path) -> str:
+    """The semantic digest of an ORT format file. ModelError when it cannot be read."""
+    model = read_ort(path)
+    return semantic_digest(model, path.read_bytes())
+
+
+def _hash(*parts: object) -> bytes:
+    return hashlib.sha256(msgspec.msgpack.encode(parts)).digest()
+
+
+class _Hasher:
+    """Hashes graphs; `tensor_digest` is for tensors in attributes and bodies."""
+
+    def __init__(self, tensor_digest: TensorDigest) -> None:
+        self.tensor_digest = tensor_digest
+
+    def graph(self, graph: Graph, outer: Mapping[str, bytes], weight_digest: TensorDigest | None = None) -> bytes:
+        """The hash of a graph; one of a main graph has `weight_digest`, a body sees the values of `outer`."""
+        is_main = weight_digest is not None
+        digest = weight_digest or self.tensor_digest
+        inputs = [
+            _hash("input", name if is_main else place, graph.node_args.get(name))
+            for place, name in enumerate(graph.inputs)
+        ]
+        values = {**outer, **dict(zip(graph.inputs, inputs, strict=True))}
+        constants = {name: self.tensor(t, digest) for name, t in graph.initializers.items()}
+        for name, sparse in graph.sparse_initializers.items():
+            both = (self.tensor(sparse.values, self.tensor_digest), self.tensor(sparse.indices, self.tensor_digest))
+            constants[name] = _hash("sparse", sparse.dims, *both)
+        values |= constants
+        nodes = self.nodes(graph, values)
+        outputs = [
+            (name if is_main else "", values.get(name), graph.node_args.get(name) if is_main else None)
+            for name in graph.outputs
+        ]
+        # Equal constants count once: whether the optimizer shares them changes nothing that is computed.
+        shared = sorted(set(constants.values()))
+        return _hash("graph", inputs, outputs, sorted(nodes.values()), shared, _records(graph, nodes))
+
+    def tensor(self, tensor: Tensor, digest: TensorDigest) -> bytes:
+        """The hash of a constant."""
+        return _hash("tensor", tensor.data_type, tensor.dims, tensor.strings or digest(tensor))
+
+    def nodes(self, graph: Graph, values: dict[str, bytes]) -> dict[int, bytes]:
+        """The hash of each node by its index, their outputs' hashes into `values`."""
+        hashes: dict[int, bytes] = {}
+        for node in _in_order(graph):
+            own = hashes[node.index] = self.node(node, values)
+            for place, name in enumerate(node.outputs):
+                if name:
+                    values[name] = _hash("output", place, own)
+        return hashes
+
+    def node(self, node: Node, values: Mapping[str, bytes]) -> bytes:
+        """The hash of what a node computes; an optional output that is left out changes what it computes."""
+        attributes = [(name, self.attribute(node.attributes[name], values)) for name in sorted(node.attributes)]
+        inputs = [values.get(name, b"") if name else None for name in node.inputs]
+        outputs = [bool(name) for name in node.outputs]
+        return _hash("node", node.domain, node.op_type, node.since_version, attributes, inputs, outputs)
+
+    def attribute(self, attribute: Attribute, values: Mapping[str, bytes]) -> object:
+        """What of an attribute goes into the hash."""
+        value = attribute.value
+        if isinstance(value, tuple):
+            return attribute.type, [self.value(part, values) for part in value]
+        return attribute.type, self.value(value, values)
+
+    def value(self, value: AttributeValue, values: Mapping[str, bytes]) -> object:
+        """One value of an attribute: tensors and bodies as their hashes."""
+        if isinstance(value, Tensor):
+            return self.tensor(value, self.tensor_digest)
+        return self.graph(value, values) if isinstance(value, Graph) else value
+
+
+def _records(graph: Graph, nodes: Mapping[int, bytes]) -> list[bytes]:
+    return sorted(
+        _hash(r.optimizer, r.action, [None if n is None else nodes.get(n, b"") for n in r.nodes], r.produced_ops)
+        for r in graph.runtime_optimizations
+    )
+
+
+def _in_order(graph: Graph) -> list[Node]:
+    """The nodes so that each comes after those it reads from; ModelError when there is no such order."""
+    maker = {name: node.index for node in graph.nodes for name in node.outputs if name}
+    readers: dict[int, list[Node]] = {}
+    waiting: dict[int, int] = {}
+    for node in graph.nodes:
+        needed = {maker[name] for name in (*node.inputs, *node.implicit_inputs) if name in maker}
+        waiting[node.index] = len(needed)
+        for index in needed:
+            readers.setdefault(index, []).append(node)
+    ordered = [node for node in graph.nodes if not waiting[node.index]]
+    for node in ordered:
+        for reader in readers.get(node.index, ()):
+            waiting[reader.index] -= 1
+            if not waiting[reader.index]:
+                ordered.append(reader)
+    if len(ordered) < len(graph.nodes):
+        raise ModelError("the model's graph goes in circles", remedy="convert the ONNX model again")
+    return ordered
+
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_DECIDING = frozenset({"advice", "cli", "job", "ort_build", "prove", "release", "report", "store"})

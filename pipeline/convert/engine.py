@@ -12,13 +12,19 @@ from pathlib import Path
 import msgspec
 
 from device_runner.errors import MissingError, RunnerError, SpecError
-from pipeline.compat.replay import REPLAY_NEEDS_KEY_SINCE, unreplayable
+from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, unreplayable
 from pipeline.convert.aware import is_repeatable
-from pipeline.convert.cache import Cache, CachedResult, cache_key
-from pipeline.convert.digest import semantic_digest
+from pipeline.convert.cache import Cache, CachedResult, cache_key, semantic_digest
 from pipeline.convert.optimizer import Optimizer
-from pipeline.convert.request import ConvertRequest, ConvertResult, VariantFailure
-from pipeline.convert.rules import SessionSettings, refusal, run_time_options, session_settings
+from pipeline.convert.request import (
+    ConvertRequest,
+    ConvertResult,
+    SessionSettings,
+    VariantFailure,
+    refusal,
+    run_time_options,
+    session_settings,
+)
 from pipeline.convert.sessions import return_freed_memory
 from pipeline.convert.steps import ConvertContext, OrtParts
 from pipeline.core.errors import ConfigError, DiskFullError, ModelError, PipelineError

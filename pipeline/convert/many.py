@@ -14,22 +14,18 @@ from pipeline.check.output import OutputCheck
 from pipeline.compat.preflight import judged, read_artifacts
 from pipeline.compat.rules import Runtime, Use
 from pipeline.config import CheckConfig
-from pipeline.config.build import BuildKind
+from pipeline.config.tables import BuildKind
 from pipeline.convert import convert_model
-from pipeline.convert.request import ConvertRequest, ConvertResult, VariantFailure
-from pipeline.convert.rules import OptimizerPlatform
-from pipeline.convert.splice.spec import AwareSource
-from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_exit_code
+from pipeline.convert.request import ConvertRequest, ConvertResult, OptimizerPlatform, VariantFailure
+from pipeline.convert.splice.edits import AwareSource
+from pipeline.core.errors import ConfigError, ExitCode, Finding, PipelineError, common_exit_code, errors
 from pipeline.core.files import scratch, write_text
-from pipeline.core.finding import Finding, errors
-from pipeline.core.limits import MODEL_FACTOR, memory_budget, needed_bytes, time_limit
 from pipeline.core.progress import Progress
 from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.core.workers import Task, TaskOutcome, run_tasks
+from pipeline.core.workers import MODEL_FACTOR, Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
-from pipeline.model.named import NamedModel, name_models
-from pipeline.model.sources import find_models
+from pipeline.model.sources import NamedModel, find_models, name_models
 from pipeline.partition.answer import Settings
 
 log = logging.getLogger(__name__)
@@ -257,7 +253,7 @@ def config_texts(
     left out with a warning where they cannot be read; one of `files` that cannot is an error.
     """
     from pipeline.required_ops import from_needs, render
-    from pipeline.required_ops.artifacts import needs_of_artifacts
+    from pipeline.required_ops.text import needs_of_artifacts
 
     distinct = {
         (file.stat().st_dev, file.stat().st_ino): file for file in (*earlier, *files)

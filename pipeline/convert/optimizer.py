@@ -7,8 +7,8 @@ from functools import cached_property
 import msgspec
 
 from pipeline.convert.aware import AwareOptimizer
-from pipeline.convert.digest import semantic_digest
-from pipeline.convert.rules import SessionSettings
+from pipeline.convert.cache import semantic_digest
+from pipeline.convert.request import SessionSettings
 from pipeline.convert.steps import (
     PLAIN,
     ConvertContext,

@@ -1,12 +1,103 @@
-"""What a conversion is asked and what it answers: plain data, so that it can run in a process of its own."""
+"""What a conversion is asked and answers, and what a variant means to ONNX Runtime (its converter, 1.21 to 1.31)."""
+
+from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
-from pipeline.convert.rules import OptimizerPlatform
-from pipeline.convert.splice.spec import AwareSource, AwareSpec
-from pipeline.core.variant import Artifact, Variant
+from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE
+from pipeline.config import REPLAY_KEY
+from pipeline.convert.splice.edits import AWARE, AwareSource, AwareSpec
+from pipeline.core.releases import Release
+from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Provider, Settings
+
+
+class OptimizerPlatform(StrEnum):
+    """The stock converter's target platforms: what the optimizer may assume of the processor that runs the file."""
+
+    UNSPECIFIED = "unspecified"
+    ARM = "arm"
+    AMD64 = "amd64"
+
+
+class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes one optimization differ from another: equal settings give equal files, so they run once.
+
+    `keep_constants` leaves equal constants apart: for a graph that basic optimization has been through, whose fusions
+    left equal constants which a second pass would merge. `aware` names the providers whose claims are kept. `left_out`
+    are further optimizers that must not run; `keep_shared_dq` leaves DequantizeLinear nodes with several readers alone.
+    """
+
+    level: Level
+    save_records: bool = False
+    int8_allowed: bool = False
+    nchwc: bool = False
+    keep_constants: bool = False
+    aware: AwareSpec | None = None
+    left_out: tuple[str, ...] = ()
+    keep_shared_dq: bool = False
+
+
+LAYOUT_SINCE = Release(1, 23)
+FORMAT_6_SINCE = Release(1, 16)
+
+
+def session_settings(variant: Variant, platform: OptimizerPlatform, aware: AwareSpec | None = None) -> SessionSettings:
+    """The optimization that a variant asks for.
+
+    Runtime style records the fusions of level extended; those of the levels above are never recorded (the layout
+    transformers run when the device loads the file). So at none and basic both styles are one optimization, and
+    from extended on runtime style is one. NchwcTransformer makes files for x86 machines only: the stock converter
+    leaves it out unless told amd64. Without optimizations there is nothing that claims could be kept from.
+    """
+    beyond_basic = variant.level not in {Level.NONE, Level.BASIC}
+    recorded = beyond_basic and variant.style is Style.RUNTIME
+    return SessionSettings(
+        level=Level.EXTENDED if recorded else variant.level,
+        save_records=recorded,
+        int8_allowed=beyond_basic and platform is OptimizerPlatform.ARM,
+        nchwc=variant.level in {Level.LAYOUT, Level.ALL} and platform is OptimizerPlatform.AMD64 and not recorded,
+        aware=aware if variant.level is not Level.NONE else None,
+    )
+
+
+def run_time_options(variant: Variant, target: Release, *, replayable: bool = True) -> dict[str, str]:
+    """Session config entries that the app must set for the artifact to do what was measured.
+
+    From 1.30 saved runtime optimizations are ignored unless the app asks for them (pull request 32077).
+    """
+    replays = replayable and variant.style is Style.RUNTIME and variant.level not in {Level.NONE, Level.BASIC}
+    return {REPLAY_KEY: "1"} if replays and target >= REPLAY_NEEDS_KEY_SINCE else {}
+
+
+class VariantRefusal(NamedTuple):
+    """Why a variant cannot be had, and what to do."""
+
+    why: str
+    remedy: str
+
+
+def refusal(variant: Variant, target: Release, installed: Release) -> VariantRefusal | None:
+    """Why this variant cannot be made with the installed onnxruntime for a target's release; None when it can."""
+    at_target, here = str(target), str(installed)
+    layout = variant.level is Level.LAYOUT
+    rules = (
+        (target < FORMAT_6_SINCE, f"onnxruntime {at_target} cannot load ORT format version 6, which {here} writes",
+         f"convert with onnxruntime {at_target}"),
+        (layout and target < LAYOUT_SINCE, f"level layout came with 1.23, the target runs {at_target}",
+         "use level extended or all"),
+        (layout and installed < LAYOUT_SINCE, f"level layout came with 1.23, onnxruntime {here} is installed",
+         "install a newer onnxruntime, or use level extended or all"),
+        (variant.style is Style.RUNTIME and target < RUNTIME_STYLE_SINCE,
+         f"runtime style came with 1.11, the target runs {at_target}", "use style fixed"),
+        (not set(variant.providers) <= set(AWARE), f"models can be made aware of {', '.join(AWARE)} only",
+         "use variants of these"),
+        (bool(variant.providers) and variant.style is Style.RUNTIME,
+         "runtime style leaves every node to the providers as it is", "use style fixed, or runtime without providers"),
+    )  # fmt: skip
+    return next((VariantRefusal(why, remedy) for applies, why, remedy in rules if applies), None)
 
 
 class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pipeline.convert.rules import SessionSettings
+from pipeline.convert.request import SessionSettings
 from pipeline.convert.sessions import save_optimized
 from pipeline.core.variant import AwareBy, Level
 from pipeline.model.onnx_model import (

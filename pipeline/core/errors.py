@@ -1,12 +1,14 @@
-"""One family of errors: each says what failed, where, why, and what to do; each has its exit code.
+"""One family of errors with exit codes, and findings: each says what, where, why and what to do.
 
 It is device_runner's family carried on: a `ConfigError` is a `SpecError`, a `MissingError` is device_runner's too. Code
 that handles what either package raises catches the class of device_runner.
 """
 
 from collections.abc import Iterable
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import ClassVar
+
+import msgspec
 
 from device_runner import errors as runner
 from device_runner.errors import RunnerError
@@ -75,3 +77,25 @@ def common_exit_code(errors: Iterable[RunnerError]) -> ExitCode:
     """The exit code of a run of which nothing could be done: the one that all its errors share, else SOME_FAILED."""
     codes = {error.exit_code for error in errors}
     return ExitCode(codes.pop()) if len(codes) == 1 else ExitCode.SOME_FAILED
+
+
+class Severity(StrEnum):
+    """`error`: it will not work. `warning`: it will, otherwise than one might think."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong, in the four parts of our errors."""
+
+    severity: Severity
+    what: str
+    where: str = ""
+    why: str = ""
+    remedy: str = ""
+
+
+def errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Those that will not work."""
+    return tuple(finding for finding in findings if finding.severity is Severity.ERROR)

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
-from device_runner.scratch import remove_abandoned, scratch_folder
+from device_runner.files import remove_abandoned, scratch_folder
 from pipeline.core.errors import DiskFullError, PipelineError
 
 CHUNK_BYTES = 1 << 20

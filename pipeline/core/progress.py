@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from device_runner.text import visible
+from device_runner.reading import visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

@@ -8,13 +8,11 @@ from pathlib import Path
 import msgspec
 
 from pipeline.config import ModelConfig
-from pipeline.config.data import InputValue, PreprocessConfig, Range
+from pipeline.config.tables import InputValue, PreprocessConfig, Range
 from pipeline.core.errors import ConfigError
 from pipeline.dataset.files import ReadRequest, SampleFiles, find_samples, safe
-from pipeline.dataset.functions import function_samples, is_function
-from pipeline.dataset.values import plain_dtype, value_array
-from pipeline.model.dimensions import open_axes
-from pipeline.model.signature import Array, TensorInfo
+from pipeline.dataset.values import function_samples, is_function, plain_dtype, value_array
+from pipeline.model.signature import Array, TensorInfo, open_axes
 
 
 class Dataset(msgspec.Struct, frozen=True, kw_only=True):

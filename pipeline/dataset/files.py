@@ -10,10 +10,22 @@ from typing import TypeAlias
 
 from device_runner.files import ZIP_ERRORS
 from device_runner.reading import read_regular
-from pipeline.config.data import PreprocessConfig
+from device_runner.spec import ElementType, TensorFile
+from pipeline.config.tables import PreprocessConfig
 from pipeline.core.errors import ConfigError
+from pipeline.core.files import write_bytes
 from pipeline.dataset.media import image_tensor, wav_tensor
 from pipeline.model.signature import Array, TensorInfo
+
+
+def write_tensor(path: Path, name: str, array: Array) -> TensorFile:
+    """Write an array as little-endian elements in C order; raises what writing files raises."""
+    import numpy as np
+
+    kind = "bool" if array.dtype == np.bool_ else array.dtype.name
+    write_bytes(path, np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes())
+    return TensorFile(name=name, dtype=ElementType(kind), shape=tuple(array.shape), file=str(path))
+
 
 IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".gif"})
 RECORDINGS = frozenset({".wav"})

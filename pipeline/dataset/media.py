@@ -4,7 +4,7 @@ import wave
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config.data import Channels, Fit, ImageLayout, PreprocessConfig
+from pipeline.config.tables import Channels, Fit, ImageLayout, PreprocessConfig
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.dataset.values import plain_dtype
 from pipeline.model.signature import Array, TensorInfo

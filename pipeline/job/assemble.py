@@ -11,8 +11,7 @@ from pipeline.campaign.store import CampaignRecord, RunRecord, Store
 from pipeline.check.output import OutputCheck
 from pipeline.config import Target
 from pipeline.core.variant import Artifact, Level
-from pipeline.job.predict import finding
-from pipeline.job.profiles import profiles_of
+from pipeline.job.predict import finding, profiles_of
 from pipeline.job.record import JobRecord, decode_record
 from pipeline.release.choose import Choice, Rejected, choose, rejections
 from pipeline.release.choose import MeasuredVariant as Candidate

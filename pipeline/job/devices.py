@@ -1,15 +1,21 @@
-"""The devices of a campaign: found by name or selector, opened, and those that are not ready told with their reason."""
+"""The devices of a campaign: found, opened or left out with the reason; and which options crash them."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from device_runner.device import Device, DeviceFacts, Readiness, open_device
+from device_runner.device import Device, DeviceFacts, Readiness, is_selector, open_device
 from device_runner.errors import RunnerError, SpecError
-from device_runner.selectors import is_selector
+from device_runner.minimize import Denied
+from device_runner.result import FailureKind, RunResult
+from pipeline.campaign.deny_list import blame
+from pipeline.campaign.measure import CampaignPlan
+from pipeline.campaign.plan import lane_id
+from pipeline.campaign.store import Store
 from pipeline.config import Platform, Target
 from pipeline.core.errors import MissingError
+from pipeline.core.progress import Progress
 from pipeline.report.model import Skipped
 
 AT_ONCE = 32
@@ -111,3 +117,32 @@ def libraries_by_device(
 
 def _told(error: RunnerError) -> str:
     return "; ".join(part for part in (error.what, error.why, error.remedy) if part)
+
+
+def blame_crashes(
+    plan: CampaignPlan,
+    devices: Mapping[str, Device],
+    facts: Mapping[str, DeviceFacts],
+    store: Store,
+    progress: Progress,
+) -> tuple[Denied, ...]:
+    """What is newly denied for lanes that crashed in any round, also before this process; one device at a time."""
+    crashes = _crashes(store, plan.campaign)
+    lanes = [lane for lane in plan.lanes if lane_id(lane) in crashes and lane.device in devices]
+    found = []
+    with progress.stage("blame", len(lanes)) as stage:
+        for lane in lanes:
+            stage.at(lane.key)
+            entry = blame(devices[lane.device], facts[lane.device], plan.spec(lane, 0), crashes[lane_id(lane)])
+            found += [entry] if entry else []
+            stage.done()
+    return tuple(found)
+
+
+def _crashes(store: Store, campaign: str) -> dict[str, RunResult]:
+    """The last crash of each lane that crashed, by lane id."""
+    return {
+        run.spec.id.rpartition("#")[0]: run.result
+        for run in store.runs(campaign)
+        if run.result.failure and run.result.failure.kind is FailureKind.CRASH
+    }

@@ -1,4 +1,4 @@
-"""The output folder of a job: it belongs to one job at a time, holds nothing of others, and is cleaned after a kill."""
+"""The output folder of a job: it belongs to one job at a time, holds nothing of others; stored campaigns in it."""
 
 import contextlib
 import errno
@@ -8,13 +8,15 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from device_runner.scratch import RUN_PREFIX, remove_abandoned
+from device_runner.files import RUN_PREFIX, remove_abandoned
+from pipeline.campaign.store import CampaignRecord, open_store
 from pipeline.convert.many import CONFIG_FILE, TYPED_CONFIG_FILE
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import PART, WORK_PREFIX, make_folder, storage_errors
+from pipeline.job.assemble import Assembled, assemble
+from pipeline.job.predict import PROFILES
 from pipeline.job.prepare import ARTIFACTS
-from pipeline.job.profiles import PROFILES
-from pipeline.job.ship import BUNDLE, REFERENCES
+from pipeline.job.ship import BUNDLE, REFERENCES, proven
 from pipeline.release.bundle import refuse_foreign, restore_interrupted
 from pipeline.report import document, html, markdown
 
@@ -107,3 +109,35 @@ def _clean(folder: Path) -> None:
         for path in folder.glob(pattern):
             if _is_file(path):
                 path.unlink(missing_ok=True)
+
+
+def list_campaigns(folder: Path, database: str | None) -> tuple[CampaignRecord, ...]:
+    """All campaigns of a folder or database, the oldest first; raises ConfigError when there is none."""
+    with open_store(_url(folder, database)) as store:
+        return store.campaigns()
+
+
+def stored(folder: Path, database: str | None, campaign: str | None) -> Assembled:
+    """What is known of a campaign (the newest by default); raises ConfigError when it is not there."""
+    with open_store(_url(folder, database)) as store:
+        known = {record.id: record for record in store.campaigns()}
+        if not known or (campaign and campaign not in known):
+            raise ConfigError(
+                f"no campaign {campaign!r} here" if campaign else "no results here",
+                where=store.where,
+                why=f"stored are: {', '.join(known) or 'none'}",
+                remedy="run `ort-mobile run` first, or name another folder",
+            )
+        return proven(assemble(store, known[campaign or list(known)[-1]]), folder)
+
+
+def _url(folder: Path, database: str | None) -> str:
+    file = folder / DATABASE
+    if database is None and not file.is_file():
+        raise ConfigError(
+            "no results here",
+            where=str(folder),
+            why="it has no results.sqlite",
+            remedy="name the output folder of `ort-mobile run`, or a --database",
+        )
+    return database or f"sqlite:///{file}"

@@ -1,4 +1,4 @@
-"""What ships, checked against the library that will load it, before anything is measured and before the bundle is made.
+"""What may be measured and shipped: artifacts against the target's library, outputs against the reference.
 
 The first keeps artifacts out of choices that they could not serve, the second is the gate: it reads the very files.
 """
@@ -9,19 +9,66 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.files import tensor_bytes
+from device_runner.result import RunResult
 from device_runner.spec import RunOptions
-from pipeline.campaign.plan import PlannedRun, SkippedRun
+from pipeline.campaign.plan import Inputs, PlannedRun, SkippedRun
+from pipeline.check.compare import compare_outputs, read_tensor, top1_check
+from pipeline.check.many import tolerance_for
+from pipeline.check.output import OutputCheck
+from pipeline.check.reference import Reference
 from pipeline.compat.preflight import ReadArtifacts, first_error, judged, read_artifacts, text_of
 from pipeline.compat.rules import Use
-from pipeline.config import Config, Target
-from pipeline.config.build import BuildKind
-from pipeline.core.finding import Finding, Severity, errors
+from pipeline.config import CheckConfig, Config, Target
+from pipeline.config.tables import BuildKind
+from pipeline.core.errors import Finding, Severity, errors
 from pipeline.core.variant import Artifact
 from pipeline.job.assemble import Assembled
 from pipeline.job.prepare import ARTIFACTS
 from pipeline.release.choose import Choice
 from pipeline.release.shipped import budget_findings, local_runtime, shipped_library
 from pipeline.required_ops import RequiredOps, covers
+
+OUTPUTS_FACTOR, OUTPUTS_ROOM_BYTES = 4, 16 << 20
+"""A device's outputs may be larger than the original's (detections of a model in half precision), within reason."""
+
+
+def inputs_of(reference: Reference, dimensions: dict[str, int]) -> Inputs:
+    """What the runs of a model are given: the reference's own inputs, and its labelled set."""
+    labelled = reference.labelled.inputs if reference.labelled else None
+    outputs = (*reference.outputs, *((reference.labelled.outputs,) if reference.labelled else ()))
+    limit_bytes = OUTPUTS_ROOM_BYTES + OUTPUTS_FACTOR * sum(map(tensor_bytes, outputs))
+    return Inputs(
+        tensors=reference.inputs,
+        labelled=labelled,
+        dimensions=dimensions,
+        outputs_limit_bytes=limit_bytes,
+    )
+
+
+class OutputJudge:
+    """Judges the outputs of runs by model; reads each reference once."""
+
+    def __init__(self, references: Mapping[str, Reference], config: CheckConfig) -> None:
+        self.references = references
+        self.tolerances = {model: tolerance_for(reference, config) for model, reference in references.items()}
+        self.expected = {
+            model: {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
+            for model, reference in references.items()
+        }
+
+    def __call__(self, lane: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
+        """The checks of one run; outputs that the device did not hand over fail."""
+        model = lane.artifact.model
+        actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
+        checks = compare_outputs(self.expected[model], actual, self.tolerances[model])
+        return (*checks, *self._labelled(model, result))
+
+    def _labelled(self, model: str, result: RunResult) -> Iterator[OutputCheck]:
+        labelled = self.references[model].labelled
+        if labelled and result.labelled_outputs:
+            reference, actual = read_tensor(labelled.outputs), read_tensor(result.labelled_outputs)
+            yield top1_check(labelled.outputs.name, reference, actual, self.tolerances[model])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +177,7 @@ def _placed(choice: Choice, findings: Iterable[Finding]) -> Iterator[Finding]:
 
 def _missing_kernels(choice: Choice, operators: RequiredOps, folder: Path, *, extended: bool) -> Iterator[Finding]:
     """What a reduced build of this computer lacks for a choice, by the proof of its operator config."""
-    from pipeline.required_ops.artifacts import needs_of_artifacts
+    from pipeline.required_ops.text import needs_of_artifacts
 
     file, providers = folder / ARTIFACTS / choice.artifact.file, {choice.options.provider} - {"cpu"}
     found, failed = needs_of_artifacts([file], providers=sorted(providers), extended=extended)

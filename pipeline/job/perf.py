@@ -12,25 +12,24 @@ from device_runner.files import sha256
 from device_runner.minimize import Denied
 from device_runner.result import FailureKind, RunResult, Status, utc_now
 from device_runner.spec import OptimizationLevel, RunOptions, RunSpec, TensorFile
-from pipeline.campaign.conditions import arrange, wait_until_fit
 from pipeline.campaign.deny_list import blame, denied_here, known_denied
+from pipeline.campaign.measure import arrange, wait_until_fit
 from pipeline.campaign.options import options_name
 from pipeline.campaign.store import RunRecord
 from pipeline.compat.preflight import first_error, judged, read_artifacts, text_of
 from pipeline.config import ConditionsConfig, MeasureConfig
-from pipeline.core.errors import ConfigError, ExitCode, ModelError
-from pipeline.core.finding import Finding
+from pipeline.core.errors import ConfigError, ExitCode, Finding, ModelError
 from pipeline.core.progress import Progress
 from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
 from pipeline.job.gate import use_of
-from pipeline.job.profiling import profile_run
+from pipeline.job.predict import profile_run
 from pipeline.job.record import host, versions
 from pipeline.release.shipped import local_runtime
 from pipeline.report.model import CampaignReport, FailureRow, Skipped
 from pipeline.report.profiled import Profiled
 from pipeline.report.rows import MeasuredRow, make_rows
-from pipeline.sizes.feeds import Feeds, FeedsRequest, make_feeds
+from pipeline.sizes.guess import Feeds, FeedsRequest, make_feeds
 
 ALL_FILES = "files"
 """What stands for the model in rows: every file is compared with the first."""

@@ -1,23 +1,30 @@
-"""What is expected of each run before it is measured: the claims on the very file that ships to that device."""
+"""What is expected of each run before it is measured, and profile runs checked against it."""
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from device_runner.coverage import measured_coverage
-from device_runner.device import DeviceFacts
+import msgspec
+
+from device_runner.device import Device, DeviceFacts
+from device_runner.profile import Coverage, measured_coverage, with_profile, with_profiler
 from device_runner.result import RunResult
-from device_runner.spec import RunOptions
+from device_runner.spec import RunOptions, RunSpec
+from pipeline.campaign.options import options_name
 from pipeline.campaign.plan import PlannedRun, lane_id
+from pipeline.campaign.store import RunRecord
 from pipeline.core.errors import ConfigError
-from pipeline.core.limits import memory_budget, needed_bytes, time_limit
+from pipeline.core.files import make_folder, safe_name
 from pipeline.core.progress import Progress
-from pipeline.core.workers import Task, run_tasks
+from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.job.prepare import ARTIFACTS
+from pipeline.job.record import RecordedRun
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Provider, Settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.options import make_settings
+from pipeline.report.profiled import Profiled
 
 Prediction = dict[str, Any]
 
@@ -112,3 +119,55 @@ def measured_partitions(result: RunResult) -> int | None:
     """Partitions that the provider logged when it was asked last (NHWC providers are asked twice); None for no log."""
     coverage = measured_coverage(reversed(result.log))
     return coverage.partitions if coverage else None
+
+
+PROFILES = "profiles"
+"""The folder of traces in a job's output folder."""
+
+
+def profiled(name: str, run: str, result: RunResult, prediction: Prediction | None) -> Profiled:
+    """What one profile run says."""
+    return Profiled(
+        name=name,
+        run=run,
+        device=result.device,
+        file=result.profile_file or "",
+        profile=result.profile,
+        coverage=_coverage(result),
+        prediction=prediction,
+        finding=finding(prediction, [result]),
+        failure=result.failure.message if result.failure else "",
+    )
+
+
+def _coverage(result: RunResult) -> Coverage | None:
+    """Nodes as the provider saw the model, partitions as it was asked last.
+
+    Providers that want NHWC are asked again when Transposes were put in, which are no nodes of the model.
+    """
+    first, last = measured_coverage(result.log), measured_coverage(reversed(result.log))
+    return msgspec.structs.replace(first, partitions=last.partitions) if first and last else None
+
+
+def profiles_of(lanes: Iterable[RecordedRun], runs: Mapping[str, Sequence[RunRecord]]) -> Iterator[Profiled]:
+    """The profile runs of planned lanes, in the order of the plan; `runs` are by lane id, timed ones among them."""
+    for lane in lanes:
+        for record in runs.get(lane.id, ()):
+            if record.spec.profile:
+                yield profiled(f"{lane.model} / {lane.variant}", lane.run, record.result, record.prediction)
+
+
+def profile_run(device: Device, facts: DeviceFacts, name: str, spec: RunSpec, folder: Path) -> Profiled:
+    """Run a spec once more with the profiler on; its trace lies in `folder`. Raises PipelineError for a bad folder."""
+    run = options_name(spec.options)
+    make_folder(folder)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".run.") as work:
+        result = device.run(with_profiler(spec, work))
+        result = with_profile(result, folder / f"{safe_name(f'{name}-{run}')}.json")
+    return profiled(name, run, result, _predicted(spec.model, spec.options, facts, result.ort_version))
+
+
+def _predicted(model: str, options: RunOptions, facts: DeviceFacts, ort_version: str) -> Prediction | None:
+    """What the rules say of the file with the library's release; None where they have no word for the provider."""
+    settings = settings_of(options, facts, ".".join(ort_version.split(".")[:2]))
+    return summarized(judge(PartitionRequest(source=SourceModel(path=model), settings=settings))) if settings else None

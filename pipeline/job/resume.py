@@ -5,8 +5,7 @@ from typing import Any
 
 import msgspec
 
-from device_runner.device import DeviceFacts
-from device_runner.selectors import is_selector, on_network, split_server
+from device_runner.device import DeviceFacts, is_selector, on_network, split_server
 from pipeline.campaign.store import CampaignRecord, Store
 from pipeline.config import Config
 from pipeline.core.variant import Artifact

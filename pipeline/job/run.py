@@ -15,21 +15,25 @@ from pipeline.campaign.options import check_runs
 from pipeline.campaign.plan import PlannedRun, SkippedRun, baseline_of, lane_id, plan_lanes, representatives
 from pipeline.campaign.store import CampaignRecord, Store, open_store
 from pipeline.config import Config
-from pipeline.core.errors import ExitCode
+from pipeline.core.errors import ExitCode, Finding, errors
 from pipeline.core.files import scratch, write_bytes, write_text
-from pipeline.core.finding import Finding, errors
 from pipeline.core.progress import Progress, Stage
 from pipeline.core.variant import Artifact
 from pipeline.job.assemble import Assembled, assemble
-from pipeline.job.blame import blame_crashes
-from pipeline.job.devices import OpenDevices, libraries_by_device, opened
+from pipeline.job.devices import OpenDevices, blame_crashes, libraries_by_device, opened
 from pipeline.job.folder import DATABASE, locked
-from pipeline.job.gate import TargetCheck, check_shipping, hold_against_targets, possible_lanes, read_all, unshipped
-from pipeline.job.judge import OutputJudge, inputs_of
-from pipeline.job.predict import Prediction, predict
-from pipeline.job.prepare import ARTIFACTS, Prepared, find, oldest_release, prepare
-from pipeline.job.profiles import PROFILES
-from pipeline.job.quick import left_out, quick
+from pipeline.job.gate import (
+    OutputJudge,
+    TargetCheck,
+    check_shipping,
+    hold_against_targets,
+    inputs_of,
+    possible_lanes,
+    read_all,
+    unshipped,
+)
+from pipeline.job.predict import PROFILES, Prediction, predict
+from pipeline.job.prepare import ARTIFACTS, Prepared, find, left_out, oldest_release, prepare, quick
 from pipeline.job.record import (
     JobRecord,
     RecordedRun,
@@ -45,7 +49,7 @@ from pipeline.job.record import (
 )
 from pipeline.job.resume import known_on_network, resume
 from pipeline.job.ship import operator_configs, proven, ship
-from pipeline.model.named import numbered_lines
+from pipeline.model.sources import numbered_lines
 from pipeline.release.manifest import Content
 from pipeline.report.model import Skipped
 

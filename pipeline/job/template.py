@@ -11,7 +11,7 @@ from pipeline.core.errors import ModelError
 from pipeline.core.files import readable_name
 from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
-from pipeline.model.dimensions import names_of, open_axes
+from pipeline.model.signature import names_of, open_axes
 from pipeline.model.sources import SourceModel
 from pipeline.sizes import Guess, GuessRequest, guess_inputs, no_size
 from pipeline.sizes.guess import DATA

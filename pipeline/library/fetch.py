@@ -20,7 +20,7 @@ from typing import TypeAlias
 import msgspec
 
 from device_runner import errors as runner
-from device_runner.library_facts import LIBRARY, LibraryFacts, read_facts
+from device_runner.library_facts import LIBRARY, MACHINES, LibraryFacts, foreign_library, read_facts
 from device_runner.library_source import (
     GROUP,
     Entry,
@@ -40,7 +40,6 @@ from device_runner.library_source import (
     wheel_libraries,
 )
 from device_runner.library_source import PACKAGES as MAVEN_PACKAGES
-from device_runner.wheel import MACHINES, foreign_library
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.library.maven import Coordinates, NotPublishedError, Say, by_client, by_https, run, silent
 
@@ -332,7 +331,7 @@ def show_library(text: str) -> Contents:
 
     Of a release whose wheels were fetched for several ABIs, that is the library of each.
     """
-    from device_runner.android_host.symbols import unknown_imports
+    from device_runner.android_host.build import unknown_imports
 
     path = find_archive(text)
     name = name_of(text)

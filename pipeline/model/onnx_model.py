@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from device_runner.reading import open_regular
 from pipeline.core.errors import ModelError
-from pipeline.model.dimensions import open_axes, resolve_dimensions
-from pipeline.model.onnx_tensors import MAX_WEIGHT_BYTES, tensor_bytes, unsound
+from pipeline.model.guards import MAX_WEIGHT_BYTES, tensor_bytes, unsound
 from pipeline.model.onnx_wire import WireError, lean_model
-from pipeline.model.signature import own_inputs
+from pipeline.model.signature import open_axes, own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel, Spool
 
 if TYPE_CHECKING:

@@ -15,14 +15,12 @@ from typing import NamedTuple
 import msgspec
 
 from pipeline.config import Platform
-from pipeline.config.build import Dependencies
+from pipeline.config.tables import Dependencies
 from pipeline.core.errors import MissingError
-from pipeline.ort_build.notes import ASSET_CACHE_FLAG
-from pipeline.ort_build.plan import AAR_SCRIPT
-from pipeline.ort_build.process import build_environment
+from pipeline.ort_build.plan import AAR_SCRIPT, ASSET_CACHE_FLAG
 from pipeline.ort_build.releases import ASSET_CACHE_SINCE, version_key
 from pipeline.ort_build.request import Request
-from pipeline.ort_build.source_tree import SourceTree
+from pipeline.ort_build.source_tree import SourceTree, build_environment
 
 GIB = 1 << 30
 ASK_SECONDS = 30

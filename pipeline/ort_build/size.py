@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from pipeline.core.finding import Finding, Severity
+from pipeline.core.errors import Finding, Severity
 from pipeline.required_ops import RequiredOps
 
 

@@ -1,7 +1,7 @@
 """What NNAPI, CoreML and XNNPACK will claim of a model, why not the rest, and what becomes of it on load.
 
-The way of the data: model -> `graph.Graph` (`onnx_view` or `ort_view`, then `unique_dq`) -> `units` -> a provider's
-rules -> `grouping` -> `claim.Claim` -> `judge.judge`, which answers with a `ModelAnswer`. "ep_rules" in comments are
+The way of the data: model -> `graph.Graph` (`onnx_view` or `ort_view`) -> `units` -> a provider's
+rules -> `grouping` -> `rules.Claim` -> `judge.judge`, which answers with a `ModelAnswer`. "ep_rules" in comments are
 the project's notes on ONNX Runtime's sources, checked against real builds; letters and numbers are their sections.
 
 How a provider module is written. It exports
@@ -10,11 +10,11 @@ How a provider module is written. It exports
   and tuples of checks in the order in which ONNX Runtime makes them;
 - `refusal(case) -> Refusal | None`: the order of the checks that every row shares (`rules.first_refusal` does the
   rest);
-- `claim(graph, settings) -> claim.Claim`: units (`units.node_units`, or `units.plain_units` where QDQ means nothing),
+- `claim(graph, settings) -> rules.Claim`: units (`units.node_units`, or `units.plain_units` where QDQ means nothing),
   judged one by one, grouped by `grouping.group_by_waves`, vetoes. It is called for the main graph and for each body.
 
-It is named in `claim.PROVIDERS`. A check takes a `rules.Case` and gives a `Refusal(code, text, remedy)` or None; what
-many rows need is made by the factories of `checks` (`constant(1, "weight")`, `rank(0, 4, 4)`). Codes are those of
+It is named in `rules.PROVIDERS`. A check takes a `rules.Case` and gives a `Refusal(code, text, remedy)` or None; what
+many rows need is made by the factories of `rules` (`constant(1, "weight")`, `rank(0, 4, 4)`). Codes are those of
 ep_rules; the text says to a model's author what about this node is in the way (which value, its shape or type, which
 limit), the remedy what to change. A check that foresees a crash or an exception gives a Refusal with `fatal=True`.
 Whatever a later release changed is a `release` or `before` of the row, or a comparison with

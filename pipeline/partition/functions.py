@@ -1,17 +1,23 @@
-"""Inlining of functions as ONNX Runtime does it, down to the names of inner values (ep_rules A.1.2, A.2).
+"""Inlining of functions as ONNX Runtime does it, when it does, and down to the names (ep_rules A.1, A.2).
 
 Model-local functions are inlined before a provider is asked; functions of ONNX's own schemas for which the CPU has no
 kernel are inlined after it was asked and did not claim them.
 """
 
+import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import ModelError
-from pipeline.partition.fresh import FreshNames
+from pipeline.partition.answer import Settings
+from pipeline.partition.graph import FreshNames, Graph, Node
+from pipeline.partition.rules import PROVIDERS, claim
+from pipeline.partition.schemas import NEVER, NOT_F16, is_inlined, schema_function
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+
 
 MAX_NODES = 1_000_000
 """Calls of calls can multiply: a model that grows beyond this is refused."""
@@ -204,3 +210,75 @@ def _rename_bodies(
         nodes = [_expand_node(node, prefix, inner, attributes) for node in body.node]
         del body.node[:]
         body.node.extend(nodes)
+
+
+View = Callable[["ModelProto"], Graph]
+
+
+def before_partitioning(model: "ModelProto", view: View, settings: Settings) -> "ModelProto":
+    """What a model with functions has become when the provider is asked: calls it does not claim are inlined.
+
+    The same model when it has no functions.
+    """
+    if not model.functions:
+        return model
+    table = importlib.import_module(PROVIDERS[settings.provider]).TABLE
+    protected: Collection[str] = ()
+    if any(function.name in table for function in model.functions):
+        protected = _claimed_outputs(view(model), settings)
+    names = FreshNames()
+    model = inline_local(model, protected, names)
+    graph = view(model)
+    return without_functions(model, graph, _claimed_outputs(graph, settings), names)
+
+
+def _claimed_outputs(graph: Graph, settings: Settings) -> frozenset[str]:
+    found = claim(graph, settings)
+    return frozenset(node.first_output for group in found.groups for node in group)
+
+
+def without_functions(
+    model: "ModelProto", graph: Graph, claimed: Collection[str], names: FreshNames | None = None
+) -> "ModelProto":
+    """The model with the schema functions inlined that are not claimed and that the CPU cannot run.
+
+    `claimed` are first outputs, `names` the counter of an earlier inlining in the same graph.
+    """
+    imports = {("" if entry.domain == "ai.onnx" else entry.domain): entry.version for entry in model.opset_import}
+    calls = {node.first_output for node in graph.nodes.values() if is_inlined(graph, node)} - set(claimed)
+
+    def body(node: "NodeProto") -> "FunctionProto | None":
+        called = next(iter(node.output), "") in calls and node.domain in ("", "ai.onnx")
+        return schema_function(node, imports, graph) if called and _has_function(node) else None
+
+    return inline(model, body, names) if calls else model
+
+
+def _has_function(node: "NodeProto") -> bool:
+    return node.op_type in NEVER or node.op_type in NOT_F16
+
+
+def inlined_view(graph: Graph, after: Graph) -> tuple[Graph, frozenset[int]]:
+    """The graph with the calls that `after` has no more replaced by their bodies, and the indices of the new nodes.
+
+    Nodes that stay keep their indices; the unique-DQ pass is not run again (A.2).
+    """
+    known = {(node.op_type, node.outputs) for node in graph.nodes.values()}
+    remaining = {(node.op_type, node.outputs) for node in after.nodes.values()}
+    nodes = {i: node for i, node in graph.nodes.items() if (node.op_type, node.outputs) in remaining or _copied(node)}
+    first = max(graph.nodes, default=-1) + 1
+    fresh: dict[int, Node] = {}
+    for node in after.nodes.values():
+        if (node.op_type, node.outputs) not in known:
+            fresh[first + len(fresh)] = replace(node, index=first + len(fresh))
+    merged = replace(
+        graph,
+        nodes=nodes | fresh,
+        values={**after.values, **graph.values},
+        initializers={**after.initializers, **graph.initializers},
+    )
+    return merged, frozenset(fresh)
+
+
+def _copied(node: Node) -> bool:
+    return node.op_type == "DequantizeLinear"

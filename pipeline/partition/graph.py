@@ -4,13 +4,14 @@ A view is built once per model (from ONNX by `onnx_view`, from the ORT format by
 answers every question of the rules: types and shapes as ONNX Runtime inferred them, constants, edges, order.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
+
 
 Shape = tuple[int | None, ...]
 """Dimensions; None is a dimension without a value. A shape that is itself None is of unknown rank."""
@@ -201,3 +202,18 @@ class Graph:
     def with_nodes(self, nodes: Mapping[int, Node], values: Mapping[str, Value]) -> "Graph":
         """The same graph with other nodes; bodies keep seeing the old one, whose names they read."""
         return replace(self, nodes=nodes, values=values)
+
+
+class FreshNames:
+    """The one counter of a graph for new nodes and new values, never reset (ep_rules C.1)."""
+
+    def __init__(self) -> None:
+        self.counter = 0
+
+    def take(self, base: str, taken: Container[str]) -> str:
+        """The base itself, or with the next number that makes it new."""
+        name = base
+        while name in taken:
+            name = f"{base}_token_{self.counter}"
+            self.counter += 1
+        return name

@@ -1,10 +1,12 @@
-"""Grouping of supported units into partitions by waves, with the vetoes on whole groups (ep_rules B)."""
+"""Grouping of supported units into partitions by waves (ep_rules B), and which refused nodes cut them apart."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from pipeline.partition.answer import Cut, OperatorGain, Provider, Settings
 from pipeline.partition.graph import Edge, Graph
-from pipeline.partition.units import Unit, Units
+from pipeline.partition.rules import Claim
+from pipeline.partition.units import Unit, Units, node_units, plain_units
 
 Accept = Callable[[Unit, "Wave"], bool]
 """Whether a unit joins the wave; asked again when it is put off to the next one."""
@@ -100,3 +102,109 @@ def outside_inputs(units: Sequence[Unit]) -> list[str]:
             read.update(dict.fromkeys(name for name in node.inputs if name and name not in made))
             made.update(node.outputs)
     return list(read)
+
+
+MOST = 64
+"""Candidates tried for a model, those with most claimed neighbours first: the time stays linear in the nodes."""
+
+TRIVIAL = ("trivial", "constant")
+"""Codes of nodes that the provider could take, but not as a partition of their own."""
+
+
+def cuts(graph: Graph, settings: Settings, found: Claim) -> tuple[Cut, ...]:
+    """Refused nodes whose claim would join partitions or take in more nodes, the best first.
+
+    XNNPACK does not group, so nothing cuts there.
+    """
+    if settings.provider is Provider.XNNPACK or not found.groups:
+        return ()
+    waves = _waves(graph, settings, found)
+    made = (_cut(waves, found, unit) for unit in waves.candidates())
+    return tuple(sorted((cut for cut in made if cut), key=lambda cut: (cut.partitions, -cut.claimed, cut.output)))
+
+
+def operator_gains(graph: Graph, settings: Settings, found: Claim) -> tuple[OperatorGain, ...]:
+    """What supporting all refused nodes of one operator would give, for every operator that has some.
+
+    XNNPACK does not group: its partitions are none.
+    """
+    waves = _waves(graph, settings, found)
+    refused: dict[str, list[int]] = {}
+    for position, unit in enumerate(waves.units):
+        if unit.target.index in found.refusals and not waves.supported[position]:
+            refused.setdefault(unit.target.op_type, []).append(position)
+    return tuple(_gain(waves, settings, found, name, units) for name, units in refused.items())
+
+
+def _gain(waves: "_Waves", settings: Settings, found: Claim, op_type: str, refused: list[int]) -> OperatorGain:
+    if settings.provider is Provider.XNNPACK:
+        partitions, claimed = 0, len(found.claimed) + sum(len(waves.units[i].nodes) for i in refused)
+    else:
+        partitions, claimed = waves.grouped(frozenset(refused))
+    return OperatorGain(op_type=op_type, nodes=len(refused), partitions=partitions, claimed=claimed)
+
+
+def _waves(graph: Graph, settings: Settings, found: Claim) -> "_Waves":
+    units = node_units(graph, settings.ort_release) if settings.provider is Provider.NNAPI else plain_units(graph)
+    return _Waves(graph, units, found)
+
+
+class _Waves:
+    """The grouping in its closed form (ep_rules B.3), for asking again and again with another node supported."""
+
+    def __init__(self, graph: Graph, units: Units, found: Claim) -> None:
+        self.units = units.units
+        self.trivial = {index for index, refusal in found.refusals.items() if refusal.code in TRIVIAL}
+        place = {unit.target.index: position for position, unit in enumerate(self.units)}
+        owner = units.by_node()
+        self.producers: list[list[int]] = [[] for _ in self.units]
+        for position, unit in enumerate(self.units):
+            for edge in unit_edges(graph, unit):
+                self.producers[place[owner[edge.consumer].target.index]].append(position)
+        claimed = found.claimed
+        self.supported = [u.target.index in claimed or u.target.index in self.trivial for u in self.units]
+
+    def candidates(self) -> list[int]:
+        """Refused units that a claimed one feeds, those with most claimed neighbours first."""
+        near = [0] * len(self.units)
+        fed = [False] * len(self.units)
+        for position, producers in enumerate(self.producers):
+            for producer in producers:
+                near[position] += self.supported[producer]
+                near[producer] += self.supported[position]
+                fed[position] = fed[position] or self.supported[producer]
+        refused = [i for i in range(len(self.units)) if fed[i] and not self.supported[i]]
+        return sorted(refused, key=lambda i: -near[i])[:MOST]
+
+    def grouped(self, forced: frozenset[int]) -> tuple[int, int]:
+        """Partitions and claimed nodes if more units were supported; groups of trivial nodes only do not count."""
+        wave = [0] * len(self.units)
+        sizes: dict[int, int] = {}
+        real: set[int] = set()
+        for position, unit in enumerate(self.units):
+            producers = self.producers[position]
+            highest = max((wave[p] for p in producers), default=0)
+            if self.supported[position] or position in forced:
+                sizes[highest] = sizes.get(highest, 0) + len(unit.nodes)
+                if unit.target.index not in self.trivial:
+                    real.add(highest)
+            elif any(wave[p] == highest and (self.supported[p] or p in forced) for p in producers):
+                highest += 1
+            wave[position] = highest
+        return len(real), sum(sizes[number] for number in real)
+
+
+def _cut(waves: _Waves, found: Claim, forced: int) -> Cut | None:
+    partitions, claimed = waves.grouped(frozenset({forced}))
+    if partitions >= len(found.groups) and claimed <= len(found.claimed):
+        return None
+    node = waves.units[forced].target
+    refusal = found.refusals.get(node.index)
+    return Cut(
+        output=node.first_output,
+        op_type=node.op_type,
+        reason=refusal.text if refusal else "",
+        remedy=refusal.remedy if refusal else "",
+        partitions=partitions,
+        claimed=claimed,
+    )

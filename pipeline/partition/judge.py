@@ -1,10 +1,11 @@
-"""Judges one model for one provider: the answer of `ort-mobile partition`."""
+"""Judges models for one provider: the answer of `ort-mobile partition`; in worker processes, a crash costs one."""
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,11 @@ import msgspec
 
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.releases import Release, rules_of
+from pipeline.core.workers import Task, run_tasks
 from pipeline.model.guards import check_constants, computed_constants, shaped_bytes
-from pipeline.model.onnx_model import LoadedModel
-from pipeline.model.sources import SourceModel
+from pipeline.model.onnx_model import LoadedModel, fix_dimensions
+from pipeline.model.signature import names_of, open_axes, own_inputs, resolve_dimensions
+from pipeline.model.sources import SourceModel, find_models
 from pipeline.partition.answer import (
     BodyClaim,
     Decision,
@@ -26,19 +29,65 @@ from pipeline.partition.answer import (
     SizedAnswer,
 )
 from pipeline.partition.basic import save_basic, undone_for_provider
-from pipeline.partition.claim import Claim, bodies, claim
-from pipeline.partition.cuts import cuts, operator_gains
+from pipeline.partition.functions import before_partitioning
 from pipeline.partition.graph import DTYPES, Graph, Node
-from pipeline.partition.inlining import before_partitioning
-from pipeline.partition.input import PartitionInput, body_types, open_subject, resized, tensor_reader
-from pipeline.partition.load import SavedFile, foresee
-from pipeline.partition.sizes import dynamic_names, likely_sizes
-from pipeline.partition.unique_dq import unique_dq
+from pipeline.partition.grouping import cuts, operator_gains
+from pipeline.partition.input import NO_SIZES, PartitionInput, body_types, open_subject, resized, tensor_reader
+from pipeline.partition.ort_view import infer, slim_copy
+from pipeline.partition.rounds import SavedFile, foresee
+from pipeline.partition.rules import Claim, bodies, claim
+from pipeline.partition.units import unique_dq
+from pipeline.sizes.candidates import assignments, units, with_sums
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from pipeline.model.onnx_model import LoadedModel
     from pipeline.partition.onnx_view import Reader
+
+
+MOST_TRIALS = 12
+"""Loading a model takes a tenth of a second, and the first sizes are nearly always accepted."""
+
+
+def dynamic_names(model: "ModelProto") -> tuple[str, ...]:
+    """The shortest names of the inputs' dimensions that have no size."""
+    return tuple(names_of(open_axes(own_inputs(model))))
+
+
+def unnamed(model: "ModelProto", given: Mapping[str, int]) -> tuple[str, ...]:
+    """The dynamic dimensions for which no size is given."""
+    takes = own_inputs(model)
+    sizes = resolve_dimensions(takes, given, "the model")
+    return tuple(name for name, axes in names_of(open_axes(takes)).items() if any(a.key not in sizes for a in axes))
+
+
+def likely_sizes(loaded: "LoadedModel", given: Mapping[str, int]) -> dict[str, int] | None:
+    """Sizes for all dynamic dimensions that ONNX Runtime's shape inference accepts; None where none were found.
+
+    Nothing is run: claims hardly depend on which size it is, as long as it is one. ConfigError when a size is given for
+    a dimension that the model does not have.
+    """
+    takes = own_inputs(loaded.proto)
+    names = names_of(open_axes(takes))
+    known = resolve_dimensions(takes, given, loaded.source.name)
+    asked = {name: known[axes[0].key] for name, axes in names.items() if axes[0].key in known}
+    left = tuple(axis for axis in open_axes(takes) if axis.key not in known)
+    for found in islice(assignments(units(loaded.proto, takes, left)), MOST_TRIALS):
+        sizes = with_sums(asked | {name: size for name, (size, _) in found.items()}, list(names))
+        if _accepted(loaded, sizes):
+            return {name: sizes[name] for name in names}
+    return None
+
+
+def _accepted(loaded: "LoadedModel", sizes: Mapping[str, int]) -> bool:
+    model = slim_copy(loaded.proto)
+    fix_dimensions(model, sizes, loaded.source.name)
+    try:
+        infer(model)
+    except ModelError:
+        return False
+    return True
 
 
 class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,3 +319,39 @@ def _decision(node: Node, group: int | None, refusal: Refusal | None) -> Decisio
         reason=refused.text if refused else None,
         remedy=(refused.remedy or None) if refused else None,
     )
+
+
+SUFFIXES = (".onnx", ".ort")
+TIMEOUT_SECONDS = 120.0
+
+
+def judge_paths(
+    paths: Sequence[str | Path],
+    settings: Settings | Sequence[Settings],
+    optimize: Optimize,
+    *,
+    sizes: Mapping[str, int] = NO_SIZES,
+    processes: int = 1,
+) -> Iterator[ModelAnswer]:
+    """An answer for every model under files, folders and archives, in that order; `error` is set where there is none.
+
+    With several settings all answers of the first come first. `sizes` are for dynamic dimensions. ConfigError when a
+    path does not exist or holds no model.
+    """
+    sources = find_models(paths, SUFFIXES)
+    asked = (settings,) if isinstance(settings, Settings) else settings
+    requests = [
+        PartitionRequest(source=source, settings=one, optimize=optimize, sizes=dict(sizes), likely=True)
+        for one in asked
+        for source in sources
+    ]
+    tasks = [Task(label=request.source.name, request=request) for request in requests]
+    waiting: dict[tuple[SourceModel, Settings], ModelAnswer] = {}
+    outstanding = iter([(request.source, request.settings) for request in requests])
+    expected = next(outstanding, None)
+    for outcome in run_tasks(judge, ModelAnswer, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS):
+        request = outcome.task.request
+        waiting[request.source, request.settings] = outcome.value or failed_answer(request, outcome.error)
+        while expected in waiting:
+            yield waiting.pop(expected)
+            expected = next(outstanding, None)

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import ModelError
 from pipeline.partition.graph import DTYPES, Constant, Graph, Node, Value
-from pipeline.partition.ort_types import infer
-from pipeline.partition.ort_view import value_of
+from pipeline.partition.ort_view import infer, value_of
 from pipeline.partition.schemas import attribute_value, schema
 
 if TYPE_CHECKING:

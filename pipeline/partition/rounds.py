@@ -1,19 +1,22 @@
-"""The rounds in which ONNX Runtime asks a provider when a session is made of an ONNX model (ep_rules A.2).
+"""The rounds in which ONNX Runtime asks a provider when a session is made, and what the last gives (ep_rules A.2, A.7).
 
 Nodes that were claimed stand as one fused node from then on; functions that nobody claimed and the CPU cannot run are
 inlined, and the provider is asked again about the nodes that came of them.
 """
 
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pipeline.partition.claim import Claim
+from pipeline.partition.answer import LoadForecast, Settings
+from pipeline.partition.functions import View, inlined_view, without_functions
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.inlining import View, inlined_view, without_functions
+from pipeline.partition.rules import FORECASTS, Claim, claim
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
 
 Ask = Callable[[Graph, frozenset[int]], Claim]
 """Asks a provider about a graph of which only some nodes are without a provider."""
@@ -80,3 +83,31 @@ def given_outside(graph: Graph, group: tuple[Node, ...], members: set[int]) -> I
         for edge in graph.out_edges[node.index]:
             if edge.consumer not in members:
                 yield node.outputs[edge.source_slot]
+
+
+Forecast = Callable[..., LoadForecast]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedFile:
+    """The graph of the file that ships. `model` is None for an ORT format file, in which nothing is inlined."""
+
+    graph: Graph
+    model: "ModelProto | None"
+    view: View
+
+
+def foresee(shipped: SavedFile, shown: Graph, found: Claim, settings: Settings) -> LoadForecast:
+    """How many compiled nodes the session will have, or why it cannot be made.
+
+    `found` is the claim on `shown`, which is not asked for again where that is the graph that ships.
+    """
+    first = LayoutRound(shipped.graph, found if shown is shipped.graph else claim(shipped.graph, settings))
+    if first.claim.fatal is not None:
+        return LoadForecast(error=first.claim.fatal.text, remedy=first.claim.fatal.remedy or None)
+    forecast: Forecast = importlib.import_module(FORECASTS[settings.provider]).forecast
+    if shipped.model is None:
+        return forecast((first,), settings)
+    return forecast(
+        rounds(shipped.model, first, shipped.view, lambda graph, free: claim(graph, settings, free)), settings
+    )

@@ -1,16 +1,83 @@
-"""How a provider's rules are written and evaluated: one table of rows, each a list of checks in order.
+"""How a provider's rules are written and evaluated, the checks that rows share, and claims as their result.
 
 A check is a function from a `Case` (one node unit in its graph, with the settings) to a `Refusal` or None; the first
-refusal is the reason. Checks of a kind that many rows need are made by the functions of `checks`.
+refusal is the reason. Checks that many rows need are made by factories: `constant(1, "weight")`, `rank(0, 4, 4)`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+import importlib
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.partition.answer import Refusal, Settings
+from pipeline.partition.answer import Provider, Refusal, Settings
 from pipeline.partition.graph import Constant, Graph, Node, Shape, Value
 from pipeline.partition.units import Unit, UnitValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a provider takes of one graph: groups of nodes in their order, and why it refuses the others, by index.
+
+    A fatal refusal says that asking the provider ends the session: then nothing else in here counts.
+    """
+
+    groups: tuple[tuple[Node, ...], ...] = ()
+    refusals: Mapping[int, Refusal] = field(default_factory=dict)
+    fatal: Refusal | None = None
+
+    @property
+    def claimed(self) -> frozenset[int]:
+        """Indices of all claimed nodes."""
+        return frozenset(node.index for group in self.groups for node in group)
+
+    def names(self) -> tuple[tuple[str, ...], ...]:
+        """The groups by first outputs, as answers list them."""
+        return tuple(tuple(node.first_output for node in group) for group in self.groups)
+
+
+PROVIDERS: Mapping[Provider, str] = {
+    Provider.NNAPI: "pipeline.partition.nnapi.claims",
+    Provider.COREML_NN: "pipeline.partition.coreml.claims",
+    Provider.COREML_MLPROGRAM: "pipeline.partition.coreml.claims",
+    Provider.XNNPACK: "pipeline.partition.xnnpack.claims",
+}
+"""The module of each provider; it exports `claim(graph, settings) -> Claim`."""
+
+
+FORECASTS: Mapping[Provider, str] = {
+    Provider.NNAPI: "pipeline.partition.nnapi.load",
+    Provider.COREML_NN: "pipeline.partition.coreml.types",
+    Provider.COREML_MLPROGRAM: "pipeline.partition.coreml.types",
+    Provider.XNNPACK: "pipeline.partition.xnnpack.load",
+}
+"""The module that foresees a provider's part in making a session; it exports `forecast(rounds, settings)`."""
+
+
+def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
+    """What the provider takes of one graph, not of its bodies; `only` are the nodes that are still free."""
+    module = importlib.import_module(PROVIDERS[settings.provider])
+    found: Claim = module.claim(graph, settings) if only is None else module.claim(graph, settings, only)
+    return found
+
+
+def bodies(graph: Graph) -> Iterator[tuple[Node, Graph]]:
+    """Every body with the node that owns it, inner ones before outer ones, as ONNX Runtime asks (ep_rules A.2)."""
+    for node in graph.nodes.values():
+        for body in node.bodies:
+            yield from bodies(body)
+            yield node, body
+
+
+def refuse_all(graph: Graph, refusal: Refusal) -> Claim:
+    """A claim of nothing, for one reason."""
+    return Claim(refusals=dict.fromkeys(graph.nodes, refusal))
+
+
+def without(claim: Claim, vetoed: Sequence[tuple[Node, ...]], reason: Refusal) -> Claim:
+    """The claim without some of its groups, whose nodes are refused for one reason."""
+    gone = {node.index for group in vetoed for node in group}
+    kept = tuple(group for group in claim.groups if group[0].index not in gone)
+    return Claim(groups=kept, refusals={**claim.refusals, **dict.fromkeys(gone, reason)}, fatal=claim.fatal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +190,138 @@ def first_refusal(case: Case, checks: Iterable[Check]) -> Refusal | None:
         if refusal is not None:
             return refusal
     return None
+
+
+Words = Callable[[Case], str]
+
+
+def show_shape(shape: Shape | None) -> str:
+    """A shape as a user reads it: [1, ?, 224], or that its rank is unknown."""
+    if shape is None:
+        return "of unknown rank"
+    return "[" + ", ".join("?" if dim is None else str(dim) for dim in shape) + "]"
+
+
+def show(case: Case, position: int) -> str:
+    """An input in words: its name, quoted and cut short."""
+    name = case.input(position)
+    return f"'{name[:80]}'" if name else f"number {position} (left out)"
+
+
+def constant(position: int, what: str, *, code: str = "const") -> Check:
+    """The input must be a constant initializer: neither computed, nor overridable, nor left out."""
+
+    def check(case: Case) -> Refusal | None:
+        if case.constant(position) is not None:
+            return None
+        name = case.input(position)
+        if not name:
+            return Refusal(
+                code, f"{what} is left out, but listed", f"leave {what} out of the input list altogether, or give it"
+            )
+        if name in case.graph.overridable:
+            return Refusal(
+                code,
+                f"{what} '{name}' is an initializer that is also a graph input, so callers could replace it",
+                "take initializers out of the graph inputs (IR version 4 or later)",
+            )
+        return Refusal(code, f"{what} '{name}' is not a constant", f"make {what} an initializer")
+
+    return check
+
+
+def when(condition: Callable[[Case], bool], *checks: Check) -> Check:
+    """Make the checks only where a condition holds."""
+
+    def check(case: Case) -> Refusal | None:
+        if not condition(case):
+            return None
+        return next((refusal for made in checks if (refusal := made(case)) is not None), None)
+
+    return check
+
+
+def listed(position: int) -> Callable[[Case], bool]:
+    """Condition: the input is listed, even if left out by an empty name."""
+    return lambda case: position < case.listed
+
+
+def given(position: int) -> Callable[[Case], bool]:
+    """Condition: the input is listed and has a name."""
+    return lambda case: case.exists(position)
+
+
+def since(version: int) -> Callable[[Case], bool]:
+    """Condition: the op's schema is of this version or a later one."""
+    return lambda case: case.ver >= version
+
+
+def release(*minimum: int) -> Callable[[Case], bool]:
+    """Condition: ONNX Runtime is of this release or a later one."""
+    return lambda case: case.settings.ort_release >= minimum
+
+
+def rank(position: int, low: int, high: int) -> Check:
+    """The rank of an input lies between two bounds, both included."""
+    span = str(low) if low == high else f"at most {high}" if low == 0 else f"{low} to {high}"
+
+    def check(case: Case) -> Refusal | None:
+        found = case.rank(position)
+        if low <= found <= high:
+            return None
+        return Refusal(
+            "rank",
+            f"input {show(case, position)} has rank {found} {show_shape(case.shape(position))}, allowed is {span}",
+            "reshape the value to an allowed rank around the node",
+        )
+
+    return check
+
+
+def dtype(position: int, allowed: Collection[str]) -> Check:
+    """The element type of an input is one of those given."""
+
+    def check(case: Case) -> Refusal | None:
+        found = case.dtype(position)
+        if found in allowed:
+            return None
+        return Refusal(
+            "type",
+            f"input {show(case, position)} is of type {found or 'unknown'}, taken are {', '.join(sorted(allowed))}",
+            f"compute this part in {' or '.join(sorted(allowed))}",
+        )
+
+    return check
+
+
+def outputs(count: int) -> Check:
+    """The node lists exactly so many outputs."""
+
+    def check(case: Case) -> Refusal | None:
+        found = len(case.node.outputs)
+        if found == count:
+            return None
+        return Refusal("outputs", f"the node lists {found} outputs, taken are {count}", "drop the outputs nobody needs")
+
+    return check
+
+
+def attribute(name: str, allowed: Collection[object], *, default: object = None, code: str = "attr") -> Check:
+    """An attribute has one of the allowed values; `default` stands for an absent one."""
+
+    def check(case: Case) -> Refusal | None:
+        found = case.attribute(name, default)
+        if found in allowed:
+            return None
+        words = " or ".join(str(value) for value in allowed)
+        return Refusal(code, f"attribute {name} is {found}, taken is {words}", f"export the node with {name} = {words}")
+
+    return check
+
+
+def shrinks_evenly(size: int, scale: float) -> bool:
+    """Whether a size shrinks by a whole number that divides it (ep_rules E.3 `factor`); a size of 0 always does."""
+    if not 0 < scale < 1:
+        return False
+    divisor = round(1 / scale)
+    return abs(1 / scale - divisor) < 1e-4 and size % divisor == 0

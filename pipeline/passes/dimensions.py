@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from pipeline.model.dimensions import open_axes
 from pipeline.model.onnx_model import fix_dimensions
-from pipeline.model.signature import own_inputs
+from pipeline.model.signature import open_axes, own_inputs
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from device_runner.scratch import scratch_folder
+from device_runner.files import scratch_folder
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import copy_file, make_folder, sha256_of, storage_errors, umask, write_bytes
 from pipeline.release.manifest import (

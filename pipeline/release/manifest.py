@@ -17,7 +17,7 @@ from msgspec import Meta
 from device_runner.spec import ElementType, RunOptions
 from pipeline.check.compare import Tolerance
 from pipeline.check.library_proof import PROOFS, LibraryProof
-from pipeline.config.data import InputValue, PreprocessConfig
+from pipeline.config.tables import InputValue, PreprocessConfig
 from pipeline.core.variant import AwareBy, Variant
 
 MANIFEST_VERSION = 3

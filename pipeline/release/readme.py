@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from device_runner.library_source import release_of
+from device_runner.reading import visible
 from device_runner.spec import NnapiFlag, RunOptions
-from device_runner.text import visible
-from pipeline.config.data import InputValue, PreprocessConfig, Range
+from pipeline.config.tables import InputValue, PreprocessConfig, Range
 from pipeline.release.app_code import code_for
 from pipeline.release.manifest import MEASURED_FILE, ModelSignature, Shipped, TensorSignature
 

@@ -14,8 +14,8 @@ from device_runner.library_source import PAGE_BYTES, find_archive, is_archive, s
 from pipeline.compat.preflight import _finding, log
 from pipeline.compat.rules import Runtime
 from pipeline.config import Config, Platform, Target
-from pipeline.config.build import BuildConfig, BuildKind
-from pipeline.core.finding import Finding, Severity
+from pipeline.config.tables import BuildConfig, BuildKind
+from pipeline.core.errors import Finding, Severity
 from pipeline.core.releases import Release, line_of
 from pipeline.core.variant import Style
 from pipeline.ort_build.history import build_of, newest_build, operators_of, sizes_of_record

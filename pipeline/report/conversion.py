@@ -9,11 +9,10 @@ from rich.table import Table
 from pipeline.check.compare import remedy_of
 from pipeline.check.output import OutputCheck
 from pipeline.convert.many import ConversionReport, Converted
-from pipeline.core.errors import PipelineError
-from pipeline.core.finding import Finding, Severity
+from pipeline.core.errors import Finding, PipelineError, Severity
 from pipeline.core.variant import aware_lines
-from pipeline.model.named import numbered_lines
-from pipeline.report.console import open_console
+from pipeline.model.sources import numbered_lines
+from pipeline.report.terminal import open_console
 from pipeline.report.wording import size, visible
 
 MOST_ROWS = 60

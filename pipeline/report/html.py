@@ -7,10 +7,9 @@ import jinja2
 from device_runner.result import Status
 from pipeline.campaign.statistics import Verdict
 from pipeline.report import drawing, wording
-from pipeline.report.banner import banner
-from pipeline.report.layout import COLUMNS, choices, inventory, proof_listing, results, sections
+from pipeline.report.layout import COLUMNS, banner, choices, inventory, proof_listing, results, sections
 from pipeline.report.model import CampaignReport, Row
-from pipeline.report.profile_listings import operators, summary
+from pipeline.report.profiles import operators, summary
 from pipeline.report.wording import visible
 
 FILE_NAME = "report.html"

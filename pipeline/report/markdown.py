@@ -4,10 +4,20 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from pipeline.report import wording
-from pipeline.report.banner import State, banner
-from pipeline.report.layout import COLUMNS, Listing, ListingNote, choices, inventory, proof_listing, results, sections
+from pipeline.report.layout import (
+    COLUMNS,
+    Listing,
+    ListingNote,
+    State,
+    banner,
+    choices,
+    inventory,
+    proof_listing,
+    results,
+    sections,
+)
 from pipeline.report.model import CampaignReport
-from pipeline.report.profile_listings import operators, summary
+from pipeline.report.profiles import operators, summary
 from pipeline.report.wording import visible
 
 FILE_NAME = "report.md"

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from device_runner.coverage import Coverage
+from device_runner.profile import Coverage
 from device_runner.result import Profile
 
 

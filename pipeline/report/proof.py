@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pipeline.check.library_proof import LibraryProof, ProofFinding, ProofRow
-from pipeline.core.finding import Severity
+from pipeline.core.errors import Severity
 from pipeline.report import wording
 
 HEAD = ("Model", "Variant", "Run", "API level", "Result", "Outputs", "NNAPI operations in partitions")

@@ -1,6 +1,7 @@
-"""The report in a terminal: a table per model and device as wide as fits, then what to know."""
+"""Reports and device tables in a terminal, as wide as fits; plain lines in a pipe or a file."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -8,19 +9,22 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from device_runner.device import DeviceFacts, Readiness
 from device_runner.result import Status
 from pipeline.campaign.statistics import Verdict
 from pipeline.check.library_proof import LibraryProof
 from pipeline.report import wording
-from pipeline.report.banner import Banner, State, banner
 from pipeline.report.layout import (
     COLUMNS,
     INTERVAL,
+    Banner,
     Column,
     Listing,
     ListingNote,
     Results,
     Section,
+    State,
+    banner,
     choices,
     proof_listing,
     proof_notes,
@@ -28,8 +32,123 @@ from pipeline.report.layout import (
     sections,
 )
 from pipeline.report.model import CampaignReport, Row
-from pipeline.report.profile_listings import claims
+from pipeline.report.profiles import claims
 from pipeline.report.wording import visible
+
+GAP = "  "
+UNLIMITED = 10_000
+"""Columns of a pipe: no column of a table is left out there."""
+
+
+class PlainConsole(Console):
+    """Prints what a console prints, as plain lines."""
+
+    def print(self, *objects: Any, **_: Any) -> None:
+        """Print the texts, tables and groups, or an empty line for none."""
+        for text in (line for item in objects or ("",) for line in plain_lines(item)):
+            self.file.write(f"{text}\n")
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    """The console for results (stdout) or for messages (stderr), as the stream allows."""
+    made = Console(stderr=stderr, highlight=False, soft_wrap=stderr)
+    return made if made.is_terminal else PlainConsole(stderr=stderr, highlight=False, width=UNLIMITED)
+
+
+def plain_lines(item: Any) -> Iterator[str]:
+    """A renderable as lines of text; rich's markup in a str is dropped."""
+    if isinstance(item, Table):
+        yield from _table_lines(item)
+    elif isinstance(item, Group):
+        for part in item.renderables:
+            yield from plain_lines(part)
+    elif isinstance(item, Padding):
+        yield from [""] * item.top
+        yield from (f"{'':{item.left}}{line}".rstrip() for line in plain_lines(item.renderable))
+        yield from [""] * item.bottom
+    else:
+        text = item.plain if isinstance(item, Text) else Text.from_markup(str(item)).plain
+        yield from (line.rstrip() for line in text.split("\n"))
+
+
+def _table_lines(table: Table) -> Iterator[str]:
+    """Title, head and rows."""
+    if table.title:
+        yield from plain_lines(table.title)
+    columns = [[*([_cell(column.header)] if table.show_header else []), *map(_cell, column.cells)]
+               for column in table.columns]  # fmt: skip
+    widths = [max(map(len, cells), default=0) for cells in columns]
+    right = [column.justify == "right" for column in table.columns]
+    yield from (_row(cells, widths, right) for cells in zip(*columns, strict=True))
+    if table.title:
+        yield ""
+
+
+def _row(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    padded = (f"{cell:>{w}}" if r else f"{cell:<{w}}" for cell, w, r in zip(cells, widths, right, strict=True))
+    return GAP.join(padded).rstrip()
+
+
+def _cell(item: Any) -> str:
+    return " ".join(plain_lines(item))
+
+
+def _processor(facts: DeviceFacts) -> str:
+    cores = f"{len(facts.core_max_mhz)} cores to {max(facts.core_max_mhz) / 1000:.1f} GHz" if facts.core_max_mhz else ""
+    return ", ".join(part for part in (facts.soc, cores) if part)
+
+
+def _system(facts: DeviceFacts) -> str:
+    api = f" (API {facts.api_level})" if facts.api_level else ""
+    return f"{facts.platform} {facts.os_release}{api}".strip()
+
+
+def _memory(facts: DeviceFacts) -> str:
+    return f"{facts.memory_bytes / 2**30:.1f} GiB" if facts.memory_bytes else ""
+
+
+def _battery(facts: DeviceFacts) -> str:
+    charging = " charging" if facts.charging else ""
+    return "" if facts.battery_percent is None else f"{facts.battery_percent} %{charging}"
+
+
+def _state(facts: DeviceFacts) -> str:
+    if facts.readiness is not Readiness.READY:
+        return facts.advice or facts.readiness.value
+    notes = ["ready"]
+    if facts.platform == "android" and 0 < facts.api_level < 27:
+        notes.append(f"API {facts.api_level}: NNAPI needs 27")
+    if 0 < facts.free_bytes < 2**28:
+        notes.append("little space")
+    if (facts.thermal_status or 0) >= 2:
+        notes.append("hot: numbers will be throttled")
+    return "; ".join(notes)
+
+
+DEVICE_COLUMNS: tuple[tuple[str, Callable[[DeviceFacts], str]], ...] = (
+    ("device", lambda facts: facts.name),
+    ("model", lambda facts: f"{facts.manufacturer} {facts.model}".strip()),
+    ("processor", _processor),
+    ("ABIs", lambda facts: ", ".join(facts.abis)),
+    ("system", _system),
+    ("memory", _memory),
+    ("battery", _battery),
+    ("NNAPI", wording.nnapi_devices),
+    ("state", _state),
+)
+
+
+def show_devices(devices: Sequence[DeviceFacts], console: Console | None = None) -> None:
+    """Print one row a device, without columns that are empty everywhere; control characters are written out."""
+    table = Table(box=None, pad_edge=False)
+    rows = [[text(facts) for _, text in DEVICE_COLUMNS] for facts in devices]
+    kept = [index for index in range(len(DEVICE_COLUMNS)) if any(row[index] for row in rows)]
+    for index in kept:
+        table.add_column(DEVICE_COLUMNS[index][0], overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(wording.visible(row[index])) for index in kept))
+    (console or open_console()).print(table)
+
 
 PLACES_SHOWN = 3
 STYLES = {Verdict.FASTER: "green", Verdict.SLOWER: "yellow", Verdict.SAME: "", Verdict.CANNOT_TELL: "dim"}

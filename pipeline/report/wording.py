@@ -3,8 +3,8 @@
 import re
 
 from device_runner.device import DeviceFacts
+from device_runner.reading import visible as visible
 from device_runner.result import Status
-from device_runner.text import visible as visible
 from pipeline.campaign.statistics import Comparison, Verdict
 from pipeline.check.output import OutputCheck
 from pipeline.report.model import CampaignReport, Row

@@ -1,11 +1,9 @@
 """RequiredOps: which operators, opsets and types a build must contain; the file format, and the proof."""
 
-from pipeline.required_ops.need import Need
 from pipeline.required_ops.needs import Needs, from_model, from_needs, needs_of, replays
 from pipeline.required_ops.proof import Missing, covers
-from pipeline.required_ops.rules import TYPE_NAMES
 from pipeline.required_ops.text import parse, parse_merged, read_config, render
-from pipeline.required_ops.value import EMPTY, RequiredOps, union_of
+from pipeline.required_ops.value import EMPTY, TYPE_NAMES, Need, RequiredOps, union_of
 
 __all__ = [
     "EMPTY",

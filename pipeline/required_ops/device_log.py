@@ -9,12 +9,10 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from pipeline.required_ops.need import Need
 from pipeline.required_ops.needs import Needs, from_needs
 from pipeline.required_ops.proof import covers, line_for
-from pipeline.required_ops.rules import DEFAULT_DOMAIN, INPUTS, OUTPUTS, TYPE_SLOTS, Slot
 from pipeline.required_ops.text import operator_lines
-from pipeline.required_ops.value import RequiredOps
+from pipeline.required_ops.value import DEFAULT_DOMAIN, INPUTS, OUTPUTS, TYPE_SLOTS, Need, RequiredOps, Slot
 
 
 class LogFinding(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,8 +13,18 @@ from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 from pipeline.core.errors import ConfigError
-from pipeline.required_ops.rules import CUSTOM, INPUTS, KNOWN_DOMAINS, OUTPUTS, TRIPLE, TYPE_NAMES, TYPE_SLOTS, Slot
-from pipeline.required_ops.value import OpTypes, RequiredOps
+from pipeline.required_ops.value import (
+    CUSTOM,
+    INPUTS,
+    KNOWN_DOMAINS,
+    OUTPUTS,
+    TRIPLE,
+    TYPE_NAMES,
+    TYPE_SLOTS,
+    OpTypes,
+    RequiredOps,
+    Slot,
+)
 
 GLOBAL_TYPES = "!globally_allowed_types;"
 ALL_REQUIRED = "!no_ops_specified_means_all_ops_are_required"

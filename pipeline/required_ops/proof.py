@@ -4,11 +4,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from pipeline.required_ops.need import Need
 from pipeline.required_ops.needs import Needs, from_needs
-from pipeline.required_ops.rules import ALWAYS_KEPT, INPUTS, TYPE_AGNOSTIC, TYPE_SLOTS, Slot
 from pipeline.required_ops.text import operator_lines, render
-from pipeline.required_ops.value import RequiredOps
+from pipeline.required_ops.value import ALWAYS_KEPT, INPUTS, TYPE_AGNOSTIC, TYPE_SLOTS, Need, RequiredOps, Slot
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,12 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from pipeline.required_ops.artifacts import ArtifactNeeds
 from pipeline.required_ops.needs import from_needs
 from pipeline.required_ops.proof import Missing, covers
-from pipeline.required_ops.rules import CUSTOM, Slot
-from pipeline.required_ops.text import HEADER, parse_merged, render
-from pipeline.required_ops.value import OperatorKey, OpTypes, RequiredOps
+from pipeline.required_ops.text import HEADER, ArtifactNeeds, parse_merged, render
+from pipeline.required_ops.value import CUSTOM, OperatorKey, OpTypes, RequiredOps, Slot
 
 MAX_NAMES = 3
 

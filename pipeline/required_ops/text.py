@@ -1,4 +1,4 @@
-"""The file format of required operators, as ONNX Runtime's build scripts read it.
+"""The file format of required operators, and the needs of artifacts where they lie.
 
 # comment
 !globally_allowed_types;float,int64_t
@@ -7,16 +7,21 @@ ai.onnx;13,14;Add,Cast{"inputs": {"0": ["float"]}, "outputs": {"0": ["int64_t"]}
 """
 
 import json
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
+
 from device_runner.reading import read_regular
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, ModelError
+from pipeline.model.ort_format import OrtModel, read_ort
+from pipeline.model.sources import SourceModel, Spool, find_models
 from pipeline.required_ops.line import ALL_REQUIRED, GLOBAL_TYPES, parse_line
-from pipeline.required_ops.rules import CUSTOM, TRIPLE
-from pipeline.required_ops.value import OperatorKey, OpTypes, RequiredOps, union_of
+from pipeline.required_ops.needs import Needs, needs_of, replays
+from pipeline.required_ops.value import CUSTOM, TRIPLE, OperatorKey, OpTypes, RequiredOps, union_of
 
 CONFIG_BYTES = 64 << 20
 """Most that is read of an operator config; one with every operator and type has a tenth of a megabyte."""
@@ -125,3 +130,62 @@ def _refuse_conflict(source: str, number: int, before: int, key: OperatorKey) ->
         why=f"line {before} says otherwise, and ONNX Runtime would keep the types of the last line only",
         remedy="merge them with `ort-mobile op-config merge`",
     )  # fmt: skip
+
+
+SUFFIXES = (".ort",)
+
+
+class ArtifactNeeds(msgspec.Struct, frozen=True, kw_only=True):
+    """What one artifact needs; `name` as in find_models."""
+
+    name: str
+    needs: Needs
+
+
+def needs_of_artifacts(
+    paths: Iterable[str | Path], *, providers: Sequence[str] = (), extended: bool = False
+) -> tuple[list[ArtifactNeeds], list[ModelError]]:
+    """The needs of all artifacts under paths that one build is to run, and the errors of those that cannot be read.
+
+    One artifact with saved optimizations makes the build an extended one, and so for all. Raises ConfigError for
+    paths without artifacts.
+    """
+    read: list[_Read] = []
+    errors: list[ModelError] = []
+    for source in find_models(paths, SUFFIXES):
+        try:
+            read.append(_needs_either_way(source, providers))
+        except ModelError as error:
+            errors.append(ModelError(error.what, where=source.name, why=error.why, remedy=error.remedy))
+    extended = extended or bool(providers) or any(artifact.replays for artifact in read)
+    found = [
+        ArtifactNeeds(name=artifact.name, needs=artifact.extended if extended else artifact.plain) for artifact in read
+    ]
+    return found, errors
+
+
+class _Read(msgspec.Struct, frozen=True, kw_only=True):
+    """The needs in both kinds of build, because the last artifact may decide which kind it is."""
+
+    name: str
+    replays: bool
+    plain: Needs
+    extended: Needs
+
+
+def _needs_either_way(source: SourceModel, providers: Sequence[str]) -> _Read:
+    model = _read(source)
+    return _Read(
+        name=source.name,
+        replays=replays(model),
+        plain=needs_of(model, providers=providers),
+        extended=needs_of(model, providers=providers, extended=True),
+    )
+
+
+def _read(source: SourceModel) -> OrtModel:
+    """Read a file, or a member of an archive by way of a temporary file (so that weights never fill the memory)."""
+    if not source.member:
+        return read_ort(Path(source.path))
+    with tempfile.TemporaryDirectory(prefix="ort-mobile-") as folder:
+        return read_ort(Spool(source, Path(folder)).fetch_model())

@@ -1,5 +1,6 @@
 """Sizes for open dimensions and values for inputs, from what the graph demands, tried by running the model."""
 
+from pipeline.sizes.candidates import open_session, run_session
 from pipeline.sizes.guess import (
     Guess,
     GuessRequest,
@@ -11,7 +12,6 @@ from pipeline.sizes.guess import (
     guess_inputs,
     no_size,
 )
-from pipeline.sizes.session import open_session, run_session
 
 __all__ = [
     "Guess", "GuessRequest", "InputsChecked", "blame_dimensions", "blame_optimization", "check_inputs",

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.config.data import InputValue, Range
+from pipeline.config.tables import InputValue, Range
 from pipeline.dataset import TensorInfo
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pipeline.core.errors import ConfigError, ModelError
 from pipeline.dataset import Dataset
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Provider, Settings
-from pipeline.report.advice import advice_lines
+from pipeline.report.partition import advice_lines
 from tests.advice.fix_cases import MLP, NN, NNAPI, Model, f32, i64, outputs, weights
 from tests.partition_samples import chain, model, value
 

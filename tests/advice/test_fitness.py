@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from pipeline.advice.fitness import FitDocument, FitRow, ModelFit
 from pipeline.cli.check import check
-from pipeline.cli.provider_options import PROVIDERS
+from pipeline.cli.options import PROVIDERS
 from pipeline.core.errors import ConfigError
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize

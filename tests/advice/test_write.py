@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from pipeline.advice.write import write_model
+from pipeline.advice.trial import write_model
 from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import ByteRange, LeanModel
 

@@ -17,9 +17,9 @@ from device_runner.spec import NnapiFlag, OptimizationLevel
 from pipeline.core.errors import ModelError
 from pipeline.model.ort_format import operator_histogram
 from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
+from pipeline.partition.judge import judge_paths
 from pipeline.partition.reference.ask import SAVE_ORT, ClaimQuery, claims_of_many, reference_aware, reference_claims
 from pipeline.partition.reference.diff import same_claims
-from pipeline.partition.run import judge_paths
 from tests.android_host.conftest import OLDEST, ROOT, fetch
 
 pytestmark = pytest.mark.android_host

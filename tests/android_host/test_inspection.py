@@ -29,10 +29,9 @@ from device_runner.android_host.profile import (
     read_profile,
 )
 from device_runner.android_host.questions import Question, questions
-from device_runner.device import DeviceFacts
+from device_runner.device import DeviceFacts, DriverType
 from device_runner.errors import MissingError, RunnerError
 from device_runner.local import LocalDevice
-from device_runner.nnapi import DriverType
 from device_runner.probe.build import build_probe
 from device_runner.probe.protocol import NnapiAnswer, NnapiDeviceAnswer, ProbeAnswer, decode_answer, encode_inspection
 from device_runner.result import Failure, FailureKind, Status

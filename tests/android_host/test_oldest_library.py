@@ -12,9 +12,9 @@ import pytest
 
 from pipeline.core.releases import OLDEST_RULES
 from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
+from pipeline.partition.judge import judge_paths
 from pipeline.partition.reference.ask import LibraryClaims, asked_of, claims_of_many
 from pipeline.partition.reference.diff import differing
-from pipeline.partition.run import judge_paths
 from tests.android_host.conftest import OLDEST, fetch
 
 pytestmark = pytest.mark.android_host

@@ -17,8 +17,8 @@ from device_runner.android_host.profile import (
     operation_codes,
     read_profile,
 )
+from device_runner.device import DriverType
 from device_runner.errors import SpecError
-from device_runner.nnapi import DriverType
 
 
 def test_lines_say_what_the_values_say() -> None:

@@ -15,10 +15,10 @@ import pytest
 
 from device_runner.android_host.build import NNAPI, build_host
 from device_runner.android_host.profile import Driver, DriverProfile, DriverStage, Fault, FaultKind
-from device_runner.folders import cache_folder
+from device_runner.device import DriverType
+from device_runner.files import cache_folder
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import find_archive, open_archive
-from device_runner.nnapi import DriverType
 from device_runner.spec import NnapiFlag, RunOptions
 from pipeline.check.library_proof import FindingKind, LibraryProof, ProofRow
 from pipeline.core.files import sha256_of

@@ -5,9 +5,20 @@ import re
 
 import pytest
 
-from device_runner.android_host.assembler import MACHINES, assembler, version_script
-from device_runner.android_host.build import ADAPTERS, SOURCES, build_host, check_host
-from device_runner.android_host.symbols import How, check_imports, parse_table, shim_libraries, table
+from device_runner.android_host.build import (
+    ADAPTERS,
+    MACHINES,
+    SOURCES,
+    How,
+    assembler,
+    build_host,
+    check_host,
+    check_imports,
+    parse_table,
+    shim_libraries,
+    table,
+    version_script,
+)
 from device_runner.errors import MissingError
 
 

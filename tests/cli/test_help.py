@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
-from pipeline.cli.command import REST, section_of
-from pipeline.cli.help import EXAMPLES, SECTIONS
+from pipeline.cli.command import EXAMPLES, REST, SECTIONS, section_of
 from pipeline.cli.main import cli
 from tests.cli.commands import leaves, ort_mobile
 

@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from pipeline.convert.digest import file_digest
-from pipeline.convert.rules import SessionSettings
+from pipeline.convert.cache import file_digest
+from pipeline.convert.request import SessionSettings
 from pipeline.convert.sessions import save_optimized
 from pipeline.core.errors import ModelError
 from pipeline.core.variant import Level

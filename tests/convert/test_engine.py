@@ -15,7 +15,7 @@ from onnx import helper
 
 from pipeline.convert import ConvertRequest, ConvertResult, convert_model
 from pipeline.convert import cache as artifact_cache
-from pipeline.convert.digest import file_digest
+from pipeline.convert.cache import file_digest
 from pipeline.core.errors import ConfigError, MissingError, ModelError
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import Level, Style, Variant

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.convert.ort_messages import CHECKER, explain
+from pipeline.convert.sessions import CHECKER, explain
 
 PREFIX = "[ONNXRuntimeError] : 1 : FAIL : "
 CASES = {

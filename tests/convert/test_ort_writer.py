@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from pipeline.convert.rules import SessionSettings
+from pipeline.convert.request import SessionSettings
 from pipeline.convert.sessions import save_optimized
 from pipeline.core.errors import ModelError
 from pipeline.core.variant import Level

@@ -8,7 +8,7 @@ from device_runner.errors import MissingError, RunnerError, SpecError
 from device_runner.library_facts import LibraryFacts
 from pipeline.convert import references
 from pipeline.convert.references import choose_reference
-from pipeline.convert.splice.spec import AwareSource
+from pipeline.convert.splice.edits import AwareSource
 from pipeline.library.fetch import KnownLibrary
 
 AT_HAND = ("android:1.28.0", "android:1.9.2", "android:1.28.1", "jvm:1.28.3", "android:1.29.0")

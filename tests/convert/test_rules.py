@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.compat.replay import unreplayable
+from pipeline.compat.defects import unreplayable
 from pipeline.config import REPLAY_KEY
-from pipeline.convert.rules import OptimizerPlatform, SessionSettings, refusal, run_time_options, session_settings
+from pipeline.convert.request import OptimizerPlatform, SessionSettings, refusal, run_time_options, session_settings
 from pipeline.core.releases import Release
 from pipeline.core.variant import Level, Style, Variant
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import onnx
 import pytest
 
-from pipeline.convert.digest import file_digest
+from pipeline.convert.cache import file_digest
 from pipeline.convert.optimizer import Optimizer
-from pipeline.convert.rules import OptimizerPlatform, SessionSettings, session_settings
+from pipeline.convert.request import OptimizerPlatform, SessionSettings, session_settings
 from pipeline.convert.sessions import save_optimized
 from pipeline.convert.steps import ConvertContext, OrtParts, changes_large_weights, optimize
 from pipeline.core.variant import Level, Style, Variant
@@ -96,7 +96,7 @@ def assert_all_say_the_same(path: Path, folder: Path) -> list[OrtParts]:
 
 
 def _digest(part: OrtParts, optimizer: Optimizer) -> str:
-    from pipeline.convert.digest import semantic_digest
+    from pipeline.convert.cache import semantic_digest
 
     model: OrtModel = part.read()
     return semantic_digest(model, part.skeleton, optimizer.known(part))

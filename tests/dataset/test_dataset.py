@@ -13,7 +13,7 @@ from PIL import Image
 
 from device_runner.spec import ElementType
 from pipeline.config import InputValue, PreprocessConfig, Range
-from pipeline.config.data import Channels, Fit, ImageLayout
+from pipeline.config.tables import Channels, Fit, ImageLayout
 from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samples
 

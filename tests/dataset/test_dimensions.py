@@ -8,8 +8,8 @@ from pipeline.advice.dimensions import fix_dimensions
 from pipeline.advice.facts import GraphFacts
 from pipeline.core.errors import ConfigError
 from pipeline.dataset import TensorInfo
-from pipeline.model.dimensions import names_of, open_axes, resolve_dimensions
 from pipeline.model.onnx_model import fix_dimensions as fix
+from pipeline.model.signature import names_of, open_axes, resolve_dimensions
 from pipeline.partition.onnx_view import view
 from pipeline.partition.options import make_settings
 

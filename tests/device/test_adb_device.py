@@ -8,8 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from device_runner.adb.link import Link, LinkError, list_serials, server_at
-from device_runner.adb.quote import script
+from device_runner.adb.link import Link, LinkError, list_serials, script, server_at
 from device_runner.result import FailureKind, Mark, Status
 from device_runner.spec import ElementType, RunOptions, RunSpec, TensorFile
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from device_runner.local import wheel_library
-from device_runner.perf_test_tool import tool_of
+from device_runner.perf_test import tool_of
 from device_runner.result import FailureKind, Mark, Status
 from device_runner.spec import RunSpec
 from tests.device.adb_farm import Farm, Open, Phone

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.adb.lease import take_lease
+from device_runner.adb.settings import take_lease
 from device_runner.errors import MissingError
-from device_runner.folders import are_sound, cache_folder, note_digests, own_folder_errors, state_file, state_folder
+from device_runner.files import are_sound, cache_folder, note_digests, own_folder_errors, state_file, state_folder
 from device_runner.probe.build import build_probe
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.scratch import remove_abandoned, scratch_folder
+from device_runner.files import remove_abandoned, scratch_folder
 
 MAKER = """
 import sys, time
 from pathlib import Path
-from device_runner.scratch import scratch_folder
+from device_runner.files import scratch_folder
 with scratch_folder("work-", Path(sys.argv[1])) as folder:
     (folder / "model").write_text("x")
     print(folder, flush=True)

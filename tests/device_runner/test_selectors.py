@@ -1,11 +1,10 @@
 import msgspec
 import pytest
 
-from device_runner.adb.lease import lease_key
 from device_runner.adb.link import Server, server_at
-from device_runner.device import DeviceFacts
+from device_runner.adb.settings import lease_key
+from device_runner.device import DeviceFacts, is_selector, parse_selector, split_server
 from device_runner.errors import SpecError
-from device_runner.selectors import is_selector, parse_selector, split_server
 
 PIXEL = DeviceFacts(
     name="adb:8A1X", platform="android", manufacturer="Google", model="Pixel 7", soc="Google Tensor G2",

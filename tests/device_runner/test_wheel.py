@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from device_runner.errors import MissingError
-from device_runner.folders import NOTE
+from device_runner.files import NOTE
+from device_runner.library_facts import _unpack, foreign_library
 from device_runner.probe.elf import read_header
-from device_runner.wheel import _unpack, foreign_library
 
 
 @pytest.mark.network

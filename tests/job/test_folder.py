@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.scratch import scratch_folder
+from device_runner.files import scratch_folder
 from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.job.folder import WRITTEN, locked
 from pipeline.release.manifest import MANIFEST_FILE

@@ -2,7 +2,7 @@
 
 from pipeline.config import Config, MeasureConfig, ModelConfig, VariantsConfig
 from pipeline.core.variant import Level, Style
-from pipeline.job.quick import left_out, quick
+from pipeline.job.prepare import left_out, quick
 
 
 def config(**more: object) -> Config:

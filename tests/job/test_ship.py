@@ -11,7 +11,7 @@ from device_runner.spec import ElementType, NnapiFlag, RunOptions, TensorFile
 from pipeline.check.compare import Precision
 from pipeline.check.reference import Reference
 from pipeline.config import BuildConfig, CheckConfig, Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
-from pipeline.config.build import BuildKind
+from pipeline.config.tables import BuildKind
 from pipeline.convert.many import CONFIG_FILE
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.job import ship

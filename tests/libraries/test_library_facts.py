@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.errors import MissingError
-from device_runner.folders import cache_folder
+from device_runner.files import cache_folder
 from device_runner.library_facts import MINIMAL_TEXT, android_facts, read_facts
 from device_runner.library_source import archive_abis, find_archive, library_folder, open_archive, open_library
 from device_runner.local import wheel_library

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from pipeline.config import Platform, Target
-from pipeline.config.build import BuildConfig, BuildKind, Configuration, Dependencies
+from pipeline.config.tables import BuildConfig, BuildKind, Configuration, Dependencies
 from pipeline.ort_build.releases import ABIS, PROVIDERS
 from pipeline.ort_build.request import Request, make_request
 from pipeline.required_ops import RequiredOps, parse

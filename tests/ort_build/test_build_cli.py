@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli.main import cli
 from pipeline.core.errors import PipelineError
-from pipeline.ort_build.build_file import read_build_file
+from pipeline.ort_build.request import read_build_file
 from tests.ort_build.test_build_run import BUILD_PY
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Platform
-from pipeline.config.build import Dependencies
+from pipeline.config.tables import Dependencies
 from pipeline.core.errors import MissingError
 from pipeline.ort_build.doctor import Check, android_folders, examine, look, require
-from pipeline.ort_build.failure import cause_of, excerpt
+from pipeline.ort_build.run import cause_of, excerpt
 from pipeline.ort_build.source_tree import SourceTree
 from tests.ort_build.build_requests import request
 

@@ -3,8 +3,8 @@
 import pytest
 
 from pipeline.config import Platform
-from pipeline.config.build import BuildKind, Dependencies
-from pipeline.core.finding import Severity
+from pipeline.config.tables import BuildKind, Dependencies
+from pipeline.core.errors import Severity
 from pipeline.ort_build.lint import lint
 from pipeline.ort_build.request import Request
 from pipeline.required_ops import parse

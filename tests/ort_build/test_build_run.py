@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Platform
-from pipeline.config.build import BuildKind
+from pipeline.config.tables import BuildKind
 from pipeline.core.errors import PipelineError
 from pipeline.ort_build.plan import BuildStep
-from pipeline.ort_build.process import last_line, run_step
 from pipeline.ort_build.run import builds_in, read_record, run_build
-from pipeline.ort_build.source_tree import SourceTree, read_tree
+from pipeline.ort_build.source_tree import SourceTree, last_line, read_tree, run_step
 from pipeline.required_ops import parse
 from tests.ort_build.build_requests import request
 
@@ -162,8 +161,8 @@ FetchContent_MakeAvailable({name})
 )
 def test_cmake_names_the_package_that_a_system_lacks(name: str, package: str, tmp_path: Path) -> None:
     """The real CMake with the real provider file; nothing of the system is found below an empty root."""
-    from pipeline.ort_build.failure import cause_of
     from pipeline.ort_build.plan import provider_text
+    from pipeline.ort_build.run import cause_of
 
     version = (
         ["cmake"]

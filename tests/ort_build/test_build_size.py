@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core.finding import Severity, errors
+from pipeline.core.errors import Severity, errors
 from pipeline.ort_build.size import SizedBuild, added_names, check_budget, rank_additions, size_changes
 from pipeline.required_ops import EMPTY, RequiredOps, parse
 

@@ -5,8 +5,8 @@ import pytest
 from device_runner.android_host.calls import CallSummary
 from device_runner.spec import NnapiFlag
 from pipeline.check.library_proof import FindingKind
-from pipeline.core.finding import Severity
-from pipeline.release.prove.flags import NEEDS, claims_nothing, effect
+from pipeline.core.errors import Severity
+from pipeline.release.prove.expected import NEEDS, claims_nothing, effect
 
 WHOLE = CallSummary(partitions=(("TRANSPOSE", "CONV_2D", "TRANSPOSE", "RELU"),), nchw=False, compiled_for=0)
 PLAIN = CallSummary(partitions=(("CONV_2D", "RELU"),), nchw=True, compiled_for=0)

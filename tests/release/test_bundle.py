@@ -16,10 +16,9 @@ from click.testing import CliRunner
 
 from device_runner.spec import ElementType, RunOptions
 from pipeline.check.library_proof import PROOFS, FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
-from pipeline.cli.verify import verify
-from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
+from pipeline.cli.release import verify
+from pipeline.core.errors import CheckFailed, ConfigError, PipelineError, Severity
 from pipeline.core.files import sha256_of
-from pipeline.core.finding import Severity
 from pipeline.core.variant import Level, Variant
 from pipeline.release.bundle import make_bundle
 from pipeline.release.manifest import (

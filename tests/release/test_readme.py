@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from device_runner.spec import ElementType, NnapiFlag, RunOptions
-from pipeline.config.data import Channels, ImageLayout, PreprocessConfig, Range
+from pipeline.config.tables import Channels, ImageLayout, PreprocessConfig, Range
 from pipeline.core.variant import Level, Variant
 from pipeline.release.bundle import make_bundle
 from pipeline.release.manifest import ModelSignature, Shipped, TensorSignature

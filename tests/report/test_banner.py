@@ -9,7 +9,7 @@ from rich.console import Console
 from pipeline.check.library_proof import LibraryProof, ProvenLibrary
 from pipeline.check.output import OutputCheck
 from pipeline.report import html, markdown, terminal
-from pipeline.report.banner import State, banner
+from pipeline.report.layout import State, banner
 from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Host, Withheld
 from tests.report.test_proof import PROOF
 

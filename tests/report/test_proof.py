@@ -8,7 +8,7 @@ from rich.console import Console
 from device_runner.spec import RunOptions
 from pipeline.check.library_proof import FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.check.output import OutputCheck
-from pipeline.core.finding import Severity
+from pipeline.core.errors import Severity
 from pipeline.report import document, html, markdown, terminal
 from pipeline.report.model import CampaignReport, Host
 

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from device_runner.coverage import Coverage
+from device_runner.profile import Coverage
 from pipeline.report import terminal
 from pipeline.report.model import CampaignReport, Host
 from pipeline.report.profiled import Profiled

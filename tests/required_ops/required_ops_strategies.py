@@ -18,8 +18,7 @@ from pipeline.model.ort_format import (
     TypeInfo,
 )
 from pipeline.required_ops import TYPE_NAMES, RequiredOps
-from pipeline.required_ops.rules import ALWAYS_KEPT, CPP_TYPES, INPUTS, TRIPLE, TYPE_SLOTS
-from pipeline.required_ops.value import OpTypes
+from pipeline.required_ops.value import ALWAYS_KEPT, CPP_TYPES, INPUTS, TRIPLE, TYPE_SLOTS, OpTypes
 
 OPERATORS = (
     ("ai.onnx", "Add"), ("ai.onnx", "Cast"), ("ai.onnx", "Conv"), ("ai.onnx", "Gather"), ("ai.onnx", "OneHot"),

@@ -23,7 +23,7 @@ from pipeline.required_ops import (
     render,
     union_of,
 )
-from pipeline.required_ops.rules import TYPE_SLOTS
+from pipeline.required_ops.value import TYPE_SLOTS
 from tests.ort_models import LEVELS, convert
 from tests.required_ops.proving import Subject, prove, prove_models
 from tests.required_ops.required_ops_strategies import random_model, required_ops

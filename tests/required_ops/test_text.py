@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import ConfigError
 from pipeline.required_ops import RequiredOps, parse, parse_merged, read_config, render
-from pipeline.required_ops.rules import CPP_TYPES, TYPE_SLOTS
+from pipeline.required_ops.value import CPP_TYPES, TYPE_SLOTS
 from tests.required_ops.proving import in_stock_terms, stock
 from tests.required_ops.required_ops_strategies import required_ops
 

@@ -13,7 +13,7 @@ from pipeline.cli.convert import convert
 from pipeline.cli.partition import partition
 from pipeline.cli.perf import perf
 from pipeline.core.errors import ConfigError
-from pipeline.sizes.feeds import FeedsRequest, make_feeds, ort_inputs
+from pipeline.sizes.guess import FeedsRequest, make_feeds, ort_inputs
 from tests.sizes.test_guess import embedded, flattened, impossible, model
 
 

@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from onnx import helper, numpy_helper
 
-from pipeline.cli.init import init
-from pipeline.cli.run import run
+from pipeline.cli.run import init, run
 from pipeline.config import Range, read_config
 from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset

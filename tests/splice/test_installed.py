@@ -11,8 +11,8 @@ import onnxruntime
 import pytest
 
 from pipeline.convert import ConvertRequest, convert_model, sessions
-from pipeline.convert import by_installed as module
-from pipeline.convert.splice.spec import AwareSource
+from pipeline.convert import aware as module
+from pipeline.convert.splice.edits import AwareSource
 from pipeline.core.releases import has_rules, installed_release, rules_of
 from pipeline.core.variant import AwareBy, Level, Variant, Way, aware_lines
 from pipeline.model.sources import SourceModel

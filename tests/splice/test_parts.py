@@ -7,14 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.convert.splice.cast_cleanup import remove_duplicate_casts
+from pipeline.convert.splice.claims import WholeGraph
+from pipeline.convert.splice.cleanup import remove_cancelling_pairs, remove_duplicate_casts
 from pipeline.convert.splice.cut import PREFIX, Part, cut, without_readers
-from pipeline.convert.splice.given_up import given_up
-from pipeline.convert.splice.layout import pushed_to
-from pipeline.convert.splice.links import key, reads, sorted_nodes
+from pipeline.convert.splice.edits import key, reads, sorted_nodes
 from pipeline.convert.splice.merge import merge
-from pipeline.convert.splice.quant_cleanup import remove_cancelling_pairs
-from pipeline.convert.splice.whole_graph import WholeGraph
+from pipeline.convert.splice.splicing import given_up, pushed_to
 from pipeline.model.onnx_model import LeanModel
 from pipeline.partition.graph import Graph, Node, Value
 from pipeline.partition.onnx_view import view

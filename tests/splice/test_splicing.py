@@ -12,20 +12,19 @@ from onnx import TensorProto, helper, numpy_helper
 from pipeline.convert import ConvertRequest, ConvertResult, convert_model
 from pipeline.convert.aware import SAVE, AwareOptimizer
 from pipeline.convert.optimizer import Optimizer
-from pipeline.convert.rules import SessionSettings
-from pipeline.convert.splice.passes import Passes
-from pipeline.convert.splice.spec import AwareSpec
-from pipeline.convert.splice.splicing import splice
-from pipeline.convert.splice.whole_graph import WholeGraph
+from pipeline.convert.request import SessionSettings
+from pipeline.convert.splice.claims import WholeGraph
+from pipeline.convert.splice.edits import AwareSpec
+from pipeline.convert.splice.splicing import Passes, splice
 from pipeline.convert.steps import ConvertContext, to_parts
 from pipeline.core.variant import Level, Variant
 from pipeline.model.onnx_model import load_model, prepare_model
 from pipeline.model.ort_format import read_ort
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Provider, Settings
-from pipeline.partition.claim import claim
-from pipeline.partition.nnapi_load import build_refusal
+from pipeline.partition.nnapi.load import build_refusal
 from pipeline.partition.ort_view import view_of_file
+from pipeline.partition.rules import claim
 from tests.onnx_samples import conv_bn, linear, make, quantized, save, value, weight
 
 NNAPI = Settings(provider=Provider.NNAPI)

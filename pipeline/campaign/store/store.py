@@ -14,9 +14,8 @@ from sqlalchemy.engine import Connection, Engine
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult
 from device_runner.spec import RunSpec
-from pipeline.campaign.store.digests import row_digest
 from pipeline.campaign.store.errors import StoreError, damaged, told
-from pipeline.campaign.store.tables import artifacts, campaigns, devices, latencies, runs
+from pipeline.campaign.store.tables import artifacts, campaigns, devices, latencies, row_digest, runs
 from pipeline.campaign.store.writer import REPEATED, RunRow, RunWriter, text_of
 from pipeline.check.output import OutputCheck
 from pipeline.core.errors import PipelineError

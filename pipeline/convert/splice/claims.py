@@ -1,27 +1,187 @@
-"""What is claimed of a model after level basic, by one provider or several, and so must stay as it is."""
+"""What of a model is claimed after level basic and so must stay, less what a provider could not build."""
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pipeline.convert.splice.buildable import Look, culprits, problem
-from pipeline.convert.splice.constants import add_copies, lift_constants
-from pipeline.convert.splice.links import key
-from pipeline.convert.splice.spec import AwareSpec
-from pipeline.convert.splice.whole_graph import WholeGraph
+from pipeline.convert.splice.edits import AwareSpec, key, sorted_nodes
 from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import LeanModel
-from pipeline.partition.answer import Settings
+from pipeline.partition.answer import Provider, Refusal, Settings
 from pipeline.partition.basic import undone_for_provider
-from pipeline.partition.claim import Claim, bodies, claim
-from pipeline.partition.graph import Graph
-from pipeline.partition.inlining import before_partitioning, inlined_view, without_functions
+from pipeline.partition.functions import before_partitioning, inlined_view, without_functions
+from pipeline.partition.graph import FreshNames, Graph, Node
 from pipeline.partition.input import body_types, tensor_reader
 from pipeline.partition.onnx_view import view
-from pipeline.partition.unique_dq import unique_dq
+from pipeline.partition.rules import FORECASTS, Claim, bodies, claim
+from pipeline.partition.units import node_units, unique_dq
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+
+MOST_CLOSED = 200
+"""Nodes of one model that are kept from a provider before giving up."""
+
+Look = Callable[["ModelProto"], Graph]
+
+
+def problem(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Settings) -> Refusal | None:
+    """The first reason why one of the provider's models cannot be built on the phone."""
+    if settings.provider not in FORECASTS:
+        return None
+    module = importlib.import_module(FORECASTS[settings.provider])
+    found: Refusal | None = module.build_refusal(graph, groups, settings)
+    return found
+
+
+def culprits(graph: Graph, found: Claim, settings: Settings) -> Sequence[Node]:
+    """The members of the first unit without which the first problem is another one or none; empty without problem."""
+    for group in found.groups:
+        first = problem(graph, (group,), settings)
+        if first is None:
+            continue
+        for unit in _units(graph, group, settings):
+            members = {node.index for node in unit}
+            others = tuple(node for node in group if node.index not in members)
+            if not others or problem(graph, (others,), settings) != first:
+                return unit
+        return group
+    return ()
+
+
+def _units(graph: Graph, group: tuple[Node, ...], settings: Settings) -> Iterable[tuple[Node, ...]]:
+    """A group's nodes as the provider takes or leaves them: NNAPI by units, CoreML one by one."""
+    if settings.provider is not Provider.NNAPI:
+        return [(node,) for node in group]
+    owner = node_units(graph, settings.ort_release).by_node()
+    return {owner[node.index].target.index: owner[node.index].nodes for node in group}.values()
+
+
+def close_off(model: LeanModel, settings: Settings, look: Look) -> Iterator[str]:
+    """Keep a provider from the nodes of a finished model that it would claim and not build; gives warnings.
+
+    The phone partitions the file again. Every rule that asks for a constant refuses what an Identity makes of one, and
+    the file is saved and loaded without optimizations that would see through it. In place; a node without constants
+    cannot be kept from the provider so.
+    """
+    fresh, tried = FreshNames(), set[tuple[str, str]]()
+    for _ in range(MOST_CLOSED):
+        graph = look(model.proto)
+        found = claim(graph, settings)
+        refusal = found.fatal or problem(graph, found.groups, settings)
+        if refusal is None:
+            return
+        place = next(_constants(graph, culprits(graph, found, settings), tried), None)
+        if place is None:
+            yield f"{settings.provider.value}: {refusal.text}. No change of the file keeps this node from the provider"
+            return
+        tried.add(place)
+        _hide(model.proto, *place, fresh)
+
+
+def _constants(graph: Graph, nodes: Sequence[Node], tried: set[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """(node, initializer) for the constants that nodes read, the smallest first, without those tried before."""
+    found = [
+        (constant.count, node.first_output, name)
+        for node in nodes
+        for name in node.inputs
+        if name and (constant := graph.constant(name)) is not None
+    ]
+    yield from (place for _, *pair in sorted(found) if (place := (pair[0], pair[1])) not in tried)
+
+
+def _hide(proto: "ModelProto", name: str, constant: str, fresh: FreshNames) -> None:
+    """Make one node read an initializer through an Identity."""
+    graph = proto.graph
+    taken = {value for node in graph.node for value in (*node.input, *node.output)}
+    hidden = fresh.take(f"{constant}/for the CPU", taken)
+    node = next(node for node in graph.node if key(node) == name)
+    node.input[:] = [hidden if value == constant else value for value in node.input]
+    graph.node.add(op_type="Identity", input=[constant], output=[hidden])
+    ordered = [type(node).FromString(node.SerializeToString()) for node in sorted_nodes(graph.node)]
+    del graph.node[:]
+    graph.node.extend(ordered)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeGraph:
+    """A model with its view. Nodes go by their first output (`links.key`).
+
+    `kept` are the nodes that stay as they are; `claimed` counts them by provider. `closed` are nodes of control flow in
+    whose bodies something is claimed: these are left alone as a whole (ep_rules H.4.10). `notes` are warnings.
+    """
+
+    model: LeanModel
+    graph: Graph
+    kept: frozenset[str]
+    closed: frozenset[str] = frozenset()
+    claimed: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> "list[NodeProto]":
+        """The messages of the main graph's nodes."""
+        return list(self.model.proto.graph.node)
+
+    @property
+    def out_of_reach(self) -> frozenset[str]:
+        """Every node that the optimizer must not touch."""
+        return self.kept | self.closed
+
+
+def lift_constants(graph: "GraphProto") -> None:
+    """Turn Constant nodes (inlined functions have them) into initializers, as ONNX Runtime does on loading."""
+    constants = [node for node in graph.node if _is_constant(node)]
+    if not constants:
+        return
+    graph.initializer.extend(_tensor(node) for node in constants)
+    kept = [node for node in graph.node if not _is_constant(node)]
+    del graph.node[:]
+    graph.node.extend(kept)
+
+
+def _is_constant(node: "NodeProto") -> bool:
+    """Whether it is a Constant node of numbers; other kinds stay nodes."""
+    plain = node.op_type == "Constant" and node.domain in ("", "ai.onnx") and len(node.attribute) == 1
+    return plain and not node.attribute[0].name.startswith(("sparse", "value_string"))
+
+
+def _tensor(node: "NodeProto") -> "TensorProto":
+    import onnx
+
+    attribute = node.attribute[0]
+    if attribute.name == "value":
+        tensor = onnx.TensorProto()
+        tensor.CopyFrom(attribute.t)
+        tensor.name = node.output[0]
+        return tensor
+    content: Any = onnx.helper.get_attribute_value(attribute)
+    kind = onnx.TensorProto.FLOAT if "float" in attribute.name else onnx.TensorProto.INT64
+    many = isinstance(content, (list, tuple))
+    return onnx.helper.make_tensor(node.output[0], kind, [len(content)] if many else [], content if many else [content])
+
+
+def add_copies(graph: "GraphProto", view: Graph) -> None:
+    """Add the DequantizeLinear copies that the view has more than the message (ep_rules C.1)."""
+    import onnx
+
+    known = {key(node): node for node in graph.node}
+    copies = [node for node in view.nodes.values() if node.first_output not in known]
+    if not copies:
+        return
+    originals = {tuple(node.input): node for node in graph.node if node.op_type == "DequantizeLinear"}
+    for copy in copies:
+        added = onnx.NodeProto()
+        added.CopyFrom(originals[copy.inputs])
+        added.name, added.output[:] = copy.name, copy.outputs
+        known[copy.first_output] = added
+    for node in view.nodes.values():
+        known[node.first_output].input[:] = node.inputs
+    graph.node.extend(known[copy.first_output] for copy in copies)
+
 
 MOST_ROUNDS = 64
 MOST_NAMED = 4

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.convert.splice.links import key, reads
-from pipeline.convert.splice.whole_graph import WholeGraph
+from pipeline.convert.splice.claims import WholeGraph
+from pipeline.convert.splice.edits import key, reads
 from pipeline.model.onnx_model import LeanModel
 from pipeline.partition.graph import DTYPES, Value
-from pipeline.partition.ort_types import infer_symbols
+from pipeline.partition.ort_view import infer_symbols
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto

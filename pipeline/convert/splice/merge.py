@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.convert.splice.cut import Part
-from pipeline.convert.splice.links import reads, sorted_nodes
+from pipeline.convert.splice.edits import reads, sorted_nodes
 from pipeline.model.onnx_model import ByteRange, LeanModel, range_digests
 from pipeline.partition.basic import rename_values
-from pipeline.partition.fresh import FreshNames
+from pipeline.partition.graph import FreshNames
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto

@@ -4,20 +4,211 @@ The claimed nodes stay as level basic left them. The remainder is cut out, optim
 ran before switched off, and put back.
 """
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from pipeline.convert.splice.cast_cleanup import remove_duplicate_casts
+from pipeline.convert.splice.claims import WholeGraph
+from pipeline.convert.splice.cleanup import remove_cancelling_pairs, remove_duplicate_casts
 from pipeline.convert.splice.cut import Part, cut, without_readers
-from pipeline.convert.splice.given_up import given_up
-from pipeline.convert.splice.layout import pushed_to
-from pipeline.convert.splice.links import key
+from pipeline.convert.splice.edits import key
 from pipeline.convert.splice.merge import merge
-from pipeline.convert.splice.passes import MATMUL_ADD_SINCE, Passes, Run, claimed_pairs, layout_only, remainder
-from pipeline.convert.splice.quant_cleanup import remove_cancelling_pairs
-from pipeline.convert.splice.whole_graph import WholeGraph
 from pipeline.core.variant import Level
 from pipeline.model.onnx_model import LeanModel
+from pipeline.partition.graph import Graph, Node
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, NodeProto
+
+
+def given_up(graph: Graph, kept: frozenset[str]) -> frozenset[str]:
+    """First outputs of the kept nodes that the session of a real provider would lose to the CPU."""
+    finder = _Finder(graph, kept)
+    searches: tuple[Callable[[Node], Iterator[Node]], ...] = (
+        finder.scaled_integer_product, finder.transposed_operand, finder.shape,
+    )  # fmt: skip
+    found = {node.first_output for search in searches for start in graph.nodes.values() for node in search(start)}
+    return frozenset(found & kept)
+
+
+class _Finder:
+    """Patterns on one graph; each gives the nodes that the CPU takes along."""
+
+    def __init__(self, graph: Graph, kept: frozenset[str]) -> None:
+        self.graph = graph
+        self.kept = kept
+
+    def claimed(self, node: Node) -> bool:
+        """Whether a provider claims the node."""
+        return node.first_output in self.kept
+
+    def producers(self, node: Node) -> list[Node]:
+        """The nodes that a node reads from."""
+        return [self.graph.nodes[edge.producer] for edge in self.graph.in_edges[node.index]]
+
+    def consumers(self, node: Node) -> list[Node]:
+        """The nodes that read a node's outputs, one entry an edge."""
+        return [self.graph.nodes[edge.consumer] for edge in self.graph.out_edges[node.index]]
+
+    def private(self, node: Node) -> bool:
+        """Whether just one input elsewhere reads the node, and the graph does not give it."""
+        return len(self.graph.out_edges[node.index]) == 1 and not self.graph.gives_output(node)
+
+    def scaled_integer_product(self, product: Node) -> Iterator[Node]:
+        """MatMulIntegerToFloat: Mul of a Mul with a Cast of a MatMulInteger; and the bias added behind it."""
+        if product.op_type != "Mul" or self.claimed(product) or self.graph.value(product.outputs[0]).dtype == "f16":
+            return
+        for cast in self.producers(product):
+            for scale in self.producers(product):
+                if cast.op_type == "Cast" and scale.op_type == "Mul" and self._is_scaled(cast, scale):
+                    yield from (cast, scale)
+                    yield from self._bias(product)
+
+    def _is_scaled(self, cast: Node, scale: Node) -> bool:
+        integer = next(iter(self.producers(cast)), None)
+        if integer is None or integer.op_type != "MatMulInteger":
+            return False
+        return all(self.private(node) for node in (cast, scale, integer))
+
+    def _bias(self, product: Node) -> Iterator[Node]:
+        if not self.private(product):
+            return
+        adding = self.consumers(product)[0]
+        constants = [self.graph.constant(name) for name in adding.inputs if name]
+        vectors = [c for c in constants if c and c.dims and c.dims[-1] > 1 and set(c.dims[:-1]) <= {1}]
+        if adding.op_type == "Add" and vectors:
+            yield adding
+
+    def transposed_operand(self, node: Node) -> Iterator[Node]:
+        """MatmulTransposeFusion: a Transpose of the last two dimensions that only MatMuls of the CPU read."""
+        readers = self.consumers(node)
+        if node.op_type != "Transpose" or not readers or self.graph.gives_output(node):
+            return
+        swaps = _swaps_last_two(node.attributes.get("perm"), self.graph.value(node.inputs[0]).shape)
+        f32 = self.graph.value(node.outputs[0]).dtype == "f32"
+        if swaps and f32 and all(r.op_type == "MatMul" and not self.claimed(r) for r in readers):
+            yield node
+
+    def shape(self, node: Node) -> Iterator[Node]:
+        """GatherSliceToSplit skips what a Shape makes, and would not skip a graph input in its place."""
+        if node.op_type == "Shape" and any(not self.claimed(reader) for reader in self.consumers(node)):
+            yield node
+
+
+def _swaps_last_two(perm: tuple[int, ...] | None, shape: tuple[int | None, ...] | None) -> bool:
+    if perm is None:
+        perm = tuple(reversed(range(len(shape)))) if shape is not None else ()
+    rank = len(perm)
+    return rank >= 2 and tuple(perm) == (*range(rank - 2), rank - 1, rank - 2)
+
+
+SOURCES = frozenset({"Transpose", "QLinearConv"})
+FIRST_INPUT = frozenset({
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp",
+    "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg", "Not",
+    "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt",
+    "Tan", "Tanh", "ThresholdedRelu", "Clip", "Cast", "Dropout", "Softmax", "LogSoftmax", "Hardmax", "ReduceL1",
+    "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+    "ReduceSumSquare", "ArgMin", "ArgMax", "Pad", "Split", "Slice", "Squeeze", "Unsqueeze", "Tile", "MaxPool", "Resize",
+    "QuantizeLinear", "DequantizeLinear", "QLinearSigmoid", "QLinearLeakyRelu", "QLinearReduceMean",
+    "QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearSoftmax",
+})  # fmt: skip
+EVERY_INPUT = frozenset({
+    "Add", "And", "BitShift", "Concat", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max",
+    "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor",
+})  # fmt: skip
+FIRST_AND_FOURTH = frozenset({"QLinearAdd", "QLinearMul"})
+"""Operators that Transposes can be pushed through, by the inputs that carry what is transposed."""
+
+
+def lies_before_transpose(graph: "GraphProto") -> set[str]:
+    """Values that lead to a Transpose, or will when the CPU's quantized convolutions have theirs."""
+    found: set[str] = set()
+    for node in reversed(graph.node):  # nodes are in topological order
+        if node.op_type in SOURCES:
+            found.add(node.input[0])
+        if not found.isdisjoint(node.output):
+            found.update(transposable(node))
+    return found
+
+
+def transposable(node: "NodeProto") -> list[str]:
+    """The inputs of a node that a Transpose behind it could be pushed to."""
+    if node.op_type in FIRST_INPUT:
+        return list(node.input[:1])
+    if node.op_type in EVERY_INPUT:
+        return [name for name in node.input if name]
+    return [node.input[slot] for slot in (0, 3)] if node.op_type in FIRST_AND_FOURTH else []
+
+
+def pushed_to(graph: "GraphProto", view: Graph, kept: Collection[str]) -> frozenset[str]:
+    """The f32 values that claimed nodes read and that layout passes would push Transposes to."""
+    leads = lies_before_transpose(graph)
+    claimed = [node for node in graph.node if key(node) in kept]
+    return frozenset(name for node in claimed for name in _reached(node, leads) if view.value(name).dtype == "f32")
+
+
+def _reached(node: "NodeProto", leads: Collection[str]) -> Iterable[str]:
+    if node.op_type == "Transpose":
+        return list(node.input[:1])
+    return transposable(node) if any(name in leads for name in node.output) else ()
+
+
+MATMUL_ADD = "MatMulAddFusion"
+"""One name for two passes: that of level basic keeps attention patterns, the later one (from 1.23) asks no provider."""
+FINAL_CLEANUP = "QDQFinalCleanupTransformer"
+LEVEL_1 = frozenset({
+    "Level1_RuleBasedTransformer", "DoubleQDQPairsRemover", "ConstantSharing", "CommonSubexpressionElimination",
+    "ConstantFolding", "ReshapeFusion", "FreeDimensionOverrideTransformer", "GeluFusionL1", "LayerNormFusionL1",
+    "QDQPropagationTransformer", "WeightBiasQuantization", "EnsureUniqueDQForNodeUnit", "TransposeOptimizer",
+    "WhereDummyDq",
+})  # fmt: skip
+"""Level basic but for MATMUL_ADD. It ran before the claims, and is not idempotent on a graph that is cut."""
+LEVEL_2 = frozenset({
+    "Level2_RuleBasedTransformer", "TransposeOptimizer_CPUExecutionProvider", "QDQS8ToU8Transformer",
+    "QDQSelectorActionTransformer", "GemmActivationFusion", "MatMulIntegerToFloatFusion", "DynamicQuantizeMatMulFusion",
+    "ConvActivationFusion", "GeluFusionL2", "LayerNormFusionL2", "SimplifiedLayerNormFusion", "AttentionFusion",
+    "EmbedLayerNormFusion", "GatherSliceToSplitFusion", "GatherToSliceFusion", "MatmulTransposeFusion",
+    "BiasGeluFusion", "SkipLayerNormFusion", "BiasSkipLayerNormFusion", "FastGeluFusion", "QuickGeluFusion",
+    "BiasSoftmaxFusion", "MatMulScaleFusion", "MatMulNBitsFusion", "DQMatMulNBitsFusion", "MatMulNBitsMlpFusion",
+    "MatMulNBitsQkvFusion", "GroupQueryAttentionFusion", "GroupQueryAttentionPreNormFusion",
+    "SliceConcatToSpaceToDepthFusion", "MatMulActivationFusion",
+})  # fmt: skip
+"""Level extended but for MATMUL_ADD and FINAL_CLEANUP."""
+MATMUL_ADD_SINCE = (1, 23)
+"""Since when level extended has a MATMUL_ADD of its own, which fuses claimed nodes too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """One session: its level, the optimizers it must not run, and whether shared DequantizeLinear nodes stay shared."""
+
+    level: Level
+    left_out: frozenset[str]
+    keep_shared_dq: bool = False
+
+
+Run = Callable[[LeanModel, Passes], LeanModel]
+"""Optimizes a model for the CPU in a session of the installed onnxruntime; ModelError when it refuses."""
+
+
+def remainder(level: Level, installed: tuple[int, int]) -> Passes:
+    """For what the CPU runs: the wanted level without those below it that ran before."""
+    if level is Level.BASIC:
+        return Passes(level=level, left_out=LEVEL_1 | {MATMUL_ADD})
+    early = frozenset({MATMUL_ADD}) if installed < MATMUL_ADD_SINCE else frozenset()
+    return Passes(level=level, left_out=LEVEL_1 | {FINAL_CLEANUP} | early)
+
+
+def layout_only(level: Level) -> Passes:
+    """For a remainder that level extended has been through: what the levels above add to it."""
+    return Passes(level=level, left_out=LEVEL_1 | LEVEL_2 | {MATMUL_ADD, FINAL_CLEANUP}, keep_shared_dq=True)
+
+
+def claimed_pairs() -> Passes:
+    """For what is claimed: only the one fusion of level extended that asks for no provider."""
+    return Passes(level=Level.EXTENDED, left_out=LEVEL_1 | LEVEL_2 | {FINAL_CLEANUP})
+
 
 QUANTIZED = frozenset({"QuantizeLinear", "DequantizeLinear", "QLinearConv"})
 GEMM_PREFIX = "gemm_"

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pipeline.convert.splice.links import key
-from pipeline.convert.splice.whole_graph import WholeGraph
+from pipeline.convert.splice.claims import WholeGraph
+from pipeline.convert.splice.edits import key
 from pipeline.core.errors import ModelError
 from pipeline.model.ort_format import Graph as OrtGraph
 from pipeline.model.ort_format import Node as OrtNode
 from pipeline.model.ort_format import Tensor
 from pipeline.partition.basic import CAST_PREFIX
-from pipeline.partition.kernels import NEVER
+from pipeline.partition.schemas import NEVER
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, ModelProto, NodeProto

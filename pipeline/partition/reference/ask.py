@@ -18,7 +18,7 @@ from device_runner.library_source import find_library
 from device_runner.spec import NnapiFlag, OptimizationLevel
 from pipeline.core.errors import MissingError, ModelError
 from pipeline.partition.answer import Provider, Settings
-from pipeline.partition.model_file import name_nodes
+from pipeline.partition.input import name_nodes
 
 APPENDED = {Provider.NNAPI: "nnapi", Provider.XNNPACK: "XNNPACK"}
 """Providers that an Android library has, as a session takes them."""

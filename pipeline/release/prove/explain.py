@@ -8,8 +8,7 @@ from device_runner.result import Failure, FailureKind
 from pipeline.check.compare import remedy_of
 from pipeline.check.library_proof import FindingKind, ProofFinding
 from pipeline.check.output import OutputCheck
-from pipeline.core.errors import ModelError
-from pipeline.core.finding import Severity
+from pipeline.core.errors import ModelError, Severity
 from pipeline.model.ort_format import read_ort
 from pipeline.required_ops import EMPTY, Needs, needs_of
 from pipeline.required_ops.device_log import LogFinding, read_log

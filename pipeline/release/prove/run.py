@@ -8,10 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.android_host.build import check_host
+from device_runner.android_host.build import check_host, check_imports
 from device_runner.android_host.calls import CallSummary, read_calls, summarize
 from device_runner.android_host.device import AndroidHost, Phone
-from device_runner.android_host.symbols import check_imports
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import archive_abis, find_archive, is_archive, open_archive, release_of
 from device_runner.result import RunResult
@@ -19,12 +18,11 @@ from device_runner.spec import RunOptions, RunSpec
 from pipeline.check.compare import compare_outputs, read_tensor
 from pipeline.check.library_proof import LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.check.output import OutputCheck
-from pipeline.core.finding import Severity
+from pipeline.core.errors import Severity
 from pipeline.core.progress import Progress
 from pipeline.release.manifest import Manifest, Shipped
-from pipeline.release.prove.expected import SEED, ExpectedOutputs, expected_of
+from pipeline.release.prove.expected import SEED, ExpectedOutputs, claims_nothing, effect, expected_of
 from pipeline.release.prove.explain import explain_checks, explain_failure, not_compared
-from pipeline.release.prove.flags import claims_nothing, effect
 from pipeline.release.prove.order import ProofOrder, Trial, trials_of, wanted_targets
 from pipeline.release.verify import verify_bundle
 

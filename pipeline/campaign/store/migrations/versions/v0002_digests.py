@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from pipeline.campaign.store.digests import digest
+from pipeline.campaign.store.tables import digest
 
 revision = "0002"
 down_revision = "0001"

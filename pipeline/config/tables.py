@@ -1,0 +1,206 @@
+"""What every table of a config is, and the tables of data, runs and builds."""
+
+from enum import StrEnum
+from typing import Annotated, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from device_runner.spec import ExecutionMode
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0)]
+Release = Annotated[str, Meta(pattern=r"^1\.\d{1,2}(\.\d{1,2})?$")]
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the config: strict, unchanging."""
+
+
+Number: TypeAlias = bool | int | float
+
+
+class Range(Table, frozen=True, kw_only=True):
+    """Random numbers for one input: `low` and above, below `high`; whole numbers for integer inputs."""
+
+    low: int | float
+    """The least number."""
+    high: int | float
+    """The end of the range, itself not in it: for an embedding table of 178 rows, 178."""
+
+
+InputValue: TypeAlias = Number | tuple[int | float, ...] | Range
+"""A number for every element, the elements themselves, or a range to take random ones from."""
+
+
+class Fit(StrEnum):
+    """How an image becomes the size that `resize` asks for."""
+
+    STRETCH = "stretch"
+    COVER = "cover"
+    PAD = "pad"
+
+
+class ImageLayout(StrEnum):
+    """Where the channels of an image stand."""
+
+    NCHW = "NCHW"
+    NHWC = "NHWC"
+
+
+class Channels(StrEnum):
+    """Channels of an image and their order."""
+
+    RGB = "RGB"
+    BGR = "BGR"
+    GRAY = "GRAY"
+
+
+class PreprocessConfig(Table, frozen=True, kw_only=True):
+    """How files of a folder of images or WAV recordings become the tensor that a model takes; the app must do the same.
+
+    Images, in this order: resize, crop, channels, then (value - mean) * scale with values from 0 to 255, then layout.
+    Recordings: mono, sample rate, length, then (value - mean) * scale with values from -1 to 1.
+    """
+
+    input: str | None = None
+    """The input that gets them; by default the only one without a value in `inputs`."""
+    resize: tuple[Count, Count] | None = None
+    """Height and width that images are resized to, bilinearly with antialiasing (Pillow's)."""
+    fit: Fit = Fit.STRETCH
+    """stretch both sides to `resize`; cover keeps the proportions and fills it; pad keeps them and adds black."""
+    crop: tuple[Count, Count] | None = None
+    """Height and width cut out of the middle after resizing."""
+    layout: ImageLayout = ImageLayout.NCHW
+    """NCHW or NHWC."""
+    channels: Channels = Channels.RGB
+    """RGB, BGR or GRAY."""
+    mean: float | tuple[float, ...] = 0.0
+    """Subtracted first: one number, or one for each channel."""
+    scale: float | tuple[float, ...] = 1.0
+    """Multiplied with then: one number, or one for each channel; 1/255 (0.0039215686) gives 0 to 1."""
+    sample_rate: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    """Samples a second that recordings are resampled to; by default their own."""
+    mono: bool = True
+    """Average the channels of a recording."""
+    length: Count | None = None
+    """Samples of a recording: longer ones are cut, shorter ones padded with zeros; by default the input's size."""
+
+
+T = TypeVar("T")
+OneOrMore: TypeAlias = T | Annotated[tuple[T, ...], Meta(min_length=1)]
+Threads = Annotated[int, Meta(ge=0, le=1024)]
+
+ALL_FLAGS = "all"
+"""In place of flags: every set of them."""
+
+
+class RunConfig(Table, frozen=True, kw_only=True):
+    """Session options to run with: an execution provider and its options, threads, and so on, for matching variants.
+    A list of values means one run for each; several lists mean every combination of their values. Combinations that
+    cannot work are skipped and reported with the reason.
+    """
+
+    provider: OneOrMore[str] = "cpu"
+    """Execution provider: cpu, nnapi, xnnpack, coreml, qnn, webgpu, or any name that the library has."""
+    variants: tuple[str, ...] = ("*",)
+    """Glob patterns of variant names, as in `basic-*`."""
+    options: dict[str, OneOrMore[str]] = {}
+    """Provider options by name."""
+    flags: str | tuple[str | tuple[str, ...], ...] = ()
+    """NNAPI flags: a list of USE_FP16, USE_NCHW, CPU_DISABLED, CPU_ONLY; a list of such lists; or `all` for every
+    combination."""
+    threads: OneOrMore[Threads] = 0
+    """Intra-op threads; 0: chosen by ONNX Runtime."""
+    inter_op_threads: OneOrMore[Threads] = 0
+    """Inter-op threads, for parallel execution mode; 0: chosen by ONNX Runtime."""
+    execution_mode: OneOrMore[ExecutionMode] = ExecutionMode.SEQUENTIAL
+    """sequential, or parallel (independent nodes run concurrently)."""
+    spinning: OneOrMore[bool] | None = None
+    """Whether idle threads spin: lower latency, more power. ONNX Runtime's default is yes."""
+    affinities: OneOrMore[str] | None = None
+    """CPU affinities of all threads but the first, cores numbered from 1: `;` separates threads, `,` and `-`
+    cores, as in `3;4`."""
+    memory_arena: OneOrMore[bool] = True
+    """Enable the CPU memory arena (keeps memory for the next inference)."""
+    memory_pattern: OneOrMore[bool] = True
+    """Enable memory patterns (pre-planned memory)."""
+    prepacking: OneOrMore[bool] = True
+    """Enable prepacking of weights: faster, but needs memory for a second copy."""
+    dynamic_block_base: OneOrMore[Count] | None = None
+    """Dynamic block size base (session.dynamic_block_base), for example 4: less variance when cores are shared."""
+    strict: OneOrMore[bool] = False
+    """Fail if a node falls back to the CPU (session.disable_cpu_ep_fallback)."""
+    session_config: dict[str, OneOrMore[str]] = {}
+    """Session config entries by key."""
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """Every provider that it names."""
+        return self.provider if isinstance(self.provider, tuple) else (self.provider,)
+
+
+class BuildKind(StrEnum):
+    """How much of ONNX Runtime a build contains.
+
+    `full` loads ONNX and ORT format models, `minimal` ORT format only, `extended` is minimal with what providers that
+    compile and saved runtime optimizations need. `auto` is the smallest that the runs allow.
+    """
+
+    AUTO = "auto"
+    FULL = "full"
+    EXTENDED = "extended"
+    MINIMAL = "minimal"
+
+
+class Dependencies(StrEnum):
+    """Where the libraries come from that ONNX Runtime is built upon: downloads, or packages of this system."""
+
+    DOWNLOAD = "download"
+    SYSTEM = "system"
+
+
+class Configuration(StrEnum):
+    """CMake's build types, as `--config` of ONNX Runtime's scripts takes them."""
+
+    MIN_SIZE_REL = "MinSizeRel"
+    RELEASE = "Release"
+    REL_WITH_DEB_INFO = "RelWithDebInfo"
+    DEBUG = "Debug"
+
+
+class BuildConfig(Table, frozen=True, kw_only=True):
+    """How to build ONNX Runtime for the targets."""
+
+    kind: BuildKind = BuildKind.AUTO
+    """auto, full, extended or minimal; auto: the smallest that the providers and styles allow."""
+    configuration: Configuration = Configuration.MIN_SIZE_REL
+    """MinSizeRel, Release, RelWithDebInfo or Debug."""
+    providers: tuple[str, ...] | None = None
+    """Execution providers of the library in addition to the CPU; default: those of [[runs]] that the platform
+    supports."""
+    reduce_types: bool = True
+    """Exclude types that the operator config does not list."""
+    ml_ops: bool | None = None
+    """Include the operators of ai.onnx.ml; default: if the operator config lists one."""
+    contrib_ops: bool = True
+    """Include the operators of com.microsoft; optimized models require them."""
+    lto: bool = True
+    """Link-time optimization: a smaller library, a slower build."""
+    exceptions: bool = True
+    """Build with C++ exceptions. Without them (minimal builds only) the library is smaller, and an error aborts
+    the process."""
+    wheel: bool = False
+    """Build a Python wheel for this computer; always a full build."""
+    dependencies: Dependencies = Dependencies.DOWNLOAD
+    """Source of the libraries that ONNX Runtime depends on: download, or system packages."""
+    onnx_source: str | None = None
+    """Unpacked source of the ONNX release named in the source tree's cmake/deps.txt; required with system
+    dependencies."""
+    defines: dict[str, str] = {}
+    """Additional CMake definitions by name."""
+    jobs: Count | None = None
+    """Parallel compiler processes; default: one per processor."""
+    max_library_bytes: dict[str, Count] = {}
+    """Size budget by ABI: a release with a larger library fails."""

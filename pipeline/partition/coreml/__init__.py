@@ -1,0 +1,1 @@
+"""CoreML (ep_rules E and G)."""

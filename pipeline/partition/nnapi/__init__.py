@@ -1,0 +1,1 @@
+"""NNAPI (ep_rules D)."""

@@ -1,0 +1,339 @@
+"""What becomes of NNAPI's claims when a session is made: its model built, its layout transformed (ep_rules A.3, D.7).
+
+The order is that of ONNX Runtime's model builder: initializers, inputs, operations, outputs.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import prod
+
+from pipeline.partition import units
+from pipeline.partition.answer import LoadForecast, Refusal, Settings
+from pipeline.partition.graph import Constant, Graph, Node
+from pipeline.partition.nnapi.claims import TABLE
+from pipeline.partition.nnapi.quant import parameters, permuted
+from pipeline.partition.rounds import LayoutRound
+from pipeline.partition.rules import Case, Claim
+from pipeline.partition.selector_checks import equal_pair
+from pipeline.partition.units import Quant, Unit, UnitValue, node_units
+
+QUANTIZED_SINGLE = frozenset({
+    "DequantizeLinear", "QuantizeLinear", "QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul", "QLinearSigmoid",
+    "QLinearAveragePool",
+})  # fmt: skip
+QUANTIZED_BINARY = frozenset({
+    "QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul", "Conv", "Gemm", "MatMul", "Add", "Mul",
+})  # fmt: skip
+"""Quantized operations whose second operand is a quantized input too."""
+
+TAKEN_APART = {
+    "BatchNormalization": (1, 2, 3, 4), "Conv": (1,), "QLinearConv": (1,), "QLinearMatMul": (1,), "Reshape": (1,),
+    "Clip": (1, 2), "Resize": (1, 2, 3), "Slice": (1, 2, 3, 4), "Pad": (1, 2), "Gather": (1,), "ReduceMean": (1,),
+    "Split": (1,), "Squeeze": (1,), "Unsqueeze": (1,),
+}  # fmt: skip
+"""Inputs that the builder of an operator turns into something else, so that NNAPI is not handed them as they are."""
+
+KINDS = {"f32", "i32", "u8"}
+POOLS = ("AveragePool", "MaxPool", "QLinearAveragePool")
+
+
+def build_error(graph: Graph, units: Sequence[Unit]) -> Refusal | None:
+    """Why the model of a partition cannot be built, None when nothing speaks against it."""
+    builder = _Builder(graph, units)
+    steps = (builder.half_scales, builder.constants, builder.inputs, builder.operations, builder.outputs)
+    return next((refusal for step in steps if (refusal := step()) is not None), None)
+
+
+def is_quantized(unit: Unit) -> bool:
+    """Whether the builder sees the unit as a quantized operation."""
+    return unit.group or unit.target.op_type in QUANTIZED_SINGLE
+
+
+class _Builder:
+    """One partition while its model is built."""
+
+    def __init__(self, graph: Graph, units: Sequence[Unit]) -> None:
+        self.graph = graph
+        self.units = units
+        self.skipped = {name for unit in units for name in _skipped(graph, unit)}
+        self.quantized = {io.name: io for unit in reversed(units) for io in _quantized_inputs(unit)}
+        made = {name for unit in units for node in unit.nodes for name in node.outputs}
+        read = dict.fromkeys(name for unit in units for node in unit.nodes for name in node.inputs if name)
+        self.outside = [name for name in read if name not in made]
+
+    def half_scales(self) -> Refusal | None:
+        """Scales are read as f32 whatever they are; another type throws."""
+        for unit in self.units:
+            for io in (*unit.inputs, *unit.outputs) if is_quantized(unit) else ():
+                found = self.graph.constant(io.quant.scale) if io.quant else None
+                if found is not None and found.dtype != "f32":
+                    return _failure(
+                        unit.target,
+                        f"the scale of '{io.name}' is {found.dtype}, which NNAPI's builder cannot read",
+                        "use f32 scales",
+                    )
+        return None
+
+    def constants(self) -> Refusal | None:
+        """Initializers that are handed over must be of a type that NNAPI has."""
+        names = [name for name in self.outside if name in self.graph.initializers and name not in self.skipped]
+        return self._types(names, "initializer")
+
+    def inputs(self) -> Refusal | None:
+        """So must values that come from outside; u8 ones need a consumer that says their scale."""
+        names = [name for name in self.outside if self.graph.constant(name) is None and name not in self.skipped]
+        return self._types(names, "input")
+
+    def _types(self, names: Iterable[str], what: str) -> Refusal | None:
+        for name in names:
+            kind = self.graph.value(name).dtype
+            if kind not in KINDS:
+                return _failure(
+                    self._reader(name),
+                    f"the partition's {what} '{name}' is {kind}; NNAPI supports f32, i32 and quantized u8",
+                    "leave this node to the CPU (--safe), or express it without that input",
+                )
+            if kind == "u8" and name not in self.quantized:
+                return _failure(
+                    self._reader(name),
+                    f"the partition's {what} '{name}' is u8 and no operation in the partition "
+                    "has it as the input that says its scale",
+                    "leave this node to the CPU (--safe), or do not quantize it",
+                )
+        return None
+
+    def _reader(self, name: str) -> Node:
+        return next(node for unit in self.units for node in unit.nodes if name in node.inputs)
+
+    def operations(self) -> Refusal | None:
+        """Each operation in turn: shapes that NNAPI has, scales that fit."""
+        known: dict[str, tuple[float, int] | None] = {}
+        for name in self.outside:
+            if name in self.quantized:
+                known[name] = parameters(self.graph, self.quantized[name])
+        for unit in self.units:
+            refusal = _shape_problem(self.graph, unit.target) or self._scales(unit, known)
+            if refusal is not None:
+                return refusal
+            known |= {io.name: parameters(self.graph, io) for io in unit.outputs if io.quant}
+        return None
+
+    def _scales(self, unit: Unit, known: dict[str, tuple[float, int] | None]) -> Refusal | None:
+        """A quantized value has one scale: what its producer says and what its consumer says must be equal."""
+        for io in _quantized_inputs(unit):
+            wanted, found = parameters(self.graph, io), known.get(io.name)
+            if io.name in self.skipped or wanted is None or found is None or wanted == found:
+                continue
+            return _failure(
+                unit.target,
+                f"'{io.name}' has scale and zero point {found} where it is made and {wanted} where it is read",
+                "quantize with the same parameters on both sides",
+            )
+        return None
+
+    def outputs(self) -> Refusal | None:
+        """A scalar that a Reshape made has no place among NNAPI's outputs."""
+        for unit in self.units:
+            node = unit.target
+            if node.op_type == "Reshape" and self.graph.value(node.outputs[0]).shape == ():
+                return _failure(node, "it makes a scalar, which NNAPI has no outputs for", "reshape to [1]")
+        return None
+
+
+def _failure(node: Node, text: str, remedy: str) -> Refusal:
+    name = node.name or node.first_output
+    return Refusal("build", f"NNAPI claims {node.op_type} '{name}' and cannot build its model: {text}", remedy)
+
+
+def _quantized_inputs(unit: Unit) -> list[UnitValue]:
+    """Inputs by which the builder learns scales: the first one, and the second of binary operations."""
+    if not is_quantized(unit) or unit.target.op_type == "QuantizeLinear":
+        return []
+    return list(unit.inputs[: 2 if unit.target.op_type in QUANTIZED_BINARY else 1])
+
+
+def _skipped(graph: Graph, unit: Unit) -> Iterable[str]:
+    """Names of initializers that the unit's builder does not hand over as they are."""
+    if is_quantized(unit):
+        for io in (*unit.inputs, *unit.outputs):
+            yield from _names(io.quant)
+    node, names = unit.target, [io.name for io in unit.inputs]
+    positions = TAKEN_APART.get(node.op_type, ())
+    if node.op_type == "MatMul" or (node.op_type == "Gemm" and not node.attributes.get("transB", 0)):
+        positions = () if _is_batch(graph, unit) else (1,)
+    if is_quantized(unit) and node.op_type in ("Conv", "QLinearConv", "Gemm"):
+        positions = (*positions, 2)
+    yield from (names[position] for position in positions if position < len(names) and names[position])
+
+
+def _names(found: Quant | None) -> tuple[str, ...]:
+    return tuple(name for name in (found.scale, found.zero_point) if name) if found else ()
+
+
+def _is_batch(graph: Graph, unit: Unit) -> bool:
+    shape = graph.value(unit.inputs[0].name).shape
+    return shape is not None and len(shape) > 2
+
+
+def _shape_problem(graph: Graph, node: Node) -> Refusal | None:
+    if node.op_type in ("Reshape", "Unsqueeze", "Squeeze"):
+        return _reshape_problem(graph, node)
+    if node.op_type in (*POOLS, "Conv", "QLinearConv"):
+        return _window_problem(graph, node)
+    return None
+
+
+def _reshape_problem(graph: Graph, node: Node) -> Refusal | None:
+    """NNAPI's Reshape reads a 0 as "copy", and counts elements."""
+    before = [dim or 0 for dim in graph.value(node.inputs[0]).shape or ()]
+    shape = _new_shape(graph, node, before)
+    if shape is None:
+        return None
+    if any(dim == 0 and position >= len(before) for position, dim in enumerate(shape)):
+        return _failure(node, f"NNAPI has no dimension of 0 in the shape {shape}", "leave empty tensors to the CPU")
+    copied = [before[position] if dim == 0 else dim for position, dim in enumerate(shape)]
+    if -1 not in copied and prod(copied) != prod(before):
+        return _failure(node, f"{before} does not fit into the shape {shape}", "leave empty tensors to the CPU")
+    return None
+
+
+def _new_shape(graph: Graph, node: Node, before: Sequence[int]) -> list[int] | None:
+    if node.op_type == "Reshape":
+        found: Constant | None = graph.constant(node.inputs[1])
+        return [int(dim) for dim in found.numbers()] if found else None
+    shape = graph.value(node.outputs[0]).shape
+    return [dim or 0 for dim in shape] if shape is not None and 0 in before else None
+
+
+def _window_problem(graph: Graph, node: Node) -> Refusal | None:
+    """A window larger than what it slides over gives a negative size."""
+    shape = graph.value(node.inputs[0]).shape or ()
+    kernel = node.attributes.get("kernel_shape")
+    if kernel is None and len(node.inputs) > 1:
+        kernel = (graph.value(node.inputs[3 if node.op_type == "QLinearConv" else 1]).shape or ())[2:]
+    if not kernel or node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return None
+    count = len(kernel)
+    pads = node.attributes.get("pads") or (0,) * (2 * count)
+    dilations = node.attributes.get("dilations") or (1,) * count
+    for axis, size in enumerate(shape[2 : 2 + count]):
+        room = (size or 0) + pads[axis] + pads[axis + count] - dilations[axis] * ((kernel[axis] or 0) - 1) - 1
+        if room < -1:
+            return _failure(node, f"its window {list(kernel)} is larger than the input {list(shape)}", "pad the input")
+    return None
+
+
+PASSED = frozenset({
+    "Abs", "Ceil", "Clip", "Cos", "Elu", "Exp", "Floor", "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Neg", "Relu",
+    "Round", "Sigmoid", "Sign", "Sin", "Softplus", "Sqrt", "Tanh",
+})  # fmt: skip
+"""Operators of one input that a Transpose is pushed through."""
+
+GROUPED = "without the Transposes around it, it becomes part of a quantized group, which is refused"
+ADVICE = "set USE_NCHW, leave the node to the CPU (--safe), or ship ONNX Runtime 1.28 or later"
+
+
+def layout_refusal(graph: Graph, found: Claim, settings: Settings) -> Refusal | None:
+    """The first claim that the transformation undoes, None where none is foreseen."""
+    if not settings.nhwc or not found.groups:
+        return None
+    units = node_units(graph, settings.ort_release).units
+    claimed = found.claimed
+    for unit in units:
+        if unit.target.index in claimed:
+            for look in (_permuted_resize, _empty_quantized, _new_pool_group, _new_group):
+                problem = look(graph, unit, settings)
+                if problem is not None:
+                    return problem
+    return None
+
+
+def _permuted_resize(graph: Graph, unit: Unit, settings: Settings) -> Refusal | None:
+    """Scales and sizes are permuted to channels-last order and judged again."""
+    if unit.target.op_type != "Resize" or permuted(Case(graph, unit, settings)) is None:
+        return None
+    return _undone(unit.target, "its scales or sizes, permuted to channels-last order, are not taken")
+
+
+def _empty_quantized(graph: Graph, unit: Unit, settings: Settings) -> Refusal | None:
+    """Observed in 1.23.2: a quantized Conv or Resize of an empty batch is not taken again."""
+    shape = graph.value(unit.inputs[0].name).shape if unit.inputs else None
+    if settings.ort_release >= (1, 28) or not unit.group or unit.target.op_type not in ("Conv", "Resize"):
+        return None
+    return _undone(unit.target, "its input is empty") if shape and 0 in shape else None
+
+
+def _new_pool_group(graph: Graph, unit: Unit, settings: Settings) -> Refusal | None:
+    """A quantized MaxPool of opset 22 is a group only in the channels-last domain, and is refused there."""
+    node = unit.target
+    if settings.ort_release >= (1, 28) or unit.group or node.op_type != "MaxPool" or node.since_version <= 12:
+        return None
+    dq, q = _only_producer(graph, node), _only_consumer(graph, node)
+    if dq is None or q is None or (dq.op_type, q.op_type) != ("DequantizeLinear", "QuantizeLinear"):
+        return None
+    return _undone(node, GROUPED) if equal_pair(graph, dq, q) else None
+
+
+def _new_group(graph: Graph, unit: Unit, settings: Settings) -> Refusal | None:
+    """DequantizeLinear, Transpose, X, QuantizeLinear: with the Transpose pushed on, the others become one group."""
+    if settings.ort_release >= (1, 28) or unit.target.op_type != "Transpose" or unit.group:
+        return None
+    dq, node = _only_producer(graph, unit.target), _only_consumer(graph, unit.target)
+    q = _only_consumer(graph, node) if node else None
+    if dq is None or node is None or q is None or node.op_type not in PASSED or _takes_groups(node):
+        return None
+    if (dq.op_type, q.op_type) != ("DequantizeLinear", "QuantizeLinear") or node.op_type not in units.TABLE:
+        return None
+    return _undone(dq, GROUPED) if _same_type(graph, dq, q) else None
+
+
+def _same_type(graph: Graph, dq: Node, q: Node) -> bool:
+    return graph.value(dq.inputs[0]).dtype == graph.value(q.outputs[0]).dtype == "u8"
+
+
+def _only_producer(graph: Graph, node: Node) -> Node | None:
+    edges = graph.in_edges[node.index]
+    return graph.nodes[edges[0].producer] if len(edges) == 1 else None
+
+
+def _takes_groups(node: Node) -> bool:
+    rule = TABLE.get(node.op_type)
+    return rule is not None and not isinstance(rule, tuple) and rule.quantized is not None
+
+
+def _only_consumer(graph: Graph, node: Node) -> Node | None:
+    edges = graph.out_edges[node.index]
+    return graph.nodes[edges[0].consumer] if len(edges) == 1 and not graph.gives_output(node) else None
+
+
+def _undone(node: Node, why: str) -> Refusal:
+    name = node.name or node.first_output
+    return Refusal("layout", f"NNAPI claims {node.op_type} '{name}' and then refuses it: {why}", ADVICE)
+
+
+def forecast(rounds: Iterable[LayoutRound], settings: Settings) -> LoadForecast:
+    """The compiled nodes of the last round (`rounds` has those of each), or the first thing that goes wrong.
+
+    NNAPI takes nothing in bodies. Without USE_NCHW the layout is transformed between question and answer.
+    """
+    counts: list[int] = []
+    for asked in rounds:
+        problem = (
+            asked.claim.fatal
+            or layout_refusal(asked.graph, asked.claim, settings)
+            or build_refusal(asked.graph, asked.claim.groups, settings)
+        )
+        if problem is not None:
+            return LoadForecast(error=problem.text, remedy=problem.remedy or None, estimate=settings.nhwc)
+        counts.append(len(asked.claim.groups))
+    return LoadForecast(partitions=counts[-1], rounds=tuple(counts), estimate=settings.nhwc)
+
+
+def build_refusal(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Settings) -> Refusal | None:
+    """The first reason why the model of one of the partitions cannot be built, so that no session is made."""
+    owner = node_units(graph, settings.ort_release).by_node()
+    for group in groups:
+        units = list({owner[node.index].target.index: owner[node.index] for node in group}.values())
+        problem = build_error(graph, units)
+        if problem is not None:
+            return problem
+    return None

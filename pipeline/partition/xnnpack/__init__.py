@@ -1,0 +1,1 @@
+"""XNNPACK (ep_rules F)."""
