@@ -14,10 +14,13 @@ from pipeline.config.read import FILL_IN, read_config
 from pipeline.config.schema import config_schema, key_texts, null_last
 from pipeline.config.tables import (
     ALL_FLAGS,
+    AccuracyConfig,
     BuildConfig,
     Count,
     InputValue,
+    MetricName,
     OneOrMore,
+    PartConfig,
     PreprocessConfig,
     Range,
     RunConfig,
@@ -39,9 +42,10 @@ from pipeline.config.values import (
 
 __all__ = [
     "ACCELERATOR_OPTIONS", "ADVISED_RUNS", "ALL_FLAGS", "DEFAULT_TARGET", "FILL_IN", "REPLAY_KEY", "TABLES",
-    "Accelerator",
+    "Accelerator", "AccuracyConfig",
     "BuildConfig", "CheckConfig", "ConditionsConfig", "Config", "Count", "InputValue", "MeasureConfig",
-    "ModelConfig", "OneOrMore", "OutputConfig", "Platform", "PreprocessConfig", "Range", "RunConfig", "Table",
+    "MetricName", "ModelConfig", "OneOrMore", "OutputConfig", "PartConfig",
+    "Platform", "PreprocessConfig", "Range", "RunConfig", "Table",
     "Target", "VariantsConfig", "comparing_runs", "config_schema", "key_texts", "null_last", "read_config",
     "resolved", "wanted_variants", "with_defaults",
 ]  # fmt: skip

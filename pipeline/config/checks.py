@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device_runner.library_source import name_of
-from pipeline.config.values import Config, Platform, Target
+from pipeline.config.tables import MetricName, is_function
+from pipeline.config.values import Config, ModelConfig, Platform, Target
 
 KNOWN_ABIS: dict[Platform, tuple[str, ...]] = {
     Platform.ANDROID: ("arm64-v8a", "armeabi-v7a", "x86", "x86_64"),
@@ -55,6 +56,9 @@ def problems(config: Config) -> Iterator[Problem]:
     for number, run in enumerate(config.runs):
         yield from provider_problems(("runs", number, "provider"), run.providers)
     yield from _of_aware(config.variants.aware)
+    yield from _of_metric(config.accuracy.metric)
+    for number, model in enumerate(config.models):
+        yield from _of_parts(("models", number), model)
 
 
 def _of_aware(aware: Iterable[str]) -> Iterator[Problem]:
@@ -62,6 +66,23 @@ def _of_aware(aware: Iterable[str]) -> Iterator[Problem]:
     for name in (name for joined in aware for name in joined.split("+") if name not in AWARE_PROVIDERS):
         what, why = f"no variant can be aware of {name!r}", f"possible: {', '.join(AWARE_PROVIDERS)}, or joined by +"
         yield Problem(("variants", "aware"), what, why, _suggest(name, AWARE_PROVIDERS))
+
+
+def _of_metric(name: str | None) -> Iterator[Problem]:
+    """A metric without a name of its own must be a function."""
+    known = [metric.value for metric in MetricName]
+    if name and name not in known and not is_function(name):
+        why = f"metrics: {', '.join(known)}, or a function as module:function"
+        yield Problem(("accuracy", "metric"), f"there is no metric {name!r}", why, _suggest(name, known))
+
+
+def _of_parts(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
+    """Data that are preprocessed in two ways: the app can repeat only one."""
+    for key, part in (("calibration", model.calibration), ("evaluation", model.evaluation)):
+        wanted = model.preprocess or (model.evaluation.preprocess if model.evaluation else None)
+        if part and part.preprocess and wanted and part.preprocess != wanted:
+            what, why = f"`{key}` has another preprocessing", "the manifest has one for the app to repeat"
+            yield Problem((*place, key, "preprocess"), what, why, "write `preprocess` once, under [[models]]")
 
 
 def missing_files(config: Config) -> Iterator[Problem]:
@@ -72,13 +93,17 @@ def missing_files(config: Config) -> Iterator[Problem]:
     for number, model in enumerate(config.models):
         for key in ("path", "test_data", "labels"):
             yield from _missing(("models", number, key), getattr(model, key))
+        for part in ("calibration", "evaluation"):
+            for key in ("test_data", "labels"):
+                yield from _missing(("models", number, part, key), getattr(getattr(model, part), key, None))
+    yield from _missing(("accuracy", "vocabulary"), config.accuracy.vocabulary)
     for number, target in enumerate(config.targets):
         if target.library and not name_of(target.library):
             yield from _missing(("targets", number, "library"), target.library)
 
 
 def _missing(key: KeyPath, path: str | None) -> Iterator[Problem]:
-    if path is not None and not Path(path).exists():
+    if path is not None and not Path(path).exists() and not is_function(path):
         what = f"no such file: {key[-1]} = {path}"
         remedy = "check the path: it is relative to the config file"
         if key[-1] == "library":

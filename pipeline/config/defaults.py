@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner.library_source import name_of
-from pipeline.config.tables import OneOrMore, RunConfig
+from pipeline.config.tables import OneOrMore, PartConfig, RunConfig, is_function
 from pipeline.config.values import (
     Accelerator,
     Config,
@@ -91,17 +91,28 @@ def resolved(config: Config, folder: Path) -> Config:
     def place(path: str | None) -> str | None:
         return None if path is None else str(folder / path)
 
+    def part(data: PartConfig | None) -> PartConfig | None:
+        return data and msgspec.structs.replace(data, test_data=place(data.test_data), labels=place(data.labels))
+
     models = tuple(
-        msgspec.structs.replace(m, path=str(folder / m.path), test_data=place(m.test_data), labels=place(m.labels))
+        msgspec.structs.replace(
+            m, path=str(folder / m.path), test_data=place(m.test_data), labels=place(m.labels),
+            calibration=part(m.calibration), evaluation=part(m.evaluation),
+        )
         for m in config.models
-    )
+    )  # fmt: skip
     targets = tuple(
         t if t.library and name_of(t.library) else msgspec.structs.replace(t, library=place(t.library))
         for t in config.targets
     )
     build = msgspec.structs.replace(config.build, onnx_source=place(config.build.onnx_source))
     measure = msgspec.structs.replace(config.measure, perf_test=place(config.measure.perf_test))
-    return msgspec.structs.replace(config, models=models, targets=targets, build=build, measure=measure)
+    metric = config.accuracy.metric
+    metric = place(metric) if metric and is_function(metric) else metric
+    accuracy = msgspec.structs.replace(config.accuracy, metric=metric, vocabulary=place(config.accuracy.vocabulary))
+    return msgspec.structs.replace(
+        config, models=models, targets=targets, build=build, measure=measure, accuracy=accuracy
+    )
 
 
 def wanted_variants(config: VariantsConfig) -> list[Variant]:

@@ -1,6 +1,8 @@
-"""What every table of a config is, and the tables of data, runs and builds."""
+"""What every table of a config is, and the tables of data, accuracy, runs and builds."""
 
+import re
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
@@ -19,6 +21,15 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 Number: TypeAlias = bool | int | float
+
+
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""The last part of a path that names a function; what stands before it is the folder to import from."""
+
+
+def is_function(path: str) -> bool:
+    """Whether a path names `module:function`, and not a file of such a name."""
+    return bool(FUNCTION.fullmatch(Path(path).name)) and not Path(path).exists()
 
 
 class Range(Table, frozen=True, kw_only=True):
@@ -86,6 +97,54 @@ class PreprocessConfig(Table, frozen=True, kw_only=True):
     """Average the channels of a recording."""
     length: Count | None = None
     """Samples of a recording: longer ones are cut, shorter ones padded with zeros; by default the input's size."""
+
+
+class PartConfig(Table, frozen=True, kw_only=True):
+    """Data for one purpose: ranges of activations are taken from calibration data, accuracy is measured on evaluation
+    data. Where only the model's `test_data` is given, its samples are divided between the two by their content.
+    """
+
+    test_data: str | None = None
+    """Files or `module:function`, as the model's `test_data`, which is the default."""
+    preprocess: PreprocessConfig | None = None
+    """How images and recordings become the input; default: the model's `preprocess`."""
+    labels: str | None = None
+    """CSV file of labels, one line `file,label` for each sample. Not needed for folders by class (`0/a.png`), .npz
+    files with an array `label`, one .npz with `inputs` and `labels`, and functions that give pairs."""
+    samples: Count | None = None
+    """At most so many samples; default: all."""
+
+
+class MetricName(StrEnum):
+    """The metrics that have a name; another is `module:function`."""
+
+    TOP_1 = "top-1"
+    TOP_5 = "top-5"
+    F1 = "f1"
+    MAP = "map"
+    MIOU = "miou"
+    WER = "wer"
+    CER = "cer"
+    AGREEMENT = "agreement"
+    COSINE = "cosine"
+    PSNR = "psnr"
+    SQNR = "sqnr"
+    MAX_ERROR = "max-error"
+
+
+class AccuracyConfig(Table, frozen=True, kw_only=True):
+    """The accuracy that artifacts must keep, measured on the evaluation data of each model."""
+
+    metric: str | None = None
+    """top-1, top-5, f1, map, miou, wer, cer (with labels); agreement, cosine, psnr, sqnr, max-error (compared with the
+    original model); or a function as `module:function`. Default: top-1 with labels, else agreement."""
+    max_drop: Annotated[float, Meta(ge=0, le=1)] | None = None
+    """Largest drop from the original model, as in 0.01 for one percentage point. Artifacts whose 95 % interval does not
+    exclude a larger drop are refused."""
+    output: str | None = None
+    """The output that the metric is computed from; default: the first (`map` and functions get all)."""
+    vocabulary: str | None = None
+    """For wer and cer: text file with the symbol of each class, one a line, `<blank>` for the blank of CTC."""
 
 
 T = TypeVar("T")

@@ -10,10 +10,12 @@ from typing import Annotated
 from msgspec import Meta
 
 from pipeline.config.tables import (
+    AccuracyConfig,
     BuildConfig,
     Count,
     InputValue,
     Name,
+    PartConfig,
     PreprocessConfig,
     Range,
     Release,
@@ -68,7 +70,12 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     preprocess: PreprocessConfig | None = None
     """How images and recordings become the model's input; needed where `test_data` is such files."""
     labels: str | None = None
-    """Labelled evaluation set (.npz with `inputs` and `labels`) for top-1 agreement."""
+    """Labels of `test_data`: a CSV file with a line `file,label` for each sample. Or a labelled evaluation set of its
+    own: one .npz with `inputs` [N, ...] and `labels` [N]."""
+    calibration: PartConfig | None = None
+    """Data for calibration; default: a quarter of `test_data`, chosen by content."""
+    evaluation: PartConfig | None = None
+    """Data that accuracy is measured on; default: the .npz of `labels`, else the rest of `test_data`."""
     dimensions: dict[str, Count] = {}
     """Sizes of dynamic dimensions, by name."""
 
@@ -199,6 +206,8 @@ class Config(Table, frozen=True, kw_only=True):
     """Conditions under which a run starts."""
     check: CheckConfig = CheckConfig()
     """Tolerances of the output check."""
+    accuracy: AccuracyConfig = AccuracyConfig()
+    """The accuracy that artifacts must keep."""
     build: BuildConfig = BuildConfig()
     """How to build ONNX Runtime for the targets, and size budgets."""
     output: OutputConfig = OutputConfig()
@@ -210,12 +219,14 @@ TABLES: dict[str, type[Table]] = {
     "[[models]]": ModelConfig,
     "[models.preprocess]": PreprocessConfig,
     "[models.inputs.NAME]": Range,
+    "[models.calibration], [models.evaluation]": PartConfig,
     "[[targets]]": Target,
     "[variants]": VariantsConfig,
     "[[runs]]": RunConfig,
     "[measure]": MeasureConfig,
     "[conditions]": ConditionsConfig,
     "[check]": CheckConfig,
+    "[accuracy]": AccuracyConfig,
     "[build]": BuildConfig,
     "[output]": OutputConfig,
 }

@@ -1,17 +1,33 @@
 """What a model is run on: test data, declared values and random numbers as samples, one at a time."""
 
-from pipeline.dataset.dataset import Dataset, Sample, check_data, dataset_of, first_sample, samples, sizes_in
+from pipeline.dataset.dataset import (
+    Dataset,
+    Part,
+    Sample,
+    check_data,
+    dataset_of,
+    first_sample,
+    overlap,
+    part_of,
+    preprocess_of,
+    samples,
+    sizes_in,
+)
 from pipeline.model.signature import Array, TensorInfo, element_of
 
 __all__ = [
     "Array",
     "Dataset",
+    "Part",
     "Sample",
     "TensorInfo",
     "check_data",
     "dataset_of",
     "element_of",
     "first_sample",
+    "overlap",
+    "part_of",
+    "preprocess_of",
     "samples",
     "sizes_in",
 ]

@@ -1,18 +1,34 @@
 """The value that says what a model is run on, and its samples, one at a time."""
 
 import difflib
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from pipeline.config import ModelConfig
-from pipeline.config.tables import InputValue, PreprocessConfig, Range
-from pipeline.core.errors import ConfigError
+from pipeline.config.tables import InputValue, PartConfig, PreprocessConfig, Range, is_function
+from pipeline.core.errors import ConfigError, Finding, Severity
 from pipeline.dataset.files import ReadRequest, SampleFiles, find_samples, safe
-from pipeline.dataset.values import function_samples, is_function, plain_dtype, value_array
+from pipeline.dataset.labels import read_labels
+from pipeline.dataset.values import function_samples, plain_dtype, value_array
 from pipeline.model.signature import Array, TensorInfo, open_axes
+
+
+class Part(StrEnum):
+    """Which samples of test data: all, or those for one purpose, chosen by content."""
+
+    ALL = "all"
+    CALIBRATION = "calibration"
+    EVALUATION = "evaluation"
+
+
+CALIBRATION_SHARE = 4
+"""One sample in so many is for calibration: it needs some hundred, accuracy as many as there are."""
 
 
 class Dataset(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +44,11 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     preprocess: PreprocessConfig | None = None
     sizes: dict[str, int] = {}
     seed: int = 0
+    labels: str = ""
+    """CSV file of labels; "" where samples come with their own, or have none."""
+    part: Part = Part.ALL
+    limit: int = 0
+    """At most so many samples of the part; 0: all."""
 
     @property
     def given(self) -> bool:
@@ -45,6 +66,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
         """Where the samples come from, for reports."""
         declared = f"declared values of {', '.join(self.inputs)}" if self.inputs else ""
         origin = self.test_data or f"random inputs of seed {self.seed}"
+        origin += "" if self.part is Part.ALL else f", {self.part} part"
         return f"{origin}, {declared}" if declared else origin
 
 
@@ -53,32 +75,138 @@ def dataset_of(table: ModelConfig) -> Dataset:
     return Dataset(test_data=table.test_data or "", inputs=table.inputs, preprocess=table.preprocess)
 
 
+def part_of(table: ModelConfig, part: Part) -> Dataset:
+    """The calibration or evaluation data of a model, as its table says or by default (docs/guide.md).
+
+    Two parts that come from the same test data have no sample in common; of others `overlap` reports it.
+    """
+    own = {Part.CALIBRATION: table.calibration, Part.EVALUATION: table.evaluation}
+    config = own[part] or PartConfig()
+    labelled_set = (table.labels or "").lower().endswith(".npz")
+    if labelled_set and part is Part.EVALUATION and not config.test_data:
+        return Dataset(test_data=table.labels or "", inputs=table.inputs, limit=config.samples or 0)
+    sources = [one.test_data if one and one.test_data else table.test_data for one in own.values()]
+    shared = sources[0] == sources[1] and not labelled_set
+    labels = config.labels or (table.labels if not config.test_data and not labelled_set else None)
+    return Dataset(
+        test_data=config.test_data or table.test_data or "",
+        inputs=table.inputs,
+        preprocess=config.preprocess or preprocess_of(table),
+        labels=labels or "",
+        part=part if shared and sources[0] else Part.ALL,
+        limit=config.samples or 0,
+    )
+
+
+def preprocess_of(table: ModelConfig) -> PreprocessConfig | None:
+    """The preprocessing that the app must repeat, wherever in a model's table it is declared."""
+    parts = (part.preprocess for part in (table.evaluation, table.calibration) if part)
+    return table.preprocess or next((found for found in parts if found), None)
+
+
+def overlap(calibration: Dataset, evaluation: Dataset, takes: Sequence[TensorInfo]) -> Finding | None:
+    """A warning where samples stand in both: accuracy on data that ranges were taken from is too good.
+
+    Reads both, and keeps the digests of one; raises as `samples` does.
+    """
+    known = {sample.digest: sample.name for sample in samples(calibration, takes)}
+    both = [(sample.name, known[sample.digest]) for sample in samples(evaluation, takes) if sample.digest in known]
+    if not both:
+        return None
+    return Finding(
+        severity=Severity.WARNING,
+        what=f"{len(both)} samples are in the calibration data and in the evaluation data",
+        where=evaluation.source,
+        why=f"{both[0][0]} has the content of {both[0][1]}",
+        remedy="take them out of one of the two: accuracy on calibration data is too good",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One set of inputs in the model's order; `expected` are outputs that came with it, by the names in the files."""
+    """One set of inputs in the model's order; `expected` are outputs that came with it, by the names in the files.
+
+    `label` is a text, a number or an array; None for none.
+    """
 
     name: str
     inputs: dict[str, Array]
     expected: list[tuple[str, Array]] = field(default_factory=list)
+    label: Any = None
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the inputs: names, types, shapes and elements."""
+        import numpy as np
+
+        found = hashlib.sha256()
+        for name, array in sorted(self.inputs.items()):
+            found.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+            found.update(np.ascontiguousarray(array).data)
+        return found.hexdigest()
+
+    @property
+    def part(self) -> Part:
+        """The part that the sample belongs to by its content alone, whatever else there is."""
+        return Part.EVALUATION if int(self.digest[:8], 16) % CALIBRATION_SHARE else Part.CALIBRATION
 
 
 def samples(data: Dataset, takes: Sequence[TensorInfo]) -> Iterator[Sample]:
     """Samples for a model with these inputs; only one is in memory at a time.
 
-    Test data give as many as they have, anything else gives one. ConfigError for the first wrong sample, with its file
-    and the reason; MissingError when images need Pillow.
+    Test data give as many as they have in the part that is asked for, up to the limit; anything else gives one.
+    ConfigError for the first wrong sample, with its file and the reason: also for one without label where there are
+    labels, and, after the last, for a label without sample. MissingError when images need Pillow.
     """
     _check_names(data, takes)
     if not data.test_data:
         name = data.source
         yield Sample(name=name, inputs=_complete(data, takes, {}, 0, name))
         return
-    number = -1
+    count = wanted = 0
+    for sample in _every(data, takes):
+        count += 1
+        if data.part in (Part.ALL, sample.part):
+            wanted += 1
+            yield sample
+            if wanted == data.limit:
+                return
+    if not wanted:
+        raise _none(data, count)
+
+
+def _every(data: Dataset, takes: Sequence[TensorInfo]) -> Iterator[Sample]:
+    """All samples of test data, with their labels."""
+    labels = read_labels(Path(data.labels)) if data.labels else None
     for number, found in enumerate(_found(data, tuple(takes))):
         given = _matched(found, [info for info in takes if info.name not in data.inputs], takes)
-        yield Sample(name=found.name, inputs=_complete(data, takes, given, number, found.name), expected=found.expected)
-    if number < 0:
-        raise ConfigError("the test data has no samples", where=data.test_data, remedy="check `test_data`")
+        label = labels.label_of(found.name, _label_names(data, found.name, number)) if labels else found.label
+        inputs = _complete(data, takes, given, number, found.name)
+        yield Sample(name=found.name, inputs=inputs, expected=found.expected, label=label)
+    if labels:
+        labels.check_all_used()
+
+
+def _label_names(data: Dataset, sample: str, number: int) -> tuple[str, ...]:
+    """What a line of labels may call a sample: its path in the folder, its name with and without ending; what is no
+    file has a number.
+    """
+    path, root = Path(sample), Path(data.test_data)
+    if not path.exists():
+        return (str(number),)
+    inside = path.relative_to(root).as_posix() if path != root and path.is_relative_to(root) else path.name
+    return tuple(dict.fromkeys((inside, path.name, path.stem)))
+
+
+def _none(data: Dataset, count: int) -> ConfigError:
+    if not count:
+        return ConfigError("the test data has no samples", where=data.test_data, remedy="check `test_data`")
+    return ConfigError(
+        f"the {data.part} part of the test data has no samples", where=data.test_data,
+        why=f"it has {count} sample{'s' * (count > 1)}, which are divided by content, "
+        f"one in {CALIBRATION_SHARE} for calibration",
+        remedy="give more samples, or files of its own: `calibration` and `evaluation` of the model in the config",
+    )  # fmt: skip
 
 
 def first_sample(data: Dataset, takes: Sequence[TensorInfo]) -> Sample:
@@ -104,8 +232,8 @@ def sizes_in(data: Dataset, takes: Sequence[TensorInfo]) -> dict[str, int]:
 
 def _found(data: Dataset, takes: tuple[TensorInfo, ...]) -> Iterator[SampleFiles]:
     if is_function(data.test_data):
-        for name, arrays in function_samples(data.test_data):
-            yield SampleFiles(name=name, inputs=list(arrays.items()), expected=[])
+        for name, arrays, label in function_samples(data.test_data):
+            yield SampleFiles(name=name, inputs=list(arrays.items()), expected=[], label=label)
         return
     without = tuple(info for info in takes if info.name not in data.inputs)
     yield from find_samples(Path(data.test_data), ReadRequest(takes=takes, open=without, preprocess=data.preprocess))

@@ -3,10 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from device_runner.files import ZIP_ERRORS
 from device_runner.reading import read_regular
@@ -15,6 +15,7 @@ from pipeline.config.tables import PreprocessConfig
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import write_bytes
 from pipeline.dataset.media import image_tensor, wav_tensor
+from pipeline.dataset.stacked import is_stacked, stacked_samples
 from pipeline.model.signature import Array, TensorInfo
 
 
@@ -29,6 +30,8 @@ def write_tensor(path: Path, name: str, array: Array) -> TensorFile:
 
 IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".gif"})
 RECORDINGS = frozenset({".wav"})
+LABEL = "label"
+"""The array of an .npz file that is the sample's label, where no input has that name."""
 TENSOR_BYTES = 2 << 30
 """A message of protobuf ends there."""
 Named: TypeAlias = list[tuple[str, Array]]
@@ -38,13 +41,15 @@ Named: TypeAlias = list[tuple[str, Array]]
 class SampleFiles:
     """One sample as it lies on the disk; names are those in the files, matched to the model's inputs later.
 
-    `by_number` says that names may be anything, as long as there are as many as inputs (ONNX's own layout).
+    `by_number` says that names may be anything, as long as there are as many as inputs (ONNX's own layout). `label` is
+    the one that came with the sample: its folder's class, or an array of its file; None for none.
     """
 
     name: str
     inputs: Named
     expected: Named
     by_number: bool = False
+    label: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +64,7 @@ class ReadRequest:
 def find_samples(path: Path, wanted: ReadRequest) -> Iterator[SampleFiles]:
     """Every sample under a path, in the order of names with numbers by value; ConfigError names what is wrong."""
     if path.is_file():
-        yield from (_read(file, wanted) for file in (path,))
+        yield from _stacked(path, wanted) if is_stacked(path, _taken(wanted)) else (_read(path, wanted),)
         return
     if not path.is_dir():
         raise ConfigError(
@@ -71,12 +76,36 @@ def find_samples(path: Path, wanted: ReadRequest) -> Iterator[SampleFiles]:
         return
     files = _sorted(child for child in path.iterdir() if child.is_file() and _reader(child))
     if not files:
-        raise _nothing(path)
+        yield from _by_class(path, wanted)
+        return
     arrays = [file for file in files if file.suffix.lower() == ".npy"]
     if arrays and len(arrays) == len(files) and len(wanted.open) > 1:
         yield SampleFiles(name=str(path), inputs=[(file.stem, _array(file)) for file in arrays], expected=[])
         return
     yield from (_read(file, wanted) for file in files)
+
+
+def _by_class(path: Path, wanted: ReadRequest) -> Iterator[SampleFiles]:
+    """Samples in a folder for each class: its number where all are called by numbers, else its place by name."""
+    folders = _sorted(child for child in path.iterdir() if child.is_dir())
+    found = [(folder, _sorted(file for file in folder.iterdir() if file.is_file() and _reader(file)))
+             for folder in folders]  # fmt: skip
+    if not any(files for _, files in found):
+        raise _nothing(path)
+    named = [re.fullmatch(r"[0-9]{1,9}", folder.name) for folder in folders]
+    for place, (folder, files) in enumerate(found):
+        label = int(folder.name) if all(named) else place
+        yield from (replace(_read(file, wanted), label=label) for file in files)
+
+
+def _stacked(path: Path, wanted: ReadRequest) -> Iterator[SampleFiles]:
+    info = _only_open(path, wanted)
+    for name, array, label in stacked_samples(path, info):
+        yield SampleFiles(name=name, inputs=[(info.name, array)], expected=[], label=label)
+
+
+def _taken(wanted: ReadRequest) -> set[str]:
+    return {info.name for info in wanted.takes}
 
 
 def _sorted(files: Iterable[Path]) -> list[Path]:
@@ -173,12 +202,14 @@ def _array(file: Path) -> Array:
 def _archive(file: Path, wanted: ReadRequest) -> SampleFiles:
     import numpy as np
 
-    del wanted
     try:
         with np.load(file, allow_pickle=False) as data:
             if isinstance(data, np.ndarray):
                 raise _damaged(file, ValueError("it is one array; name it .npy"))
-            return SampleFiles(name=str(file), inputs=[(key, data[key]) for key in data.files], expected=[])
+            taken = _taken(wanted)
+            inputs = [(key, data[key]) for key in data.files if key != LABEL or LABEL in taken]
+            label = data[LABEL] if LABEL in data.files and LABEL not in taken else None
+            return SampleFiles(name=str(file), inputs=inputs, expected=[], label=label)
     except (*ZIP_ERRORS, KeyError, SyntaxError) as error:
         raise _damaged(file, error) from error
 

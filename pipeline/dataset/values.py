@@ -1,9 +1,8 @@
 """Tensors without a file: declared constants and ranges, seeded random numbers, and functions of the user's."""
 
 import importlib
-import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,36 +117,37 @@ def _unfit(info: TensorInfo, why: str, remedy: str) -> ConfigError:
     return ConfigError(f"no value for the input {info.name!r}", where=f"inputs.{info.name}", why=why, remedy=remedy)
 
 
-FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-"""The last part of a path that names a function; what stands before it is the folder to import from."""
+def function_samples(path: str) -> Iterator[tuple[str, dict[str, Array], Any]]:
+    """What the function gives: one sample or any iterable of them, each a dict from input name to array, or a pair of
+    that and a label; None where there is no label.
 
-
-def is_function(path: str) -> bool:
-    """Whether test data is named as `module:function`, and not as a file of such a name."""
-    return bool(FUNCTION.fullmatch(Path(path).name)) and not Path(path).exists()
-
-
-def function_samples(path: str) -> Iterator[tuple[str, dict[str, Array]]]:
-    """What the function gives: one sample or any iterable of them, each a dict from input name to array.
-
-    `path` is FOLDER/module:function; the module is imported from FOLDER (a config's own) or from where Python finds
-    modules, and the function called without arguments.
-    ConfigError for a module or function that is not there, for what it raises, and for what is no sample.
+    The function is called without arguments. ConfigError for a module or function that is not there, for what it
+    raises, and for what is no sample.
     """
-    made = _call(path)
+    try:
+        made = load_function(path, "test data")()
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise _raised(path, error) from error
     found = iter((made,) if isinstance(made, Mapping) else made) if hasattr(made, "__iter__") else None
     if found is None:
         raise _bad(path, f"it returned {type(made).__name__}")
     number = 0
     while (sample := _next(path, found)) is not None:
-        name = f"{path} sample {number}"
+        name, label = f"{path} sample {number}", None
+        if isinstance(sample, tuple) and len(sample) == 2:
+            sample, label = sample
         if not isinstance(sample, Mapping) or not all(isinstance(key, str) for key in sample):
             raise _bad(name, f"it gave {type(sample).__name__}")
-        yield name, {key: _array(name, key, value) for key, value in sample.items()}
+        yield name, {key: _array(name, key, value) for key, value in sample.items()}, label
         number += 1
 
 
-def _call(path: str) -> Any:
+def load_function(path: str, purpose: str) -> Callable[..., Any]:
+    """The function that FOLDER/module:function names: imported from FOLDER (a config's own) or from where Python finds
+    modules. ConfigError, which names the purpose, where there is none or its module fails.
+    """
     module, _, name = Path(path).name.partition(":")
     place = str(Path(path).parent.resolve())
     if place not in sys.path:
@@ -156,17 +156,17 @@ def _call(path: str) -> Any:
         function = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
         raise ConfigError(
-            "no such module for test data", where=path, why=f"{error}; searched {place} and Python's own folders",
+            f"no such module for {purpose}", where=path, why=f"{error}; searched {place} and Python's own folders",
             remedy="put MODULE.py beside the config, or install it",
         ) from error  # fmt: skip
     except Exception as error:
         raise _raised(path, error) from error
     if not callable(function):
-        raise ConfigError(f"the module {module!r} has no function {name!r}", where=path, remedy="check `test_data`")
-    try:
-        return function()
-    except Exception as error:
-        raise _raised(path, error) from error
+        raise ConfigError(
+            f"the module {module!r} has no function {name!r}", where=path, remedy=f"check what is given for {purpose}"
+        )
+    loaded: Callable[..., Any] = function
+    return loaded
 
 
 def _next(path: str, found: Iterator[Any]) -> Any:
@@ -195,5 +195,5 @@ def _raised(path: str, error: Exception) -> ConfigError:
 def _bad(where: str, why: str) -> ConfigError:
     return ConfigError(
         "the function for test data gives no samples", where=where, why=why,
-        remedy="return an iterable of dicts from input name to numpy array",
+        remedy="give dicts from input name to numpy array, or of pairs (dict, label)",
     )  # fmt: skip

@@ -24,6 +24,7 @@ from pipeline.convert.many import config_texts
 from pipeline.core.errors import PipelineError
 from pipeline.core.files import sha256_of
 from pipeline.core.progress import NoProgress, Progress
+from pipeline.dataset import preprocess_of
 from pipeline.job.assemble import Assembled
 from pipeline.job.prepare import ARTIFACTS
 from pipeline.model.ort_format import Graph, TensorType, read_ort
@@ -59,7 +60,7 @@ def _signature(model: str, graph: Graph, assembled: Assembled) -> ModelSignature
         inputs=tuple(_tensor(name, graph) for name in graph.inputs if name not in graph.initializers),
         outputs=tuple(_tensor(name, graph) for name in graph.outputs),
         dimensions=dict(table.dimensions),
-        preprocess=table.preprocess,
+        preprocess=preprocess_of(table),
         values=dict(table.inputs),
     )
 

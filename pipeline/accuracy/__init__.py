@@ -1,0 +1,1 @@
+"""Accuracy of a model file: metrics on data, compared with the original model, with intervals and a budget."""
