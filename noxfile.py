@@ -23,7 +23,7 @@ OWN_SESSIONS = "device or android_host or network or postgresql or example or sl
 """Marks of tests that need more than the development environment, or long."""
 
 FAST_TESTS = ("-n", "2", "-m", f"not ({OWN_SESSIONS})")
-RELEASE_TESTS = ("tests/convert", "tests/partition", "tests/splice", "tests/required_ops", *FAST_TESTS)
+RELEASE_TESTS = ("tests/convert", "tests/partition", "tests/required_ops", *FAST_TESTS)
 
 command_session = functools.partial(nox.session, venv_backend="none", requires=["commands"])
 development_session = functools.partial(nox.session, venv_backend="none", requires=["development"])

@@ -18,9 +18,9 @@ from pipeline.convert.references import choose_reference
 from pipeline.core.variant import Level, Variant, Way
 from pipeline.model.sources import SourceModel
 from tests.android_host.conftest import NEWEST, OLDEST, fetch
+from tests.convert.splice.test_splicing import digits
 from tests.onnx_samples import save
 from tests.partition_samples import chain
-from tests.splice.test_splicing import digits
 
 pytestmark = pytest.mark.android_host
 

@@ -30,7 +30,7 @@ ELSEWHERE = {
     r"adb:|devices SERIAL": "needs a phone: tests/device runs these options against a real adbd",
     r"app\.aar|onnxruntime-android\.aar|android-host:|--library android:|--reference android:":
         "needs an Android library: tests/android_host",
-    r"library get|library show": "needs the network or a package: tests/libraries",
+    r"library get|library show": "needs the network or a package: tests/library",
     r"build doctor|build run": "needs a source tree of ONNX Runtime and its tools: tests/ort_build",
     r"completion fish >": "redirects into the user's own folder",
 }  # fmt: skip

@@ -12,7 +12,7 @@ WITHOUT_RESULT = {"help", "completion", "schema"}
 
 NOT_RUN_HERE = {
     "prove": "needs an Android library (tests/android_host)",
-    "library get": "needs the network (tests/libraries)",
+    "library get": "needs the network (tests/library)",
     "build run": "builds ONNX Runtime for hours (tests/ort_build runs it on a small tree)",
 }
 """Commands whose document is tested elsewhere, and why."""

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ("PIP_", "UV_", "SSL_", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "NETRC", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-QUICK_TESTS = "tests/test_files.py tests/device_runner/test_local.py"
+QUICK_TESTS = "tests/core/test_files.py tests/device_runner/test_local.py"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pipeline.config import read_config
 from pipeline.ort_build.request import campaign_digest
 from pipeline.ort_build.run import BuildRecord, BuiltFile
 from tests.job.test_job import EXAMPLE, ort_mobile
-from tests.libraries.library_files import official_aar
+from tests.library.library_files import official_aar
 
 CONFIG = """
 name = "demo"

@@ -16,7 +16,7 @@ from pipeline.campaign.plan import plan_lanes
 from pipeline.config import RunConfig
 from tests.told_devices import ToldDevice, lanes_of
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
+EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 FACTS = DeviceFacts(name="told:x", platform="android", soc="Chip 9", api_level=30, abis=("arm64-v8a",))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from device_runner.errors import RunnerError
 from device_runner.profile import CPU, read_profile
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
+EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 NNAPI = "NnapiExecutionProvider"
 
 

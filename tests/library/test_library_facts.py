@@ -15,7 +15,7 @@ from device_runner.library_source import archive_abis, find_archive, library_fol
 from device_runner.local import wheel_library
 from pipeline.core.errors import ConfigError
 from pipeline.library.fetch import facts_in, get_library, known_libraries, show_library
-from tests.libraries.library_files import library, official_aar, official_jar, texts
+from tests.library.library_files import library, official_aar, official_jar, texts
 
 pytestmark = pytest.mark.usefixtures("own_caches")
 

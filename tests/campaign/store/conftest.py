@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from pipeline.campaign.store import Store, open_store
-from tests.store.samples import CAMPAIGN
+from tests.campaign.store.samples import CAMPAIGN
 
 
 def postgres_programs() -> Path | None:

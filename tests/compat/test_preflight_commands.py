@@ -11,11 +11,11 @@ import pytest
 
 from pipeline.ort_build.run import BuildRecord, BuiltFile
 from tests.job.test_shipping import young_model
-from tests.libraries.library_files import MINIMAL, library, official_aar
+from tests.library.library_files import MINIMAL, library, official_aar
 from tests.onnx_samples import conv_bn, linear, save
 from tests.ort_models import convert
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def ort_mobile(*arguments: object, cache: Path) -> subprocess.CompletedProcess[str]:

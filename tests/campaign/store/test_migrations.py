@@ -22,9 +22,9 @@ from pipeline.campaign.store.migrations import revisions
 from pipeline.campaign.store.tables import REVISION, metadata
 from pipeline.core.errors import PipelineError
 from pipeline.job.assemble import assemble
-from tests.store.samples import CAMPAIGN, run_record
+from tests.campaign.store.samples import CAMPAIGN, run_record
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DATA = Path(__file__).with_name("data")
 
 
@@ -214,7 +214,7 @@ DAMAGES = {
 @pytest.fixture
 def filled(file_url: str) -> str:
     from device_runner.device import DeviceFacts
-    from tests.store.samples import ARTIFACT
+    from tests.campaign.store.samples import ARTIFACT
 
     with open_store(file_url) as store:
         store.start(CAMPAIGN, [DeviceFacts(name="local", platform="linux")], [ARTIFACT])

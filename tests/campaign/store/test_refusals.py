@@ -9,7 +9,7 @@ import pytest
 from pipeline.campaign.store import Store, open_store
 from pipeline.campaign.store.errors import hidden
 from pipeline.core.errors import ConfigError, MissingError, PipelineError
-from tests.store.samples import CAMPAIGN, run_record
+from tests.campaign.store.samples import CAMPAIGN, run_record
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def ort_mobile(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -45,7 +45,7 @@ def test_errors_show_their_four_parts_and_no_traceback(tmp_path: Path) -> None:
     assert done.stderr.splitlines() == [
         "error: unknown key `paht`",
         "where: c.toml:3",
-        "why: this table takes: path, name, test_data, inputs, preprocess, labels, dimensions",
+        "why: this table takes: path, name, test_data, inputs, preprocess, labels, calibration, evaluation, dimensions",
         "remedy: did you mean `path`?",
     ]
 

@@ -15,7 +15,7 @@ from pipeline.core.releases import Release
 from pipeline.core.variant import Style
 from pipeline.job.prepare import oldest_release
 from pipeline.release.shipped import budget_findings, library_release, local_runtime, planned_runtime, shipped_library
-from tests.libraries.library_files import library, official_aar, texts
+from tests.library.library_files import library, official_aar, texts
 from tests.onnx_samples import linear
 from tests.ort_models import convert
 

@@ -7,8 +7,8 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli.main import cli
 from pipeline.core.errors import ConfigError
+from tests.convert.splice.test_splicing import digits, unbuildable
 from tests.onnx_samples import save
-from tests.splice.test_splicing import digits, unbuildable
 
 
 def convert(tmp_path: Path, *options: str) -> tuple[Result, list[dict[str, object]]]:

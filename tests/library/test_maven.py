@@ -18,7 +18,7 @@ from pipeline.core.errors import MissingError
 from pipeline.library import maven
 from pipeline.library.fetch import get_library, known_libraries
 from pipeline.library.maven import Coordinates, by_https
-from tests.libraries.library_files import official_aar, official_jar
+from tests.library.library_files import official_aar, official_jar
 
 WANTED = Coordinates("com.microsoft.onnxruntime", "onnxruntime", "9.8.7", "jar")
 

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.model.sources import MOST_LINES, SourceModel, name_models, numbered_lines
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 MNIST = ROOT / "build_configs/examples/mnist/mnist.onnx"
 
 CONFIG = """

@@ -19,7 +19,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Provider
 from pipeline.partition.options import make_settings
 
-MNIST = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
+MNIST = Path(__file__).resolve().parents[3] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 AWARE = Variant(level=Level.EXTENDED, providers=("nnapi",))
 RULES = str(rules_of(installed_release()))
 SPLICED = AwareBy(way=Way.SPLICED, rules=msgspec.UNSET if has_rules(installed_release()) else RULES)

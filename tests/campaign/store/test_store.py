@@ -16,9 +16,9 @@ from device_runner.device import DeviceFacts
 from device_runner.result import FailureKind
 from pipeline.campaign.store import REPEATED, Store, open_store
 from pipeline.core.errors import PipelineError
-from tests.store.samples import ARTIFACT, CAMPAIGN, failed, run_record
+from tests.campaign.store.samples import ARTIFACT, CAMPAIGN, failed, run_record
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_everything_comes_back_as_it_went_in(store: Store) -> None:
@@ -128,7 +128,7 @@ def test_raw_latencies_come_back(store: Store, latencies_ns: tuple[int, ...], nu
 WRITER = """
 import sys
 from pipeline.campaign.store import open_store
-from tests.store.samples import CAMPAIGN, run_record
+from tests.campaign.store.samples import CAMPAIGN, run_record
 url, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with open_store(url) as store:
     store.start(CAMPAIGN)

@@ -17,7 +17,7 @@ from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel, find_models
 from tests.onnx_samples import linear, save
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 
 COMMANDS = {
