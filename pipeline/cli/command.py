@@ -39,6 +39,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile check my.onnx",
         "ort-mobile check my.onnx --dimension height=320 --dimension width=320",
     ),
+    "ort-mobile transform": (
+        "ort-mobile transform my.onnx out.onnx --do opset:version=21",
+        "ort-mobile transform my.onnx out.onnx --do opset:version=21 --do external-data --json -",
+    ),
     "ort-mobile convert": (
         "ort-mobile convert my.onnx --output out --check",
         "ort-mobile convert my.onnx --level basic,all --style fixed --output out",

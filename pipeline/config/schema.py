@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from pipeline.config.tables import Table
 from pipeline.config.values import TABLES, Config
 
 
@@ -30,7 +29,7 @@ def null_last(schema: Any) -> Any:
     return ordered
 
 
-def key_texts(table: type[Table]) -> dict[str, str]:
+def key_texts(table: type[msgspec.Struct]) -> dict[str, str]:
     """What each key of a table means: the string under it in the source."""
     import ast
     import inspect

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -93,9 +93,20 @@ def _plain(value: Any) -> str:
     return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
+class StepChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step did: nodes of the main graph, and bytes of message and weights, before and after it."""
+
+    step: Step
+    nodes_before: int
+    nodes_after: int
+    bytes_before: int
+    bytes_after: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassResult:
-    """A model behind its passes; `provenance` has what was done to it, first step first."""
+    """A model behind its passes; `provenance` has what was done to it, first step first, `changes` with its figures."""
 
     model: Model
-    provenance: tuple[Step, ...] = field(default=())
+    provenance: tuple[Step, ...] = ()
+    changes: tuple[StepChange, ...] = ()

@@ -7,11 +7,18 @@ from typing import Any
 
 import msgspec
 
-from pipeline.core.errors import ConfigError, MissingError
-from pipeline.passes import dimensions, inputs, preprocess, static
-from pipeline.passes.base import Model, Options, Pass, PassContext, PassResult, Step
+from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError
+from pipeline.passes import dimensions, external, fold, fusions, inputs, opset, outputs, preprocess, static
+from pipeline.passes.base import Model, NotApplicable, Options, Pass, PassContext, PassResult, Step, StepChange
+from pipeline.passes.edit import model_bytes
 
-PASSES: dict[str, Pass] = {one.name: one for one in (inputs.PASS, dimensions.PASS, preprocess.PASS, static.PASS)}
+SURGERY = (
+    outputs.PASS, dimensions.PASS, inputs.PASS, external.EXTERNAL, external.INLINE, opset.PASS, fold.PASS, fusions.PASS,
+)  # fmt: skip
+
+QUANTIZATION = (preprocess.PASS, static.PASS)
+
+PASSES: dict[str, Pass] = {one.name: one for one in (*SURGERY, *QUANTIZATION)}
 """Every pass by its name, in the order of `ort-mobile transform --list`."""
 
 
@@ -74,6 +81,35 @@ def run_passes(model: Model, steps: Sequence[Step], context: PassContext) -> Pas
         if one.needs_data and context.samples is None:
             raise MissingError(f"{one.name} needs calibration data", where=context.where,
                                remedy="give `test_data` of the model in the config, or --test-data")  # fmt: skip
-    for one, options in wanted:
-        model = one.apply(model, options, context)
-    return PassResult(model=model, provenance=tuple(steps))
+    changes = []
+    for step, (one, options) in zip(steps, wanted, strict=True):
+        made = _applied(one, model, options, context)
+        changes.append(
+            StepChange(
+                step=step, nodes_before=len(model.proto.graph.node), nodes_after=len(made.proto.graph.node),
+                bytes_before=model_bytes(model), bytes_after=model_bytes(made),
+            )
+        )  # fmt: skip
+        model = made
+    return PassResult(model=model, provenance=tuple(steps), changes=tuple(changes))
+
+
+def _applied(one: Pass, model: Model, options: Options, context: PassContext) -> Model:
+    """The model after a pass; its refusals say which pass and which model, and a library's surprise is an error."""
+    try:
+        return one.apply(model, options, context)
+    except NotApplicable as error:
+        raise NotApplicable(
+            f"{one.name}: {error.what}", where=error.where or context.where, why=error.why,
+            remedy=error.remedy or "leave the step out",
+        ) from error  # fmt: skip
+    except PipelineError as error:
+        error.where = error.where or context.where
+        raise
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # a hostile model may break a pass, and must not cost more than the pass
+        raise ModelError(
+            f"{one.name} failed", where=context.where, why=f"{type(error).__name__}: {error}"[:300],
+            remedy="leave the step out, or export the model again",
+        ) from error  # fmt: skip

@@ -1,0 +1,165 @@
+"""`ort-mobile transform`: steps that change a model, each checked against the original."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipeline.cli.command import Command
+from pipeline.cli.options import data_options, dataset_from, json_option, shows_text, write_json
+
+if TYPE_CHECKING:
+    from pipeline.model.sources import SourceModel
+    from pipeline.passes.base import Pass
+    from pipeline.passes.run import TransformReport
+    from pipeline.passes.verify import Verification
+
+
+def show_passes(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    """A callback that lists every pass with its options and ends the command."""
+    if not value or ctx.resilient_parsing:
+        return
+    from pipeline.passes.registry import PASSES
+
+    for one in PASSES.values():
+        click.echo(f"{one.name:<24} {one.title}" + (f" Needs the extra {one.extra!r}." if one.extra else ""))
+        for name, text in option_lines(one):
+            click.echo(f"    {name:<28} {text}")
+    ctx.exit()
+
+
+def option_lines(one: "Pass") -> list[tuple[str, str]]:
+    """The options of a pass as `name=default`, each with what it means."""
+    import msgspec
+
+    from pipeline.config import key_texts
+
+    texts = key_texts(one.options)
+    found = []
+    for field in msgspec.structs.fields(one.options):
+        default = field.default if field.default is not msgspec.NODEFAULT else None
+        shown = "" if default in (None, "") or field.required else f"={default}"
+        found.append((f"{field.name}{shown}", texts.get(field.name, "")))
+    return found
+
+
+@click.command(cls=Command)
+@click.argument("model", metavar="IN")
+@click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
+@click.option(
+    "--do", "steps", multiple=True, metavar="NAME[:OPTION=VALUE]…",
+    help="A step; repeatable, in this order. Values of a list are joined by +.",
+)  # fmt: skip
+@click.option(
+    "--list", is_flag=True, is_eager=True, expose_value=False, callback=show_passes,
+    help="List all passes with their options.",
+)  # fmt: skip
+@click.option("--check/--no-check", default=True, help="Compare the result's outputs with the original's.")
+@data_options
+@click.option(
+    "--cache", type=click.Path(path_type=Path, file_okay=False),
+    help="Cache folder: the same steps on the same model are not run again.",
+)  # fmt: skip
+@json_option
+@click.pass_context
+def transform(
+    ctx: click.Context,
+    /,
+    model: str,
+    output: Path,
+    steps: tuple[str, ...],
+    check: bool,
+    test_data: str | None,
+    input_values: dict[str, Any],
+    cache: Path | None,
+    json_to: str | None,
+) -> None:
+    """Change the ONNX model IN by steps and write it to OUT.
+
+    Each step is a pass with options: other outputs, fixed dimensions, another batch size or opset, weights in a file
+    of their own, folded shapes, fixes for execution providers. OUT is written only when every step applies and, where
+    a step keeps the outputs, only when they are those of IN on the same inputs (random ones without --test-data).
+    """
+    from pipeline.core.errors import CheckFailed
+    from pipeline.passes.registry import parse_step
+    from pipeline.passes.run import transform_file
+
+    if not steps:
+        raise click.UsageError("name at least one step with --do; --list shows all", ctx)
+    report = transform_file(
+        _one_model(model), [parse_step(text) for text in steps], output,
+        data=dataset_from(test_data, input_values), check=check, cache=cache,
+    )  # fmt: skip
+    if json_to:
+        write_json({"output": str(output), **_document(report)}, json_to)
+    if shows_text(json_to):
+        _show(report, output)
+    verification = report.verification
+    if verification and verification.failed:
+        why = "; ".join(f"output {c.output!r}: {c.reason}" for c in verification.checks if c.failed)
+        raise CheckFailed(
+            "the changed model's outputs differ", where=model, why=why[:500],
+            remedy="leave a step out; --no-check writes the model all the same",
+        )  # fmt: skip
+
+
+def _one_model(path: str) -> "SourceModel":
+    from pipeline.core.errors import ConfigError
+    from pipeline.model.sources import find_models
+
+    found = find_models([path])
+    if len(found) > 1:
+        raise ConfigError("one model at a time", where=path, why=f"{len(found)} are there", remedy="name one of them")
+    return found[0]
+
+
+def _document(report: "TransformReport") -> dict[str, Any]:
+    """The report as JSON has it, each step as it was written on the command line, too."""
+    import msgspec
+
+    document: dict[str, Any] = msgspec.to_builtins(report)
+    for change, shown in zip(report.steps, document["steps"], strict=True):
+        shown["text"] = change.step.text
+    if report.verification:
+        document["verification"]["failed"] = report.verification.failed
+    return document
+
+
+def _show(report: "TransformReport", output: Path) -> None:
+    """Print what each step changed, what was written and how its outputs compare."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from pipeline.report.console import open_console
+    from pipeline.report.wording import size, visible
+
+    out = open_console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("step", "nodes", "size"):
+        table.add_column(name, justify="left" if name == "step" else "right", overflow="fold")
+    for change in report.steps:
+        nodes = f"{change.nodes_before} → {change.nodes_after}"
+        sizes = f"{size(change.bytes_before)} → {size(change.bytes_after)}"
+        table.add_row(escape(visible(change.step.text)), nodes, sizes)
+    out.print(table)
+    if report.verification:
+        out.print(escape(visible(_comparison(report.verification))))
+    if not (report.verification and report.verification.failed):
+        beside = f", weights in {report.saved.data_file} ({size(report.saved.data_bytes)})"
+        tail = (beside if report.saved.data_file else "") + (", unchanged since the last time" if report.reused else "")
+        out.print(f"{escape(visible(str(output)))}: {size(report.saved.size_bytes)}{escape(visible(tail))}")
+
+
+def _comparison(found: "Verification") -> str:
+    """How the outputs compare, in a sentence."""
+    if found.why:
+        return f"not checked: {found.why}"
+    if not found.checks:
+        return "not checked: no output is a tensor of numbers"
+    error = max((check.max_rel_error or 0.0 for check in found.checks), default=0.0)
+    apart = f"largest relative error {error:.2g}" if error else "equal to the last bit"
+    passed = sum(check.passed for check in found.checks)
+    unknown = [check for check in found.checks if check.unknown]
+    head = f"{passed} of {len(found.checks)} outputs are the original's" if found.judged else "outputs"
+    doubt = f"; {unknown[0].output}: {unknown[0].reason}" if unknown and found.judged else ""
+    return f"{head}, {apart}, on {found.data}{doubt}"

@@ -1,0 +1,216 @@
+"""Runs steps over a model file: with a cache by content, checked against the original, saved whole or not at all."""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from device_runner.reading import read_regular
+from pipeline.core.errors import ConfigError, ModelError, PipelineError
+from pipeline.core.files import copy_file, make_folder, scratch, sha256_of, storage_errors, write_bytes
+from pipeline.core.limits import time_limit
+from pipeline.core.workers import Task, run_tasks
+from pipeline.dataset import Dataset, samples
+from pipeline.model.guards import check_structure
+from pipeline.model.onnx_model import content_digest, load_model, range_digests
+from pipeline.model.signature import own_inputs
+from pipeline.model.sources import SourceModel
+from pipeline.passes.base import Feeds, Model, PassContext, PassResult, Step, StepChange
+from pipeline.passes.registry import find_pass, run_passes
+from pipeline.passes.save import DATA_SUFFIX, SavedModel, save_model
+from pipeline.passes.verify import Verification, verify
+
+PIPELINE = Path(__file__).resolve().parents[1]
+SOURCES = ("core", "model", "partition", "passes")
+"""Packages of pipeline/ whose sources decide what a pass gives."""
+
+LIBRARIES = ("numpy", "onnx", "onnxruntime", "onnxslim", "onnx-ir", "sympy")
+"""Packages whose versions do, where they are installed."""
+
+SECONDS_WITH_DATA = 6 * 3600.0
+"""What steps over calibration data may take: that is for the user to end, not for a limit on hangs."""
+
+
+class TransformRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A model file and steps for it; the result goes to `folder` under `name`, scratch files beside it.
+
+    `data` is what passes are calibrated with and both models are compared on; `cache` is a folder or "".
+    """
+
+    source: SourceModel
+    steps: tuple[Step, ...]
+    folder: str
+    name: str
+    data: Dataset = Dataset()
+    check: bool = True
+    cache: str = ""
+
+
+class TransformReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done to a model: each step's change, the files, and how the outputs compare (None: not asked)."""
+
+    model: str
+    steps: tuple[StepChange, ...]
+    saved: SavedModel
+    verification: Verification | None = None
+    reused: bool = False
+
+
+class CachedPasses(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of steps that were run: entries/KEY.json beside objects/SHA256.onnx."""
+
+    key: str
+    sha256: str
+    outside: tuple[str, ...] = ()
+    steps: tuple[StepChange, ...] = ()
+
+
+def run_cached(
+    model: Model, steps: Sequence[Step], context: PassContext, cache: Path | None
+) -> tuple[PassResult, bool]:
+    """Run steps, or find what the same steps gave for the same content; whether it was found.
+
+    The key covers the model's content, the steps, the calibration data where one of them uses it, our sources and the
+    versions of the libraries. An object is used only when its digest is that of its entry. Raises as `run_passes`.
+    """
+    if cache is None:
+        return run_passes(model, steps, context), False
+    key = _key(model, steps, context)
+    entry = cache / "entries" / f"{key}.json"
+    if (found := _found(cache, entry, key, context)) is not None:
+        return found, True
+    result = run_passes(model, steps, context)
+    path = context.new_file(".onnx")
+    save_model(replace(result.model, outside=frozenset()), path)
+    if not path.with_name(path.name + DATA_SUFFIX).exists():  # over 2 GiB nothing is kept
+        digest = sha256_of(path)
+        copy_file(path, _object(cache, digest))
+        outside = tuple(sorted(result.model.outside))
+        kept = CachedPasses(key=key, sha256=digest, outside=outside, steps=result.changes)
+        write_bytes(entry, msgspec.json.encode(kept))
+    return result, False
+
+
+def _object(cache: Path, digest: str) -> Path:
+    return cache / "objects" / f"{digest}.onnx"
+
+
+def _found(cache: Path, entry: Path, key: str, context: PassContext) -> PassResult | None:
+    try:
+        kept = msgspec.json.decode(read_regular(entry), type=CachedPasses)
+        path = _object(cache, kept.sha256)
+        if kept.key != key or sha256_of(path) != kept.sha256:
+            return None
+        model = load_model(SourceModel(path=str(path)), context.folder)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, PipelineError):
+        return None
+    made = replace(model, outside=frozenset(kept.outside))
+    return PassResult(model=made, provenance=tuple(change.step for change in kept.steps), changes=kept.steps)
+
+
+def _key(model: Model, steps: Sequence[Step], context: PassContext) -> str:
+    digests = range_digests(model.weights.values())
+    content = content_digest(model, {name: digests[place] for name, place in model.weights.items()})
+    uses_data = any(find_pass(step.do).needs_data for step in steps)
+    parts = (content, sorted(model.outside), steps, sources_digest(), _versions(), _data_digest(context, uses_data))
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def sources_digest() -> str:
+    """Digest of our sources that decide what passes give: an edit of one makes every entry another's."""
+    total = hashlib.sha256()
+    for path in sorted(path for name in SOURCES for path in (PIPELINE / name).rglob("*.py")):
+        total.update(path.relative_to(PIPELINE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return total.hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in LIBRARIES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _data_digest(context: PassContext, uses_data: bool) -> str:
+    if not uses_data or context.samples is None:
+        return ""
+    total = hashlib.sha256()
+    for sample in context.samples():
+        for name, array in sorted(sample.items()):
+            total.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode() + array.tobytes())
+    return total.hexdigest()
+
+
+def transform(request: TransformRequest) -> TransformReport:
+    """Run the steps on a model, save the result in the request's folder and compare it with the original.
+
+    Errors as `load_model`, `run_passes`, `save_model` and `verify` raise them.
+    """
+    folder = Path(request.folder)
+    work = folder / "work"
+    make_folder(work)
+    loaded = load_model(request.source, work)
+    check_structure(loaded.proto, request.source.name)
+    takes = own_inputs(loaded.proto)
+    data = request.data
+
+    def feeds() -> Iterator[Feeds]:
+        return (sample.inputs for sample in samples(data, takes))
+
+    context = PassContext(folder=work, where=request.source.name, samples=feeds if data.given else None)
+    result, reused = run_cached(loaded, request.steps, context, Path(request.cache) if request.cache else None)
+    saved = save_model(result.model, folder / request.name)
+    effects = [find_pass(step.do).effect for step in request.steps]
+    verification = None
+    if request.check:
+        verification = verify(request.source, folder / request.name, effects, data, work / "check")
+    return TransformReport(
+        model=request.source.name, steps=result.changes, saved=saved, verification=verification, reused=reused
+    )
+
+
+def transform_file(
+    source: SourceModel,
+    steps: Sequence[Step],
+    destination: Path,
+    *,
+    data: Dataset | None = None,
+    check: bool = True,
+    cache: Path | None = None,
+) -> TransformReport:
+    """`transform` in a process of its own, so that no model can crash this one; DESTINATION is replaced at the end.
+
+    It stays as it is when the work fails, and when an output was shown to be wrong (`verification.failed`).
+    ConfigError for a destination that is the model itself or a folder; errors as those of `transform`.
+    """
+    model = Path(source.path)
+    if destination.is_dir():
+        raise ConfigError("the result is a file", where=str(destination), remedy="name a file, as in out.onnx")
+    if destination.exists() and destination.samefile(model):
+        raise ConfigError("the result would replace the model", where=str(destination), remedy="name another file")
+    size = model.stat().st_size if model.is_file() else 0
+    with scratch(destination.parent) as folder:
+        request = TransformRequest(
+            source=source, steps=tuple(steps), folder=str(folder), name=destination.name, data=data or Dataset(),
+            check=check, cache=str(cache.resolve()) if cache else "",
+        )  # fmt: skip
+        with_data = any(find_pass(step.do).needs_data for step in steps)
+        limit = SECONDS_WITH_DATA if with_data else (2 + len(steps)) * time_limit([size])
+        task = Task(label=source.name, request=request)
+        (outcome,) = run_tasks(transform, TransformReport, [task], timeout_seconds=limit)
+        if outcome.value is None:
+            raise outcome.error or ModelError("no answer", where=source.name)
+        report = outcome.value
+        if not (report.verification and report.verification.failed):
+            for name in (report.saved.data_file, report.saved.file):
+                if name:
+                    with storage_errors(destination.parent / name):
+                        (folder / name).replace(destination.parent / name)
+    return report
