@@ -1,19 +1,17 @@
-"""What passes share: copies of a model, its weights taken in and put back into files, the values that nodes read."""
+"""What passes share: changed copies of a model, types of its values, constants and their names."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.core.errors import MissingError, ModelError
-from pipeline.model.onnx_model import load_model, read_in, subgraphs
 from pipeline.model.onnx_tensors import tensor_bytes
-from pipeline.model.sources import SourceModel
 from pipeline.partition.graph import DTYPES, Value
 from pipeline.partition.ort_types import infer
 from pipeline.passes.base import Model, NotApplicable, PassContext
+from pipeline.passes.weights import settle
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, ValueInfoProto
 
 IR_OF_CONSTANTS = 4
 """Before this IR version an initializer must be an input, too, and is a constant all the same (ONNX IR)."""
@@ -39,46 +37,18 @@ def changed(model: Model, proto: "ModelProto") -> Model:
     return replace(model, proto=proto, weights=weights, outside=model.outside & kept)
 
 
-def whole(model: Model) -> "ModelProto":
-    """A copy of the message with all weights in it, for libraries that read no files; at most 2 GiB (`load_model`)."""
-    proto = copied(model)
-    for tensor in proto.graph.initializer:
-        if tensor.name in model.weights:
-            read_in(tensor, model.weights[tensor.name])
-    return proto
-
-
 def lean(proto: "ModelProto", model: Model, context: PassContext) -> Model:
-    """A message that a library made from `model`, checked as every model, its large weights in a scratch file.
+    """A message with all weights in it that a library made from `model`: large weights go to a scratch file.
 
-    Weights that `model` keeps in other files stay such where they still exist. ModelError when it is no sound model.
+    Weights that `model` keeps in other files stay such where they still exist. ModelError when it is over 2 GiB.
     """
     from google.protobuf.message import EncodeError
 
-    path = context.new_file(".onnx")
     try:
-        path.write_bytes(proto.SerializeToString())
+        made = settle(proto, context)
     except (EncodeError, ValueError) as error:
         raise ModelError("the changed model is over 2 GiB", where=context.where, remedy="quantize the model") from error
-    loaded = load_model(SourceModel(path=str(path)), context.folder)
-    names = {tensor.name for tensor in loaded.proto.graph.initializer}
-    return replace(loaded, outside=model.outside & names)
-
-
-def read_names(nodes: "Iterable[NodeProto]") -> set[str]:
-    """Names of all values that nodes read, those of outer graphs that their bodies read among them.
-
-    A body's own names are in it, too: no outer value has one of them (ONNX IR specification, names within a graph).
-    """
-    found: set[str] = set()
-    for node in nodes:
-        found.update(node.input)
-        for attribute in node.attribute:
-            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-                for graph in subgraphs(body):
-                    found.update(value.name for value in graph.output)
-                    found.update(name for inner in graph.node for name in inner.input)
-    return found - {""}
+    return replace(made, outside=model.outside & {tensor.name for tensor in proto.graph.initializer})
 
 
 def fresh_name(base: str, taken: set[str]) -> str:

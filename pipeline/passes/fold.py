@@ -13,8 +13,8 @@ from pipeline.passes.edit import (
     missing_extra,
     refuse_overridable,
     value_types,
-    whole,
 )
+from pipeline.passes.weights import whole
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pipeline.core.errors import ModelError
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.edit import fill_output_shapes, lean, make_constant, refuse_overridable, whole
+from pipeline.passes.edit import fill_output_shapes, lean, make_constant, refuse_overridable
+from pipeline.passes.weights import onnx_opset, quiet, whole
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -40,7 +41,7 @@ def fuse_transformer(model: Model, options: FusionOptions, context: PassContext)
             "no part of a transformer was found", why=f"onnxruntime.transformers fuses nothing as {options.model_type}",
             remedy="name another model_type, or leave the pass out",
         )  # fmt: skip
-    opset = next((entry.version for entry in fused.opset_import if entry.domain in ("", "ai.onnx")), 0)
+    opset = onnx_opset(fused)
     if opset < LAYER_NORM_OPSET and any(node.op_type == "LayerNormalization" for node in fused.graph.node):
         raise NotApplicable(
             f"LayerNormalization needs opset {LAYER_NORM_OPSET}", why=f"the model is opset {opset}",
@@ -61,11 +62,12 @@ def _optimized(proto: "ModelProto", options: FusionOptions, where: str) -> "Mode
     try:
         from onnxruntime.transformers.optimizer import optimize_model
 
-        made = optimize_model(
-            proto, model_type=options.model_type, num_heads=options.num_heads, hidden_size=options.hidden_size,
-            opt_level=0,
-        )  # fmt: skip
-        made.topological_sort()
+        with quiet():
+            made = optimize_model(
+                proto, model_type=options.model_type, num_heads=options.num_heads, hidden_size=options.hidden_size,
+                opt_level=0,
+            )  # fmt: skip
+            made.topological_sort()
         found: ModelProto = made.model
     except Exception as error:  # its fusions raise whatever an unusual graph brings about
         raise ModelError(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.edit import changed, copied
+from pipeline.passes.weights import onnx_opset
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -29,7 +30,7 @@ def convert_opset(model: Model, options: OpsetOptions, context: PassContext) -> 
     if not 1 <= options.version <= newest:
         raise ConfigError(f"there is no opset {options.version}", where=context.where,
                           remedy=f"the installed onnx {onnx.__version__} knows 1 to {newest}")  # fmt: skip
-    now = next((entry.version for entry in model.proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
+    now = onnx_opset(model.proto)
     if now == options.version:
         raise NotApplicable("nothing to do", why=f"the model is opset {now}")
     if now > options.version:
@@ -39,6 +40,19 @@ def convert_opset(model: Model, options: OpsetOptions, context: PassContext) -> 
             remedy="export the model again with that opset",
         )
     return changed(model, converted(model, options.version))
+
+
+def raise_opset(model: Model, least: int, where: str) -> Model:
+    """The model with at least this opset; ModelError with the reason where ONNX cannot convert it."""
+    if onnx_opset(model.proto) >= least:
+        return model
+    try:
+        return changed(model, converted(model, least))
+    except ModelError as error:
+        raise ModelError(
+            f"ONNX cannot convert the model to opset {least}", where=where, why=error.why or error.what,
+            remedy=f"export the model again with opset {least} or newer",
+        ) from error  # fmt: skip
 
 
 def converted(model: Model, target: int) -> "ModelProto":

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from pipeline.core.errors import ConfigError
 from pipeline.model.onnx_model import keep_only
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.edit import changed, copied, declare, read_names, value_types
+from pipeline.passes.edit import changed, copied, declare, value_types
+from pipeline.passes.weights import read_names
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto

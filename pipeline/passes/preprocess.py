@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import LeanModel
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
+from pipeline.passes.opset import raise_opset
 from pipeline.passes.weights import (
     drop_unused_domains,
     loadable,
     quantized_operators,
-    raise_opset,
     read_back,
     session_options,
 )

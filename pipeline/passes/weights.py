@@ -2,9 +2,8 @@
 
 import heapq
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,31 +78,6 @@ def onnx_opset(proto: "onnx.ModelProto") -> int:
     return max((entry.version for entry in proto.opset_import if entry.domain in {"", "ai.onnx"}), default=0)
 
 
-def raise_opset(model: Model, least: int, where: str) -> Model:
-    """The model with at least this opset, converted by ONNX; ModelError with the converter's reason."""
-    import onnx
-    from onnx import version_converter
-
-    if onnx_opset(model.proto) >= least:
-        return model
-    try:
-        changed = version_converter.convert_version(model.proto, least)
-    except Exception as error:
-        why = str(error).strip().splitlines()[0][:300]
-        raise ModelError(f"ONNX cannot convert the model to opset {least}", where=where, why=why,
-                         remedy=f"export the model again with opset {least} or newer") from error  # fmt: skip
-    places = {t.name: t for t in model.proto.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL}
-    left = {tensor.name: tensor for tensor in changed.graph.initializer}
-    if model.proto.functions or not places.keys() <= left.keys() or model.proto.graph.sparse_initializer:
-        raise ModelError(f"ONNX cannot convert the model to opset {least}", where=where,
-                         why="its converter loses functions and sparse initializers",
-                         remedy=f"export the model again with opset {least} or newer")  # fmt: skip
-    for name, tensor in places.items():
-        left[name].CopyFrom(tensor)
-    changed.ir_version = max(model.proto.ir_version, changed.ir_version)
-    return replace(model, proto=changed)
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence ONNX Runtime's Python tools: they log advice that does not apply here, and configure the root logger."""
@@ -161,7 +135,7 @@ def sort_nodes(graph: "onnx.GraphProto") -> None:
 
     waiting = list(graph.node)
     made = {name for node in waiting for name in node.output if name}
-    needs = [_reads(node) & made for node in waiting]
+    needs = [read_names([node]) & made for node in waiting]
     readers: dict[str, list[int]] = {}
     for place, names in enumerate(needs):
         for name in names:
@@ -185,11 +159,17 @@ def sort_nodes(graph: "onnx.GraphProto") -> None:
         graph.node.extend(nodes)
 
 
-def _reads(node: "onnx.NodeProto") -> set[str]:
-    """Names that a node reads, in its bodies too."""
-    found = set(node.input)
-    for attribute in node.attribute:
-        for body in [attribute.g, *attribute.graphs] if attribute.HasField("g") or attribute.graphs else ():
-            for graph in subgraphs(body):
-                found |= {name for inner in graph.node for name in inner.input} | {v.name for v in graph.output}
-    return found
+def read_names(nodes: "Iterable[onnx.NodeProto]") -> set[str]:
+    """Names of all values that nodes read, those of outer graphs that their bodies read among them.
+
+    A body's own names are in it, too: no outer value has one of them (ONNX IR specification, names within a graph).
+    """
+    found: set[str] = set()
+    for node in nodes:
+        found.update(node.input)
+        for attribute in node.attribute:
+            for body in [attribute.g, *attribute.graphs] if attribute.HasField("g") or attribute.graphs else ():
+                for graph in subgraphs(body):
+                    found.update(value.name for value in graph.output)
+                    found.update(name for inner in graph.node for name in inner.input)
+    return found - {""}
