@@ -25,6 +25,7 @@ LINES = {
     "verify": "verify output/my/bundle",
     "check": "check my.onnx",
     "partition": "partition my.onnx --ep nnapi",
+    "transform": "transform my.onnx newer.onnx --do opset:version=21",
     "convert": "convert my.onnx --output converted --level all --style fixed",
     "perf": "perf out/my.all-fixed.ort --rounds 1 --min-runs 1 --min-seconds 0.001",
     "op-config create": "op-config create out",
