@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.core.errors import MissingError, ModelError
-from pipeline.model.onnx_tensors import tensor_bytes
+from pipeline.model.guards import tensor_bytes
 from pipeline.partition.graph import DTYPES, Value
-from pipeline.partition.ort_types import infer
+from pipeline.partition.ort_view import infer
 from pipeline.passes.base import Model, NotApplicable, PassContext
 from pipeline.passes.weights import settle
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.core.errors import ConfigError
+from pipeline.model.guards import tensor_bytes
 from pipeline.model.onnx_model import keep_only
-from pipeline.model.onnx_tensors import tensor_bytes
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.edit import changed, copied, large_tensors, make_constant
 

@@ -13,8 +13,7 @@ import msgspec
 from device_runner.reading import read_regular
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import copy_file, make_folder, scratch, sha256_of, storage_errors, write_bytes
-from pipeline.core.limits import time_limit
-from pipeline.core.workers import Task, run_tasks
+from pipeline.core.workers import Task, run_tasks, time_limit
 from pipeline.dataset import Dataset, samples
 from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import content_digest, load_model, range_digests

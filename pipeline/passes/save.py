@@ -8,8 +8,8 @@ import msgspec
 
 from pipeline.core.errors import ModelError
 from pipeline.core.files import replacing
+from pipeline.model.guards import tensor_bytes
 from pipeline.model.onnx_model import ByteRange, LeanModel
-from pipeline.model.onnx_tensors import tensor_bytes
 from pipeline.model.onnx_wire import GRAPH_INITIALIZER, LENGTH, MODEL_GRAPH, TENSOR_RAW_DATA, encode_varint
 
 if TYPE_CHECKING:
