@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -18,6 +19,7 @@ from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes
 from pipeline.dataset import Dataset
 from pipeline.model.sources import NamedModel, find_models, name_models
 from pipeline.sizes import GuessRequest, InputsChecked, check_inputs
+from pipeline.sizes.candidates import EXACT_PRODUCTS
 
 LEAN = {
     "session.use_memory_mapped_ort_model": "1",
@@ -59,24 +61,36 @@ def check_artifact(request: CheckRequest) -> CheckResult:
 
 def run_artifact(file: str, session_options: Mapping[str, str], feeds: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs of an ORT format file on the CPU; ModelError when it does not load or run."""
+    session = open_artifact(file, session_options)
+    try:
+        values = session.run(None, dict(feeds))
+    except Exception as error:
+        raise _refused(file, error) from error
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, values, strict=True))
+
+
+def open_artifact(file: str, session_options: Mapping[str, str]) -> Any:
+    """A session of an ORT format file on the CPU; ModelError when it does not load."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    for key, value in (LEAN | dict(session_options)).items():
+    for key, value in (LEAN | EXACT_PRODUCTS | dict(session_options)).items():
         options.add_session_config_entry(key, value)
     try:
-        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-        values = session.run(None, dict(feeds))
+        return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise ModelError(
-            "the artifact does not run on this computer's CPU",
-            where=file,
-            why=str(error).strip().partition("\n")[0][:500],
-            remedy="leave this variant out, or report it: conversion and loading disagree",
-        ) from error
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, values, strict=True))
+        raise _refused(file, error) from error
+
+
+def _refused(file: str, error: Exception) -> ModelError:
+    return ModelError(
+        "the artifact does not run on this computer's CPU",
+        where=file,
+        why=str(error).strip().partition("\n")[0][:500],
+        remedy="leave this variant out, or report it: conversion and loading disagree",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,157 @@
+"""Runs model files and their original over data on this computer: each sample once, one in memory at a time.
+
+Everything of a request and a result is plain data: models run in worker processes, where a crash costs one of them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+
+from pipeline.accuracy.score import AccuracyResult, Answer, score
+from pipeline.check.many import open_artifact
+from pipeline.config import AccuracyConfig
+from pipeline.core.errors import ModelError
+from pipeline.core.progress import Progress
+from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks
+from pipeline.dataset import Array, Dataset, TensorInfo, overlap, samples
+from pipeline.model.onnx_model import load_model, prepare_model
+from pipeline.model.signature import own_inputs
+from pipeline.model.sources import SourceModel
+from pipeline.sizes.candidates import open_session, run_session
+
+TIMEOUT_SECONDS = 6 * 3600.0
+"""How long a model may take for all its samples: data sets have no common size, and a hang must end some time."""
+FLOATS = {"tensor(float16)": "float16", "tensor(float)": "float32", "tensor(double)": "float64"}
+"""Types that inputs of another precision are converted to: files of half precision may take half inputs."""
+
+
+class AccuracyRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A model file (.onnx or .ort), its original, and the data that both are run on.
+
+    `session_options` are config entries that the file needs. Where `calibration` is given, samples that it shares with
+    `data` are reported.
+    """
+
+    model: str
+    reference: SourceModel
+    data: Dataset
+    dimensions: dict[str, int] = {}
+    session_options: dict[str, str] = {}
+    accuracy: AccuracyConfig = AccuracyConfig()
+    calibration: Dataset | None = None
+    work_folder: str = ""
+
+
+def measure_accuracy(
+    requests: Sequence[AccuracyRequest], progress: Progress
+) -> list[TaskOutcome[AccuracyRequest, AccuracyResult]]:
+    """The accuracy of each model in a worker process, in the order of the requests: a result or an error each."""
+    found = {}
+    with TemporaryDirectory() as work, progress.stage("accuracy", len(requests)) as stage:
+        tasks = [
+            Task(
+                label=request.model,
+                request=msgspec.structs.replace(request, work_folder=work),
+                memory_bytes=needed_bytes(2 * (_size(request.model) + _size(request.reference.path))),
+            )
+            for request in requests
+        ]
+        places = {id(task): place for place, task in enumerate(tasks)}  # two requests may be equal
+        for outcome in run_tasks(
+            evaluate_model, AccuracyResult, tasks, memory_bytes=memory_budget(), timeout_seconds=TIMEOUT_SECONDS
+        ):
+            found[places[id(outcome.task)]] = outcome
+            stage.done()
+    return [found[place] for place in range(len(tasks))]
+
+
+def _size(path: str) -> int:
+    return Path(path).stat().st_size if Path(path).is_file() else 0
+
+
+def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
+    """Run a model and its original over the data, on this computer's CPU.
+
+    ConfigError for the first wrong sample and for a metric that does not suit the data; ModelError for a model that
+    does not run, or has other inputs or outputs than the original.
+    """
+    loaded = load_model(request.reference, Path(request.work_folder))
+    original = prepare_model(loaded, request.dimensions)
+    takes = own_inputs(original.proto)
+    ours = _open(request)
+    theirs = open_session(original, optimized=True)
+    _check_interface(ours, theirs, request.model)
+    result = score(_answers(request, takes, ours, theirs), request.model, request.accuracy, request.data.source)
+    shared = overlap(request.calibration, request.data, takes) if request.calibration else None
+    return msgspec.structs.replace(result, findings=(shared,)) if shared else result
+
+
+def _open(request: AccuracyRequest) -> Any:
+    """A session of the model that is measured; ModelError when it does not load."""
+    if Path(request.model).suffix.lower() == ".ort":
+        return open_artifact(request.model, request.session_options)
+    prepared = prepare_model(load_model(SourceModel(path=request.model), Path(request.work_folder)), request.dimensions)
+    try:
+        return open_session(prepared, optimized=True)
+    except ModelError as error:
+        raise ModelError(
+            "the model does not run on this computer's CPU", where=request.model, why=error.why,
+            remedy="leave it out, or try another onnxruntime",
+        ) from error  # fmt: skip
+
+
+def _check_interface(ours: Any, theirs: Any, where: str) -> None:
+    """ModelError unless the model takes and gives what its original does, by name."""
+    for kind, mine, wanted in (
+        ("inputs", ours.get_inputs(), theirs.get_inputs()),
+        ("outputs", ours.get_outputs(), theirs.get_outputs()),
+    ):
+        lacking = {one.name for one in wanted} ^ {one.name for one in mine}
+        if lacking and (kind == "inputs" or {one.name for one in wanted} & lacking):
+            raise ModelError(
+                f"the model has other {kind} than its original", where=where,
+                why=f"{', '.join(one.name for one in mine)} instead of {', '.join(one.name for one in wanted)}",
+                remedy="name the model that it was made from (--reference)",
+            )  # fmt: skip
+
+
+def _answers(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, theirs: Any) -> Iterator[Answer]:
+    convert = _conversion(ours, takes, request.model)
+    for sample in samples(request.data, takes):
+        expected = run_session(theirs, sample.inputs, request.reference.name)
+        yield Answer(
+            sample=sample.name,
+            outputs=_run(ours, convert(sample.inputs), f"{request.model}, {sample.name}"),
+            expected=expected,
+            label=sample.label,
+        )
+
+
+def _run(session: Any, feeds: Mapping[str, Array], where: str) -> dict[str, Array]:
+    try:
+        return run_session(session, feeds, where)
+    except ModelError as error:
+        raise ModelError("the model fails on this sample", where=where, why=error.why, remedy=error.remedy) from error
+
+
+def _conversion(
+    session: Any, takes: Sequence[TensorInfo], where: str
+) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+    """Inputs of the original as those of the model: floats of another width where it takes such."""
+    types = {}
+    for value in session.get_inputs():
+        info = next(info for info in takes if info.name == value.name)
+        wanted = FLOATS.get(value.type)
+        if info.dtype and wanted and info.dtype.value in FLOATS.values():
+            types[value.name] = wanted
+        elif info.dtype and (wanted or info.dtype.value in FLOATS.values()):
+            raise ModelError(
+                f"the model takes another type as {value.name!r}", where=where,
+                why=f"it takes {value.type}, the original {info}", remedy="keep the original's inputs",
+            )  # fmt: skip
+    return lambda feeds: {
+        name: array.astype(types[name], copy=False) if name in types else array for name, array in feeds.items()
+    }

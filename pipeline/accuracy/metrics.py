@@ -1,0 +1,358 @@
+"""Metrics by name in one table: what each needs, and how the contributions of samples become its value.
+
+A metric is computed in two steps, so that a bootstrap can draw samples again without running a model again:
+`measure` makes a contribution of each sample, `value` one number of contributions and of how often each counts.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from device_runner.reading import read_regular
+from pipeline.accuracy.detection import average_precision, match_boxes, packed_matches
+from pipeline.config import AccuracyConfig, MetricName
+from pipeline.config.tables import is_function
+from pipeline.core.errors import ConfigError, MissingError
+from pipeline.dataset.values import load_function
+
+Outputs: TypeAlias = Mapping[str, npt.NDArray[Any]]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Counts: TypeAlias = npt.NDArray[np.int64]
+
+IGNORED = 255
+"""The label of pixels that belong to no class, by the usage of Pascal VOC and Cityscapes."""
+BLANK = "<blank>"
+
+
+class Needs(StrEnum):
+    """What a metric compares outputs with."""
+
+    LABELS = "labels"
+    REFERENCE = "reference"
+    """The outputs of the original model on the same sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One row of the table.
+
+    `measure` takes outputs by name and a label, or the original's outputs; ConfigError where these do not fit. `pack`
+    makes what `value` takes of all contributions; weights are how often each sample counts. `perfect` is the original
+    model's own value where outputs are compared with its own, None where no drop can be stated. `paired`: each
+    contribution is 0 or 1 and the value their mean, so that exact statistics of pairs apply.
+    """
+
+    name: str
+    needs: Needs
+    measure: Callable[[Outputs, Any], Any]
+    value: Callable[[Any, Counts], float]
+    pack: Callable[[Sequence[Any]], Any] = np.asarray
+    perfect: float | None = None
+    higher_is_better: bool = True
+    paired: bool = False
+    share: bool = True
+    """Whether the value is a share of 1, shown in percent; drops have a budget only then."""
+    every_output: bool = False
+    """Whether `measure` gets all outputs instead of one."""
+
+
+def _the_output(outputs: Outputs) -> npt.NDArray[Any]:
+    return next(iter(outputs.values()))
+
+
+def class_scores(array: npt.NDArray[Any]) -> Floats | None:
+    """The scores of classes when an output is that, for one sample: a last axis of two or more, all others one; other
+    axes of one may stand behind, as in [1, 1000, 1, 1].
+    """
+    if array.dtype.kind != "f" or array.size < 2 or array.size != max(array.shape, default=0):
+        return None
+    return array.reshape(-1).astype(np.float64)
+
+
+def _scores_of(outputs: Outputs) -> Floats:
+    array = _the_output(outputs)
+    scores = class_scores(array)
+    if scores is None:
+        name = next(iter(outputs))
+        raise ConfigError(
+            f"the output {name!r} has no scores of classes for one sample", where="accuracy.metric",
+            why=f"it is {array.dtype} {list(array.shape)}; [1, classes] of floats is needed",
+            remedy="name another output (`output`, --output), another metric, or give samples of batch 1",
+        )  # fmt: skip
+    return scores
+
+
+def class_number(label: Any, classes: int) -> int:
+    """The class that a label names: a number from 0; ConfigError for any other."""
+    array = np.asarray(label)
+    text = str(array.reshape(-1)[0]) if array.size == 1 else ""
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) >= classes:
+        shown = repr(text) if text else f"an array of shape {list(array.shape)}"
+        raise ConfigError(
+            f"the label is no class: {shown}", where="labels", why=f"the output has {classes} classes, from 0",
+            remedy="write the number of the class as the label",
+        )  # fmt: skip
+    return int(text)
+
+
+def _best(scores: Floats) -> int:
+    """The class of the largest score; -1, which is no class, where any is NaN."""
+    return -1 if np.isnan(scores).any() else int(scores.argmax())
+
+
+def _top(k: int, outputs: Outputs, label: Any) -> int:
+    """Whether the label is among the k largest scores; of equal ones the smaller class comes first."""
+    scores = _scores_of(outputs)
+    wanted = class_number(label, len(scores))
+    if np.isnan(scores).any():
+        return 0
+    better = (scores > scores[wanted]).sum() + (scores[:wanted] == scores[wanted]).sum()
+    return int(better < k)
+
+
+def _mean(contributions: Floats, weights: Counts) -> float:
+    return float(weights @ contributions / weights.sum())
+
+
+def _answer_and_label(outputs: Outputs, label: Any) -> tuple[int, int]:
+    scores = _scores_of(outputs)
+    return _best(scores), class_number(label, len(scores))
+
+
+def macro_f1(pairs: Counts, weights: Counts) -> float:
+    """Mean of F1 over the classes that are answers or labels; an answer of -1 counts as none."""
+    answers, labels = pairs[:, 0], pairs[:, 1]
+    size = int(pairs.max()) + 1
+    given = np.bincount(answers[answers >= 0], weights[answers >= 0], minlength=size)
+    wanted = np.bincount(labels, weights, minlength=size)
+    hits = answers == labels
+    right = np.bincount(labels[hits], weights[hits], minlength=size)
+    occurs = given + wanted > 0
+    return float((2 * right[occurs] / (given + wanted)[occurs]).mean())
+
+
+def _regions(outputs: Outputs, label: Any) -> Counts:
+    """Pixels in both and in either, by class: [2, classes]. The output has scores [1, C, H, W] or classes [1, H, W]."""
+    array = _the_output(outputs)
+    array = array[0] if array.ndim in (3, 4) and array.shape[0] == 1 else array
+    wanted = np.asarray(label)
+    classes = len(array) if array.ndim == 3 else 0
+    found = array.argmax(axis=0) if array.ndim == 3 else array
+    if found.shape != wanted.shape or wanted.dtype.kind not in "iub":
+        raise ConfigError(
+            "the label is no map of classes for this output", where="labels",
+            why=f"it is {wanted.dtype} {list(wanted.shape)}, the output gives {list(found.shape)}",
+            remedy="give an array of class numbers [H, W] (`label` in .npz files, or a function)",
+        )  # fmt: skip
+    known = wanted != IGNORED
+    found, wanted = found[known].astype(np.int64), wanted[known].astype(np.int64)
+    if wanted.size and not 0 <= wanted.min() <= wanted.max() < (classes or IGNORED):
+        raise ConfigError(
+            f"the label has classes from {wanted.min()} to {wanted.max()}", where="labels",
+            why=f"the output has {classes or IGNORED} classes, from 0; {IGNORED} marks pixels without one",
+            remedy="give the numbers of the classes",
+        )  # fmt: skip
+    both = np.bincount(wanted[found == wanted], minlength=classes or IGNORED)
+    either = np.bincount(wanted, minlength=len(both)) + np.bincount(found, minlength=len(both))[: len(both)] - both
+    return np.stack([both, either])
+
+
+def mean_iou(regions: Counts, weights: Counts) -> float:
+    """Mean over the classes that occur of the pixels in both by those in either; `regions` is [N, 2, classes]."""
+    both, either = np.tensordot(weights, regions, 1)
+    occurs = either > 0
+    return float((both[occurs] / either[occurs]).mean()) if occurs.any() else 1.0
+
+
+def _text_errors(by_words: bool, vocabulary: Sequence[str], outputs: Outputs, label: Any) -> tuple[int, int]:
+    """Errors (substitutions, deletions, insertions) and length of the label, in words or characters."""
+    try:
+        import jiwer
+    except ImportError as error:
+        raise MissingError(
+            "wer and cer need jiwer", where="accuracy.metric", remedy="pip install 'ort-mobile-pipeline[metrics]'"
+        ) from error
+    count = jiwer.process_words if by_words else jiwer.process_characters
+    found = count(str(np.asarray(label).reshape(-1)[0]), decoded(_the_output(outputs), vocabulary))
+    return found.substitutions + found.deletions + found.insertions, found.hits + found.substitutions + found.deletions
+
+
+def decoded(array: npt.NDArray[Any], vocabulary: Sequence[str]) -> str:
+    """The text of an output: strings as they are; class numbers by the vocabulary; scores [1, time, classes] by the
+    best class of each step, where CTC's blank is in the vocabulary with repetitions and blanks taken out.
+    """
+    if array.dtype.kind in "OUS":
+        return " ".join(str(part) for part in array.reshape(-1))
+    if array.dtype.kind == "f" and array.ndim >= 2 and array.shape[-1] == len(vocabulary):
+        steps = array.reshape(-1, len(vocabulary)).argmax(axis=1)
+        if BLANK in vocabulary:
+            steps = steps[np.append(True, steps[1:] != steps[:-1])]
+        return "".join(vocabulary[step] for step in steps if vocabulary[step] != BLANK)
+    if array.dtype.kind in "iu" and array.size and vocabulary and 0 <= array.min() <= array.max() < len(vocabulary):
+        return "".join(vocabulary[step] for step in array.reshape(-1) if vocabulary[step] != BLANK)
+    raise ConfigError(
+        "the output is no text by this vocabulary", where="accuracy.vocabulary",
+        why=f"it is {array.dtype} {list(array.shape)}, the vocabulary has {len(vocabulary)} symbols",
+        remedy="give `vocabulary` with a line for each class of the output's last axis",
+    )  # fmt: skip
+
+
+def _error_rate(contributions: Counts, weights: Counts) -> float:
+    errors, length = weights @ contributions
+    return float(errors / length) if length else 0.0
+
+
+def _same_answer(outputs: Outputs, expected: Outputs) -> int:
+    wanted = _best(_scores_of(expected))
+    return int(wanted >= 0 and _best(_scores_of(outputs)) == wanted)
+
+
+def _powers(outputs: Outputs, expected: Outputs) -> tuple[float, ...]:
+    """What the measures of error are made of, for one output: product, squares of both, of their difference, its
+    largest, least and largest of the original, and how many elements. A NaN stays one.
+    """
+    ours, theirs = _the_output(outputs).astype(np.float64).ravel(), _the_output(expected).astype(np.float64).ravel()
+    if ours.shape != theirs.shape or not ours.size:
+        return (np.nan,) * 8
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = ours - theirs
+        return (
+            float(ours @ theirs), float(ours @ ours), float(theirs @ theirs), float(error @ error),
+            float(np.abs(error).max()), float(theirs.min()), float(theirs.max()), float(ours.size),
+        )  # fmt: skip
+
+
+def _cosine(powers: Floats, weights: Counts) -> float:
+    norms = np.sqrt(powers[:, 1] * powers[:, 2])
+    same = (powers[:, 3] == 0) & (norms == 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return _mean(np.where(same, 1.0, np.where(norms == 0, 0.0, powers[:, 0] / norms)), weights)
+
+
+def _decibel(signal: float, noise: float) -> float:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(10 * np.log10(np.float64(signal) / noise)) if noise else float("inf")
+
+
+def _sqnr(powers: Floats, weights: Counts) -> float:
+    return _decibel(float(weights @ powers[:, 2]), float(weights @ powers[:, 3]))
+
+
+def _psnr(powers: Floats, weights: Counts) -> float:
+    """By the range of the original's output over all samples."""
+    counted = powers[weights > 0]
+    span = float(counted[:, 6].max() - counted[:, 5].min())
+    return _decibel(span**2, float(weights @ powers[:, 3]) / float(weights @ powers[:, 7]))
+
+
+def _largest_error(powers: Floats, weights: Counts) -> float:
+    return float(powers[weights > 0, 4].max())
+
+
+def _labelled(name: MetricName, measure: Callable[[Outputs, Any], Any], value: Callable[[Any, Counts], float],
+              **rest: Any) -> Metric:  # fmt: skip
+    return Metric(name=name.value, needs=Needs.LABELS, measure=measure, value=value, **rest)
+
+
+def _compared(name: MetricName, value: Callable[[Any, Counts], float], **rest: Any) -> Metric:
+    return Metric(name=name.value, needs=Needs.REFERENCE, measure=rest.pop("measure", _powers), value=value, **rest)
+
+
+METRICS: dict[MetricName, Metric] = {
+    MetricName(metric.name): metric
+    for metric in (
+        _labelled(MetricName.TOP_1, partial(_top, 1), _mean, paired=True),
+        _labelled(MetricName.TOP_5, partial(_top, 5), _mean, paired=True),
+        _labelled(MetricName.F1, _answer_and_label, macro_f1),
+        _labelled(MetricName.MAP, match_boxes, average_precision, pack=packed_matches, every_output=True),
+        _labelled(MetricName.MIOU, _regions, mean_iou),
+        _labelled(MetricName.WER, partial(_text_errors, True, ()), _error_rate, higher_is_better=False),
+        _labelled(MetricName.CER, partial(_text_errors, False, ()), _error_rate, higher_is_better=False),
+        _compared(MetricName.AGREEMENT, _mean, measure=_same_answer, paired=True, perfect=1.0),
+        _compared(MetricName.COSINE, _cosine, perfect=1.0),
+        _compared(MetricName.PSNR, _psnr, share=False),
+        _compared(MetricName.SQNR, _sqnr, share=False),
+        _compared(MetricName.MAX_ERROR, _largest_error, share=False, higher_is_better=False),
+    )
+}
+"""Every metric that has a name."""
+
+
+def find_metric(config: AccuracyConfig, *, labelled: bool) -> Metric:
+    """The metric that a config asks for, or what suits the data: top-1 with labels, else agreement.
+
+    ConfigError for a name that is none, for labels that are not there, and for a budget without a drop.
+    """
+    name = config.metric or (MetricName.TOP_1 if labelled else MetricName.AGREEMENT)
+    if is_function(name):
+        metric = _of_function(name)
+    elif name in list(MetricName):
+        metric = METRICS[MetricName(name)]
+    else:
+        known = ", ".join(MetricName)
+        raise ConfigError(f"there is no metric {name!r}", where="accuracy.metric", why=f"metrics: {known}",
+                          remedy="take one of them, or a function as module:function")  # fmt: skip
+    if metric.needs is Needs.LABELS and not labelled:
+        raise ConfigError(
+            f"{metric.name} needs labels", where="accuracy.metric", why="the evaluation data have none",
+            remedy="give `labels` (--labels), or a metric that compares with the original model: agreement, cosine",
+        )  # fmt: skip
+    if config.max_drop is not None and not metric.share:
+        raise ConfigError(
+            f"{metric.name} has no drop", where="accuracy.max_drop", why="the original model's own is not a number",
+            remedy="leave max_drop out, or take another metric: agreement and cosine need no labels",
+        )  # fmt: skip
+    if metric.name in (MetricName.WER, MetricName.CER):
+        symbols = _vocabulary(Path(config.vocabulary)) if config.vocabulary else ()
+        return replace(metric, measure=partial(_text_errors, metric.name == MetricName.WER, symbols))
+    return metric
+
+
+def _of_function(path: str) -> Metric:
+    """A user's function of outputs by name and a label, which gives a number for each sample: its mean, higher is
+    better.
+    """
+    function = load_function(path, "the metric")
+
+    def measure(outputs: Outputs, label: Any) -> float:
+        try:
+            return float(function(dict(outputs), label))
+        except Exception as error:
+            raise ConfigError(
+                "the function for the metric failed", where=path, why=f"{type(error).__name__}: {error}"[:500],
+                remedy="it gets outputs by name and the label of one sample, and gives a number",
+            ) from error  # fmt: skip
+
+    return Metric(name=Path(path).name, needs=Needs.LABELS, measure=measure, value=_mean, every_output=True)
+
+
+def _vocabulary(file: Path) -> tuple[str, ...]:
+    try:
+        return tuple(read_regular(file).decode("utf-8-sig").removesuffix("\n").split("\n"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            "the vocabulary cannot be read", where=str(file), why=str(error)[:300],
+            remedy="give a text file in UTF-8 with the symbol of a class in each line",
+        ) from error  # fmt: skip
+
+
+class OutputDrift(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one output is from the original's over all samples; None for what is infinite or cannot be computed.
+
+    `sqnr_db` is None and `max_error` 0 where they are equal. `agreement` is the share of samples with the same top-1.
+    """
+
+    output: str
+    sqnr_db: float | None
+    psnr_db: float | None
+    cosine: float | None
+    max_error: float | None
+    agreement: float | None

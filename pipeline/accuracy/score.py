@@ -1,0 +1,245 @@
+"""The metric of a model and of its original on the same samples, with the interval of the drop and its verdict."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from device_runner.spec import TensorFile
+from pipeline.accuracy.interval import (
+    DropVerdict,
+    Interval,
+    bootstrap_interval,
+    drop_of,
+    finite,
+    mcnemar,
+    paired_interval,
+    paired_samples_needed,
+    samples_needed,
+    verdict_of,
+)
+from pipeline.accuracy.metrics import METRICS, Metric, Needs, OutputDrift, Outputs, class_scores, find_metric
+from pipeline.check.compare import read_tensor
+from pipeline.config import AccuracyConfig, MetricName
+from pipeline.core.errors import ConfigError, Finding, ModelError
+
+
+class OutputsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Outputs that a device computed, and the original's on the same samples: raw tensors whose first axis is the
+    sample. `labels` has one for each sample, or none at all.
+    """
+
+    model: str
+    outputs: tuple[TensorFile, ...]
+    expected: tuple[TensorFile, ...]
+    labels: tuple[int | str, ...] = ()
+    accuracy: AccuracyConfig = AccuracyConfig()
+    data: str = ""
+
+
+class AccuracyResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The metric of a model and of its original on the same samples.
+
+    `labelled`: compared with labels; else with the original's own outputs, and the value is no accuracy. `drop` is how
+    much worse the model is, whichever direction is better; `drop_low` and `drop_high` bound it at 95 %. They are None
+    where a metric has no drop, the bounds also for too few samples. `p_value` is McNemar's, for 0/1 metrics with
+    labels. `verdict` is None without a budget; `samples_needed` says how many would tell, None for no such number.
+    `value` is None for infinite.
+    """
+
+    model: str
+    metric: str
+    labelled: bool
+    samples: int
+    data: str
+    value: float | None
+    reference_value: float | None = None
+    drop: float | None = None
+    drop_low: float | None = None
+    drop_high: float | None = None
+    p_value: float | None = None
+    max_drop: float | None = None
+    verdict: DropVerdict | None = None
+    samples_needed: int | None = None
+    outputs: tuple[OutputDrift, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def refused(self) -> bool:
+        """Whether there is a budget that was not shown to be kept."""
+        return self.verdict in (DropVerdict.OVER, DropVerdict.CANNOT_TELL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a model and its original made of one sample."""
+
+    sample: str
+    outputs: Outputs
+    expected: Outputs
+    label: Any = None
+
+
+def score(answers: Iterable[Answer], model: str, config: AccuracyConfig, data: str) -> AccuracyResult:
+    """The result of all answers, of which one is in memory at a time; only contributions are kept.
+
+    The first answer decides whether there are labels. ConfigError names the sample that does not fit the metric.
+    """
+    metric: Metric | None = None
+    ours: list[Any] = []
+    theirs: list[Any] = []
+    drifts: dict[str, tuple[list[Any], list[Any]]] = {}
+    labelled = False
+    for answer in answers:
+        if metric is None:
+            labelled = answer.label is not None
+            metric = _suited(config, answer, labelled=labelled)
+        ours.append(_measured(metric, config, answer, answer.outputs))
+        if metric.needs is Needs.LABELS:
+            theirs.append(_measured(metric, config, answer, answer.expected))
+        _add_drifts(drifts, answer)
+    if metric is None:
+        raise ConfigError("the evaluation data have no samples", where=data, remedy="give test data")
+    result = AccuracyResult(
+        model=model,
+        metric=metric.name,
+        labelled=metric.needs is Needs.LABELS,
+        samples=len(ours),
+        data=data,
+        value=finite(metric.value(metric.pack(ours), np.ones(len(ours), np.int64))),
+        max_drop=config.max_drop,
+        outputs=tuple(_drift(name, *parts) for name, parts in drifts.items()),
+    )
+    return _with_drop(result, metric, ours, theirs)
+
+
+def _suited(config: AccuracyConfig, answer: Answer, *, labelled: bool) -> Metric:
+    """The metric; without a name for it and without scores of classes the cosine of outputs."""
+    metric = find_metric(config, labelled=labelled)
+    if config.metric is None and metric.name == MetricName.AGREEMENT:
+        (array, *_) = _chosen(metric, config, answer.expected).values()
+        return metric if class_scores(array) is not None else METRICS[MetricName.COSINE]
+    return metric
+
+
+def _chosen(metric: Metric, config: AccuracyConfig, outputs: Outputs) -> Outputs:
+    """The outputs that a metric gets: all, or the one that the config names, or the first."""
+    if metric.every_output:
+        return outputs
+    name = config.output or next(iter(outputs), "")
+    if name not in outputs:
+        raise ConfigError(
+            f"the model has no output {name!r}", where="accuracy.output",
+            why=f"outputs: {', '.join(outputs) or 'none'}", remedy="name one of them",
+        )  # fmt: skip
+    return {name: outputs[name]}
+
+
+def _measured(metric: Metric, config: AccuracyConfig, answer: Answer, outputs: Outputs) -> Any:
+    """The contribution of one answer; ConfigError with the sample's name."""
+    if metric.needs is Needs.LABELS and answer.label is None:
+        raise ConfigError(
+            "no label for this sample", where=answer.sample, why="others before it have one",
+            remedy="give every sample a label, or none",
+        )  # fmt: skip
+    truth = answer.label if metric.needs is Needs.LABELS else _chosen(metric, config, answer.expected)
+    try:
+        return metric.measure(_chosen(metric, config, outputs), truth)
+    except ConfigError as error:
+        where = f"{error.where}, {answer.sample}"
+        raise ConfigError(error.what, where=where, why=error.why, remedy=error.remedy) from error
+
+
+def _add_drifts(drifts: dict[str, tuple[list[Any], list[Any]]], answer: Answer) -> None:
+    """Add what each output's measures of error are made of, and whether its top-1 is the same."""
+    for name, expected in answer.expected.items():
+        if expected.dtype.kind not in "fiub" or name not in answer.outputs:
+            continue
+        powers, same = drifts.setdefault(name, ([], []))
+        pair = {name: answer.outputs[name]}, {name: expected}
+        powers.append(METRICS[MetricName.SQNR].measure(*pair))
+        if class_scores(expected) is not None and class_scores(answer.outputs[name]) is not None:
+            same.append(METRICS[MetricName.AGREEMENT].measure(*pair))
+
+
+def _drift(name: str, powers: list[Any], same: list[Any]) -> OutputDrift:
+    def value(metric: MetricName, contributions: list[Any]) -> float | None:
+        row = METRICS[metric]
+        return finite(row.value(row.pack(contributions), np.ones(len(contributions), np.int64)))
+
+    return OutputDrift(
+        output=name,
+        sqnr_db=value(MetricName.SQNR, powers),
+        psnr_db=value(MetricName.PSNR, powers),
+        cosine=value(MetricName.COSINE, powers),
+        max_error=value(MetricName.MAX_ERROR, powers),
+        agreement=value(MetricName.AGREEMENT, same) if len(same) == len(powers) else None,
+    )
+
+
+def _with_drop(result: AccuracyResult, metric: Metric, ours: list[Any], theirs: list[Any]) -> AccuracyResult:
+    """The result with the drop from the original, its interval, and the verdict on a budget."""
+    if result.value is None or not metric.share:
+        return result
+    count, better = result.samples, metric.higher_is_better
+    mine, original = metric.pack(ours), metric.pack(theirs) if theirs else None
+
+    def reference(weights: Any) -> float:
+        return float(metric.perfect or 0) if original is None else metric.value(original, weights)
+
+    def drop(weights: Any) -> float:
+        return drop_of(metric.value(mine, weights), reference(weights), higher_is_better=better)
+
+    every = np.ones(count, np.int64)
+    lost = gained = 0
+    if metric.paired:
+        right = np.ones(count, np.int64) if original is None else original
+        lost, gained = int((right > mine).sum()), int((right < mine).sum())
+    interval = paired_interval(lost, gained, count) if metric.paired else bootstrap_interval(drop, count)
+    result = msgspec.structs.replace(
+        result,
+        reference_value=reference(every),
+        drop=drop(every),
+        drop_low=interval.low if interval else None,
+        drop_high=interval.high if interval else None,
+        p_value=mcnemar(lost, gained) if metric.paired and theirs else None,
+    )
+    return _judged(result, interval, (lost, gained) if metric.paired else None)
+
+
+def _judged(result: AccuracyResult, interval: Interval | None, pairs: tuple[int, int] | None) -> AccuracyResult:
+    if result.max_drop is None or result.drop is None:
+        return result
+    verdict = verdict_of(interval, result.max_drop)
+    needed = None
+    if verdict is DropVerdict.CANNOT_TELL and pairs:
+        needed = paired_samples_needed(*pairs, result.samples, result.max_drop)
+    elif verdict is DropVerdict.CANNOT_TELL:
+        needed = samples_needed(result.drop, interval, result.samples, result.max_drop)
+    return msgspec.structs.replace(result, verdict=verdict, samples_needed=needed)
+
+
+def measure_outputs(request: OutputsRequest) -> AccuracyResult:
+    """The same metric on outputs that a device computed; ModelError for tensors that have other samples than these."""
+    ours = {tensor.name: read_tensor(tensor) for tensor in request.outputs}
+    theirs = {tensor.name: read_tensor(tensor) for tensor in request.expected}
+    counts = {len(array) for array in (*ours.values(), *theirs.values())}
+    counts |= {len(request.labels)} if request.labels else set()
+    if set(theirs) - set(ours) or len(counts) != 1:
+        raise ModelError(
+            "the device's outputs are not those of the original", where=request.model,
+            why=f"outputs {', '.join(ours)} instead of {', '.join(theirs)}, samples and labels {sorted(counts)}",
+            remedy="run the labelled samples on the device again",
+        )  # fmt: skip
+    answers = (
+        Answer(
+            sample=f"sample {number}",
+            outputs={name: array[number][None] for name, array in ours.items()},
+            expected={name: array[number][None] for name, array in theirs.items()},
+            label=request.labels[number] if request.labels else None,
+        )
+        for number in range(counts.pop())
+    )
+    return score(answers, request.model, request.accuracy, request.data)

@@ -1,0 +1,226 @@
+"""Accuracy of real files beside their original: the example's digits, in float, half and 8 bits, and wrong data."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from device_runner.spec import ElementType, TensorFile
+from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
+from pipeline.accuracy.interval import DropVerdict
+from pipeline.accuracy.score import AccuracyResult, OutputsRequest, measure_outputs
+from pipeline.config import AccuracyConfig
+from pipeline.core.errors import ConfigError, ModelError, PipelineError
+from pipeline.core.progress import NoProgress
+from pipeline.dataset import Dataset, Part
+from pipeline.dataset.files import write_tensor
+from pipeline.model.sources import SourceModel
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist"
+MODEL, DIGITS = EXAMPLE / "mnist.onnx", EXAMPLE / "evaluation.npz"
+FLOAT_RIGHT = 355
+"""Of 360; the example's README has the share."""
+
+
+def noisy(path: Path, scale: float) -> Path:
+    """The example with noise in its last weights."""
+    model = onnx.load(str(MODEL))
+    (dense,) = (one for one in model.graph.initializer if one.name == "dense.weight")
+    values = numpy_helper.to_array(dense)
+    noise = np.random.default_rng(3).normal(0, scale, values.shape).astype(np.float32)
+    dense.CopyFrom(numpy_helper.from_array(values + noise, dense.name))
+    onnx.save(model, str(path))
+    return path
+
+
+def request(model: Path, **rest: Any) -> AccuracyRequest:
+    wanted: dict[str, Any] = {"data": Dataset(test_data=str(DIGITS))} | rest
+    return AccuracyRequest(model=str(model), reference=SourceModel(path=str(MODEL)), **wanted)
+
+
+def result(one: AccuracyRequest) -> AccuracyResult:
+    (outcome,) = measure_accuracy([one], NoProgress())
+    assert outcome.value is not None, str(outcome.error)
+    return outcome.value
+
+
+def error(one: AccuracyRequest) -> PipelineError:
+    (outcome,) = measure_accuracy([one], NoProgress())
+    assert outcome.error is not None
+    return outcome.error
+
+
+def test_the_original_beside_itself() -> None:
+    found = result(request(MODEL, accuracy=AccuracyConfig(max_drop=0.02)))
+    assert (found.metric, found.labelled, found.samples) == ("top-1", True, 360)
+    assert found.value == found.reference_value == FLOAT_RIGHT / 360
+    assert (found.drop, found.p_value, found.verdict) == (0, 1, DropVerdict.WITHIN)
+    (output,) = found.outputs
+    assert (output.sqnr_db, output.max_error, output.agreement) == (None, 0, 1)
+    assert not found.refused
+
+
+def test_a_worse_file_is_refused_and_a_bad_one_is_over(tmp_path: Path) -> None:
+    noise = noisy(tmp_path / "noise.onnx", 0.05)
+    doubtful = result(request(noise, accuracy=AccuracyConfig(max_drop=0.02)))
+    assert doubtful.drop is not None
+    assert doubtful.drop_high is not None
+    assert doubtful.verdict is DropVerdict.CANNOT_TELL
+    assert doubtful.refused
+    assert doubtful.samples_needed is not None
+    assert doubtful.samples_needed > 360
+    bad = result(request(noisy(tmp_path / "bad.onnx", 2.0), accuracy=AccuracyConfig(max_drop=0.02)))
+    assert bad.verdict is DropVerdict.OVER
+    assert bad.p_value is not None
+    assert bad.p_value < 1e-6
+
+
+def test_the_evaluation_part_alone_and_several_models_in_order(tmp_path: Path) -> None:
+    data = Dataset(test_data=str(DIGITS), part=Part.EVALUATION, limit=200)
+    ends = measure_accuracy(
+        [request(MODEL, data=data), request(tmp_path / "none.onnx", data=data), request(MODEL, data=data)], NoProgress()
+    )
+    assert [outcome.value.samples if outcome.value else None for outcome in ends] == [200, None, 200]
+    assert ends[1].error is not None
+    assert "none.onnx" in ends[1].error.where
+
+
+def test_without_labels_it_is_agreement_and_never_accuracy(tmp_path: Path) -> None:
+    found = result(request(noisy(tmp_path / "n.onnx", 0.3), data=Dataset(test_data=str(EXAMPLE))))
+    assert (found.metric, found.labelled, found.samples) == ("agreement", False, 3)
+    assert found.reference_value == 1
+    assert found.outputs[0].sqnr_db is not None
+
+
+def test_half_precision_inputs_are_converted(tmp_path: Path) -> None:
+    model = onnx.load(str(MODEL))
+    cast = helper.make_node("Cast", ["image16"], ["image"], to=TensorProto.FLOAT)
+    model.graph.node.insert(0, cast)
+    del model.graph.input[:]
+    model.graph.input.append(helper.make_tensor_value_info("image16", TensorProto.FLOAT16, [1, 1, 28, 28]))
+    onnx.save(model, str(tmp_path / "renamed.onnx"))
+    assert "other inputs" in error(request(tmp_path / "renamed.onnx")).what
+    model.graph.input[0].name, model.graph.node[0].input[0] = "image", "image"
+    model.graph.node[0].output[0] = "wide"
+    for node in model.graph.node[1:]:
+        node.input[:] = ["wide" if name == "image" else name for name in node.input]
+    onnx.save(model, str(tmp_path / "half.onnx"))
+    assert result(request(tmp_path / "half.onnx")).value == FLOAT_RIGHT / 360
+
+
+def test_an_ort_format_file(tmp_path: Path) -> None:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "m.ort")
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    onnxruntime.InferenceSession(str(MODEL), options, providers=["CPUExecutionProvider"])
+    assert result(request(tmp_path / "m.ort")).value == FLOAT_RIGHT / 360
+
+
+def test_samples_that_were_calibrated_on_are_reported() -> None:
+    calibration = Dataset(test_data=str(DIGITS), limit=50)
+    found = result(request(MODEL, calibration=calibration)).findings
+    assert [one.what.split()[0] for one in found] == ["50"]
+    apart = Dataset(test_data=str(DIGITS), part=Part.CALIBRATION)
+    evaluation = Dataset(test_data=str(DIGITS), part=Part.EVALUATION)
+    assert not result(request(MODEL, data=evaluation, calibration=apart)).findings
+
+
+def images(folder: Path, count: int, wrong: int = -1) -> Path:
+    folder.mkdir()
+    with np.load(DIGITS) as data:
+        for number in range(count):
+            shape = (1, 1, 28, 27) if number == wrong else (1, 1, 28, 28)
+            np.save(folder / f"{number}.npy", np.resize(data["inputs"][number], shape).astype(np.float32))
+        labels = "".join(f"{number},{label}\n" for number, label in enumerate(data["labels"][:count]))
+    (folder.parent / "labels.csv").write_text(labels)
+    return folder
+
+
+def test_a_wrong_shape_in_sample_37_is_named(tmp_path: Path) -> None:
+    found = error(request(MODEL, data=Dataset(test_data=str(images(tmp_path / "d", 40, wrong=37)))))
+    assert isinstance(found, ConfigError)
+    assert found.where.endswith("37.npy")
+    assert "[1, 1, 28, 27]" in found.why
+
+
+def test_labels_in_a_file_and_those_that_are_no_class(tmp_path: Path) -> None:
+    data = Dataset(test_data=str(images(tmp_path / "d", 40)), labels=str(tmp_path / "labels.csv"))
+    found = result(request(MODEL, data=data))
+    assert (found.metric, found.samples) == ("top-1", 40)
+    text = Path(data.labels).read_text().splitlines()
+    Path(data.labels).write_text("\n".join(["3,11" if line.startswith("3,") else line for line in text]))
+    wrong = error(request(MODEL, data=data))
+    assert "'11'" in wrong.what
+    assert "3.npy" in wrong.where
+
+
+def test_a_metric_without_its_labels_and_an_output_that_is_not_there() -> None:
+    data = Dataset(test_data=str(EXAMPLE))
+    assert "needs labels" in error(request(MODEL, data=data, accuracy=AccuracyConfig(metric="top-1"))).what
+    assert "no output 'x'" in error(request(MODEL, data=data, accuracy=AccuracyConfig(output="x"))).what
+
+
+def test_a_model_that_does_not_load_is_named(tmp_path: Path) -> None:
+    model = onnx.load(str(MODEL))
+    model.graph.node[1].op_type = "NoSuchOperator"
+    onnx.save(model, str(tmp_path / "broken.onnx"))
+    found = error(request(tmp_path / "broken.onnx"))
+    assert isinstance(found, ModelError)
+    assert "original" not in found.what
+    assert "broken.onnx" in found.where
+
+
+def test_data_are_streamed(tmp_path: Path) -> None:
+    """A sample that is wrong is met when its turn comes: what follows it was never read."""
+    folder = images(tmp_path / "d", 6, wrong=3)
+    (folder / "4.npy").write_bytes(b"never read")
+    assert "3.npy" in error(request(MODEL, data=Dataset(test_data=str(folder)))).where
+
+
+# --- outputs of a device ----------------------------------------------------------------------------------------------
+
+
+def tensors(folder: Path, logits: Any) -> tuple[TensorFile, ...]:
+    folder.mkdir()
+    return (write_tensor(folder / "o.bin", "logits", np.asarray(logits, np.float32)),)
+
+
+def test_outputs_of_a_device_by_the_same_metric(tmp_path: Path) -> None:
+    original = np.eye(10)[np.arange(40) % 10]
+    ours = original.copy()
+    ours[:2] = np.roll(ours[:2], 1, axis=1)
+    labels = tuple(int(n) for n in np.arange(40) % 10)
+    asked = OutputsRequest(
+        model="m", outputs=tensors(tmp_path / "a", ours), expected=tensors(tmp_path / "b", original), labels=labels,
+        accuracy=AccuracyConfig(max_drop=0.01), data="phone",
+    )  # fmt: skip
+    found = measure_outputs(asked)
+    assert (found.metric, found.samples, found.value) == ("top-1", 40, 0.95)
+    assert found.drop == pytest.approx(0.05)
+    assert found.verdict is DropVerdict.CANNOT_TELL
+    assert found.p_value == 0.5
+
+
+def test_outputs_of_other_samples_are_refused(tmp_path: Path) -> None:
+    asked = OutputsRequest(
+        model="m", outputs=tensors(tmp_path / "a", np.zeros((3, 4))), expected=tensors(tmp_path / "b", np.zeros((4, 4)))
+    )
+    with pytest.raises(ModelError, match=r"\[3, 4\]"):
+        measure_outputs(asked)
+    empty = TensorFile(name="logits", dtype=ElementType.FLOAT32, shape=(9, 4), file=asked.outputs[0].file)
+    with pytest.raises(ModelError, match="bytes"):
+        measure_outputs(OutputsRequest(model="m", outputs=(empty,), expected=asked.expected))
+
+
+def test_the_example_is_left_as_it_was(tmp_path: Path) -> None:
+    """Nothing is written beside the user's files."""
+    shutil.copytree(EXAMPLE, tmp_path / "e")
+    before = sorted(path.name for path in (tmp_path / "e").rglob("*"))
+    result(request(tmp_path / "e" / "mnist.onnx", data=Dataset(test_data=str(tmp_path / "e" / "evaluation.npz"))))
+    assert sorted(path.name for path in (tmp_path / "e").rglob("*")) == before

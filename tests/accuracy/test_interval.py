@@ -1,0 +1,143 @@
+"""Intervals of drops: known values, and in simulation as many that hold the truth as they say."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.accuracy.interval import (
+    DropVerdict,
+    Interval,
+    bootstrap_interval,
+    mcnemar,
+    paired_interval,
+    paired_samples_needed,
+    samples_needed,
+    verdict_of,
+)
+
+
+def likeliest_gain(lost: int, gained: int, count: int, drop: float) -> float:
+    """The share of samples that are gained under which the counts are likeliest, given the drop: by trying all."""
+    shares = np.linspace(max(0.0, -drop), (1 - drop) / 2, 400_001)[1:-1]
+    same = count - lost - gained
+    logs = lost * np.log(shares + drop) + gained * np.log(shares) + same * np.log(1 - 2 * shares - drop)
+    return float(shares[logs.argmax()])
+
+
+@pytest.mark.parametrize(("lost", "gained", "count"), [(1, 0, 54), (9, 3, 60), (30, 40, 200), (2, 5, 11), (7, 1, 400)])
+def test_at_its_bounds_a_drop_is_just_refuted_by_the_score(lost: int, gained: int, count: int) -> None:
+    for bound, z in zip(paired_interval(lost, gained, count), (1.959964, -1.959964), strict=True):
+        share = likeliest_gain(lost, gained, count, bound)
+        deviation = np.sqrt(count * (2 * share + bound * (1 - bound)))
+        assert (lost - gained - count * bound) / deviation == pytest.approx(z, abs=2e-3)
+
+
+def test_without_a_difference_the_interval_is_that_of_a_share_of_none() -> None:
+    """Wilson's upper bound of 0 in n is z² / (n + z²)."""
+    z_squared = 1.959964**2
+    for count in (1, 10, 100, 1000):
+        low, high = paired_interval(0, 0, count)
+        assert (low, high) == pytest.approx(
+            (-z_squared / (count + z_squared), z_squared / (count + z_squared)), abs=1e-6
+        )
+
+
+@given(st.integers(1, 200), st.data())
+def test_intervals_hold_the_observed_and_mirror(count: int, data: st.DataObject) -> None:
+    lost = data.draw(st.integers(0, count))
+    gained = data.draw(st.integers(0, count - lost))
+    low, high = paired_interval(lost, gained, count)
+    assert -1 <= low <= (lost - gained) / count <= high <= 1
+    assert paired_interval(gained, lost, count) == pytest.approx((-high, -low), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("lost", "gained", "p"), [(0, 0, 1), (5, 5, 1), (5, 0, 2 / 32), (8, 2, 2 * (1 + 10 + 45) / 1024), (0, 5, 2 / 32)]
+)
+def test_mcnemar_exactly(lost: int, gained: int, p: float) -> None:
+    assert mcnemar(lost, gained) == pytest.approx(p)
+
+
+@pytest.mark.parametrize(
+    ("count", "lost", "gained"), [(100, 0.05, 0.02), (300, 0.02, 0.02), (300, 0.01, 0), (50, 0.1, 0.02)]
+)
+def test_score_intervals_hold_the_truth_as_often_as_they_say(count: int, lost: float, gained: float) -> None:
+    """4,000 campaigns: binomial noise of the share is 0.35 points; the interval is approximate at small counts."""
+    generator = np.random.default_rng(5)
+    drawn = generator.multinomial(count, [lost, gained, 1 - lost - gained], 4000)
+    kinds, times = np.unique(drawn[:, :2], axis=0, return_counts=True)
+    held = sum(
+        int(repeats)
+        for (b, c), repeats in zip(kinds, times, strict=True)
+        if (found := paired_interval(int(b), int(c), count)).low <= lost - gained <= found.high
+    )
+    assert 0.93 <= held / 4000 <= 0.995
+
+
+def mean_drop(ours: npt.NDArray[np.float64]) -> Callable[[npt.NDArray[np.int64]], float]:
+    return lambda weights: float(weights @ ours / weights.sum())
+
+
+def test_bootstrap_intervals_hold_the_truth_as_often_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.accuracy.interval.RESAMPLES", 400)
+    generator = np.random.default_rng(7)
+    held = 0
+    for _ in range(400):
+        drops = generator.exponential(0.02, 80) - 0.01
+        found = bootstrap_interval(mean_drop(drops), len(drops))
+        assert found is not None
+        held += found.low <= 0.01 <= found.high
+    assert 0.90 <= held / 400 <= 0.98
+
+
+def test_a_bootstrap_is_the_same_each_time_and_sure_of_nothing_that_it_never_saw() -> None:
+    drops = np.random.default_rng(1).normal(0.01, 0.05, 60)
+    assert bootstrap_interval(mean_drop(drops), 60) == bootstrap_interval(mean_drop(drops), 60)
+    assert bootstrap_interval(mean_drop(drops[:9]), 9) is None
+    assert bootstrap_interval(mean_drop(np.full(20, np.nan)), 20) is None
+    equal = bootstrap_interval(mean_drop(np.zeros(100)), 100)
+    assert equal is not None
+    assert equal.high == pytest.approx(1 - 0.025 ** (1 / 100))
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict"),
+    [
+        (Interval(-0.01, 0.01), DropVerdict.WITHIN),
+        (Interval(-0.02, 0.0101), DropVerdict.CANNOT_TELL),
+        (Interval(0.01, 0.02), DropVerdict.CANNOT_TELL),
+        (Interval(0.0101, 0.02), DropVerdict.OVER),
+        (None, DropVerdict.CANNOT_TELL),
+    ],
+)
+def test_verdicts(interval: Interval | None, verdict: DropVerdict) -> None:
+    assert verdict_of(interval, 0.01) is verdict
+
+
+@given(st.integers(10, 400), st.data(), st.sampled_from([0.005, 0.01, 0.05]))
+def test_so_many_samples_tell_and_fewer_do_not(count: int, data: st.DataObject, max_drop: float) -> None:
+    lost = data.draw(st.integers(0, 6))
+    gained = data.draw(st.integers(0, 4))
+    needed = paired_samples_needed(lost, gained, count, max_drop)
+    if needed is None:
+        assert abs((lost - gained) / count - max_drop) < 1e-3
+        return
+    at, before = (
+        verdict_of(paired_interval(lost * n / count, gained * n / count, n), max_drop) for n in (needed, needed - 1)
+    )
+    assert at is not DropVerdict.CANNOT_TELL
+    if needed > count // 2 + 1:
+        assert before is DropVerdict.CANNOT_TELL
+
+
+def test_samples_for_a_bootstrap_by_the_root_of_their_number() -> None:
+    assert samples_needed(0.0, Interval(-0.02, 0.02), 100, 0.01) == 401
+    assert (
+        samples_needed(0.03, Interval(0.0, 0.06), 100, 0.01) == 227
+    )  # (0.03 / 0.02)² times 100, and one for what is cut off, whatever the last digit
+    assert samples_needed(0.01, Interval(0.0, 0.02), 100, 0.01) is None
+    assert samples_needed(0.0, None, 5, 0.01) is None
