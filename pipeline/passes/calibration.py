@@ -32,6 +32,8 @@ LEVELS = 128
 """Magnitudes that an 8-bit number can have: entropy is the divergence from a histogram of this many bins."""
 STRIDE = 16
 """Thresholds that entropy tries lie this many bins apart."""
+IMPROBABLE = 1e-6
+"""The least share of a bin: without one, a single value far out would forbid every threshold below it."""
 GROUP_BYTES = 256 << 20
 """Values that are fetched from one inference: a model with more activations is run several times a sample."""
 MOVES = frozenset({"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
@@ -99,20 +101,26 @@ def calibrate(
     )
 
 
+def quantizable() -> frozenset[str]:
+    """The operator types that have a quantized form in the installed onnxruntime."""
+    from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+
+    return frozenset(QDQRegistry) | frozenset(QLinearOpsRegistry)
+
+
 def calibrated(proto: "onnx.ModelProto") -> tuple[list[str], dict[str, str]]:
     """Float values that nodes with a quantized form read or make, and those of them that only move another's values.
 
     The second is by name with the value that has the same range.
     """
-    from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
-
+    known = quantizable()
     graph = proto.graph
     typed = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.output, *graph.input)}
     constants = {tensor.name for tensor in graph.initializer}
     wanted: dict[str, None] = {}
     same: dict[str, str] = {}
     for node in graph.node:
-        if node.op_type not in QDQRegistry and node.op_type not in QLinearOpsRegistry:
+        if node.op_type not in known:
             continue
         floats = [n for n in (*node.input, *node.output) if typed.get(n) == 1 and n not in constants]
         wanted |= dict.fromkeys(floats)
@@ -319,7 +327,7 @@ def entropy_bins(bins: Array) -> int:
 
 
 def _divergence(kept: Array, tail: float) -> float:
-    """Of the kept bins with the tail in the last one from the same in LEVELS wide bins; infinite where one is empty."""
+    """Of the kept bins with the tail in the last one from the same in LEVELS wide bins, where nothing is impossible."""
     import numpy as np
 
     groups = np.arange(len(kept)) * LEVELS // len(kept)
@@ -327,8 +335,7 @@ def _divergence(kept: Array, tail: float) -> float:
     shares = np.bincount(groups, kept, LEVELS) / np.maximum(np.bincount(groups[filled], minlength=LEVELS), 1)
     wanted, given = kept.copy(), np.where(filled, shares[groups], 0)
     wanted[-1] += tail
+    given = np.maximum(given, IMPROBABLE * wanted.sum())
     some = wanted > 0
-    if not given.sum() or (given[some] == 0).any():
-        return float("inf")
     wanted, given = wanted[some] / wanted.sum(), given[some] / given.sum()
     return float(np.sum(wanted * np.log(wanted / given)))

@@ -26,6 +26,14 @@ def take_initializers_out(model: Model, _options: Options, _context: PassContext
     return replace(model, proto=proto)
 
 
+def constants_fixed(model: Model, context: PassContext) -> Model:
+    """The model without such inputs; the model itself where there are none."""
+    try:
+        return take_initializers_out(model, Options(), context)
+    except NotApplicable:
+        return model
+
+
 PASS = Pass(
     name="constant-initializers",
     title="Take initializers out of the inputs: they become constants.",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import LeanModel
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
+from pipeline.passes.inputs import constants_fixed
 from pipeline.passes.opset import raise_opset
 from pipeline.passes.weights import (
     drop_unused_domains,
@@ -24,6 +25,10 @@ FLAGS = ("onnx.quant.pre_process", "onnx.infer")
 TYPES = {"tensor(float)": 1, "tensor(float16)": 10, "tensor(double)": 11, "tensor(int32)": 6, "tensor(int64)": 7,
          "tensor(bool)": 9, "tensor(uint8)": 2, "tensor(int8)": 3}  # fmt: skip
 """ONNX's numbers of the types that quantization asks about."""
+HALF = 10
+"""ONNX's number of 16-bit floats."""
+CONSTANTS_IR = 8
+"""The IR version of opset 17; before 4 ONNX's converter wants constants among the inputs."""
 PER_CHANNEL_OPSET = 17
 """The opset that older models are raised to: DequantizeLinear has an axis since 13, without which a file quantized per
 channel does not load; 17 is the newest before reductions and Pad change (quantization Q.3).
@@ -46,8 +51,11 @@ def preprocess(model: Model, options: PreprocessOptions, context: PassContext) -
     """
     if found := quantized_operators(model.proto):
         raise already_quantized(found, context.where)
+    if any(tensor.data_type == HALF for tensor in model.proto.graph.initializer):
+        raise NotApplicable("the model is in half precision", where=context.where,
+                            remedy="quantize the 32-bit float model that it was made from")  # fmt: skip
     if not is_preprocessed(model):
-        model = _basic(model, context)
+        model = _basic(constants_fixed(model, context), context)
     model = raise_opset(model, options.opset, context.where)
     return _finished(model, context.where)
 
@@ -80,7 +88,9 @@ def _basic(model: Model, context: PassContext) -> Model:
         onnxruntime.InferenceSession(loadable(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise refused(error, context.where) from error
-    return read_back(target)
+    made = read_back(target)
+    made.proto.ir_version = max(made.proto.ir_version, CONSTANTS_IR)
+    return made
 
 
 def refused(error: Exception, where: str) -> ModelError:

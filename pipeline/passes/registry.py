@@ -8,7 +8,21 @@ from typing import Any
 import msgspec
 
 from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError
-from pipeline.passes import dimensions, external, fold, fusions, inputs, opset, outputs, preprocess, static
+from pipeline.passes import (
+    dimensions,
+    dynamic,
+    external,
+    fold,
+    fp16,
+    fusions,
+    inputs,
+    opset,
+    outputs,
+    preprocess,
+    qoperator,
+    static,
+    weight_only,
+)
 from pipeline.passes.base import Model, NotApplicable, Options, Pass, PassContext, PassResult, Step, StepChange
 from pipeline.passes.edit import model_bytes
 
@@ -16,7 +30,7 @@ SURGERY = (
     outputs.PASS, dimensions.PASS, inputs.PASS, external.EXTERNAL, external.INLINE, opset.PASS, fold.PASS, fusions.PASS,
 )  # fmt: skip
 
-QUANTIZATION = (preprocess.PASS, static.PASS)
+QUANTIZATION = (preprocess.PASS, static.PASS, qoperator.PASS, dynamic.PASS, weight_only.PASS, fp16.PASS)
 
 PASSES: dict[str, Pass] = {one.name: one for one in (*SURGERY, *QUANTIZATION)}
 """Every pass by its name, in the order of `ort-mobile transform --list`."""

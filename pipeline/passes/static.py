@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from pipeline.core.errors import ConfigError, ModelError
+from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import LeanModel, content_digest
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.calibration import Method, TensorRanges, calibrate
+from pipeline.passes.calibration import Method, TensorRanges, calibrate, quantizable
 from pipeline.passes.preprocess import PER_CHANNEL_OPSET, PreprocessOptions, preprocess
-from pipeline.passes.weights import quiet, settle, sort_nodes, whole
+from pipeline.passes.weights import check_loads, check_names, quiet, settle, sort_nodes, whole
 
 if TYPE_CHECKING:
     import onnx
@@ -53,7 +53,8 @@ def static_qdq(model: Model, options: StaticOptions, context: PassContext) -> Mo
     ready = prepare(model, options, context)
     assert context.samples is not None, "the registry asks for data"  # noqa: S101 - Pass.needs_data
     ranges = calibrate(ready, context.samples, options.method, percentile=options.percentile, where=context.where)
-    return settle(quantize(ready, ranges, options, where=context.where).proto, context)
+    made = quantize(ready, ranges, options, where=context.where)
+    return check_loads(settle(made.proto, context), context.where)
 
 
 def prepare(model: Model, options: StaticOptions, context: PassContext) -> Model:
@@ -69,9 +70,8 @@ def quantize(model: Model, ranges: TensorRanges, options: StaticOptions, *, wher
     All weights of the result are in its message. ModelError for ranges of another model, NotApplicable when nothing
     would be quantized, ConfigError for an excluded node that there is not.
     """
-    if ranges.model != content_digest(model, {}):
-        raise ModelError("the calibrated ranges are of another model", where=where, remedy="calibrate again")
-    chosen = chosen_nodes(model.proto, ranges, options, where)
+    check_ranges(model, ranges, where)
+    chosen = chosen_nodes(model.proto, ranges, options, where, quantizable())
     proto = whole(model)
     split_shared(proto.graph, chosen)
     made = _qdq(proto, ranges, options, chosen, where)
@@ -81,26 +81,35 @@ def quantize(model: Model, ranges: TensorRanges, options: StaticOptions, *, wher
     return LeanModel(proto=made, folder=model.folder, weights={})
 
 
-def chosen_nodes(proto: "onnx.ModelProto", ranges: TensorRanges, options: StaticOptions, where: str) -> set[str]:
-    """Names of the nodes to quantize: of the wanted types, not excluded, all values with a range.
+def check_ranges(model: Model, ranges: TensorRanges, where: str) -> None:
+    """ModelError for ranges of another model."""
+    if ranges.model != content_digest(model, {}):
+        raise ModelError("the calibrated ranges are of another model", where=where, remedy="calibrate again")
+
+
+def chosen_nodes(
+    proto: "onnx.ModelProto", ranges: TensorRanges, options: StaticOptions, where: str, known: frozenset[str]
+) -> set[str]:
+    """Names of the nodes to quantize: of the wanted and `known` types, not excluded, all values with a range.
 
     NotApplicable when there are none.
     """
-    from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
-
-    known = QDQRegistry.keys() | QLinearOpsRegistry.keys()
-    names = {node.name for node in proto.graph.node}
-    if missing := [name for name in options.exclude if name not in names]:
-        raise ConfigError(f"the model has no node {missing[0]!r} to exclude", where=where,
-                          remedy="names are those that the pass preprocess gives")  # fmt: skip
+    check_names(proto, options.exclude, where)
     wanted = set(options.op_types) or known
     found = [node for node in proto.graph.node if node.op_type in wanted & known]
     if not found:
         have = ", ".join(sorted({node.op_type for node in proto.graph.node})[:12])
         raise NotApplicable("the model has no operator to quantize", where=where, why=f"its operators: {have}",
                             remedy=f"operators with a quantized form: {', '.join(sorted(known))}")  # fmt: skip
-    left = ranges.left.keys() | options.exclude
-    chosen = {node.name for node in found if left.isdisjoint((node.name, *node.input, *node.output))}
+    left = ranges.left.keys()
+    constants = {tensor.name: len(tensor.dims) for tensor in proto.graph.initializer}
+    chosen = {
+        node.name
+        for node in found
+        if node.name not in options.exclude
+        and left.isdisjoint((*node.input, *node.output))
+        and not (node.op_type == "Gemm" and constants.get("".join(node.input[2:3]), 1) > 1)
+    }
     if not chosen:
         name, why = next(iter(ranges.left.items()), ("", "all nodes of these types are excluded"))
         raise NotApplicable("no node can be quantized", where=where, why=f"{name} {why}".strip(),
@@ -111,14 +120,14 @@ def chosen_nodes(proto: "onnx.ModelProto", ranges: TensorRanges, options: Static
 def split_shared(graph: "onnx.GraphProto", chosen: set[str]) -> None:
     """Give each kind of reader of a float constant its own copy, in place: float nodes keep the float numbers.
 
-    onnxruntime.quantization replaces a weight for all its readers, quantized or not, with the first one's options
-    (quantization Q.3).
+    onnxruntime.quantization replaces a weight for all its readers, quantized or not, with the first one's options, and
+    removes the constant that one of several Pads reads (quantization Q.3).
     """
     constants = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == 1}
     first: dict[str, str] = {}
     made: dict[tuple[str, str], str] = {}
     for node in graph.node:
-        kind = node.op_type if node.name in chosen else "float"
+        kind = "float" if node.name not in chosen else node.name if node.op_type == "Pad" else node.op_type
         for slot, name in enumerate(node.input):
             if name not in constants or first.setdefault(name, kind) == kind:
                 continue

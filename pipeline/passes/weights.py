@@ -1,5 +1,6 @@
 """Weights of a model in and out of its message, and what libraries that take a whole message need of it."""
 
+import difflib
 import heapq
 import logging
 from collections.abc import Iterable, Iterator
@@ -7,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.errors import ModelError
+from pipeline.core.errors import ConfigError, ModelError
 from pipeline.model.onnx_model import (
     LEAN_MINIMUM_BYTES,
     ByteRange,
@@ -90,10 +91,7 @@ def quiet() -> Iterator[None]:
 
 
 def session_options(model: Model) -> Any:
-    """Options of a session on a model in memory: silent, weights mapped from where they lie, 8-bit sums exact.
-
-    `session.x64quantprecision` keeps x86-64 without VNNI from saturating (quantization Q.5).
-    """
+    """Options of a session on a model in memory: silent, weights mapped from where they lie."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -124,6 +122,32 @@ def drop_unused_domains(proto: "onnx.ModelProto") -> None:
     used = {node.domain for graph in subgraphs(proto.graph) for node in graph.node}
     used |= {function.domain for function in proto.functions} | {""}
     keep_only(proto.opset_import, lambda entry: entry.domain in used)
+
+
+def check_names(proto: "onnx.ModelProto", exclude: Iterable[str], where: str) -> None:
+    """ConfigError for an excluded node that there is not."""
+    names = {node.name for node in proto.graph.node}
+    for name in exclude:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else "nodes have the names that the pass preprocess gives"
+            raise ConfigError(f"the model has no node {name!r} to exclude", where=where, remedy=remedy)
+
+
+def check_loads(model: Model, where: str) -> Model:
+    """The model, when ONNX Runtime makes a session of it on the CPU; ModelError when it does not."""
+    import onnxruntime
+
+    options = session_options(model)
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    try:
+        onnxruntime.InferenceSession(loadable(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise ModelError("ONNX Runtime does not load the model that the pass made", where=where,
+                         why=str(error).strip().partition("\n")[0][:500],
+                         remedy="leave out the operators or nodes that it names") from error  # fmt: skip
+    return model
 
 
 def sort_nodes(graph: "onnx.GraphProto") -> None:

@@ -48,9 +48,11 @@ def context(folder: Path, samples: Sequence[Feeds] | None = None) -> PassContext
 
 
 def run(model: Model, one: Feeds) -> list[Any]:
-    """What ONNX Runtime computes with the model, weights wherever they are."""
+    """What ONNX Runtime computes without fusing anything: the same on every processor (quantization Q.5)."""
+    options = session_options(model)
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(
-        loadable(model).SerializeToString(), session_options(model), providers=["CPUExecutionProvider"]
+        loadable(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     return list(session.run(None, dict(one)))
 

@@ -1,0 +1,414 @@
+"""Each defect of onnxruntime.quantization and of its neighbours that docs/facts/quantization.md lists (Q.3, Q.4)."""
+
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from pipeline.core.errors import ConfigError, MissingError, ModelError
+from pipeline.passes.base import Feeds, NotApplicable
+from pipeline.passes.calibration import Method, calibrate
+from pipeline.passes.dynamic import DynamicOptions, dynamic_int8
+from pipeline.passes.fp16 import HalfOptions, fp16
+from pipeline.passes.preprocess import PreprocessOptions, preprocess
+from pipeline.passes.registry import parse_step, run_passes
+from pipeline.passes.static import StaticOptions, prepare, static_qdq
+from pipeline.passes.weight_only import WeightOnlyOptions, weight_only
+from tests import onnx_samples
+from tests.passes.quantized_models import context, feeds, run, saved, sqnr
+
+
+def gemm(bias: list[int], *, trans_b: bool = False) -> onnx.ModelProto:
+    """One Gemm [4, 16] x [16, 8] with a bias of that shape."""
+    shape = (8, 16) if trans_b else (16, 8)
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=int(trans_b))]
+    weights = [onnx_samples.weight("w", *shape), onnx_samples.weight("b", *bias, seed=1)]
+    return onnx_samples.make(nodes, [onnx_samples.value("x", [4, 16])], [onnx_samples.value("y", [4, 8])], weights)
+
+
+@pytest.mark.parametrize("activations", ["u8", "s8"])
+@pytest.mark.parametrize("bias", [[1, 8], [4, 8], [4, 1], [8]], ids=str)
+def test_biases_of_any_shape(tmp_path: Path, activations: str, bias: list[int]) -> None:
+    """[1, N] becomes [N]; with a bias for each row the node stays float, which is then nothing to quantize."""
+    model = saved(gemm(bias), tmp_path)
+    samples = feeds(model, 8)
+    options = msgspec.convert({"per_channel": True, "activations": activations}, StaticOptions)
+    if bias in ([4, 8], [4, 1]):
+        with pytest.raises(NotApplicable, match="no node can be quantized"):
+            static_qdq(model, options, context(tmp_path, samples))
+        return
+    made = static_qdq(model, options, context(tmp_path, samples))
+    assert sqnr(run(model, samples[0]), run(made, samples[0])) > 25
+
+
+def old_convolution() -> onnx.ModelProto:
+    """Opset 11, IR 3, initializers among the inputs."""
+    model = onnx_samples.conv_bn(8)
+    model.opset_import[0].version = 11
+    model.ir_version = 3
+    model.graph.input.extend(onnx_samples.value(t.name, list(t.dims)) for t in model.graph.initializer)
+    return model
+
+
+def test_an_old_opset_is_raised_for_scales_of_channels(tmp_path: Path) -> None:
+    model = saved(old_convolution(), tmp_path)
+    samples = feeds(model, 8)
+    inputs = {"x": samples[0]["x"]}
+    made = static_qdq(model, StaticOptions(per_channel=True), context(tmp_path, [{"x": s["x"]} for s in samples]))
+    assert made.proto.opset_import[0].version >= 13
+    assert sqnr(run(model, inputs), run(made, inputs)) > 20
+
+
+def test_a_distribution_is_no_method() -> None:
+    with pytest.raises(ConfigError, match="static-qdq"):
+        parse_step("static-qdq:method=distribution")
+
+
+def test_constants_in_nodes_and_normalization_are_quantized(tmp_path: Path) -> None:
+    """Without preparation their weights stay float: here no float matrix or kernel is left."""
+    model = onnx_samples.conv_bn(8)
+    kernel = next(tensor for tensor in model.graph.initializer if tensor.name == "w0")
+    model.graph.initializer.remove(kernel)
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["w0"], value=kernel))
+    loaded = saved(model, tmp_path)
+    made = static_qdq(loaded, StaticOptions(), context(tmp_path, feeds(loaded, 8))).proto
+    assert not [t.name for t in made.graph.initializer if t.data_type == onnx.TensorProto.FLOAT and len(t.dims) > 1]
+    assert "BatchNormalization" not in {node.op_type for node in made.graph.node}
+
+
+def test_nothing_is_left_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """quant_pre_process leaves files there when symbolic shapes are incomplete, as after NonZero."""
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["n"]),
+        helper.make_node("Cast", ["n"], ["f"], to=1),
+        helper.make_node("MatMul", ["t", "w"], ["y"]),
+        helper.make_node("Transpose", ["f"], ["t"], perm=[1, 0]),
+    ]
+    nodes[2], nodes[3] = nodes[3], nodes[2]
+    model = onnx_samples.make(
+        nodes, [onnx_samples.value("x", [4, 4])], [onnx_samples.value("y", ["n", 8])], [onnx_samples.weight("w", 2, 8)]
+    )
+    loaded = saved(model, tmp_path)
+    here, scratch = tmp_path / "here", tmp_path / "scratch"
+    here.mkdir()
+    scratch.mkdir()
+    monkeypatch.chdir(here)
+    static_qdq(loaded, StaticOptions(), context(scratch, feeds(loaded, 8)))
+    dynamic_int8(loaded, DynamicOptions(), context(scratch))
+    assert list(here.iterdir()) == []
+
+
+def wide_activations() -> onnx.ModelProto:
+    """A megabyte of activations at each of eight places, and few weights."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"])]
+    nodes += [
+        helper.make_node("Relu" if n % 2 else "Sigmoid", [f"v{n}" if n else "c"], [f"v{n + 1}"]) for n in range(8)
+    ]
+    shape: list[int | str] = [1, 4, 256, 256]
+    return onnx_samples.make(
+        nodes,
+        [onnx_samples.value("x", shape)],
+        [onnx_samples.value("v8", shape)],
+        [onnx_samples.weight("w", 4, 4, 1, 1)],
+    )
+
+
+@pytest.mark.parametrize("method", list(Method))
+def test_memory_does_not_grow_with_the_samples(tmp_path: Path, method: Method) -> None:
+    """The stock calibration keeps all activations: 8 MB more for each of these samples."""
+    model = saved(wide_activations(), tmp_path)
+    ready = preprocess(model, PreprocessOptions(), context(tmp_path))
+
+    def samples(count: int) -> Callable[[], Iterator[Feeds]]:
+        random = np.random.default_rng(0)
+        return lambda: ({"x": random.standard_normal((1, 4, 256, 256)).astype(np.float32)} for _ in range(count))
+
+    calibrate(ready, samples(2), method)
+    peaks = []
+    for count in (2, 12):
+        tracemalloc.start()
+        calibrate(ready, samples(count), method)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + (2 << 20)
+
+
+def test_ranges_are_those_of_the_values(tmp_path: Path) -> None:
+    """Minimum and maximum over all samples, and what only moves values has its source's range."""
+    nodes = [helper.make_node("Reshape", ["x", "s"], ["r"]), helper.make_node("MatMul", ["r", "w"], ["y"])]
+    weights = [onnx_samples.weight("w", 4, 2), numpy_helper.from_array(np.array([2, 4], np.int64), "s")]
+    model = onnx_samples.make(nodes, [onnx_samples.value("x", [8])], [onnx_samples.value("y", [2, 2])], weights)
+    ready = preprocess(saved(model, tmp_path), PreprocessOptions(), context(tmp_path))
+    samples = feeds(ready, 10)
+    found = calibrate(ready, lambda: iter(samples))
+    low, high = min(s["x"].min() for s in samples), max(s["x"].max() for s in samples)
+    assert found.ranges["x"] == found.ranges["r"] == (low, high)
+    results = [run(ready, sample)[0] for sample in samples]
+    assert found.ranges["y"] == pytest.approx((min(r.min() for r in results), max(r.max() for r in results)))
+    assert found.samples == 10
+
+
+def test_outliers_are_cut_by_percentile_and_entropy(tmp_path: Path) -> None:
+    """One value of 1000 among a hundred thousand around 1."""
+    model = onnx_samples.linear(128)
+    ready = preprocess(saved(model, tmp_path), PreprocessOptions(), context(tmp_path))
+    data = np.random.default_rng(0).standard_normal((1024, 128)).astype(np.float32)
+    data[7, 7] = 1000
+    ranges = {m: calibrate(ready, lambda: iter([{"x": data}]), m, percentile=99.9).ranges["x"] for m in Method}
+    assert ranges[Method.MINMAX] == (data.min(), 1000)
+    for method in (Method.PERCENTILE, Method.ENTROPY):
+        low, high = ranges[method]
+        assert data.min() <= low <= -2
+        assert 2 <= high < 200
+
+
+def test_a_percentile_is_that_of_the_values(tmp_path: Path) -> None:
+    ready = preprocess(saved(onnx_samples.linear(128), tmp_path), PreprocessOptions(), context(tmp_path))
+    samples = [{"x": a} for a in np.random.default_rng(1).standard_normal((8, 512, 128)).astype(np.float32)]
+    low, high = calibrate(ready, lambda: iter(samples), Method.PERCENTILE, percentile=99.0).ranges["x"]
+    wanted = float(np.percentile(np.abs(np.stack([s["x"] for s in samples])), 99.0))
+    assert high == pytest.approx(wanted, rel=0.01)
+    assert low == pytest.approx(-wanted, rel=0.01)
+
+
+def root_of(values: str) -> onnx.ModelProto:
+    """y = (x W) + sqrt(x) W2: the second part is NaN where x is negative."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["good"], name="good"),
+        helper.make_node(values, ["x"], ["root"]),
+        helper.make_node("MatMul", ["root", "w2"], ["bad"], name="bad"),
+        helper.make_node("Softmax", ["bad"], ["y2"]),
+    ]
+    weights = [onnx_samples.weight("w", 8, 8), onnx_samples.weight("w2", 8, 8, seed=1)]
+    outputs = [onnx_samples.value("good", [4, 8]), onnx_samples.value("y2", [4, 8])]
+    return onnx_samples.make(nodes, [onnx_samples.value("x", [4, 8])], outputs, weights)
+
+
+def test_what_is_not_finite_stays_float_and_is_named(tmp_path: Path) -> None:
+    """ONNX Runtime's reductions pass over NaN that does not come first."""
+    model = saved(root_of("Sqrt"), tmp_path)
+    samples = [{"x": np.full((4, 8), 0.5, np.float32)} for _ in range(3)]
+    samples[1]["x"][3, 7] = -1
+    there = context(tmp_path, samples)
+    assert there.samples
+    found = calibrate(prepare(model, StaticOptions(), there), there.samples)
+    assert found.left["root"] == "not finite in calibration sample 1"
+    assert "good" in found.ranges
+    nodes = {node.name: node for node in static_qdq(model, StaticOptions(), there).proto.graph.node}
+    constants = {t.name: t.data_type for t in static_qdq(model, StaticOptions(), there).proto.graph.initializer}
+    assert constants[nodes["bad"].input[1]] == onnx.TensorProto.FLOAT
+    assert nodes["good"].input[1] not in constants
+
+
+def test_values_that_are_always_zero_stay_float(tmp_path: Path) -> None:
+    model = saved(root_of("Relu"), tmp_path)
+    samples = [{"x": np.full((4, 8), -0.5, np.float32)} for _ in range(3)]
+    there = context(tmp_path, samples)
+    assert there.samples
+    found = calibrate(prepare(model, StaticOptions(), there), there.samples)
+    assert found.left["root"] == "zero in all calibration samples"
+    assert found.ranges["x"] == (-0.5, -0.5)
+    made = static_qdq(model, StaticOptions(), there)
+    assert sqnr(run(model, samples[0]), run(made, samples[0])) > 25
+
+
+def test_a_wrong_sample_is_named(tmp_path: Path) -> None:
+    model = saved(onnx_samples.linear(8), tmp_path)
+    samples = [dict(one) for one in feeds(model, 40)]
+    samples[37]["x"] = np.zeros((1, 9), np.float32)
+    with pytest.raises(ModelError, match=r"calibration sample 37.*x \[1, 9\]"):
+        static_qdq(model, StaticOptions(), context(tmp_path, samples))
+    samples[37]["x"] = np.full((1, 8), np.nan, np.float32)
+    with pytest.raises(ConfigError, match="calibration sample 37 has NaN in the input 'x'"):
+        static_qdq(model, StaticOptions(), context(tmp_path, samples))
+
+
+def test_no_samples(tmp_path: Path) -> None:
+    model = saved(onnx_samples.linear(8), tmp_path)
+    with pytest.raises(ConfigError, match="no calibration samples"):
+        static_qdq(model, StaticOptions(), context(tmp_path, []))
+    with pytest.raises(MissingError, match="needs calibration data"):
+        run_passes(model, [parse_step("static-qdq")], context(tmp_path))
+
+
+def test_few_samples_are_mentioned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = saved(onnx_samples.linear(8), tmp_path)
+    static_qdq(model, StaticOptions(), context(tmp_path, feeds(model, 2)))
+    assert "ranges come from 2 calibration samples" in caplog.text
+
+
+def test_the_root_logger_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """onnxruntime.quantization advises preprocessing through it, and warns of 16 bits."""
+    model = saved(onnx_samples.linear(8), tmp_path)
+    options = msgspec.convert({"activations": "u16"}, StaticOptions)
+    static_qdq(model, options, context(tmp_path, feeds(model, 8)))
+    assert [record for record in caplog.records if record.name == "root"] == []
+
+
+def test_sixteen_bits_are_of_onnx_itself(tmp_path: Path) -> None:
+    model = saved(onnx_samples.linear(8), tmp_path)
+    options = msgspec.convert({"activations": "u16"}, StaticOptions)
+    made = static_qdq(model, options, context(tmp_path, feeds(model, 8))).proto
+    assert {node.domain for node in made.graph.node if node.op_type == "QuantizeLinear"} == {""}
+    assert made.opset_import[0].version == 21
+
+
+def test_weights_only_need_a_matrix(tmp_path: Path) -> None:
+    """The tool returns such a model unchanged."""
+    model = saved(onnx_samples.conv_bn(8), tmp_path)
+    with pytest.raises(NotApplicable, match="no MatMul or Gemm has a constant matrix"):
+        weight_only(model, WeightOnlyOptions(), context(tmp_path))
+    with pytest.raises(NotApplicable, match="has a constant float weight"):
+        dynamic_int8(model, DynamicOptions(), context(tmp_path))
+
+
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_weights_only_take_gemm_too(tmp_path: Path, trans_b: bool) -> None:
+    model = saved(gemm([8], trans_b=trans_b), tmp_path)
+    made = weight_only(model, WeightOnlyOptions(bits=8, block=16), context(tmp_path))
+    assert "MatMulNBits" in {node.op_type for node in made.proto.graph.node}
+    one = feeds(model, 1)[0]
+    assert sqnr(run(model, one), run(made, one)) > 35
+
+
+def test_weights_only_at_an_old_opset_load(tmp_path: Path) -> None:
+    """The QDQ form declares opset 21 beside a ReduceMean that has its axes as an attribute, and does not load."""
+    model = onnx_samples.linear(32)
+    model.graph.node[-1].CopyFrom(helper.make_node("ReduceMean", ["a"], ["y"], axes=[1]))
+    model.opset_import[0].version = 13
+    loaded = saved(model, tmp_path)
+    for bits in (4, 8):
+        made = weight_only(loaded, msgspec.convert({"bits": bits}, WeightOnlyOptions), context(tmp_path))
+        assert not {t.data_type for t in made.proto.graph.initializer} & {onnx.TensorProto.INT4, onnx.TensorProto.UINT4}
+        one = feeds(loaded, 1)[0]
+        assert np.isfinite(run(made, one)[0]).all()
+
+
+def test_a_matrix_that_two_gemms_share_is_transposed_once(tmp_path: Path) -> None:
+    """ONNX Runtime's replacement of Gemm transposes it for each of them."""
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["h"], transB=1),
+        helper.make_node("Gemm", ["h", "w"], ["y"], transB=1),
+    ]
+    model = onnx_samples.make(
+        nodes,
+        [onnx_samples.value("x", [2, 16])],
+        [onnx_samples.value("y", [2, 16])],
+        [onnx_samples.weight("w", 16, 16)],
+    )
+    loaded = saved(model, tmp_path)
+    one = feeds(loaded, 1)[0]
+    made = dynamic_int8(loaded, DynamicOptions(), context(tmp_path))
+    assert sqnr(run(loaded, one), run(made, one)) > 30
+
+
+def cast_inside() -> onnx.ModelProto:
+    """A mask of integers becomes float inside the graph."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Cast", ["mask"], ["f"], to=1),
+        helper.make_node("Mul", ["m", "f"], ["y"]),
+    ]
+    inputs = [onnx_samples.value("x", [2, 16]), onnx_samples.value("mask", [2, 16], onnx.TensorProto.INT64)]
+    return onnx_samples.make(nodes, inputs, [onnx_samples.value("y", [2, 16])], [onnx_samples.weight("w", 16, 16)])
+
+
+@pytest.mark.parametrize("keep_io", [True, False])
+def test_half_precision_is_a_legal_graph(tmp_path: Path, keep_io: bool) -> None:
+    """The tool appends Casts at the end, which the checker refuses, and once left Casts to float inside."""
+    loaded = saved(cast_inside(), tmp_path)
+    made = fp16(loaded, HalfOptions(keep_io=keep_io), context(tmp_path))
+    onnx.checker.check_model(made.proto, full_check=True)
+    kind = np.float32 if keep_io else np.float16
+    x, mask = np.ones((2, 16), np.float32), np.ones((2, 16), np.int64)
+    (given,) = run(made, {"x": x.astype(kind), "mask": mask})
+    assert given.dtype == kind
+    assert sqnr(run(loaded, {"x": x, "mask": mask}), [given]) > 50
+
+
+def test_blocked_operators_stay_in_32_bits(tmp_path: Path) -> None:
+    loaded = saved(onnx_samples.linear(16), tmp_path)
+    made = fp16(loaded, HalfOptions(block=("Add",)), context(tmp_path)).proto
+    constants = {tensor.name: tensor.data_type for tensor in made.graph.initializer}
+    assert constants["w"] == onnx.TensorProto.FLOAT16
+    assert constants["b"] == onnx.TensorProto.FLOAT
+    with pytest.raises(NotApplicable, match="no weight became"):
+        fp16(loaded, HalfOptions(block=("Add", "MatMul")), context(tmp_path))
+
+
+@pytest.mark.parametrize("step", ["fp16", "weight-only", "dynamic-int8", "static-qdq", "qoperator", "preprocess"])
+def test_quantized_models_are_refused(tmp_path: Path, step: str) -> None:
+    model = saved(onnx_samples.quantized(), tmp_path)
+    with pytest.raises(NotApplicable, match="quantized"):
+        run_passes(model, [parse_step(step)], context(tmp_path, feeds(model, 1)))
+
+
+@pytest.mark.parametrize("step", ["fp16", "weight-only", "dynamic-int8", "static-qdq", "qoperator", "preprocess"])
+def test_models_in_half_precision_are_refused(tmp_path: Path, step: str) -> None:
+    model = fp16(saved(onnx_samples.linear(16), tmp_path), HalfOptions(), context(tmp_path))
+    with pytest.raises(NotApplicable):
+        run_passes(model, [parse_step(step)], context(tmp_path, feeds(model, 1)))
+
+
+def test_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx_ir", None)
+    monkeypatch.delitem(sys.modules, "onnxruntime.quantization.matmul_nbits_quantizer", raising=False)
+    with pytest.raises(MissingError, match="onnx-ir") as raised:
+        weight_only(saved(onnx_samples.linear(16), tmp_path), WeightOnlyOptions(), context(tmp_path))
+    assert raised.value.remedy == "pip install 'ort-mobile-pipeline[quantization]'"
+
+
+@pytest.mark.parametrize(
+    ("step", "found"),
+    [("qoperator:activations=s8", "u8 activations"), ("qoperator:activations=u16", "u8 activations"),
+     ("qoperator:dense_weights=u8", "one type for all weights")],
+)  # fmt: skip
+def test_forms_that_operators_lack(tmp_path: Path, step: str, found: str) -> None:
+    model = saved(onnx_samples.linear(16), tmp_path)
+    with pytest.raises(NotApplicable, match=found):
+        run_passes(model, [parse_step(step)], context(tmp_path, feeds(model, 8)))
+
+
+def test_functions_are_inlined_before_the_opset_is_raised(tmp_path: Path) -> None:
+    """ONNX's converter loses them; the basic level has inlined them by then."""
+    body = [helper.make_node("MatMul", ["a", "w"], ["b"])]
+    function = helper.make_function("own", "Dense", ["a", "w"], ["b"], body, [helper.make_opsetid("", 12)])
+    nodes = [helper.make_node("Dense", ["x", "w"], ["y"], domain="own")]
+    model = onnx_samples.make(
+        nodes,
+        [onnx_samples.value("x", [2, 16])],
+        [onnx_samples.value("y", [2, 16])],
+        [onnx_samples.weight("w", 16, 16)],
+    )
+    model.functions.append(function)
+    model.opset_import[0].version = 12
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    loaded = saved(model, tmp_path)
+    made = static_qdq(loaded, StaticOptions(), context(tmp_path, feeds(loaded, 8)))
+    assert made.proto.opset_import[0].version >= 13
+
+
+def test_pads_that_share_a_constant(tmp_path: Path) -> None:
+    """In operator form the tool removes it with the first of them."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="c1"),
+        helper.make_node("Pad", ["c", "pads", "zero"], ["p"], name="p1"),
+        helper.make_node("Conv", ["p", "w"], ["d"], name="c2"),
+        helper.make_node("Pad", ["d", "pads", "zero"], ["y"], name="p2"),
+    ]
+    pads = numpy_helper.from_array(np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64), "pads")
+    weights = [onnx_samples.weight("w", 4, 4, 3, 3), pads, numpy_helper.from_array(np.array(0, np.float32), "zero")]
+    model = onnx_samples.make(
+        nodes, [onnx_samples.value("x", [1, 4, 8, 8])], [onnx_samples.value("y", [1, 4, 8, 8])], weights
+    )
+    loaded = saved(model, tmp_path)
+    samples = feeds(loaded, 8)
+    for step in ("qoperator", "static-qdq"):
+        made = run_passes(loaded, [parse_step(step)], context(tmp_path, samples)).model
+        assert sqnr(run(loaded, samples[0]), run(made, samples[0])) > 25
