@@ -1,5 +1,7 @@
 """Opening a database: its URL, its driver, SQLite's settings, and its tables in the form of this release."""
 
+import sqlite3
+import time
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,6 +14,7 @@ from pipeline.campaign.store.tables import REVISION, versions
 from pipeline.core.errors import ConfigError, MissingError, PipelineError
 
 BUSY_SECONDS = 30.0
+RETRY_SECONDS = 0.01
 UPGRADE_LOCK = 0x6F72_746D_6F62_696C
 """PostgreSQL's advisory lock for upgrades: what one process finds must stay true until it has upgraded."""
 
@@ -87,8 +90,9 @@ def _arrange_sqlite(engine: Engine, busy_seconds: float) -> None:
 
     def connect(connection: Any, _record: object) -> None:
         connection.isolation_level = None
-        for pragma in (f"busy_timeout={int(busy_seconds * 1000)}", "journal_mode=WAL", "foreign_keys=ON"):
+        for pragma in (f"busy_timeout={int(busy_seconds * 1000)}", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}").close()
+        _write_ahead(connection, time.monotonic() + busy_seconds)
 
     def begin(connection: Connection) -> None:
         writes = connection.get_execution_options().get("writes", False)
@@ -96,6 +100,23 @@ def _arrange_sqlite(engine: Engine, busy_seconds: float) -> None:
 
     event.listen(engine, "connect", connect)
     event.listen(engine, "begin", begin)
+
+
+def _write_ahead(connection: sqlite3.Connection, deadline: float) -> None:
+    """Switch on the write-ahead log, at the latest at `deadline` of the monotonic clock.
+
+    SQLite's busy timeout does not count here: with its read lock taken already, it refuses at once to wait for the
+    write lock, since two that do so would wait for each other.
+    """
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_SECONDS)
+        else:
+            return
 
 
 def _prepare(engine: Engine, where: str) -> None:

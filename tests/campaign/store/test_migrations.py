@@ -5,10 +5,11 @@
 
 import gzip
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,20 @@ def test_threads_that_open_a_new_database_at_the_same_time_make_it_once(url: str
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(opened, range(4))) == [()] * 4
+
+
+def test_a_new_database_waits_for_the_write_lock_of_another_process(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("CREATE TABLE of_another_program (id)")
+    other.execute("BEGIN IMMEDIATE")
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(open_store, f"sqlite:///{path}")
+        wait([opening], timeout=0.3)
+        other.execute("ROLLBACK")
+        with opening.result() as store:
+            assert store.campaigns() == ()
+    other.close()
 
 
 def test_an_upgrade_that_fails_leaves_the_database_as_it_was(tmp_path: Path) -> None:
