@@ -15,7 +15,7 @@ from pathlib import Path
 
 from device_runner.adb.facts import SUFFIX, free_bytes
 from device_runner.adb.link import Link, LinkError, script
-from device_runner.adb.matching import find_same
+from device_runner.adb.pieces import find_same
 from device_runner.files import PROFILE_LIMIT_BYTES, Fetch, sha256, tensor_bytes
 from device_runner.result import RunResult
 

@@ -1,16 +1,29 @@
-"""The record of NNAPI calls: read back, summed up, and as the table of what each flag does at each level."""
+"""What an Android library does with NNAPI: the record of its calls, and what its providers claim.
 
+`ask` runs many models in one process and may save EP-aware models. A model that crashes the library costs its own
+answer only: a new process goes on with the next.
+"""
+
+import os
+import signal
+import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from device_runner.android_host.build import ASK, build_host, check_imports
 from device_runner.android_host.device import AndroidHost, Phone
+from device_runner.errors import RunnerError
 from device_runner.library_facts import LIBRARY, LibraryFacts
+from device_runner.probe.protocol import FLAG_BITS, LEVEL_NUMBERS
 from device_runner.result import RunResult, Status
-from device_runner.spec import NnapiFlag, RunOptions, RunSpec
+from device_runner.spec import NnapiFlag, OptimizationLevel, RunOptions, RunSpec
 
 PREFIX = "ANeuralNetworks"
 DEVICE_CALLS = frozenset({"_getDeviceCount", "_getDevice", "Device_getName", "Device_getType"})
@@ -143,3 +156,182 @@ def _cells(row: CallRow) -> Sequence[str]:
         targets.get(summary.compiled_for, f"{summary.compiled_for} devices"),
         row.failure or ("runs" if summary.runs else "runs on the CPU"),
     ]
+
+
+RECORD_CLAIMS = "session.record_ep_graph_assignment_info"
+STOP_OPS = "ep.nnapi.partitioning_stop_ops"
+LIMIT_SECONDS = 120.0
+"""A library that says nothing for so long hangs on its model."""
+LOOK_SECONDS = 1.0
+HANG = "hang"
+"""Stands for the signal of a process that was ended because it hung."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """How every session is made. `provider` is cpu, nnapi or a name of the generic append call."""
+
+    provider: str = "nnapi"
+    flags: tuple[NnapiFlag, ...] = ()
+    level: OptimizationLevel = OptimizationLevel.NONE
+    config: dict[str, str] = field(default_factory=dict)
+    verbose: bool = False
+    phone: Phone = field(default_factory=Phone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelQuestion:
+    """A model to make a session of; `saved` is where what the library made of it goes (None: nowhere)."""
+
+    id: str
+    model: Path
+    saved: Path | None = None
+
+
+class AssignedNode(msgspec.Struct, frozen=True, array_like=True):
+    """One claimed node by its name in the model, domain and operator; inlined nodes have no name."""
+
+    name: str
+    domain: str
+    operator: str
+
+
+class Subgraph(msgspec.Struct, frozen=True):
+    """Nodes that a provider took as one."""
+
+    provider: str
+    nodes: tuple[AssignedNode, ...]
+
+
+class LibraryAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one question. `signal` is set when the library crashed; `code` is ONNX Runtime's, 0 for success.
+
+    `recorded` is False where the library is older than 1.24 and cannot say what it assigned. `resident_bytes` is the
+    memory of the process with the session in it.
+    """
+
+    id: str
+    code: int = 0
+    message: str = ""
+    signal: str = ""
+    resident_bytes: int = 0
+    recorded: bool = False
+    subgraphs: tuple[Subgraph, ...] = ()
+    log: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether no session could be made."""
+        return bool(self.code or self.message or self.signal)
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True):
+    begun: str = ""
+    id: str = ""
+
+
+def ask(
+    library: LibraryFacts, questions: Sequence[ModelQuestion], session: Session, *, limit_seconds: float = LIMIT_SECONDS
+) -> Iterator[LibraryAnswer]:
+    """One answer for each question, in their order; a crash or a hang is an answer too.
+
+    `limit_seconds` is for one model. Raises MissingError for a library that needs what the shims do not give,
+    RunnerError when the program itself cannot work.
+    """
+    check_imports(library.imports, library.needed, where=library.path)
+    rest = list(questions)
+    with tempfile.TemporaryDirectory(prefix="ort-mobile-ask-") as name:
+        folder = Path(name)
+        environment = {**os.environ, **session.phone.environment(folder)}
+        while rest:
+            answers = _ask_once(library, rest, session, folder, environment, limit_seconds)
+            yield from answers
+            rest = rest[len(answers) :]
+
+
+def _ask_once(
+    library: LibraryFacts,
+    questions: Sequence[ModelQuestion],
+    session: Session,
+    folder: Path,
+    environment: dict[str, str],
+    limit_seconds: float,
+) -> list[LibraryAnswer]:
+    request = folder / "request"
+    request.write_bytes(_encode(library, questions, session))
+    command = [str(build_host() / ASK), str(request)]
+    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment)
+        try:
+            code = _wait(process, folder / "out", limit_seconds)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+    answers, begun = _read_answers((folder / "out").read_bytes())
+    if begun:
+        said = (folder / "err").read_bytes()[-2000:].decode("utf-8", "replace").strip()
+        ended = HANG if code is None else _signal_name(code)
+        return [*answers, LibraryAnswer(id=begun, message=said, signal=ended)]
+    if len(answers) < len(questions):
+        said = (folder / "err").read_bytes()[-2000:].decode("utf-8", "replace").strip()
+        raise RunnerError("the library could not be asked", where=library.path, why=said or _end(code))
+    return answers
+
+
+def _wait(process: "subprocess.Popen[bytes]", out: Path, limit_seconds: float) -> int | None:
+    """The exit code; None when the process was ended because `out` did not grow for `limit_seconds`."""
+    waiting = threading.Thread(target=process.wait, daemon=True)  # wait() with a time limit polls, and so comes late
+    waiting.start()
+    size, deadline = 0, time.monotonic() + limit_seconds
+    while time.monotonic() < deadline:
+        waiting.join(min(LOOK_SECONDS, limit_seconds))
+        if not waiting.is_alive():
+            return process.returncode
+        grown = out.stat().st_size
+        if grown != size:
+            size, deadline = grown, time.monotonic() + limit_seconds
+    process.kill()
+    process.wait()
+    return None
+
+
+def _end(code: int | None) -> str:
+    return "it did not begin in time" if code is None else f"exit code {code}"
+
+
+def _signal_name(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _read_answers(output: bytes) -> tuple[list[LibraryAnswer], str]:
+    """Whole answers, and the id of a model that was begun but not answered ("": none)."""
+    answers: list[LibraryAnswer] = []
+    begun = ""
+    for line in output.splitlines():
+        try:
+            head = msgspec.json.decode(line, type=_Line)
+            if head.begun:
+                begun = head.begun
+                continue
+            answers.append(msgspec.json.decode(line, type=LibraryAnswer))
+            begun = ""
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            break
+    return answers, begun
+
+
+def _encode(library: LibraryFacts, questions: Sequence[ModelQuestion], session: Session) -> bytes:
+    triples = [
+        ("set", "library", str(Path(library.path).absolute())),
+        ("set", "provider", session.provider),
+        ("set", "flags", str(sum(FLAG_BITS[flag] for flag in set(session.flags)))),
+        ("set", "level", str(LEVEL_NUMBERS[session.level])),
+        ("set", "log", str(int(session.verbose))),
+        ("config", RECORD_CLAIMS, "1"),
+        *(("config", key, value) for key, value in session.config.items()),
+    ]
+    for question in questions:
+        triples.append(("save", str(question.saved.absolute()) if question.saved else "", ""))
+        triples.append(("model", question.id, str(question.model.absolute())))
+    return b"".join(text.encode("utf-8", "surrogateescape") + b"\0" for triple in triples for text in triple)

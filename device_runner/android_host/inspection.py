@@ -1,7 +1,16 @@
-"""A driver profile from a phone: its NNAPI is asked about every operation that ONNX Runtime gives it."""
+"""A driver profile from a phone: its NNAPI is asked about every operation that ONNX Runtime gives it.
+
+The questions are models of one operation each. Their argument lists are those that ONNX Runtime's provider gives
+(recorded from it over a few thousand models), in the operand types that it gives them. Which operations and types
+exist, and from which feature level, is in the tables that the fake driver includes (nnapi/operations.def, types.def).
+"""
 
 import re
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 from typing import Protocol
 
 import msgspec
@@ -11,14 +20,210 @@ from device_runner.android_host.profile import (
     Driver,
     DriverProfile,
     DriverRefusal,
+    definitions,
     operand_type_codes,
     operation_codes,
 )
-from device_runner.android_host.questions import Question, questions
 from device_runner.device import DEVICES_API_LEVEL, NNAPI_API_LEVEL, TYPES, DeviceFacts, DriverType
 from device_runner.errors import MissingError, RunnerError
 from device_runner.probe.protocol import NnapiAnswer, NnapiDeviceAnswer, ProbeAnswer
 from device_runner.result import Failure, Status
+
+FLOAT, QUANT, CHANNELS = "float", "quant", "channels"
+
+IMAGE = (1, 4, 4, 2)
+"""Shape of a tensor where none is given: batch, height, width, channels."""
+
+SIGNATURES: tuple[tuple[str, str, str], ...] = (
+    ("float", "ABS EXP FLOOR LOG NEG RELU RELU1 RELU6 SIN SQRT TANH LOGISTIC", "t -> t"),
+    ("quant", "LOGISTIC", "t -> p"),
+    ("float quant", "ADD MUL", "t t i=0 -> t"),
+    ("float", "DIV SUB", "t t i=0 -> t"),
+    ("float", "MAXIMUM MINIMUM POW", "t t -> t"),
+    ("float", "LESS GREATER", "t t -> q"),
+    ("float", "PRELU", "t t[2]= -> t"),
+    ("float", "ELU", "t r=1 -> t"),
+    ("float", "SELECT", "q t t -> t"),
+    ("float", "CAST", "t -> t"),
+    ("float", "CAST", "t -> n"),
+    ("float", "QUANTIZE", "t -> u"),
+    ("float", "DEQUANTIZE", "u -> t"),
+    ("float quant", "AVERAGE_POOL_2D MAX_POOL_2D", "t i=0 i=0 i=0 i=0 i=1 i=1 i=2 i=2 i=0 z=0 -> t[1,3,3,2]"),
+    ("float quant", "AVERAGE_POOL_2D MAX_POOL_2D", "t i=0 i=0 i=0 i=0 i=1 i=1 i=2 i=2 i=0 -> t[1,3,3,2]"),
+    ("float quant channels", "CONV_2D", "t w[3,1,1,2]= b[3]= i=0 i=0 i=0 i=0 i=1 i=1 i=0 z=0 -> t[1,4,4,3]"),
+    ("float quant", "CONV_2D", "t w[3,1,1,2]= b[3]= i=0 i=0 i=0 i=0 i=1 i=1 i=0 -> t[1,4,4,3]"),
+    (
+        "float quant channels",
+        "DEPTHWISE_CONV_2D",
+        "t w[1,2,2,2]= b[2]= i=0 i=0 i=0 i=0 i=1 i=1 i=1 i=0 z=0 -> t[1,3,3,2]",
+    ),
+    ("float quant", "DEPTHWISE_CONV_2D", "t w[1,2,2,2]= b[2]= i=0 i=0 i=0 i=0 i=1 i=1 i=1 i=0 -> t[1,3,3,2]"),
+    ("float", "GROUPED_CONV_2D", "t w[2,2,2,1]= b[2]= i=0 i=0 i=0 i=0 i=1 i=1 i=2 i=0 z=0 -> t[1,3,3,2]"),
+    ("float quant", "FULLY_CONNECTED", "t[2,4] w[3,4]= b[3]= i=0 -> t[2,3]"),
+    ("float quant", "CONCATENATION", "t t i=3 -> t[1,4,4,4]"),
+    ("float", "SPLIT", "t i=3 i=2 -> t[1,4,4,1] t[1,4,4,1]"),
+    ("float", "DEPTH_TO_SPACE", "t[1,2,2,4] i=2 -> t[1,4,4,1]"),
+    ("float", "LOCAL_RESPONSE_NORMALIZATION", "t i=1 r=1 r=0.0001 r=0.75 -> t"),
+    ("float", "MEAN", "t n[2]=1,2 i=1 -> t[1,1,1,2]"),
+    ("float", "PAD", "t n[4,2]=0,0,1,1,1,1,0,0 -> t[1,6,6,2]"),
+    ("float", "PAD_V2", "t n[4,2]=0,0,1,1,1,1,0,0 r=0 -> t[1,6,6,2]"),
+    ("float quant", "RESHAPE", "t n[2]=4,8 -> t[4,8]"),
+    ("float", "SQUEEZE", "t n[1]=0 -> t[4,4,2]"),
+    ("float", "EXPAND_DIMS", "t[4,4,2] i=0 -> t"),
+    ("float quant", "TRANSPOSE", "t n[4]=0,3,1,2 -> t[1,2,4,4]"),
+    ("float", "RESIZE_BILINEAR", "t i=8 i=8 z=0 -> t[1,8,8,2]"),
+    ("float", "RESIZE_BILINEAR", "t i=8 i=8 -> t[1,8,8,2]"),
+    ("float quant", "RESIZE_NEAREST_NEIGHBOR", "t i=8 i=8 z=0 -> t[1,8,8,2]"),
+    ("float quant", "SOFTMAX", "t r=1 i=3 -> p"),
+    ("float quant", "SOFTMAX", "t[2,4] r=1 -> p[2,4]"),
+    ("float", "GATHER", "t[3,4] i=0 n[2]=0,1 -> t[2,4]"),
+    ("float", "SLICE", "t n[4]=0,0,0,0 n[4]=1,2,2,2 -> t[1,2,2,2]"),
+    ("float", "STRIDED_SLICE", "t n[4]=0,0,0,0 n[4]=1,2,2,2 n[4]=1,1,1,1 i=0 i=0 i=0 -> t[1,2,2,2]"),
+)
+"""Kinds, operations, and their operands with the results behind the arrow.
+
+A letter is an operand's role: t the kind's tensor, w weights, b a bias, p probabilities, u, n and q tensors of bytes,
+integers and truth values, i, r and z scalars. Behind it stand the shape, and after = the values of a constant
+(zeros where none are given).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """Scale and zero point; 0.0 for a type that has none."""
+
+    scale: float = 0.0
+    zero_point: int = 0
+
+
+PLAIN = Quantization()
+HALVES = Quantization(0.5)
+PRODUCTS = Quantization(0.25)
+PROBABILITIES = Quantization(1 / 256)
+"""What NNAPI wants of the results of LOGISTIC and SOFTMAX; a bias has the product of its inputs' scales."""
+
+Role = tuple[str, Quantization]
+COMMON: dict[str, Role] = {
+    "u": ("TENSOR_QUANT8_ASYMM", HALVES),
+    "n": ("TENSOR_INT32", PLAIN),
+    "q": ("TENSOR_BOOL8", PLAIN),
+    "i": ("INT32", PLAIN),
+    "r": ("FLOAT32", PLAIN),
+    "z": ("BOOL", PLAIN),
+}
+BYTES: dict[str, Role] = {
+    **COMMON,
+    "t": ("TENSOR_QUANT8_ASYMM", HALVES),
+    "p": ("TENSOR_QUANT8_ASYMM", PROBABILITIES),
+    "w": ("TENSOR_QUANT8_ASYMM", HALVES),
+    "b": ("TENSOR_INT32", PRODUCTS),
+}
+ROLES: dict[str, dict[str, Role]] = {
+    FLOAT: {**COMMON, **dict.fromkeys("tpwb", ("TENSOR_FLOAT32", PLAIN))},
+    QUANT: BYTES,
+    CHANNELS: {**BYTES, "w": ("TENSOR_QUANT8_SYMM_PER_CHANNEL", PLAIN), "b": ("TENSOR_INT32", PLAIN)},
+}
+"""Kind to what each letter is there."""
+
+SCALARS = "irz"
+OPERAND = re.compile(r"([a-z])(?:\[([\d,]*)\])?(?:=([\d.,]*))?")
+FORMATS = {"FLOAT32": "f", "TENSOR_FLOAT32": "f", "INT32": "i", "TENSOR_INT32": "i"}
+"""How a value of a type is packed; all others are bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One operand; `value` are a constant's bytes, None for a tensor that is given or computed."""
+
+    type: str
+    shape: tuple[int, ...]
+    quantization: Quantization
+    value: bytes | None
+    channel_dimension: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A model of one operation, whose results are the last operands; `level` is the feature level that it needs."""
+
+    operation: str
+    operands: tuple[Operand, ...]
+    results: int
+    level: int
+
+    @property
+    def types(self) -> frozenset[str]:
+        """Operand types that occur in it."""
+        return frozenset(operand.type for operand in self.operands)
+
+    def triples(self) -> Iterator[tuple[str, str, str]]:
+        """It as lines of a request to the probe (probe/request.h)."""
+        yield "question", self.operation, ""
+        for operand in self.operands:
+            yield from _operand_triples(operand)
+        yield "operation", str(definitions("operations.def")[self.operation].code), str(self.results)
+
+
+@lru_cache(maxsize=1)
+def questions() -> tuple[Question, ...]:
+    """All questions, in the table's order."""
+    return tuple(
+        _question(kind, operation, text)
+        for kinds, operations, text in SIGNATURES
+        for operation in operations.split()
+        for kind in kinds.split()
+    )
+
+
+def _question(kind: str, operation: str, text: str) -> Question:
+    given, _, results = text.partition(" -> ")
+    operands = tuple(_operand(kind, operation, word) for word in (*given.split(), *results.split()))
+    types = definitions("types.def")
+    levels = (definitions("operations.def")[operation].level, *(types[operand.type].level for operand in operands))
+    return Question(operation, operands, len(results.split()), max(levels))
+
+
+def _operand(kind: str, operation: str, word: str) -> Operand:
+    found = OPERAND.fullmatch(word)
+    if found is None:
+        raise ValueError(f"{operation}: {word!r} is no operand")
+    letter, sizes, values = found.groups()
+    name, quantization = ROLES[kind][letter]
+    shape = tuple(map(int, sizes.split(","))) if sizes else () if letter in SCALARS else IMAGE
+    value = None if values is None else _packed(name, prod(shape), values)
+    return Operand(name, shape, quantization, value, _channel_dimension(name, operation))
+
+
+def _channel_dimension(name: str, operation: str) -> int | None:
+    """Where the output channels are: first in OHWI, last in the 1HWO of depthwise weights."""
+    if name != "TENSOR_QUANT8_SYMM_PER_CHANNEL":
+        return None
+    return 3 if operation == "DEPTHWISE_CONV_2D" else 0
+
+
+def _packed(name: str, count: int, text: str) -> bytes:
+    """The values of a constant in the byte order of all Android devices, zeros where none are given."""
+    letter = FORMATS.get(name, "b")
+    values = [float(value) for value in text.split(",")] if text else [0.0] * count
+    return struct.pack(f"<{count}{letter}", *(value if letter == "f" else int(value) for value in values))
+
+
+def _operand_triples(operand: Operand) -> Iterator[tuple[str, str, str]]:
+    quantization = operand.quantization
+    if quantization != PLAIN:
+        yield "scale", _bits(quantization.scale), str(quantization.zero_point & 0xFFFF_FFFF)
+    yield "operand", str(definitions("types.def")[operand.type].code), ",".join(map(str, operand.shape))
+    if operand.channel_dimension is not None:
+        place = operand.channel_dimension
+        yield "channels", str(place), ",".join([_bits(HALVES.scale)] * operand.shape[place])
+    if operand.value is not None:
+        yield "value", "", operand.value.hex()
+
+
+def _bits(number: float) -> str:
+    (bits,) = struct.unpack("<I", struct.pack("<f", number))
+    return str(bits)
+
 
 LIMIT_SECONDS = 20.0
 """For all questions; a driver that is still silent then hangs."""

@@ -17,10 +17,10 @@ from pipeline.core.errors import ModelError
 from pipeline.core.progress import Progress
 from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks
 from pipeline.dataset import Array, Dataset, TensorInfo, overlap, samples
+from pipeline.dataset.candidates import open_session, run_session
 from pipeline.model.onnx_model import load_model, prepare_model
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
-from pipeline.sizes.candidates import open_session, run_session
 
 TIMEOUT_SECONDS = 6 * 3600.0
 """How long a model may take for all its samples: data sets have no common size, and a hang must end some time."""

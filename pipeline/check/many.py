@@ -17,9 +17,9 @@ from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact
 from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
+from pipeline.dataset.candidates import EXACT_PRODUCTS
+from pipeline.dataset.guess import GuessRequest, InputsChecked, check_inputs
 from pipeline.model.sources import NamedModel, find_models, name_models
-from pipeline.sizes import GuessRequest, InputsChecked, check_inputs
-from pipeline.sizes.candidates import EXACT_PRODUCTS
 
 LEAN = {
     "session.use_memory_mapped_ort_model": "1",

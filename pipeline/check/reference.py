@@ -14,13 +14,13 @@ from pipeline.check.compare import Array, Precision, Tolerance, compare_outputs,
 from pipeline.core.errors import ModelError
 from pipeline.core.files import make_folder
 from pipeline.dataset import Dataset, Sample, TensorInfo, first_sample
+from pipeline.dataset.candidates import first_line, open_session, run_session
 from pipeline.dataset.files import write_tensor
+from pipeline.dataset.guess import blame_dimensions, complete_data
 from pipeline.dataset.values import plain_dtype
 from pipeline.model.onnx_model import PreparedModel, load_model, prepare_model
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
-from pipeline.sizes import blame_dimensions, complete_data, open_session, run_session
-from pipeline.sizes.candidates import first_line
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto

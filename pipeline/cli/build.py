@@ -12,10 +12,10 @@ from pipeline.cli.options import json_option, json_or_flag, shows_text, write_js
 if TYPE_CHECKING:
     from pipeline.core.errors import Finding
     from pipeline.ort_build.doctor import Check
+    from pipeline.ort_build.history import SizeChange
     from pipeline.ort_build.plan import BuildPlan
     from pipeline.ort_build.request import Request
     from pipeline.ort_build.run import BuildRecord, Built
-    from pipeline.ort_build.size import SizeChange
     from pipeline.ort_build.source_tree import SourceTree
 
 FILE = click.Path(path_type=Path)
@@ -164,8 +164,7 @@ def _show_builds(builds: "Sequence[tuple[Path, BuildRecord]]") -> None:
 
 
 def _compare(before: Path, after: Path, cache: Path, json_to: str | None) -> None:
-    from pipeline.ort_build.history import measured_at
-    from pipeline.ort_build.size import added_names, size_changes
+    from pipeline.ort_build.history import added_names, measured_at, size_changes
 
     old, new = measured_at(before, cache), measured_at(after, cache)
     changes = size_changes(old.sizes, new.sizes)
@@ -353,8 +352,7 @@ def _show_built(built: "Built", before: "Mapping[str, int]") -> None:
 def _check_sizes(built: "Built", request: "Request") -> None:
     from pipeline.cli.show import show_findings
     from pipeline.core.errors import CheckFailed, errors
-    from pipeline.ort_build.history import sizes_of_record
-    from pipeline.ort_build.size import check_budget
+    from pipeline.ort_build.history import check_budget, sizes_of_record
 
     findings = check_budget(sizes_of_record(built.record), request.settings.max_library_bytes)
     show_findings(findings)

@@ -12,8 +12,7 @@ from pipeline.cli.options import json_option, json_or_flag, shows_text, write_js
 from pipeline.core.errors import CheckFailed, ConfigError, ModelError
 
 if TYPE_CHECKING:
-    from pipeline.required_ops.device_log import LogFinding
-    from pipeline.required_ops.proof import Missing
+    from pipeline.required_ops.proof import LogFinding, Missing
     from pipeline.required_ops.review import OperatorUse
     from pipeline.required_ops.text import ArtifactNeeds
     from pipeline.required_ops.value import RequiredOps
@@ -256,7 +255,7 @@ def _warn_of_foreign_domains(required: "RequiredOps") -> None:
 
 def _findings(log: Path, required: "RequiredOps", found: "list[ArtifactNeeds]") -> "tuple[LogFinding, ...]":
     from device_runner.reading import read_regular
-    from pipeline.required_ops.device_log import LOG_BYTES, read_log
+    from pipeline.required_ops.proof import LOG_BYTES, read_log
 
     try:
         text = read_regular(log, LOG_BYTES).decode("utf-8", "replace")

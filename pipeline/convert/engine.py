@@ -31,9 +31,9 @@ from pipeline.core.errors import ConfigError, DiskFullError, ModelError, Pipelin
 from pipeline.core.files import copy_file, make_folder, share_file, storage_errors, sync_file
 from pipeline.core.releases import Release, line_of
 from pipeline.core.variant import Artifact, Style, Variant
+from pipeline.dataset.guess import blame_optimization
 from pipeline.model.onnx_model import LoadedModel, content_digest, load_model, prepare_model
 from pipeline.model.ort_writer import FilePlan, plan_file, write_file
-from pipeline.sizes import blame_optimization
 
 ONE_FILES_ERRORS = (ModelError, ConfigError, MissingError, SpecError)
 """What costs the variants of one file: onnxruntime's refusals, and a reference that cannot serve them.

@@ -22,6 +22,7 @@ from pipeline.core.errors import ConfigError, ExitCode, Finding, ModelError
 from pipeline.core.progress import Progress
 from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
+from pipeline.dataset.guess import Feeds, FeedsRequest, make_feeds
 from pipeline.job.gate import use_of
 from pipeline.job.predict import profile_run
 from pipeline.job.record import host, versions
@@ -29,7 +30,6 @@ from pipeline.release.shipped import local_runtime
 from pipeline.report.model import CampaignReport, FailureRow, Skipped
 from pipeline.report.profiled import Profiled
 from pipeline.report.rows import MeasuredRow, make_rows
-from pipeline.sizes.guess import Feeds, FeedsRequest, make_feeds
 
 ALL_FILES = "files"
 """What stands for the model in rows: every file is compared with the first."""

@@ -11,10 +11,9 @@ from pipeline.core.errors import ModelError
 from pipeline.core.files import readable_name
 from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
+from pipeline.dataset.guess import DATA, Guess, GuessRequest, guess_inputs, no_size
 from pipeline.model.signature import names_of, open_axes
 from pipeline.model.sources import SourceModel
-from pipeline.sizes import Guess, GuessRequest, guess_inputs, no_size
-from pipeline.sizes.guess import DATA
 
 TEMPLATE = """\
 # How to convert, check, measure and ship {model}.

@@ -14,8 +14,8 @@ from pipeline.core.errors import ModelError
 from pipeline.core.files import make_folder, share_file
 from pipeline.model.onnx_model import LoadedModel, load_model
 from pipeline.model.sources import SourceModel
+from pipeline.partition.onnx_view import NEVER, NOT_F16
 from pipeline.partition.ort_view import refused
-from pipeline.partition.schemas import NEVER, NOT_F16
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core.errors import ModelError
 from pipeline.partition.answer import Settings
 from pipeline.partition.graph import FreshNames, Graph, Node
+from pipeline.partition.onnx_view import NEVER, NOT_F16, is_inlined, schema_function
 from pipeline.partition.rules import PROVIDERS, claim
-from pipeline.partition.schemas import NEVER, NOT_F16, is_inlined, schema_function
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto

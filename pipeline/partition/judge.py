@@ -14,6 +14,7 @@ import msgspec
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.releases import Release, rules_of
 from pipeline.core.workers import Task, run_tasks
+from pipeline.dataset.candidates import assignments, units, with_sums
 from pipeline.model.guards import check_constants, computed_constants, shaped_bytes
 from pipeline.model.onnx_model import LoadedModel, fix_dimensions
 from pipeline.model.signature import names_of, open_axes, own_inputs, resolve_dimensions
@@ -31,13 +32,11 @@ from pipeline.partition.answer import (
 from pipeline.partition.basic import save_basic, undone_for_provider
 from pipeline.partition.functions import before_partitioning
 from pipeline.partition.graph import DTYPES, Graph, Node
-from pipeline.partition.grouping import cuts, operator_gains
+from pipeline.partition.grouping import SavedFile, cuts, foresee, operator_gains
 from pipeline.partition.input import NO_SIZES, PartitionInput, body_types, open_subject, resized, tensor_reader
 from pipeline.partition.ort_view import infer, slim_copy
-from pipeline.partition.rounds import SavedFile, foresee
 from pipeline.partition.rules import Claim, bodies, claim
 from pipeline.partition.units import unique_dq
-from pipeline.sizes.candidates import assignments, units, with_sums
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -48,7 +48,7 @@ FORECASTS: Mapping[Provider, str] = {
     Provider.NNAPI: "pipeline.partition.nnapi.load",
     Provider.COREML_NN: "pipeline.partition.coreml.types",
     Provider.COREML_MLPROGRAM: "pipeline.partition.coreml.types",
-    Provider.XNNPACK: "pipeline.partition.xnnpack.load",
+    Provider.XNNPACK: "pipeline.partition.xnnpack.claims",
 }
 """The module that foresees a provider's part in making a session; it exports `forecast(rounds, settings)`."""
 

@@ -13,13 +13,13 @@ from pipeline.check.reference import Reference, ReferenceRequest, make_reference
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import make_folder
 from pipeline.dataset import Dataset, TensorInfo
+from pipeline.dataset.candidates import open_session, run_session
 from pipeline.model.onnx_model import LoadedModel, PreparedModel, load_model
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Effect
 from pipeline.passes.outputs import expose
 from pipeline.passes.save import write_model
-from pipeline.sizes import open_session, run_session
 
 MOST_BATCHES = 64
 """Up to so many runs of the smaller model are compared with one of the larger."""

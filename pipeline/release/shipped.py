@@ -18,9 +18,8 @@ from pipeline.config.tables import BuildConfig, BuildKind
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.releases import Release, line_of
 from pipeline.core.variant import Style
-from pipeline.ort_build.history import build_of, newest_build, operators_of, sizes_of_record
+from pipeline.ort_build.history import build_of, check_budget, newest_build, operators_of, sizes_of_record
 from pipeline.ort_build.request import campaign_digest, kind_of, providers_of
-from pipeline.ort_build.size import check_budget
 from pipeline.required_ops import RequiredOps
 
 ELF_PLATFORMS = frozenset({Platform.ANDROID, Platform.LINUX})

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_runner.android_host.ask import ModelQuestion, Session, ask
 from device_runner.android_host.build import unknown_imports
-from device_runner.android_host.calls import observe, read_calls, summarize, table
+from device_runner.android_host.calls import ModelQuestion, Session, ask, observe, read_calls, summarize, table
 from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.android_host.profile import Driver, DriverProfile, DriverStage, Fault, FaultKind, ResultCode
 from device_runner.device import open_device

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.android_host.ask import ModelQuestion, Session, ask
+from device_runner.android_host.calls import ModelQuestion, Session, ask
 from device_runner.android_host.device import Phone
 from device_runner.library_facts import LibraryFacts
 from device_runner.spec import NnapiFlag, OptimizationLevel

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from device_runner.android_host import inspection
 from device_runner.android_host.build import check_host
 from device_runner.android_host.device import Phone, parse_phone
-from device_runner.android_host.inspection import ask, inspect_phone, make_profile
+from device_runner.android_host.inspection import Question, ask, inspect_phone, make_profile, questions
 from device_runner.android_host.profile import (
     Driver,
     DriverProfile,
@@ -28,7 +28,6 @@ from device_runner.android_host.profile import (
     operation_codes,
     read_profile,
 )
-from device_runner.android_host.questions import Question, questions
 from device_runner.device import DeviceFacts, DriverType
 from device_runner.errors import MissingError, RunnerError
 from device_runner.local import LocalDevice

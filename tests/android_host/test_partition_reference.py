@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
-from device_runner.android_host.ask import HANG, ModelQuestion, Session, ask
+from device_runner.android_host.calls import HANG, ModelQuestion, Session, ask
 from device_runner.android_host.device import Phone
 from device_runner.android_host.profile import Driver, DriverProfile, DriverStage, Fault, FaultKind
 from device_runner.library_facts import LibraryFacts

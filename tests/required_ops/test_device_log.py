@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.model.ort_format import read_ort
 from pipeline.required_ops import needs_of, parse
-from pipeline.required_ops.device_log import read_log
+from pipeline.required_ops.proof import read_log
 from tests.ort_models import convert, parsed
 
 CONFIG = parse(

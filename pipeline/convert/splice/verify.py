@@ -10,7 +10,7 @@ from pipeline.model.ort_format import Graph as OrtGraph
 from pipeline.model.ort_format import Node as OrtNode
 from pipeline.model.ort_format import Tensor
 from pipeline.partition.basic import CAST_PREFIX
-from pipeline.partition.schemas import NEVER
+from pipeline.partition.onnx_view import NEVER
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, ModelProto, NodeProto

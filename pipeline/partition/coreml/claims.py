@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from pipeline.partition.answer import Refusal, Settings
 from pipeline.partition.coreml import checks as check
-from pipeline.partition.coreml import conv, index, shapes, types
-from pipeline.partition.coreml.conv import LARGEST, too_long
-from pipeline.partition.coreml.index import MAX_RANK
+from pipeline.partition.coreml import operators, shapes, types
+from pipeline.partition.coreml.operators import LARGEST, MAX_RANK, too_long
 from pipeline.partition.coreml.shapes import resize
 from pipeline.partition.coreml.types import BOTH, MLP, NN, model_format
 from pipeline.partition.graph import Graph, Node
@@ -84,9 +83,9 @@ LAYERS: Table = {
         Rule(formats=ONLY_MLP, types=PLAIN, checks=(check.AXES_CONSTANT,), release=(1, 21)),
     ),
     **later_in_mlprogram("ArgMax", Rule(types=PLAIN, checks=(check.argmax,))),
-    "Conv": Rule(formats=BOTH, types=PLAIN, checks=(conv.conv,)),
-    "FusedConv": Rule(formats=ONLY_MLP, types=FLOAT, checks=(conv.fused_conv,), release=(1, 27)),
-    "ConvTranspose": Rule(formats=ONLY_MLP, types=PLAIN, checks=(conv.conv_transpose,)),
+    "Conv": Rule(formats=BOTH, types=PLAIN, checks=(operators.conv,)),
+    "FusedConv": Rule(formats=ONLY_MLP, types=FLOAT, checks=(operators.fused_conv,), release=(1, 27)),
+    "ConvTranspose": Rule(formats=ONLY_MLP, types=PLAIN, checks=(operators.conv_transpose,)),
     "Gemm": Rule(formats=BOTH, types=PLAIN, checks=(check.gemm,)),
     "MatMul": Rule(formats=BOTH, types=PLAIN, checks=(check.matmul,)),
     "GridSample": Rule(formats=ONLY_MLP, types=PLAIN, checks=(check.grid_sample,)),
@@ -99,16 +98,16 @@ LAYERS: Table = {
 SHAPES: Table = {
     "Concat": Rule(formats=BOTH, types=PLAIN, checks=(check.concat,)),
     "Flatten": Rule(formats=ONLY_NN, types=PLAIN, checks=(rank(0, 1, 5),)),
-    **later_in_mlprogram("Gather", Rule(types=(types.gather,), checks=(index.gather,)), (1, 22)),
-    "GatherND": Rule(formats=ONLY_MLP, types=(types.gather_nd,), checks=(index.gather_nd,), release=(1, 27)),
+    **later_in_mlprogram("Gather", Rule(types=(types.gather,), checks=(operators.gather,)), (1, 22)),
+    "GatherND": Rule(formats=ONLY_MLP, types=(types.gather_nd,), checks=(operators.gather_nd,), release=(1, 27)),
     **later_in_mlprogram("Pad", Rule(since=11, types=(types.pad,), checks=(shapes.pad,)), (1, 26)),
     "Reshape": Rule(formats=BOTH, since=5, types=PLAIN, checks=(shapes.reshape,)),
     **later_in_mlprogram("Shape", Rule(types=(types.shape,), checks=(check.shape,))),
-    "Slice": Rule(formats=BOTH, since=10, types=(types.slice_,), checks=(index.slice_,)),
+    "Slice": Rule(formats=BOTH, since=10, types=(types.slice_,), checks=(operators.slice_,)),
     **_rules(
         "Split",
-        Rule(formats=BOTH, since=13, types=PLAIN, checks=(index.split,), before=(1, 27)),
-        Rule(formats=BOTH, types=PLAIN, checks=(index.split,), release=(1, 27)),
+        Rule(formats=BOTH, since=13, types=PLAIN, checks=(operators.split,), before=(1, 27)),
+        Rule(formats=BOTH, types=PLAIN, checks=(operators.split,), release=(1, 27)),
     ),
     **later_in_mlprogram("Squeeze", Rule(types=PLAIN, checks=(shapes.SQUEEZE,))),
     "Tile": Rule(formats=BOTH, types=(types.tile,), checks=(shapes.tile,), release=(1, 27)),

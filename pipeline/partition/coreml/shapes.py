@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import prod
 
 from pipeline.partition.answer import Refusal
-from pipeline.partition.coreml.index import MAX_RANK, static
+from pipeline.partition.coreml.operators import MAX_RANK, static
 from pipeline.partition.coreml.types import mlprogram, neural_network
 from pipeline.partition.graph import Shape
 from pipeline.partition.rules import (

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from pipeline.partition.answer import LoadForecast, Refusal, Settings
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.rounds import LayoutRound, given_outside
+from pipeline.partition.grouping import LayoutRound, given_outside
 from pipeline.partition.rules import Case, Check, bodies, claim, show, show_shape
 
 NN = "NeuralNetwork"

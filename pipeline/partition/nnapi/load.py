@@ -9,9 +9,9 @@ from math import prod
 from pipeline.partition import units
 from pipeline.partition.answer import LoadForecast, Refusal, Settings
 from pipeline.partition.graph import Constant, Graph, Node
+from pipeline.partition.grouping import LayoutRound
 from pipeline.partition.nnapi.claims import TABLE
 from pipeline.partition.nnapi.quant import parameters, permuted
-from pipeline.partition.rounds import LayoutRound
 from pipeline.partition.rules import Case, Claim
 from pipeline.partition.selector_checks import equal_pair
 from pipeline.partition.units import Quant, Unit, UnitValue, node_units

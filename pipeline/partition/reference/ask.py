@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.android_host.ask import HANG, STOP_OPS, LibraryAnswer, ModelQuestion, Session, ask
+from device_runner.android_host.calls import HANG, STOP_OPS, LibraryAnswer, ModelQuestion, Session, ask
 from device_runner.android_host.device import Phone
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import find_library

@@ -4,16 +4,275 @@ There are no partitions to speak of: every claimed node is a claim of its own, a
 behind a float Conv or pool joins it only in the second round, when a session is made.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Iterator, Mapping
 
-from pipeline.partition.answer import Refusal, Settings
-from pipeline.partition.graph import Graph
+from pipeline.partition.answer import LoadForecast, Refusal, Settings
+from pipeline.partition.graph import Graph, Node
+from pipeline.partition.grouping import LayoutRound
 from pipeline.partition.options import layout_window
-from pipeline.partition.rules import Case, Claim, Rule, Table, dtype, first_refusal, refuse_all, rule_of
-from pipeline.partition.units import Unit, node_units
+from pipeline.partition.rules import (
+    Case,
+    Check,
+    Claim,
+    Rule,
+    Table,
+    bodies,
+    dtype,
+    first_refusal,
+    listed,
+    refuse_all,
+    rule_of,
+    show,
+    show_shape,
+)
+from pipeline.partition.units import Unit, UnitValue, node_units
 from pipeline.partition.xnnpack import checks as check
-from pipeline.partition.xnnpack import load as quant
-from pipeline.partition.xnnpack.checks import resize
+from pipeline.partition.xnnpack.checks import resize, softmax_reads_outside
+
+CONV_TYPES = {("u8", "u8", "u8"), ("s8", "s8", "s8"), ("s8", "s8pc", "s8")}
+"""Kinds of input, weight and output that Conv takes; s8pc has a scale for each output channel."""
+
+REMEDY = "quantize activations and weights alike: u8 with u8, or i8 with i8 (weights per channel if you like)"
+
+
+def kind(case: Case, value: UnitValue) -> str | None:
+    """u8, s8 or s8pc (one scale for each entry of dimension 0); None for what XNNPACK cannot use."""
+    found, quant = case.graph.value(value.name), value.quant
+    if quant is None or found.dtype is None or found.shape is None:
+        return None
+    scale = case.graph.constant(quant.scale)
+    zero = case.graph.constant(quant.zero_point) if quant.zero_point else None
+    if scale is None or (zero is not None and zero.dtype != found.dtype):
+        return None
+    scales = scale.dims[0] if scale.dims else 1
+    zeros = 0 if zero is None else zero.dims[0] if zero.dims else 1
+    if found.dtype == "u8":
+        return "u8" if quant.zero_point is None or scales == zeros == 1 else None
+    if found.dtype != "i8" or zeros not in (0, scales):
+        return None
+    if scales == 1:
+        return "s8"
+    return "s8pc" if found.shape and found.shape[0] == scales else None
+
+
+def _kinds(case: Case) -> tuple[str | None, str | None]:
+    """The kinds of the first input and the first output."""
+    return kind(case, case.unit.inputs[0]), kind(case, case.unit.outputs[0])
+
+
+def _refused(case: Case, what: str) -> Refusal:
+    return Refusal("quant", f"quantized {case.node.op_type}: {what}", REMEDY)
+
+
+def conv(case: Case) -> Refusal | None:
+    """The combinations of types that XNNPACK has kernels for; a constant i32 bias but for per-channel weights."""
+    if not case.unit.group:
+        return None
+    found = kind(case, case.unit.inputs[0]), kind(case, case.unit.inputs[1]), kind(case, case.unit.outputs[0])
+    if found not in CONV_TYPES:
+        words = ", ".join(name or "not usable" for name in found)
+        return _refused(case, f"input, weight and output are {words}")
+    if found[1] != "s8pc" and listed(2)(case) and (case.dtype(2) != "i32" or case.constant(2) is None):
+        return _refused(case, f"the bias {show(case, 2)} is no constant of type i32")
+    return None
+
+
+def _same(case: Case, taken: tuple[str, ...]) -> Refusal | None:
+    first, last = _kinds(case)
+    if first == last and first in taken:
+        return None
+    return _refused(case, f"input is {first or 'not usable'} and output {last or 'not usable'}")
+
+
+def max_pool(case: Case) -> Refusal | None:
+    """u8 or i8 on both sides."""
+    return _same(case, ("u8", "s8")) if case.unit.group else None
+
+
+def average_pool(case: Case) -> Refusal | None:
+    """u8 on both sides; no longer taken since release 1.24."""
+    if not case.unit.group:
+        return None
+    if case.settings.ort_release >= (1, 24):
+        return _refused(case, "not taken since release 1.24")
+    return _same(case, ("u8",))
+
+
+def softmax(case: Case) -> Refusal | None:
+    """u8 on both sides, and the one scale that XNNPACK's kernel has."""
+    if not case.unit.group:
+        return None
+    refusal = _same(case, ("u8",))
+    quant = case.unit.outputs[0].quant
+    if refusal is not None or quant is None:
+        return refusal
+    scale = case.graph.constant(quant.scale)
+    zero = case.graph.constant(quant.zero_point) if quant.zero_point else None
+    if scale is not None and abs(scale.numbers()[0] - 1 / 256) > 1e-4:
+        return _refused(case, f"the output's scale is {scale.numbers()[0]:g}, not 1/256")
+    if zero is not None and zero.numbers()[0] != 0:
+        return _refused(case, f"the output's zero point is {zero.numbers()[0]}, not 0")
+    return None
+
+
+def forecast(rounds: Iterable[LayoutRound], settings: Settings) -> LoadForecast:
+    """The kernels of all rounds, or why making the session will probably fail."""
+    counts: list[int] = []
+    for number, asked in enumerate(rounds):
+        shown = [(asked.graph, asked.claim)]
+        if number == 0:
+            shown += [(body, claim(body, settings)) for _, body in bodies(asked.graph)]
+        problem = next((found for graph, given in shown if (found := _problem(graph, given, settings))), None)
+        if problem is not None:
+            return LoadForecast(error=problem.text, remedy=problem.remedy or None, estimate=True)
+        counts.append(sum(1 for graph, given in shown for _ in accepted(graph, given, settings)))
+    return LoadForecast(partitions=sum(counts), rounds=tuple(counts), estimate=True)
+
+
+def accepted(graph: Graph, found: Claim, settings: Settings) -> Iterator[Unit]:
+    """The units behind a claim."""
+    claimed = found.claimed
+    return (unit for unit in node_units(graph, settings.ort_release).units if unit.target.index in claimed)
+
+
+def _problem(graph: Graph, found: Claim, settings: Settings) -> Refusal | None:
+    if found.fatal is not None:
+        return found.fatal
+    cases = (Case(graph, unit, settings) for unit in accepted(graph, found, settings))
+    return next((refusal for case in cases if (refusal := _fails(case)) is not None), None)
+
+
+def _fails(case: Case) -> Refusal | None:
+    return first_refusal(case, CHECKS.get(case.node.op_type, ()))
+
+
+def _name(case: Case) -> str:
+    return f"{case.node.op_type} '{case.node.name or case.node.first_output}'"
+
+
+def _empty(case: Case) -> Refusal | None:
+    shape = case.shape(0) or ()
+    if 0 not in shape[1:]:
+        return None
+    return Refusal(
+        "zero", f"{_name(case)} reads {show(case, 0)} {show_shape(shape)}, which is empty", "leave the node out"
+    )
+
+
+def _dangling(case: Case) -> Refusal | None:
+    """Up to release 1.27 an activation is fused although others need the value before it."""
+    if case.unit.group or case.settings.ort_release >= (1, 28):
+        return None
+    graph = case.graph
+    edges = graph.out_edges[case.node.index]
+    shared = len(edges) > 1 or graph.gives_output(case.node)
+    fused = next((graph.nodes[e.consumer] for e in edges if _activates(graph, graph.nodes[e.consumer])), None)
+    if fused is None or not shared:
+        return None
+    return Refusal(
+        "fusion",
+        f"{fused.op_type} '{fused.name or fused.first_output}' is fused into {_name(case)}, whose output others need "
+        "too: ONNX Runtime up to 1.27 loses it and makes no session",
+        "ship release 1.28 or later, or give the others a copy by a second node",
+    )
+
+
+def _activates(graph: Graph, node: Node) -> bool:
+    if node.op_type not in ("Relu", "Clip") or node.domain != "":
+        return False
+    return all(graph.constant(name) is not None for name in node.inputs[1:3])
+
+
+def _zero_points(case: Case) -> Refusal | None:
+    """The fused quantized operator's schema wants zero points."""
+    if not case.unit.group:
+        return None
+    values = (*case.unit.inputs[:2], case.unit.outputs[0])
+    lacking = next((io.name for io in values if io.quant is not None and not io.quant.zero_point), None)
+    if lacking is None:
+        return None
+    return Refusal(
+        "qzp", f"{_name(case)}: quantized value '{lacking}' has no zero point", "give every Q and DQ a zero point"
+    )
+
+
+def _same_lower(case: Case) -> Refusal | None:
+    if case.attribute("auto_pad", "NOTSET") != "SAME_LOWER":
+        return None
+    return Refusal("attr", f"{_name(case)} has auto_pad SAME_LOWER, for which there is no kernel", "give the pads only")
+
+
+def _softmax_scale(case: Case) -> Refusal | None:
+    quant = case.unit.outputs[0].quant if case.unit.group else None
+    scale = case.graph.constant(quant.scale) if quant else None
+    if scale is None or scale.numbers()[0] == 1 / 256:
+        return None
+    return Refusal(
+        "quant",
+        f"{_name(case)}: the output's scale {scale.numbers()[0]:g} is near 1/256, XNNPACK's kernel wants it exactly",
+        "set the scale to 0.00390625",
+    )
+
+
+def _softmax_axis(case: Case) -> Refusal | None:
+    if not softmax_reads_outside(case):
+        return None
+    return Refusal(
+        "crash",
+        f"{_name(case)} has axis {case.attribute('axis')}: before opset 13 ONNX Runtime's XNNPACK part reads outside "
+        "the shape, and the process may end",
+        "write the axis as a positive number",
+        fatal=True,
+    )
+
+
+def _resize_group(case: Case) -> Refusal | None:
+    if not case.unit.group:
+        return None
+    return Refusal(
+        "compile",
+        f"{_name(case)} between Q and DQ is claimed, but ONNX Runtime cannot build it",
+        "leave Resize out of quantization, or ship release 1.27 or later",
+    )
+
+
+def _resize_sizes(case: Case) -> Refusal | None:
+    shape = case.shape(0) or ()
+    if None in shape[2:]:
+        return Refusal(
+            "dynamic",
+            f"{_name(case)} reads {show(case, 0)} {show_shape(shape)}: without height and width the process ends",
+            "fix height and width",
+            fatal=True,
+        )
+    sizes = case.constant(3) if listed(3)(case) and case.ver > 10 else None
+    if sizes is None or sizes.numbers()[0] == shape[0]:
+        return None
+    return Refusal(
+        "nc",
+        f"{_name(case)}: sizes {sizes.numbers()} do not repeat the batch of {show_shape(shape)}",
+        "fix the batch, and resize height and width only",
+    )
+
+
+def _resize_10(case: Case) -> Refusal | None:
+    if case.ver != 10:
+        return None
+    return Refusal("opset", f"{_name(case)} of opset 10 has no form for channels last", "convert to opset 11 or later")
+
+
+CONV: tuple[Check, ...] = (_zero_points, _same_lower)
+CHECKS: Mapping[str, tuple[Check, ...]] = {
+    "Conv": (_empty, *CONV, _dangling),
+    "ConvTranspose": CONV,
+    "MaxPool": (_empty, _dangling),
+    "AveragePool": (_empty, _dangling),
+    "Softmax": (_softmax_axis, _softmax_scale),
+    "Resize": (_resize_group, _resize_10, _resize_sizes),
+    "Gemm": (_empty,),
+}
+"""What is known to go wrong with claimed operators, by type."""
+
 
 WITH_I8 = (dtype(0, ("f32", "f16", "u8", "i8")),)
 WITH_U8 = (dtype(0, ("f32", "f16", "u8")),)
@@ -28,11 +287,11 @@ def _pool_type(case: Case) -> Refusal | None:
 
 
 TABLE: Table = {
-    "Conv": Rule(since=11, types=WITH_I8, checks=(quant.conv, *check.CONV)),
-    "ConvTranspose": Rule(since=11, types=WITH_I8, checks=(quant.conv, *check.CONV)),
-    "MaxPool": Rule(since=8, types=(_pool_type,), checks=(quant.max_pool, *check.MAX_POOL)),
-    "AveragePool": Rule(since=7, types=WITH_U8, checks=(quant.average_pool, *check.AVERAGE_POOL)),
-    "Softmax": Rule(types=WITH_U8, checks=(quant.softmax, check.softmax)),
+    "Conv": Rule(since=11, types=WITH_I8, checks=(conv, *check.CONV)),
+    "ConvTranspose": Rule(since=11, types=WITH_I8, checks=(conv, *check.CONV)),
+    "MaxPool": Rule(since=8, types=(_pool_type,), checks=(max_pool, *check.MAX_POOL)),
+    "AveragePool": Rule(since=7, types=WITH_U8, checks=(average_pool, *check.AVERAGE_POOL)),
+    "Softmax": Rule(types=WITH_U8, checks=(softmax, check.softmax)),
     "Resize": Rule(since=10, types=WITH_I8, checks=(resize,)),
     "Gemm": Rule(since=7, checks=(check.gemm,)),
     "MatMul": Rule(checks=(check.matmul,)),

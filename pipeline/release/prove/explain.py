@@ -11,7 +11,7 @@ from pipeline.check.output import OutputCheck
 from pipeline.core.errors import ModelError, Severity
 from pipeline.model.ort_format import read_ort
 from pipeline.required_ops import EMPTY, Needs, needs_of
-from pipeline.required_ops.device_log import LogFinding, read_log
+from pipeline.required_ops.proof import LogFinding, read_log
 
 MOST_SAID = 400
 """Characters of a library's own words that a finding keeps."""
@@ -32,7 +32,7 @@ TEXTS: tuple[tuple[str, FindingKind, str], ...] = (
     ),
     (r"No Op registered for", FindingKind.UNKNOWN_OPERATOR, "the library does not know an operator"),
 )
-"""Texts of ONNX Runtime 1.12 to 1.31 (see device_log), the kind of finding, and what is wrong."""
+"""Texts of ONNX Runtime 1.12 to 1.31 (see required_ops/proof.py), the kind of finding, and what is wrong."""
 
 WHATS: dict[FindingKind, str] = {
     FindingKind.CRASH: "the library crashed",

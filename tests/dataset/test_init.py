@@ -14,7 +14,7 @@ from pipeline.config import Range, read_config
 from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset
 from pipeline.job.template import config_for_model
-from tests.sizes.test_guess import embedded, flattened, impossible, model, switched
+from tests.dataset.test_guess import embedded, flattened, impossible, model, switched
 
 
 def write(folder: Path, made: onnx.ModelProto, *options: str) -> Result:

@@ -11,9 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.config import Range
 from pipeline.core.errors import ConfigError
+from pipeline.dataset.candidates import with_sums
+from pipeline.dataset.guess import Guess, GuessRequest, guess_inputs
 from pipeline.model.sources import SourceModel
-from pipeline.sizes import Guess, GuessRequest, guess_inputs
-from pipeline.sizes.candidates import with_sums
 
 Dims = list[int | str | None]
 

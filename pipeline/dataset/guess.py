@@ -1,4 +1,4 @@
-"""Finds sizes for a model's open dimensions: from test data, from what the graph demands, else the usual, tried."""
+"""Finds sizes for a model's dynamic dimensions: from test data, from what the graph requires, else the usual, tried."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,13 @@ from device_runner.spec import TensorFile
 from pipeline.config.tables import InputValue
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.dataset import Dataset, TensorInfo, check_data, element_of, first_sample, samples, sizes_in
+from pipeline.dataset.candidates import ONE, assignments, guess_values, open_session, run_session, units, with_sums
 from pipeline.dataset.files import write_tensor
 from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
 from pipeline.model.ort_format import read_ort
 from pipeline.model.ort_format.values import TensorType
 from pipeline.model.signature import OpenAxis, names_of, open_axes, own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel
-from pipeline.sizes.candidates import ONE, assignments, open_session, run_session, units, with_sums
-from pipeline.sizes.evidence import guess_values
 
 
 class FeedsRequest(msgspec.Struct, frozen=True, kw_only=True):

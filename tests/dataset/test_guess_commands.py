@@ -13,8 +13,8 @@ from pipeline.cli.convert import convert
 from pipeline.cli.partition import partition
 from pipeline.cli.perf import perf
 from pipeline.core.errors import ConfigError
-from pipeline.sizes.guess import FeedsRequest, make_feeds, ort_inputs
-from tests.sizes.test_guess import embedded, flattened, impossible, model
+from pipeline.dataset.guess import FeedsRequest, make_feeds, ort_inputs
+from tests.dataset.test_guess import embedded, flattened, impossible, model
 
 
 def paddle(folder: Path) -> Path:
