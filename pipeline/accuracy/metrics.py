@@ -85,7 +85,7 @@ def _scores_of(outputs: Outputs) -> Floats:
         raise ConfigError(
             f"the output {name!r} has no scores of classes for one sample", where="accuracy.metric",
             why=f"it is {array.dtype} {list(array.shape)}; [1, classes] of floats is needed",
-            remedy="name another output (`output`, --output), another metric, or give samples of batch 1",
+            remedy="name another output (`output`, --model-output), another metric, or give samples of batch 1",
         )  # fmt: skip
     return scores
 

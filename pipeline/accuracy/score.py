@@ -202,11 +202,16 @@ def _with_drop(result: AccuracyResult, metric: Metric, ours: list[Any], theirs: 
         result,
         reference_value=reference(every),
         drop=drop(every),
-        drop_low=interval.low if interval else None,
+        drop_low=_lowest(interval, metric) if interval else None,
         drop_high=interval.high if interval else None,
         p_value=mcnemar(lost, gained) if metric.paired and theirs else None,
     )
     return _judged(result, interval, (lost, gained) if metric.paired else None)
+
+
+def _lowest(interval: Interval, metric: Metric) -> float:
+    """The lower bound; nothing agrees better with the original than it does itself."""
+    return interval.low if metric.perfect is None else max(0.0, interval.low)
 
 
 def _judged(result: AccuracyResult, interval: Interval | None, pairs: tuple[int, int] | None) -> AccuracyResult:

@@ -19,7 +19,7 @@ SECTIONS: dict[str, frozenset[str]] = {
         "--wait-seconds",
     }),
     "Fixes": frozenset({"--advise", "--fix"}),
-    "Inputs": frozenset({"--test-data", "--input"}),
+    "Inputs": frozenset({"--test-data", "--input", "--labels", "--preprocess", "--part", "--samples"}),
     "Output": frozenset({"--json", "--svg", "--help"}),
 }  # fmt: skip
 """Options by the title under which help lists them, in that order; the others come first."""
@@ -66,6 +66,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "ort-mobile op-config explain": ("ort-mobile op-config explain out/ --operator Conv",),
     "ort-mobile op-config diff": ("ort-mobile op-config diff old.config new.config out/",),
+    "ort-mobile accuracy": ("ort-mobile accuracy int8.onnx --reference my.onnx --test-data samples --max-drop 0.01",),
     "ort-mobile perf": (
         "ort-mobile perf a.ort b.ort",
         "ort-mobile perf a.ort --threads 1,2 --rounds 7 --json numbers.json",

@@ -60,6 +60,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "partition": ("pipeline.cli.partition:partition", "Show which nodes NNAPI, CoreML or XNNPACK support."),
         "transform": ("pipeline.cli.transform:transform", "Change a model by steps, and check its outputs."),
         "convert": ("pipeline.cli.convert:convert", "Convert models to ORT format."),
+        "accuracy": ("pipeline.cli.accuracy:accuracy", "Measure how much accuracy a changed model has lost."),
         "perf": ("pipeline.cli.perf:perf", "Measure model files on a device, without converting."),
         "op-config": ("pipeline.cli.op_config:op_config", "Create and check operator configs of reduced builds."),
     },

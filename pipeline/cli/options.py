@@ -10,6 +10,7 @@ import click
 from pipeline.cli.command import JsonOrFlag
 
 if TYPE_CHECKING:
+    from pipeline.config import PreprocessConfig
     from pipeline.core.progress import Progress
     from pipeline.dataset import Dataset
     from pipeline.partition.answer import Settings
@@ -92,14 +93,62 @@ def data_options(command: AnyCommand) -> AnyCommand:
     return command
 
 
-def dataset_from(test_data: str | None, values: dict[str, Any]) -> "Dataset":
-    """What the options of `data_options` say that models are run on."""
+def preprocess_table(_ctx: click.Context, param: click.Parameter, text: str | None) -> "PreprocessConfig | None":
+    """A callback for the keys of [models.preprocess], as in `resize = [224, 224], scale = 0.0039`."""
+    if not text:
+        return None
+    import tomllib
+
+    import msgspec
+
+    from pipeline.config import PreprocessConfig
+    from pipeline.core.errors import ConfigError
+
+    try:
+        return msgspec.convert(tomllib.loads(f"table = {{ {text} }}")["table"], PreprocessConfig)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise ConfigError(
+            "this is no preprocessing", where=f"{param.opts[0]} {text}", why=str(error),
+            remedy="write keys of [models.preprocess] as in a config: resize = [224, 224], scale = 0.0039",
+        ) from error  # fmt: skip
+
+
+def sample_options(command: AnyCommand) -> AnyCommand:
+    """Add --preprocess, --part and --samples to a command, which gets them as keywords for `dataset_from`."""
+    for option in (
+        click.option("--samples", type=click.IntRange(min=1), help="At most so many samples.  [default: all]"),
+        click.option(
+            "--part", type=click.Choice(["all", "calibration", "evaluation"]), default="all", show_default=True,
+            help="Which samples: all, or those for one purpose. They are divided by their content, one in four for "
+            "calibration, the same in every command.",
+        ),
+        click.option(
+            "--preprocess", callback=preprocess_table, metavar="KEYS",
+            help="How images and recordings become the input, as in a config: 'resize = [224, 224], scale = 0.0039'.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def dataset_from(
+    test_data: str | None,
+    values: dict[str, Any],
+    *,
+    preprocess: "PreprocessConfig | None" = None,
+    part: str = "all",
+    samples: int | None = None,
+) -> "Dataset":
+    """What the options of `data_options`, and of `sample_options` where a command has them, say to run models on."""
     import msgspec
 
     from pipeline.config import InputValue
-    from pipeline.dataset import Dataset
+    from pipeline.dataset import Dataset, Part
 
-    return Dataset(test_data=test_data or "", inputs=msgspec.convert(values, dict[str, InputValue]))
+    return Dataset(
+        test_data=test_data or "", inputs=msgspec.convert(values, dict[str, InputValue]), preprocess=preprocess,
+        part=Part(part), limit=samples or 0,
+    )  # fmt: skip
 
 
 def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import data_options, dataset_from, json_option, shows_text, write_json
+from pipeline.cli.options import data_options, dataset_from, json_option, sample_options, shows_text, write_json
 
 if TYPE_CHECKING:
     from pipeline.model.sources import SourceModel
@@ -56,6 +56,7 @@ def option_lines(one: "Pass") -> list[tuple[str, str]]:
 )  # fmt: skip
 @click.option("--check/--no-check", default=True, help="Compare the result's outputs with the original's.")
 @data_options
+@sample_options
 @click.option(
     "--cache", type=click.Path(path_type=Path, file_okay=False),
     help="Cache folder: the same steps on the same model are not run again.",
@@ -73,6 +74,7 @@ def transform(
     input_values: dict[str, Any],
     cache: Path | None,
     json_to: str | None,
+    **sampling: Any,
 ) -> None:
     """Change the ONNX model IN by steps and write it to OUT.
 
@@ -88,7 +90,7 @@ def transform(
         raise click.UsageError("name at least one step with --do; --list shows all", ctx)
     report = transform_file(
         _one_model(model), [parse_step(text) for text in steps], output,
-        data=dataset_from(test_data, input_values), check=check, cache=cache,
+        data=dataset_from(test_data, input_values, **sampling), check=check, cache=cache,
     )  # fmt: skip
     if json_to:
         write_json({"output": str(output), **_document(report)}, json_to)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.cli.commands import ort_mobile
@@ -17,9 +18,10 @@ def no_adb(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`my.onnx`, its config, `out/` of a conversion and `output/my/` of a job; tests must not change them."""
+    """`my.onnx`, a sample, its config, `out/` of a conversion and `output/my/` of a job; tests must not change them."""
     folder = tmp_path_factory.mktemp("workplace")
     save(conv_bn(8), folder / "my.onnx")
+    np.savez(folder / "sample.npz", x=np.zeros((1, 3, 8, 8), np.float32))
     for line in (
         "convert my.onnx --output out --level basic,all --style fixed",
         "init my.onnx",

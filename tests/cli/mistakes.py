@@ -86,6 +86,33 @@ COMMAND_LINE = (
     Mistake(line="perf my.onnx --nnapi-flags USE_FP61", code=2, cause=("'use_fp61'",), remedy=("use_fp16",)),
     Mistake(line="perf my.onnx --device phone", code=2, cause=("phone",), remedy=("adb:`",)),
     Mistake(line="perf my.onnx --library nope.so", code=2, cause=("nope.so",), remedy=("android:1.29.0",)),
+    Mistake(line="accuracy my.onnx", code=2, cause=("missing option", "--reference"), remedy=("--help",)),
+    Mistake(line="accuracy my.onnx --reference my.onnx", code=2, cause=("measured on test data",), remedy=("labels",)),
+    Mistake(
+        line="accuracy my.onnx --reference nope.onnx --test-data empty",
+        code=2,
+        cause=("no such", "nope.onnx"),
+        remedy=("check the path",),
+    ),
+    Mistake(
+        line="accuracy my.onnx --reference my.onnx --test-data nope",
+        code=2,
+        cause=("no such test data", "nope"),
+        remedy=("check `test_data`",),
+        never=NO_MODEL_BLAME,
+    ),
+    Mistake(
+        line="accuracy my.onnx --reference my.onnx --test-data empty --preprocess size=3",
+        code=2,
+        cause=("no preprocessing", "size"),
+        remedy=("resize",),
+    ),
+    Mistake(
+        line="accuracy my.onnx --reference my.onnx --test-data empty --part half",
+        code=2,
+        cause=("'half'", "calibration"),
+        remedy=("--help",),
+    ),
     Mistake(line="report empty", code=2, cause=("no results here", "results.sqlite"), remedy=("output folder",)),
     Mistake(
         line="report output/my --campaign nope",

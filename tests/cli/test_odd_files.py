@@ -33,14 +33,27 @@ COMMANDS = {
     "driver profile": ["perf", "m.ort", "--device", "android-host:l.aar?driver=ODD"],
     "test data": ["run", "data.toml", "--convert-only", "--output", "out"],
     "labels": ["run", "labels.toml", "--convert-only", "--output", "out"],
-}
+    "model of accuracy": ["accuracy", "ODD", "--reference", str(MODEL), "--test-data", str(MODEL.parent)],
+    "samples": ["accuracy", str(MODEL), "--reference", str(MODEL), "--test-data", "ODD"],
+    "lines of labels": [
+        "accuracy", str(MODEL), "--reference", str(MODEL), "--test-data", str(MODEL.parent), "--labels", "ODD",
+    ],
+    "vocabulary": [
+        "accuracy", str(MODEL), "--reference", str(MODEL), "--test-data", str(MODEL.parent / "evaluation.npz"),
+        "--metric", "wer", "--vocabulary", "ODD",
+    ],
+}  # fmt: skip
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes and devices have no names there")
 @pytest.mark.parametrize("odd", ["pipe", "zeros"])
 @pytest.mark.parametrize("place", COMMANDS)
 def test_an_odd_file_is_refused_at_once(tmp_path: Path, place: str, odd: str) -> None:
-    suffix = {"model": ".zip", "model of a run": ".onnx", "artifact": ".ort", "library": ".aar"}.get(place, ".toml")
+    suffixes = {
+        "model": ".zip", "model of a run": ".onnx", "artifact": ".ort", "library": ".aar",
+        "model of accuracy": ".onnx", "samples": ".npz",
+    }  # fmt: skip
+    suffix = suffixes.get(place, ".toml")
     path = tmp_path / f"odd{suffix}"
     _make(path, odd)
     (tmp_path / "ops.config").write_text("ai.onnx;13;Relu\n")

@@ -1,0 +1,129 @@
+"""`ort-mobile accuracy`: how much of a model's accuracy is left in other files of it."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipeline.cli.command import Command
+from pipeline.cli.options import (
+    data_options,
+    dataset_from,
+    json_option,
+    progress,
+    sample_options,
+    shows_text,
+    sizes,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from pipeline.accuracy.evaluate import AccuracyRequest
+    from pipeline.accuracy.score import AccuracyResult
+    from pipeline.core.workers import TaskOutcome
+
+
+@click.command(cls=Command)
+@click.argument("paths", nargs=-1, required=True, metavar="MODEL...")
+@click.option("--reference", required=True, metavar="ORIGINAL", help="The .onnx file that the models were made from.")
+@data_options
+@sample_options
+@click.option("--labels", metavar="FILE", help="CSV file with a line `file,label` for each sample.")
+@click.option(
+    "--dimension", "dimensions", multiple=True, callback=sizes, metavar="NAME=N",
+    help="Size of a dynamic dimension, by its name or as INPUT[AXIS]; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--metric", metavar="NAME",
+    help="top-1, top-5, f1, map, miou, wer, cer, agreement, cosine, psnr, sqnr, max-error or module:function.  "
+    "[default: top-1 with labels, else agreement]",
+)  # fmt: skip
+@click.option("--model-output", metavar="NAME", help="Output that the metric is computed from.  [default: the first]")
+@click.option("--vocabulary", metavar="FILE", help="For wer and cer: the symbol of each class, one a line.")
+@click.option(
+    "--max-drop", type=click.FloatRange(0, 1),
+    help="Largest drop from ORIGINAL, as in 0.01; exit code 4 where a larger one is not excluded.",
+)  # fmt: skip
+@json_option
+@click.pass_context
+def accuracy(
+    ctx: click.Context,
+    /,
+    paths: tuple[str, ...],
+    reference: str,
+    test_data: str | None,
+    json_to: str | None,
+    **answers: Any,
+) -> None:
+    """Measure the accuracy of .onnx and .ort files beside the model that they were made from.
+
+    Each MODEL and ORIGINAL run over the same samples on this computer's CPU. The drop has an interval that holds at
+    95 %; with --max-drop a model passes only when the interval excludes a larger drop, and the table says how many
+    samples would tell where these do not. Without labels, outputs are compared with those of ORIGINAL.
+    """
+    from pipeline.accuracy.evaluate import measure_accuracy
+    from pipeline.core.errors import ConfigError
+    from pipeline.report.accuracy import show_accuracy
+
+    if not test_data:
+        raise ConfigError(
+            "accuracy is measured on test data", where="--test-data", why="random inputs show nothing of it",
+            remedy="give a folder of samples, an .npz file with inputs and labels, or module:function",
+        )  # fmt: skip
+    outcomes = measure_accuracy(_requests(paths, reference, test_data, answers), progress())
+    results = [outcome.value for outcome in outcomes if outcome.value]
+    if not results and outcomes[0].error:
+        raise outcomes[0].error
+    if json_to:
+        write_json({"reference": reference, "models": [_entry(outcome) for outcome in outcomes]}, json_to)
+    if shows_text(json_to):
+        show_accuracy(results)
+    ctx.exit(_end(outcomes))
+
+
+def _requests(
+    paths: tuple[str, ...], reference: str, test_data: str, answers: dict[str, Any]
+) -> list["AccuracyRequest"]:
+    import msgspec
+
+    from pipeline.accuracy.evaluate import AccuracyRequest
+    from pipeline.config import AccuracyConfig
+    from pipeline.model.sources import find_models
+
+    data = dataset_from(
+        test_data, answers["input_values"], preprocess=answers["preprocess"], part=answers["part"],
+        samples=answers["samples"],
+    )  # fmt: skip
+    data = msgspec.structs.replace(data, labels=answers["labels"] or "")
+    asked = AccuracyConfig(
+        metric=answers["metric"], max_drop=answers["max_drop"], output=answers["model_output"],
+        vocabulary=answers["vocabulary"],
+    )  # fmt: skip
+    (original, *_) = find_models([reference])
+    return [
+        AccuracyRequest(
+            model=source.path, reference=original, data=data, dimensions=answers["dimensions"], accuracy=asked
+        )
+        for source in find_models(paths, (".onnx", ".ort"))
+    ]
+
+
+def _entry(outcome: "TaskOutcome[AccuracyRequest, AccuracyResult]") -> dict[str, Any]:
+    import msgspec
+
+    if outcome.error:
+        return {"model": outcome.task.request.model, "error": str(outcome.error), "remedy": outcome.error.remedy}
+    found: dict[str, Any] = msgspec.to_builtins(outcome.value)
+    return found
+
+
+def _end(outcomes: "list[TaskOutcome[AccuracyRequest, AccuracyResult]]") -> int:
+    """Report models that could not be measured, and give the exit code."""
+    from pipeline.cli.main import show_error
+    from pipeline.core.errors import ExitCode
+
+    for outcome in outcomes:
+        if outcome.error:
+            show_error(outcome.error)
+    if any(outcome.value and outcome.value.refused for outcome in outcomes):
+        return ExitCode.CHECK_FAILED
+    return ExitCode.SOME_FAILED if any(outcome.error for outcome in outcomes) else ExitCode.DONE

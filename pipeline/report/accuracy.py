@@ -1,0 +1,134 @@
+"""Accuracy in words and tables: the same texts in the terminal and in reports."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pipeline.accuracy.interval import DropVerdict
+from pipeline.accuracy.metrics import METRICS
+from pipeline.accuracy.score import AccuracyResult
+from pipeline.config import MetricName
+from pipeline.report.wording import DASH, visible
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+HEAD = ("model", "value", "original", "drop", "95 % interval of the drop", "verdict")
+DRIFT_HEAD = ("model", "output", "SQNR", "PSNR", "cosine", "max error", "same top-1")
+
+
+def headline(result: AccuracyResult) -> str:
+    """The metric, the samples and what they are compared with; what is no accuracy is said to be none."""
+    count = f"{result.samples} sample{'s' * (result.samples != 1)} of {result.data}"
+    if result.labelled:
+        return f"{result.metric} on {count}, compared with their labels"
+    if result.metric == MetricName.AGREEMENT:
+        return f"agreement with the original's top-1 on {count} without labels: this is not accuracy"
+    return f"{result.metric}, compared with the original's outputs on {count}: this is not accuracy"
+
+
+def number(result: AccuracyResult, value: float | None) -> str:
+    """A value of the result's metric: shares in percent, ratios of power in dB."""
+    if result.metric in (MetricName.SQNR, MetricName.PSNR):
+        return decibel(value)
+    if value is None:
+        return DASH
+    return f"{value:.2%}".replace("%", " %") if _is_share(result) else f"{value:.4g}"
+
+
+def _is_share(result: AccuracyResult) -> bool:
+    """Whether values are shares of one; the scale of a user's own function is not known."""
+    return result.metric in list(MetricName) and METRICS[MetricName(result.metric)].share
+
+
+def decibel(value: float | None) -> str:
+    """A ratio in dB; there is none between equal outputs."""
+    return "equal" if value is None else f"{value:.1f} dB"
+
+
+def drop_text(result: AccuracyResult) -> str:
+    """The drop, in percentage points where values are shares."""
+    if result.drop is None:
+        return DASH
+    return f"{result.drop * 100 + 0.0:.2f} pp" if _is_share(result) else f"{result.drop:.4g}"
+
+
+def interval_text(result: AccuracyResult) -> str:
+    """The bounds of the drop."""
+    if result.drop_low is None or result.drop_high is None:
+        return DASH
+    if not _is_share(result):
+        return f"{result.drop_low:.4g} to {result.drop_high:.4g}"
+    return f"{result.drop_low * 100:.2f} to {result.drop_high * 100:.2f} pp"
+
+
+def verdict_text(result: AccuracyResult) -> str:
+    """The verdict, and how many samples would tell where these do not."""
+    if result.verdict is not DropVerdict.CANNOT_TELL:
+        return result.verdict.value if result.verdict else DASH
+    if result.samples_needed:
+        return f"cannot tell: about {result.samples_needed} samples would"
+    return "cannot tell: too few samples, or the drop is the budget itself"
+
+
+def accuracy_rows(results: Sequence[AccuracyResult]) -> list[tuple[str, ...]]:
+    """A row under `HEAD` for each model."""
+    return [
+        (
+            one.model,
+            number(one, one.value),
+            number(one, one.reference_value),
+            drop_text(one),
+            interval_text(one),
+            verdict_text(one),
+        )
+        for one in results
+    ]
+
+
+def drift_rows(results: Sequence[AccuracyResult]) -> list[tuple[str, ...]]:
+    """A row under `DRIFT_HEAD` for each output of each model."""
+    return [
+        (
+            one.model,
+            drift.output,
+            decibel(drift.sqnr_db),
+            decibel(drift.psnr_db),
+            DASH if drift.cosine is None else f"{drift.cosine:.5f}",
+            DASH if drift.max_error is None else f"{drift.max_error:.3g}",
+            DASH if drift.agreement is None else f"{drift.agreement:.2%}".replace("%", " %"),
+        )
+        for one in results
+        for drift in one.outputs
+    ]
+
+
+def show_accuracy(results: Sequence[AccuracyResult]) -> None:
+    """Print the metric, a table of models, one of outputs, and findings."""
+    from rich.markup import escape
+
+    from pipeline.report.terminal import open_console
+
+    console = open_console()
+    if not results:
+        return
+    console.print(escape(visible(headline(results[0]))))
+    console.print()
+    console.print(_table(HEAD, accuracy_rows(results)))
+    console.print()
+    console.print("Outputs, compared with the original's:")
+    console.print(_table(DRIFT_HEAD, drift_rows(results)))
+    for finding in dict.fromkeys(finding for one in results for finding in one.findings):
+        console.print(escape(visible(f"\nwarning: {finding.what}: {finding.why}; {finding.remedy}")))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> "Table":
+    """A table whose first column and verdicts stand to the left."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in head:
+        table.add_column(name, justify="left" if name in ("model", "output", "verdict") else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(visible(cell)) for cell in row))
+    return table
