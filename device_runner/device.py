@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
 from device_runner.errors import SpecError
+from device_runner.library_source import Library
 from device_runner.result import Conditions, RunResult, Struct
 from device_runner.spec import RunSpec
 
@@ -90,6 +91,9 @@ class Device(Protocol):
 
     def facts(self) -> DeviceFacts:
         """What it is; raises RunnerError when it cannot be asked."""
+
+    def library_for(self, given: str | None) -> Library:
+        """The library that a spec with this one (None: none is named) is run with; raises RunnerError for none."""
 
     def run(self, spec: RunSpec) -> RunResult:
         """Execute one spec. Files of the result lie in the spec's outputs_folder."""

@@ -30,6 +30,10 @@ class SpecError(RunnerError):
     exit_code = 2
 
 
+class NoLibraryError(SpecError):
+    """The path of a library where none is."""
+
+
 class MissingError(RunnerError):
     """Something is not there: a compiler, a library, an adb server, a device."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from device_runner.errors import MissingError, RunnerError, SpecError
+from device_runner.errors import MissingError, NoLibraryError, RunnerError, SpecError
 from device_runner.result import Failure, FailureKind
 
 
@@ -286,6 +286,7 @@ KINDS: dict[FailureKind, tuple[str, str]] = {
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 ERROR_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
+    (NoLibraryError, FailureKind.MISSING_LIBRARY),
     (SpecError, FailureKind.BAD_OPTIONS),
     (MissingError, FailureKind.MISSING_LIBRARY),
     (Exception, FailureKind.DEVICE_ERROR),

@@ -11,12 +11,13 @@ import re
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from device_runner.errors import MissingError, SpecError
+from device_runner.errors import MissingError, NoLibraryError
 from device_runner.files import ZIP_ERRORS, are_sound, cache_folder, note_digests, own_folder_errors, sha256
 from device_runner.library_facts import LIBRARY, MACHINES, LibraryFacts, android_facts, of_abi, read_facts
 from device_runner.probe.elf import NotElf, parse_header
@@ -91,13 +92,62 @@ def release_of(text: str) -> str | None:
     return name.release if name and name.scheme == "android" else None
 
 
-def find_library(text: str, abi: str = "x86_64") -> LibraryFacts:
-    """The checked Android library of an AAR, a .so or a release's name; errors as `find_archive`, `open_archive`."""
-    return open_archive(find_archive(text, abi), abi)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """A library on this computer for one ABI: its own file, the text that it was resolved from, what carried it.
+
+    `archive` is the package that it was unpacked from, or the file itself. What the library is, is read from its bytes
+    when it is asked for.
+    """
+
+    text: str
+    archive: Path
+    path: Path
+    abi: str
+
+    @property
+    def facts(self) -> LibraryFacts:
+        """What it is; raises MissingError for a file that is no whole library of its ABI, naming what it is."""
+        return of_abi(read_facts(self.path), self.abi)
+
+    @property
+    def release(self) -> str:
+        """Its release, "" where it does not tell; raises as `facts`."""
+        return self.facts.release
+
+    @property
+    def sha256(self) -> str:
+        """The digest of its own file."""
+        return sha256(self.path)
+
+    def android(self) -> LibraryFacts:
+        """As `facts`, of a library that was built for Android; raises MissingError for any other."""
+        return android_facts(self.path, self.abi)
+
+
+def resolve(text: str, abi: str = "x86_64") -> Library:
+    """The library for an ABI that a text stands for: the path of a .so, AAR or JAR, or a name as in `name_of`.
+
+    Every place that is given a library calls this. Raises NoLibraryError for a path where nothing is, MissingError with
+    what to do for a name that is not available and an archive without that ABI.
+    """
+    archive = find_archive(text, abi)
+    return Library(text=text, archive=archive, path=_unpacked(archive, abi), abi=abi)
+
+
+def resolve_all(text: str) -> tuple[Library, ...]:
+    """As `resolve`, for each ABI of an archive, or for which a release's wheel was fetched; a .so has one."""
+    archive = find_archive(text)
+    if is_archive(archive):
+        return tuple(resolve(text, abi) for abi in archive_abis(archive) or ["x86_64"])
+    name = name_of(text)
+    wheels = list(wheel_libraries(name)) if name else []
+    files = wheels if archive in wheels else [archive]
+    return tuple(Library(text=text, archive=file, path=file, abi=read_facts(file).abi) for file in files)
 
 
 def find_archive(text: str, abi: str = "") -> Path:
-    """The file that a path or a release's name stands for; raises SpecError, MissingError with what to do.
+    """The file that a path or a release's name stands for; raises NoLibraryError, MissingError with what to do.
 
     `abi` chooses among wheels, which have one each, the first that is available without it. Archives have several.
     """
@@ -136,7 +186,7 @@ def _no_wheel(name: Name, abi: str) -> MissingError:
 def _existing(text: str) -> Path:
     path = Path(text)
     if not text or not path.is_file():
-        raise SpecError(
+        raise NoLibraryError(
             f"no library at {text!r}",
             why="there is no such file, and it is not a release such as 1.29.0",
             remedy=f"give the path of an AAR or of {LIBRARY}, or a release",
@@ -220,11 +270,13 @@ def read_entry(name: Name) -> Entry | None:
 
 
 def _noted(name: Name) -> Entry | None:
+    """The note has the file's path in the folder of libraries, which may have moved since (earlier: a whole path)."""
     try:
         entry = msgspec.json.decode(read_regular(_entry_path(name)), type=Entry)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return entry if Path(entry.file).is_file() else None
+    path = library_folder() / entry.file
+    return msgspec.structs.replace(entry, file=str(path)) if path.is_file() else None
 
 
 def entries() -> list[Entry]:
@@ -241,27 +293,13 @@ def _entry_path(name: Name) -> Path:
 def keep(content: bytes, *, file: str, name: Name, source: str, licence: str) -> Entry:
     """Put a fetched file into the cache, whole or not at all, and note it as the library of that name."""
     digest = hashlib.sha256(content).hexdigest()
-    path = library_folder() / "files" / digest / file
+    place = f"files/{digest}/{file}"
+    path = library_folder() / place
     if not path.is_file() or sha256(path) != digest:
         _write(path, content)
-    entry = Entry(
-        scheme=name.scheme, release=name.release, file=str(path), sha256=digest, source=source, licence=licence
-    )
-    _write(_entry_path(name), msgspec.json.encode(entry))
-    return entry
-
-
-def open_archive(path: Path, abi: str = "x86_64") -> LibraryFacts:
-    """The checked Android library for an ABI, unpacked where it lies in an AAR.
-
-    Raises MissingError for a file that is no whole library of that ABI, naming what it is.
-    """
-    return android_facts(_unpacked(path, abi), abi)
-
-
-def open_library(path: Path, abi: str) -> LibraryFacts:
-    """As `open_archive`, of Android's library or of Linux's (from a JAR, or a .so)."""
-    return of_abi(read_facts(_unpacked(path, abi)), abi)
+    note = Entry(scheme=name.scheme, release=name.release, file=place, sha256=digest, source=source, licence=licence)
+    _write(_entry_path(name), msgspec.json.encode(note))
+    return msgspec.structs.replace(note, file=str(path))
 
 
 def _unpacked(path: Path, abi: str) -> Path:
@@ -308,7 +346,7 @@ def small_pages(path: Path) -> list[str]:
 def require_package(file: Path | BinaryIO, name: Name) -> None:
     """Raise MissingError unless a file is what the repository should have under a name: an archive with the library.
 
-    Its libraries must be of a size that `open_archive` unpacks. Nothing is unpacked.
+    Its libraries must be of a size that `resolve` unpacks. Nothing is unpacked.
     """
     try:
         with zipfile.ZipFile(file) as archive:

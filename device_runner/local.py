@@ -18,6 +18,7 @@ from device_runner.device import DeviceFacts
 from device_runner.errors import MissingError, RunnerError, SpecError
 from device_runner.failures import explain, failure_of
 from device_runner.files import RUN_PREFIX, keep_files, missing_input, scratch_folder
+from device_runner.library_source import Library, resolve
 from device_runner.perf_test_here import run_here
 from device_runner.probe.build import build_probe
 from device_runner.probe.protocol import (
@@ -83,10 +84,14 @@ class LocalDevice:
         """What this computer is."""
         return host_facts(self.name)
 
+    def library_for(self, given: str | None) -> Library:
+        """The given library for this computer's ABI, else that of the installed onnxruntime."""
+        return resolve(given or str(wheel_library()), machine_abi())
+
     def run(self, spec: RunSpec) -> RunResult:
         """Execute one spec in a fresh process and folder; the whole process group dies with it."""
         try:
-            library = Path(spec.library) if spec.library else wheel_library()
+            library = self.library_for(spec.library).path
             if failure := missing_input(spec):
                 return without_measurement(spec, self.name, failure)
             with scratch_folder(RUN_PREFIX) as folder:
@@ -173,15 +178,19 @@ def _judge(code: int | None, stdout: bytes, stderr: str) -> ProbeAnswer | Failur
     return answer
 
 
+def machine_abi() -> str:
+    """The ABI of this computer, by Android's name."""
+    return ABIS.get(platform.machine(), platform.machine())
+
+
 def host_facts(name: str) -> DeviceFacts:
     """What this computer is, as far as it says."""
     system = {"Darwin": "macos"}.get(platform.system(), platform.system().lower())
-    abi = ABIS.get(platform.machine(), platform.machine())
     return DeviceFacts(
         name=name,
         platform=system,
         model=_match("/proc/cpuinfo", r"model name\s*:\s*(.+)") or platform.processor() or platform.machine(),
-        abis=(abi,),
+        abis=(machine_abi(),),
         os_release=platform.release(),
         core_max_mhz=_core_mhz("cpuinfo_max_freq"),
         memory_bytes=_sysconf("SC_PHYS_PAGES") * _sysconf("SC_PAGE_SIZE"),

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from device_runner.android_host.calls import observe, table
-from device_runner.library_source import find_library
+from device_runner.library_source import resolve
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "nnapi-calls.md"
@@ -13,7 +13,7 @@ RELEASE = "1.29.0"
 
 def make_page() -> str:
     """The page for the newest release that a registry package carries."""
-    return table(list(observe(find_library(RELEASE), MODEL)), release=RELEASE, model="the MNIST example")
+    return table(list(observe(resolve(RELEASE).android(), MODEL)), release=RELEASE, model="the MNIST example")
 
 
 if __name__ == "__main__":

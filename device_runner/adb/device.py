@@ -55,7 +55,7 @@ from device_runner.errors import MissingError, RunnerError
 from device_runner.failures import failure_of
 from device_runner.files import RUN_PREFIX, keep_files, missing_input, scratch_folder
 from device_runner.library_facts import foreign_library
-from device_runner.library_source import find_archive, is_archive, name_of, open_library
+from device_runner.library_source import Library, resolve
 from device_runner.local import GRACE_SECONDS, wheel_library
 from device_runner.options import impossible_here
 from device_runner.perf_test_adb import run_over_adb
@@ -225,6 +225,16 @@ class AdbDevice:
         """Bytes that were pushed since it was opened."""
         return self._store.pushed_bytes
 
+    def library_for(self, given: str | None) -> Library:
+        """The given library for the ABI of its probe, else Linux's own; raises MissingError where there is none."""
+        facts = self.facts()
+        if not given:
+            tools = self._tools = self._tools or default_tools(facts)
+            given = str(tools.library or "")
+        if not given:
+            raise MissingError(NO_LIBRARY.message, why=NO_LIBRARY.cause, remedy=NO_LIBRARY.remedy)
+        return resolve(given, _abi_of_tools(facts))
+
     def run(self, spec: RunSpec) -> RunResult:
         """Execute one spec; a device that comes back after it was lost is used again, another one is not."""
         try:
@@ -266,7 +276,7 @@ class AdbDevice:
         facts = self._found_again() if self._lost else self._known_facts()
         tools = self._tools = self._tools or default_tools(facts)
         self._store.joiner = tools.probe
-        library = _given_library(spec.library, facts) if spec.library else tools.library
+        library = resolve(spec.library, _abi_of_tools(facts)).path if spec.library else tools.library
         failure = impossible_here(spec.options, facts) or missing_input(spec) or wrong_library(library, facts)
         if failure or library is None:
             return without_measurement(spec, self.name, failure or NO_LIBRARY)
@@ -386,12 +396,3 @@ def _pushed(probe: str, places: ProbePaths) -> list[str]:
     """The files that a run finds in the store."""
     files = (probe, places.library, places.model, *places.inputs, places.labelled)
     return [file for file in files if file]
-
-
-def _given_library(text: str, facts: DeviceFacts) -> Path:
-    """The file of a library, which may be given by name or in an archive too; raises MissingError for none."""
-    path = Path(text)
-    if name_of(text) or (path.is_file() and is_archive(path)):
-        abi = _abi_of_tools(facts)
-        return Path(open_library(find_archive(text, abi), abi).path)
-    return path

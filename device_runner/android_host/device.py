@@ -20,7 +20,7 @@ from device_runner.android_host.profile import Driver, DriverProfile, default_pr
 from device_runner.device import DEVICES_API_LEVEL, NNAPI_API_LEVEL, DeviceFacts, NnapiDevice
 from device_runner.errors import RunnerError, SpecError
 from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import find_library
+from device_runner.library_source import Library, resolve
 from device_runner.local import LocalDevice, host_facts
 from device_runner.probe.build import build_probe
 from device_runner.probe.protocol import ProbeAnswer
@@ -67,7 +67,7 @@ def open_android_host(rest: str) -> "AndroidHost":
             f"{SCHEME} needs a library",
             remedy=f"write `{SCHEME}:` and an AAR, a libonnxruntime.so, or a release such as 1.29.0",
         )
-    library = find_library(text)
+    library = resolve(text).android()
     check_imports(library.imports, library.needed, where=library.path)
     return AndroidHost(f"{SCHEME}:{rest}", library, phone)
 
@@ -140,27 +140,25 @@ class AndroidHost:
             nnapi_devices=tuple(map(_shown, profile.devices)) if self._phone.api_level >= DEVICES_API_LEVEL else (),
         )
 
+    def library_for(self, given: str | None) -> Library:
+        """The given library, else the one in its name."""
+        return resolve(given or self._library.path)
+
     def run(self, spec: RunSpec) -> RunResult:
         """Execute one spec in a fresh process; what the library does, a crash included, is in the result."""
         try:
-            library = self._library_of(spec)
+            facts = self.library_for(spec.library).android()
+            check_imports(facts.imports, facts.needed, where=facts.path)
         except RunnerError as error:
             kind = FailureKind.WRONG_LIBRARY
             failure = Failure(kind=kind, message=str(error), cause=error.why, remedy=error.remedy)
             return without_measurement(spec, self.name, failure)
-        result = self._local.run(msgspec.structs.replace(spec, library=library.path))
+        result = self._local.run(msgspec.structs.replace(spec, library=facts.path))
         return msgspec.structs.replace(result, device=self.name, marks=(*result.marks, Mark.NOT_A_PHONE))
 
     def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> ProbeAnswer | Failure:
         """What the fake NNAPI says to these questions, with the phone's driver profile."""
         return self._local.inspect(asked, limit_seconds)
-
-    def _library_of(self, spec: RunSpec) -> LibraryFacts:
-        if spec.library is None:
-            return self._library
-        library = find_library(spec.library)
-        check_imports(library.imports, library.needed, where=library.path)
-        return library
 
     def close(self) -> None:
         """Remove its folder."""

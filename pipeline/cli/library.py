@@ -46,9 +46,7 @@ def get(ctx: click.Context, name: str, abi: str | None, accept_licence: bool, js
     Searched in this order: what was fetched before, the caches of Gradle and Maven, Maven Central (by `mvn`, then by
     HTTPS; ORT_MOBILE_MAVEN names another repository), and for Android npm packages that carry the library unchanged.
     """
-    from pathlib import Path
-
-    from device_runner.library_source import open_library
+    from device_runner.library_source import resolve
     from device_runner.reading import visible
     from pipeline.library.fetch import get_library
 
@@ -57,7 +55,7 @@ def get(ctx: click.Context, name: str, abi: str | None, accept_licence: bool, js
             click.echo(visible(line), err=True)
 
     entry = get_library(name, accept_licence=accept_licence, abi=abi or "", say=say)
-    file = str(open_library(Path(entry.file), abi).path if abi else entry.file)
+    file = resolve(entry.file, abi).facts.path if abi else entry.file
     if json_to:
         write_json({"file": file, "release": entry.release, "sha256": entry.sha256, "source": entry.source}, json_to)
     if shows_text(json_to):

@@ -12,7 +12,7 @@ import msgspec
 from device_runner.android_host.build import build_host, check_host
 from device_runner.errors import RunnerError
 from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import find_library
+from device_runner.library_source import Library, resolve
 from pipeline.convert.request import SessionSettings
 from pipeline.convert.splice.claims import WholeGraph
 from pipeline.convert.splice.edits import AwareSource, AwareSpec, key
@@ -99,13 +99,12 @@ def library_differences(whole: WholeGraph, wish: AwareSpec, shop: ConvertContext
 
     It is asked about that graph as it stands: after its own level basic, nodes would have other names.
     """
-    from device_runner.library_source import find_library
     from pipeline.partition.reference.ask import asked_of, claims_of_named
 
     path = shop.new_file(".onnx")
     write_model(whole.model, path, named=True)
     asked = msgspec.structs.replace(asked_of(wish.providers[0]), reasons=False)
-    (theirs,) = claims_of_named([path], find_library(_library(wish).library), asked)
+    (theirs,) = claims_of_named([path], resolve(_library(wish).library).android(), asked)
     remove_model(path)
     if theirs.error is not None:
         yield f"the library's claims cannot be compared: {theirs.error}"
@@ -140,7 +139,7 @@ def choose_reference(
         if tuple(providers) != (Provider.NNAPI,):
             raise only_nnapi()
         check_host()
-        facts = find_library(text)
+        facts = resolve(text).android()
         check_asked(facts, Provider.NNAPI)
         return _of(facts, optional=False)
     found = _at_hand(release, ships)
@@ -156,21 +155,21 @@ def _at_hand(release: str, ships: Sequence[str]) -> LibraryFacts | None:
     wanted = release or str(installed_release())
     try:
         check_host()
-        for facts in _found([*ships, *_cached(wanted)]):
-            if f"{facts.release}.".startswith(f"{wanted}.") or (not release and facts.path in ships):
+        for library in _found([*ships, *_cached(wanted)]):
+            if f"{library.release}.".startswith(f"{wanted}.") or (not release and library.text in ships):
                 build_host()
-                return facts
+                return library.facts
     except RunnerError as error:
         log.info("provider-aware files are spliced: %s", error)
     return None
 
 
-def _found(names: Sequence[str]) -> Iterator[LibraryFacts]:
+def _found(names: Sequence[str]) -> Iterator[Library]:
     for name in names:
         try:
-            facts = find_library(name)
-            check_asked(facts, Provider.NNAPI)
-            yield facts
+            library = resolve(name)
+            check_asked(library.android(), Provider.NNAPI)
+            yield library
         except RunnerError as error:
             log.info("not asked: %s", error)
 

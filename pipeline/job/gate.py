@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.device import Device
 from device_runner.files import tensor_bytes
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions
@@ -26,7 +27,7 @@ from pipeline.core.variant import Artifact
 from pipeline.job.assemble import Assembled
 from pipeline.job.prepare import ARTIFACTS
 from pipeline.release.choose import Choice
-from pipeline.release.shipped import budget_findings, local_runtime, shipped_library
+from pipeline.release.shipped import budget_findings, runtime_on, shipped_library
 from pipeline.required_ops import RequiredOps, covers
 
 OUTPUTS_FACTOR, OUTPUTS_ROOM_BYTES = 4, 16 << 20
@@ -116,12 +117,15 @@ def _note(text: str, names: Sequence[str]) -> str:
 
 
 def possible_lanes(
-    lanes: Sequence[PlannedRun], read: ReadArtifacts, libraries: Mapping[str, str | None]
+    lanes: Sequence[PlannedRun],
+    read: ReadArtifacts,
+    devices: Mapping[str, Device],
+    libraries: Mapping[str, str | None],
 ) -> tuple[list[PlannedRun], list[SkippedRun]]:
     """Lanes that the library of their device can load, and the others with the reason; unknown ones are left in."""
     possible: list[PlannedRun] = []
     impossible: list[SkippedRun] = []
-    runtimes = {device: local_runtime(device, libraries.get(device)) for device in {lane.device for lane in lanes}}
+    runtimes = {name: runtime_on(devices[name], libraries.get(name)) for name in {lane.device for lane in lanes}}
     for lane in lanes:
         runtime = runtimes[lane.device]
         use = use_of(lane.options, lane.artifact.session_options)

@@ -26,7 +26,7 @@ from pipeline.dataset.guess import Feeds, FeedsRequest, make_feeds
 from pipeline.job.gate import use_of
 from pipeline.job.predict import profile_run
 from pipeline.job.record import host, versions
-from pipeline.release.shipped import local_runtime
+from pipeline.release.shipped import runtime_on
 from pipeline.report.model import CampaignReport, FailureRow, Skipped
 from pipeline.report.profiled import Profiled
 from pipeline.report.rows import MeasuredRow, make_rows
@@ -100,7 +100,7 @@ def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
             raise ConfigError("no such model file", where=str(file), remedy="check the path")
     with open_device(order.device) as device, tempfile.TemporaryDirectory() as work:
         facts = device.facts()
-        judge = _preflight(order)
+        judge = _preflight(order, device)
         order = replace(order, feeds=_feeds(order, Path(work)))
         lanes, skipped = _lanes(order, device, facts, judge)
         if order.conditions and isinstance(device, Conditioned):
@@ -174,10 +174,10 @@ def _lanes(order: PerfOrder, device: Device, facts: DeviceFacts, judge: Judge) -
     return lanes, skipped
 
 
-def _preflight(order: PerfOrder) -> Judge:
+def _preflight(order: PerfOrder, device: Device) -> Judge:
     """What speaks against running a file (by its name) with options in the library that the device will load."""
     own = order.measure.perf_test and not order.library  # onnxruntime_perf_test brings a library of its own
-    runtime = None if own else local_runtime(order.device, order.library)
+    runtime = None if own else runtime_on(device, order.library)
     read = read_artifacts({_name(file, order.files): file for file in order.files})
 
     def judge(name: str, options: RunOptions) -> tuple[Finding, ...]:

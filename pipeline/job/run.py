@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_runner.device import DeviceFacts
+from device_runner.device import Device, DeviceFacts
 from device_runner.minimize import Denied
 from device_runner.result import utc_now
 from pipeline.campaign.deny_list import known_denied
@@ -179,7 +179,7 @@ class _Job:
             measurable = [artifact for one in self.prepared if one.reference for artifact in one.artifacts]
             legal, skipped = plan_lanes(self.config.runs, measurable, list(field.facts.values()), known_denied())
             libraries = libraries_by_device(field.facts, self.config.targets, self.options.library)
-            lanes, refused = self._possible(legal, libraries)
+            lanes, refused = self._possible(legal, field.devices, libraries)
             campaign = self._enter(field.facts, lanes, [*map(skipped_row, [*skipped, *refused]), *field.unusable])
             run_for = representatives(lanes)
             predictions = predict(lanes, field.facts, oldest_release(self.config), self.folder, progress)
@@ -212,12 +212,12 @@ class _Job:
         return [*(asked or self.config.devices), *forgotten]
 
     def _possible(
-        self, legal: Sequence[PlannedRun], libraries: Mapping[str, str | None]
+        self, legal: Sequence[PlannedRun], devices: Mapping[str, Device], libraries: Mapping[str, str | None]
     ) -> tuple[Sequence[PlannedRun], Sequence[SkippedRun]]:
         """Lanes that the library can load; every one with onnxruntime_perf_test, which brings a library of its own."""
         if self.config.measure.perf_test and not self.options.library:
             return legal, []
-        return possible_lanes(legal, self.held.read, libraries)
+        return possible_lanes(legal, self.held.read, devices, libraries)
 
     def _plan(
         self,

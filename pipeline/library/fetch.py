@@ -25,16 +25,13 @@ from device_runner.library_source import (
     GROUP,
     Entry,
     Name,
-    archive_abis,
     build_tool_caches,
     entries,
-    find_archive,
-    is_archive,
     keep,
     name_of,
-    open_library,
     read_entry,
     require_package,
+    resolve_all,
     sound_files,
     wheel_abi,
     wheel_libraries,
@@ -333,22 +330,13 @@ def show_library(text: str) -> Contents:
     """
     from device_runner.android_host.build import unknown_imports
 
-    path = find_archive(text)
-    name = name_of(text)
-    wheels = list(wheel_libraries(name)) if name else []
-    files = wheels if path in wheels else [path]
-    libraries = tuple(facts for file in files for facts in facts_in(file))
+    found = resolve_all(text)
+    libraries = tuple(library.facts for library in found)
     unknown = [
         name
         for facts in libraries
         if (facts.abi, facts.system) == ("x86_64", "android")
         for name in unknown_imports(facts.imports)
     ]
-    return Contents(archive=", ".join(map(str, files)), libraries=libraries, unknown_imports=tuple(unknown))
-
-
-def facts_in(path: Path) -> tuple[LibraryFacts, ...]:
-    """Facts of the library for each ABI of an archive, or of a .so; raises MissingError for what is neither."""
-    if not is_archive(path):
-        return (read_facts(path),)
-    return tuple(open_library(path, abi) for abi in archive_abis(path) or ["x86_64"])
+    archives = dict.fromkeys(str(library.archive) for library in found)
+    return Contents(archive=", ".join(archives), libraries=libraries, unknown_imports=tuple(unknown))

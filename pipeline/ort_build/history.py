@@ -186,12 +186,10 @@ class MeasuredSize:
 
 def measured_at(path: Path, cache: Path) -> MeasuredSize:
     """What is there; raises ConfigError for what is neither a file nor one build, MissingError for a wrong file."""
-    from device_runner.library_source import find_archive, name_of
-    from pipeline.library.fetch import facts_in
+    from device_runner.library_source import name_of, resolve_all
 
     if path.is_file() or name_of(str(path)):
-        found = facts_in(find_archive(str(path)))
-        return MeasuredSize(sizes={facts.abi: facts.size_bytes for facts in found})
+        return MeasuredSize(sizes={one.abi: one.facts.size_bytes for one in resolve_all(str(path))})
     record = read_record(path) if path.is_dir() else _named(str(path), cache)
     if record is None:
         raise ConfigError(

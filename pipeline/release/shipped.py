@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from device_runner.device import Device
 from device_runner.errors import RunnerError
 from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import PAGE_BYTES, find_archive, is_archive, small_pages
+from device_runner.library_source import PAGE_BYTES, find_archive, is_archive, resolve_all, small_pages
 from pipeline.compat.preflight import _finding, log
 from pipeline.compat.rules import Runtime
 from pipeline.config import Config, Platform, Target
@@ -95,15 +96,13 @@ def library_release(target: Target) -> str:
 
 
 def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
-    from pipeline.library.fetch import facts_in
-
     where = f"target {target.name}: library"
     try:
         archive = find_archive(target.library or "")
     except RunnerError as error:
         return ShippedLibrary(runtime=planned, sizes={}, findings=(_finding(error, where, Severity.WARNING),))
     try:
-        found = {facts.abi: facts for facts in facts_in(archive)}
+        found = {library.abi: library.facts for library in resolve_all(target.library or "")}
     except RunnerError as error:
         return ShippedLibrary(runtime=planned, sizes={}, findings=(_finding(error, where),))
     wanted = [LINUX_ABIS.get(abi, abi) for abi in target.abis] or list(found)
@@ -185,21 +184,13 @@ def budget_findings(libraries: Iterable[ShippedLibrary], config: Config) -> tupl
     return check_budget(sizes, config.build.max_library_bytes)
 
 
-def local_runtime(device: str, library: str | None) -> Runtime | None:
+def runtime_on(device: Device, library: str | None) -> Runtime | None:
     """What a device will load files with, as far as it is known before anything runs; None where it is not.
 
     A library that cannot be read is left to the device, which says what is wrong with it.
     """
-    from device_runner.library_facts import read_facts
-    from device_runner.library_source import find_library
-    from device_runner.local import wheel_library
-
     try:
-        if library:
-            return runtime_of(read_facts(Path(library)))
-        if device == "local":
-            return runtime_of(read_facts(wheel_library()))
-        scheme, _, rest = device.partition(":")
-        return runtime_of(find_library(rest.partition("?")[0])) if scheme == "android-host" else None
-    except (RunnerError, OSError):
+        return runtime_of(device.library_for(library).facts)
+    except (RunnerError, OSError) as error:
+        log.info("%s: its library is not known before it runs: %s", device.name, error)
         return None

@@ -9,7 +9,7 @@ import pytest
 from device_runner.android_host.build import check_host
 from device_runner.errors import MissingError
 from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import find_library
+from device_runner.library_source import resolve
 from pipeline.core.errors import PipelineError
 from pipeline.library.fetch import PACKAGES, get_library
 
@@ -23,7 +23,7 @@ def fetch(release: str) -> LibraryFacts:
     try:
         check_host()
         get_library(release, accept_licence=True)
-        return find_library(release)
+        return resolve(release).android()
     except (MissingError, PipelineError) as error:
         pytest.skip(f"no android:{release} here: {error}")
 

@@ -8,7 +8,7 @@ import pytest
 
 from device_runner.android_host.device import open_android_host
 from device_runner.errors import MissingError, SpecError
-from device_runner.library_source import Name, archive_abis, entries, find_archive, find_library, keep, release_of
+from device_runner.library_source import Name, archive_abis, entries, find_archive, keep, release_of, resolve
 from device_runner.local import wheel_library
 from pipeline.core.errors import ConfigError
 from pipeline.core.errors import MissingError as PipelineMissing
@@ -77,6 +77,15 @@ def test_what_was_kept_is_found_by_name_and_by_content() -> None:
     assert not list(Path(first.file).parent.glob(".part-*"))
 
 
+def test_a_cache_that_was_moved_has_its_libraries_still(own_caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or is mounted elsewhere, or shared by homes that come and go."""
+    keep(b"content", file="a.aar", name=Name("android", "1.2.3"), source="here", licence="MIT")
+    (own_caches / "cache").rename(own_caches / "moved")
+    monkeypatch.setenv("ORT_MOBILE_CACHE", str(own_caches / "moved"))
+    assert find_archive("1.2.3").read_bytes() == b"content"
+    assert [Path(entry.file).is_file() for entry in entries()] == [True]
+
+
 def test_what_was_deleted_is_not_at_hand() -> None:
     entry = keep(b"content", file="a.aar", name=Name("android", "1.29.0"), source="here", licence="MIT")
     Path(entry.file).unlink()
@@ -113,7 +122,7 @@ def test_an_archive_without_the_abi_names_those_it_has(tmp_path: Path) -> None:
     path = aar(tmp_path / "app.aar", arm64=elf(183), x86=elf(3, bits=32))
     assert archive_abis(path) == ["arm64-v8a", "x86"]
     with pytest.raises(MissingError) as caught:
-        find_library(str(path))
+        resolve(str(path))
     assert "for x86_64" in caught.value.what
     assert caught.value.why == "it has arm64-v8a, x86"
 
@@ -145,14 +154,14 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_that_are_no_library_are_refused_with_the_reason(tmp_path: Path, kind: str) -> None:
     with pytest.raises(MissingError) as caught:
-        find_library(str(_file(tmp_path, kind)))
+        resolve(str(_file(tmp_path, kind))).android()
     assert KINDS[kind].lower() in f"{caught.value.what} {caught.value.why}".lower()
     assert caught.value.remedy
 
 
 def test_a_linux_library_is_told_from_androids() -> None:
     with pytest.raises(MissingError) as caught:
-        find_library(str(wheel_library()))
+        resolve(str(wheel_library())).android()
     assert "not built for Android" in caught.value.why
 
 

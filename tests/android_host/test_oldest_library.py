@@ -61,7 +61,7 @@ def compared(models: Iterable[Path], level: int) -> Iterator[tuple[Path, ModelAn
     paths = list(models)
     pairs = [(path, one) for path, one in zip(paths, judge_paths(paths, settings, Optimize.NONE), strict=True)]
     good = [(path, answer) for path, answer in pairs if not answer.error]
-    found = claims_of_many([path for path, _ in good], fetch(OLDEST).path, asked_of(settings))
+    found = claims_of_many([path for path, _ in good], OLDEST, asked_of(settings))
     for (path, answer), theirs in zip(good, found, strict=True):
         if theirs.error is None:
             ours = [name for group in answer.partitions for name in group]

@@ -18,7 +18,7 @@ from device_runner.android_host.profile import Driver, DriverProfile, DriverStag
 from device_runner.device import DriverType
 from device_runner.files import cache_folder
 from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import find_archive, open_archive
+from device_runner.library_source import resolve
 from device_runner.spec import NnapiFlag, RunOptions
 from pipeline.check.library_proof import FindingKind, LibraryProof, ProofRow
 from pipeline.core.files import sha256_of
@@ -355,7 +355,7 @@ def test_a_job_whose_bundle_fails_says_so(release: str, library: LibraryFacts, m
 def test_a_job_goes_on_without_a_proof_where_the_library_is_for_phones_only(
     release: str, library: LibraryFacts, mnist: Path, tmp_path: Path
 ) -> None:
-    arm = open_archive(find_archive(f"android:{release}"), "arm64-v8a")
+    arm = resolve(f"android:{release}", "arm64-v8a")
     with zipfile.ZipFile(tmp_path / "arm.aar", "w") as archive:
         archive.write(arm.path, "jni/arm64-v8a/libonnxruntime.so")
     config = tmp_path / "demo.toml"

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.local import wheel_library
+from device_runner.library_source import Name, keep
+from device_runner.local import LocalDevice, wheel_library
 from pipeline.compat.preflight import first_error, judged, read_artifacts
 from pipeline.compat.rules import Runtime, Use
 from pipeline.config import Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
@@ -13,11 +14,13 @@ from pipeline.config.tables import BuildConfig, BuildKind
 from pipeline.core.errors import Severity, errors
 from pipeline.core.releases import Release
 from pipeline.core.variant import Style
+from pipeline.job.gate import possible_lanes
 from pipeline.job.prepare import oldest_release
-from pipeline.release.shipped import budget_findings, library_release, local_runtime, planned_runtime, shipped_library
-from tests.library.library_files import library, official_aar, texts
+from pipeline.release.shipped import budget_findings, library_release, planned_runtime, runtime_on, shipped_library
+from tests.library.library_files import library, official_aar, official_jar, texts
 from tests.onnx_samples import linear
 from tests.ort_models import convert
+from tests.told_devices import lanes_of
 
 INSTALLED = "1.31.1"
 
@@ -167,12 +170,34 @@ def test_one_bad_artifact_costs_no_other(tmp_path: Path) -> None:
     assert first_error([finding]).startswith("ONNX Runtime 1.15 (full) does not load ORT format version 6")
 
 
-def test_what_this_computer_loads_is_known_and_what_is_no_library_left_to_the_device(tmp_path: Path) -> None:
-    found = local_runtime("local", None)
+@pytest.fixture
+def local(tmp_path: Path) -> LocalDevice:
+    return LocalDevice(tmp_path / "no probe is run")
+
+
+def test_what_this_computer_loads_is_known_and_what_is_no_library_left_to_the_device(
+    local: LocalDevice, tmp_path: Path
+) -> None:
+    found = runtime_on(local, None)
     assert found is not None
     assert found.kind is BuildKind.FULL
     assert found.providers == frozenset({"cpu"})
     garbage = tmp_path / "libonnxruntime.so"
     garbage.write_bytes(b"none")
-    for device, named in (("local", str(garbage)), ("local", "nowhere"), ("adb:x", None), ("android-host:none", None)):
-        assert local_runtime(device, named) is None
+    for named in (str(garbage), "nowhere", "wheel:9.8.7"):
+        assert runtime_on(local, named) is None
+
+
+@pytest.mark.parametrize("given", ["a.aar", "a.jar", "jvm:1.12.1"])
+def test_a_run_in_an_archive_or_a_release_that_cannot_load_the_artifact_is_refused(
+    given: str, local: LocalDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    official_aar(Path("a.aar"), "1.12.1")
+    jar = official_jar(Path("a.jar"), "1.12.1")
+    keep(jar.read_bytes(), file="a.jar", name=Name("jvm", "1.12.1"), source="here", licence="MIT")
+    read = read_artifacts({"m.ort": convert(linear(8), tmp_path / "m.ort")})
+    artifact = lanes_of(["local"], 1)[0]
+    possible, (skipped,) = possible_lanes([artifact], read, {"local": local}, {"local": given})
+    assert possible == []
+    assert skipped.reason.startswith("ONNX Runtime 1.12 (full) does not load ORT format version 6")

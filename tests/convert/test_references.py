@@ -1,41 +1,41 @@
 """Whose session saves aware files: what `auto` finds available, and what it leaves alone."""
 
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from device_runner.errors import MissingError, RunnerError, SpecError
-from device_runner.library_facts import LibraryFacts
+from device_runner.library_facts import MINIMAL_TEXT
+from device_runner.library_source import Name, keep, resolve
 from pipeline.convert import references
 from pipeline.convert.references import choose_reference
 from pipeline.convert.splice.edits import AwareSource
-from pipeline.library.fetch import KnownLibrary
+from tests.library.library_files import library, official_jar, texts
 
-AT_HAND = ("android:1.28.0", "android:1.9.2", "android:1.28.1", "jvm:1.28.3", "android:1.29.0")
+AT_HAND = ("1.28.0", "1.9.2", "1.28.1", "1.29.0")
 
 
-def facts(name: str) -> LibraryFacts:
-    release = name.partition(":")[2] or "1.29.0"
-    return LibraryFacts(
-        path=name, sha256=release, size_bytes=1, system="android", abi="x86_64", release=release, commit="",
-        kind="minimal" if name == "reduced.aar" else "full", page_bytes=16384, needed=(), imports=(),
-        providers=("cpu",) if name == "cpu.aar" else ("cpu", "nnapi"),
-    )  # fmt: skip
+def archive(path: Path, release: str, *providers: str, extra: bytes = b"") -> Path:
+    """An AAR with a library for x86_64 that has these providers."""
+    with zipfile.ZipFile(path, "w") as file:
+        content = library("x86_64", extra=texts(release, *providers) + extra)
+        file.writestr("jni/x86_64/libonnxruntime.so", content)
+    return path
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that can run libraries, with some of them in its cache and one in an app's folder."""
-
-    def find(name: str) -> LibraryFacts:
-        if name not in (*AT_HAND, "app.aar", "reduced.aar", "cpu.aar"):
-            raise SpecError(f"no library at {name!r}")
-        return facts(name)
-
-    known = [KnownLibrary(name=n, release=n.partition(":")[2], at_hand=True, place="") for n in AT_HAND]
-    known.append(KnownLibrary(name="android:1.28.7", release="1.28.7", at_hand=False, place="npm"))
-    monkeypatch.setattr(references, "known_libraries", lambda: known)
-    monkeypatch.setattr(references, "find_library", find)
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that can run libraries, with some of them in its cache and others in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    for release in AT_HAND:
+        content = archive(Path("kept.aar"), release, "nnapi").read_bytes()
+        keep(content, file="kept.aar", name=Name("android", release), source="here", licence="MIT")
+    jar = official_jar(Path("kept.jar"), "1.28.3").read_bytes()
+    keep(jar, file="kept.jar", name=Name("jvm", "1.28.3"), source="here", licence="MIT")
+    archive(Path("app.aar"), "1.29.0", "nnapi", extra=b"the app's own build")
+    archive(Path("reduced.aar"), "1.29.0", "nnapi", extra=MINIMAL_TEXT)
+    archive(Path("cpu.aar"), "1.29.0")
     monkeypatch.setattr(references, "check_host", lambda: None)
     monkeypatch.setattr(references, "build_host", lambda: Path())
 
@@ -59,8 +59,8 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_auto_takes_a_library_of_the_release_at_hand(release: str, ships: tuple[str, ...], found: str) -> None:
     chosen = choose_reference("auto", release, ships)
     assert chosen is not None
-    assert (chosen.library, chosen.optional) == (found, True)
-    assert bool(chosen.sha256) == bool(found)
+    assert chosen.optional
+    assert chosen.sha256 == (resolve(found).sha256 if found else "")
 
 
 @pytest.mark.usefixtures("host")
@@ -68,7 +68,8 @@ def test_what_is_named_is_taken() -> None:
     assert choose_reference("none", "1.28") is None
     assert choose_reference("installed", "1.28") == AwareSource()
     named = choose_reference("app.aar", "1.28")
-    assert named == AwareSource(library="app.aar", release="1.29.0", sha256="1.29.0")
+    app = resolve("app.aar")
+    assert named == AwareSource(library=str(app.path), release="1.29.0", sha256=app.sha256)
     with pytest.raises(SpecError):
         choose_reference("gone.aar", "1.28")
     for name, why in (("reduced.aar", "minimal"), ("cpu.aar", "without nnapi")):

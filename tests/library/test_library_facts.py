@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from device_runner.errors import MissingError
 from device_runner.files import cache_folder
 from device_runner.library_facts import MINIMAL_TEXT, android_facts, read_facts
-from device_runner.library_source import archive_abis, find_archive, library_folder, open_archive, open_library
+from device_runner.library_source import archive_abis, find_archive, library_folder, resolve, resolve_all
 from device_runner.local import wheel_library
 from pipeline.core.errors import ConfigError
-from pipeline.library.fetch import facts_in, get_library, known_libraries, show_library
+from pipeline.library.fetch import get_library, known_libraries, show_library
 from tests.library.library_files import library, official_aar, official_jar, texts
 
 pytestmark = pytest.mark.usefixtures("own_caches")
@@ -26,7 +26,8 @@ def write(path: Path, content: bytes) -> Path:
 
 
 def test_an_official_aar_is_read_like_those_of_the_registries(tmp_path: Path) -> None:
-    found = facts_in(official_aar(tmp_path / "onnxruntime-android-1.28.0.aar"))
+    path = official_aar(tmp_path / "onnxruntime-android-1.28.0.aar")
+    found = [one.facts for one in resolve_all(str(path))]
     assert [(facts.abi, facts.system, facts.release, facts.kind, facts.page_bytes) for facts in found] == [
         ("arm64-v8a", "android", "1.28.0", "full", 16384),
         ("x86_64", "android", "1.28.0", "full", 16384),
@@ -35,7 +36,7 @@ def test_an_official_aar_is_read_like_those_of_the_registries(tmp_path: Path) ->
 
 
 def test_the_jar_has_a_library_for_each_linux_architecture(tmp_path: Path) -> None:
-    found = facts_in(official_jar(tmp_path / "onnxruntime-1.28.0.jar"))
+    found = [one.facts for one in resolve_all(str(official_jar(tmp_path / "onnxruntime-1.28.0.jar")))]
     assert [(facts.abi, facts.system, facts.providers) for facts in found] == [
         ("arm64-v8a", "linux", ("cpu",)),
         ("x86_64", "linux", ("cpu",)),
@@ -44,9 +45,9 @@ def test_the_jar_has_a_library_for_each_linux_architecture(tmp_path: Path) -> No
 
 def test_an_archive_is_unpacked_once(tmp_path: Path) -> None:
     path = official_aar(tmp_path / "a.aar")
-    first = open_archive(path)
+    first = resolve(str(path)).android()
     before = Path(first.path).stat().st_mtime_ns
-    assert open_archive(path) == first
+    assert resolve(str(path)).android() == first
     assert Path(first.path).stat().st_mtime_ns == before
     assert Path(first.path).is_relative_to(library_folder())
 
@@ -108,7 +109,7 @@ def test_a_library_of_linux_is_none_for_phones(tmp_path: Path) -> None:
 def test_an_aar_for_another_abi_names_those_it_has(tmp_path: Path) -> None:
     path = official_aar(tmp_path / "a.aar", abis=("arm64-v8a",))
     with pytest.raises(MissingError) as caught:
-        open_archive(path, "x86_64")
+        resolve(str(path), "x86_64")
     assert caught.value.why == "it has arm64-v8a"
 
 
@@ -117,7 +118,7 @@ def test_a_member_under_a_wrong_abi_is_told(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("jni/arm64-v8a/libonnxruntime.so", library("x86_64"))
     with pytest.raises(MissingError, match="for x86_64, not for arm64-v8a"):
-        open_archive(path, "arm64-v8a")
+        _ = resolve(str(path), "arm64-v8a").facts
 
 
 @pytest.mark.parametrize("cut", [30, 300, -200, -10])
@@ -125,7 +126,7 @@ def test_a_truncated_aar_leaves_nothing_behind(tmp_path: Path, cut: int) -> None
     path = official_aar(tmp_path / "a.aar")
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(MissingError) as caught:
-        open_archive(path)
+        resolve(str(path))
     assert "cannot be unpacked" in caught.value.what
     assert not [file for file in library_folder().rglob("*") if file.is_file()]
 
@@ -138,7 +139,7 @@ def test_a_damaged_member_leaves_nothing_behind(tmp_path: Path) -> None:
     content[place] ^= 0xFF
     path.write_bytes(content)
     with pytest.raises(MissingError, match="cannot be unpacked"):
-        open_archive(path)
+        resolve(str(path))
     assert not [file for file in library_folder().rglob("*") if file.is_file()]
 
 
@@ -152,7 +153,7 @@ def test_entries_that_escape_are_not_taken(tmp_path: Path, name: str) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(name, library("x86_64"))
     with pytest.raises(MissingError, match=r"no libonnxruntime.so for x86_64"):
-        open_library(path, "x86_64")
+        resolve(str(path), "x86_64")
     files = {file.name for file in tmp_path.rglob("*") if file.is_file()}
     assert files == {"a.aar"}
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from device_runner.errors import MissingError as RunnerMissing
-from device_runner.library_source import Name, entries, find_archive, library_folder, open_library
+from device_runner.library_source import Name, entries, find_archive, library_folder, resolve
 from pipeline.core.errors import MissingError
 from pipeline.library import maven
 from pipeline.library.fetch import get_library, known_libraries
@@ -176,10 +176,10 @@ def test_names_are_told_apart(own_caches: Path) -> None:
 
 def test_an_unpacked_library_that_was_damaged_is_unpacked_again(own_caches: Path) -> None:
     path = official_jar(own_caches / "a.jar", "9.8.7")
-    library = Path(open_library(path, "x86_64").path)
+    library = Path(resolve(str(path), "x86_64").facts.path)
     whole = library.read_bytes()
     library.write_bytes(whole[:100] + bytes(64) + whole[164:])
-    again = open_library(path, "x86_64")
+    again = resolve(str(path), "x86_64").facts
     assert Path(again.path) == library
     assert library.read_bytes() == whole
     assert again.sha256 == hashlib.sha256(whole).hexdigest()

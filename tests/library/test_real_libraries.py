@@ -12,12 +12,12 @@ import pytest
 from device_runner.device import open_device
 from device_runner.errors import RunnerError
 from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import Entry, open_library
+from device_runner.library_source import Entry, resolve, resolve_all
 from device_runner.local import host_facts, wheel_library
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.core.errors import ExitCode
-from pipeline.library.fetch import facts_in, get_library
+from pipeline.library.fetch import get_library
 
 pytestmark = pytest.mark.network
 
@@ -78,7 +78,7 @@ def outputs(result: RunResult) -> np.ndarray:
 def test_the_jvm_library_runs_an_inference_in_the_probe(tmp_path: Path) -> None:
     entry = fetched("jvm:1.28.0")
     assert entry.sha256 == JAR
-    facts = open_library(Path(entry.file), host_facts("local").abis[0])
+    facts = resolve(entry.file, host_facts("local").abis[0]).facts
     result = run(facts.path, tmp_path / "jvm")
     assert result.status is Status.OK, result.failure
     assert result.ort_version == "1.28.0"
@@ -88,14 +88,14 @@ def test_the_jvm_library_runs_an_inference_in_the_probe(tmp_path: Path) -> None:
 
 def test_the_jvm_jar_is_described_rightly() -> None:
     entry = fetched("jvm:1.28.0")
-    found = {facts.abi: facts for facts in facts_in(Path(entry.file))}
+    found = {one.abi: one.facts for one in resolve_all(entry.file)}
     assert {abi: facts.size_bytes for abi, facts in found.items()} == {"arm64-v8a": 20_591_712, "x86_64": 24_268_848}
     for facts in found.values():
         assert (facts.system, facts.release, facts.kind, facts.providers) == ("linux", "1.28.0", "full", ("cpu",))
 
 
 def _android(release: str) -> dict[str, LibraryFacts]:
-    return {facts.abi: facts for facts in facts_in(Path(fetched(f"android:{release}").file))}
+    return {one.abi: one.facts for one in resolve_all(fetched(f"android:{release}").file)}
 
 
 @pytest.mark.parametrize("release", PROVIDERS)
@@ -118,5 +118,5 @@ def test_aars_of_packages_are_the_pinned_ones(release: str) -> None:
 
 def test_the_wheel_of_another_architecture_gives_its_library() -> None:
     entry = fetched("wheel:1.28.0", "arm64-v8a")
-    (facts,) = facts_in(Path(entry.file))
+    (facts,) = [one.facts for one in resolve_all(entry.file)]
     assert (facts.abi, facts.system, facts.release, facts.providers) == ("arm64-v8a", "linux", "1.28.0", ("cpu",))

@@ -14,7 +14,7 @@ import msgspec
 from device_runner.android_host.calls import HANG, STOP_OPS, LibraryAnswer, ModelQuestion, Session, ask
 from device_runner.android_host.device import Phone
 from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import find_library
+from device_runner.library_source import resolve
 from device_runner.spec import NnapiFlag, OptimizationLevel
 from pipeline.core.errors import MissingError, ModelError
 from pipeline.partition.answer import Provider, Settings
@@ -103,7 +103,7 @@ def claims_of_many(models: Sequence[Path], library: str, asked: ClaimQuery) -> I
     """The claims of many models in one process, in their order."""
     with tempfile.TemporaryDirectory(prefix="ort-mobile-claims-") as name:
         named = [_renamed(model, Path(name) / f"{index}.onnx") for index, model in enumerate(models)]
-        for model, claims in zip(models, claims_of_named(named, find_library(library), asked), strict=True):
+        for model, claims in zip(models, claims_of_named(named, resolve(library).android(), asked), strict=True):
             yield msgspec.structs.replace(claims, id=str(model))
 
 
@@ -228,7 +228,7 @@ def reference_aware(
     shown as it stands: its node names steer names in the file. Raises ModelError with the library's reason when it
     fails or crashes; `target` is then not there.
     """
-    facts = find_library(library)
+    facts = resolve(library).android()
     session = asked.session({**SAVE_ORT, **SAVE_ONLY, **NO_NCHWC, **config})
     with tempfile.TemporaryDirectory(prefix="ort-mobile-aware-", dir=target.parent) as name:
         part = Path(name) / "saved.ort"

@@ -14,7 +14,7 @@ import msgspec
 
 from device_runner.android_host.build import check_host
 from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import find_library
+from device_runner.library_source import resolve
 from pipeline.core.errors import ConfigError, ExitCode, ModelError
 from pipeline.core.releases import has_rules, line_of, rules_of
 from pipeline.core.workers import Task, TaskOutcome, run_tasks
@@ -173,7 +173,7 @@ def open_reference(text: str, provider: str, release: str) -> LibraryFacts:
             remedy="leave --reference out, or ask about nnapi or xnnpack",
         )
     check_host()
-    facts = find_library(text)
+    facts = resolve(text).android()
     check_asked(facts, Provider(provider))
     if provider == Provider.XNNPACK and not tells_claims(facts):
         raise ConfigError(

@@ -12,7 +12,7 @@ from device_runner.android_host.build import check_host, check_imports
 from device_runner.android_host.calls import CallSummary, read_calls, summarize
 from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import archive_abis, find_archive, is_archive, open_archive, release_of
+from device_runner.library_source import archive_abis, is_archive, release_of, resolve
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.check.compare import compare_outputs, read_tensor
@@ -47,8 +47,8 @@ def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> Library
     manifest = verify_bundle(bundle)
     wanted, left_out = wanted_targets(manifest.content, order)
     check_host()
-    archive = find_archive(order.library)
-    library = open_archive(archive)
+    found = resolve(order.library)
+    library = found.android()
     check_imports(library.imports, library.needed, where=library.path)
     trials = trials_of(wanted, order)
     with tempfile.TemporaryDirectory(prefix="ort-mobile-prove-") as work:
@@ -61,7 +61,7 @@ def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> Library
                 rows.append(row)
     return LibraryProof(
         bundle=manifest.content_sha256,
-        library=_proven(archive, library),
+        library=_proven(found.archive, library),
         rows=tuple(rows),
         left_out=tuple(left_out),
         notes=(*_release_notes(wanted, library), *prover.origins()),
