@@ -1,0 +1,225 @@
+"""`ort-mobile transform`: what it writes and shows, its cache, and what it answers to bad input."""
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from pipeline.core.errors import ConfigError
+from pipeline.model.onnx_model import LeanModel
+from pipeline.model.sources import SourceModel
+from pipeline.passes import registry, run
+from pipeline.passes.base import Effect, Options, Pass, PassContext, Step
+from tests.cli.commands import Done, ort_mobile
+from tests.ground_truth import ORACLE
+from tests.onnx_samples import linear, save
+from tests.passes.real_models import extract
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    extract("mnist.op12", tmp_path).rename(tmp_path / "my.onnx")
+    return tmp_path
+
+
+def transform(folder: Path, *words: str) -> Done:
+    return ort_mobile("transform", *words, cwd=folder)
+
+
+def leftovers(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} - {"my.onnx"}
+
+
+def test_steps_are_applied_checked_and_shown(folder: Path) -> None:
+    done = transform(folder, "my.onnx", "out.onnx", "--do", "opset:version=21", "--do", "external-data:min_bytes=512")
+    assert done.code == 0, done.err
+    rows = [line.split() for line in done.out.splitlines()]
+    assert rows[1][:4] == ["opset:version=21", "13", "→", "13"]
+    assert rows[2][0] == "external-data:min_bytes=512"
+    assert "1 of 1 outputs are the original's" in done.out
+    assert leftovers(folder) == {"out.onnx", "out.onnx.data"}
+    assert onnx.load(folder / "out.onnx").opset_import[0].version == 21
+
+
+def test_json_has_the_steps_and_the_comparison(folder: Path) -> None:
+    done = transform(folder, "my.onnx", "out.onnx", "--do", "opset:version=13", "--json", "-")
+    document = done.document()
+    assert document["output"] == "out.onnx"
+    assert document["steps"][0]["text"] == "opset:version=13"
+    assert document["steps"][0]["nodes_before"] == 13
+    assert document["saved"]["size_bytes"] == (folder / "out.onnx").stat().st_size
+    assert [check["passed"] for check in document["verification"]["checks"]] == [True]
+
+
+def test_the_comparison_uses_the_users_data(folder: Path) -> None:
+    np.savez(folder / "data.npz", Input3=np.ones((1, 1, 28, 28), np.float32))
+    done = transform(folder, "my.onnx", "out.onnx", "--do", "opset:version=13", "--test-data", "data.npz")
+    assert done.code == 0, done.err
+    assert "on data.npz" in done.out
+
+
+def test_list_has_every_pass_with_its_options(folder: Path) -> None:
+    done = transform(folder, "--list")
+    assert done.code == 0
+    heads = [line.split()[0] for line in done.out.splitlines() if not line.startswith(" ")]
+    assert heads == list(registry.PASSES)
+    for one in registry.PASSES.values():
+        for option in one.options.__struct_fields__:
+            assert any(line.split()[0].partition("=")[0] == option for line in done.out.splitlines()), option
+
+
+def _shifted(model: LeanModel, _options: Options, _context: PassContext) -> LeanModel:
+    """A pass that says it is exact, and is not."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    name = proto.graph.output[0].name
+    proto.graph.node[-1].output[0] = "shifted"
+    proto.graph.node.append(helper.make_node("Neg", ["shifted"], [name]))
+    return LeanModel(proto=proto, folder=model.folder, weights={})
+
+
+def test_a_wrong_result_is_not_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Pass(name="wrong", title="Negate.", apply=_shifted, effect=Effect.EXACT)
+    monkeypatch.setitem(registry.PASSES, "wrong", wrong)
+    request = run.TransformRequest(
+        source=SourceModel(path=str(folder / "my.onnx")), steps=(Step(do="wrong"),), folder=str(folder), name="o.onnx"
+    )
+    report = run.transform(request)
+    assert report.verification
+    assert report.verification.failed
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["nope.onnx", "o.onnx", "--do", "inline-data"], 2, "no such file"),
+        (["my.onnx", "o.onnx"], 2, "--do"),
+        (["my.onnx", "o.onnx", "--do", "opest:version=21"], 2, "did you mean 'opset'"),
+        (["my.onnx", "o.onnx", "--do", "opset:verson=21"], 2, "options: version"),
+        (["my.onnx", "o.onnx", "--do", "opset:version=new"], 2, "wrong option of opset"),
+        (["my.onnx", "o.onnx", "--do", "opset"], 2, "version"),
+        (["my.onnx", "my.onnx", "--do", "opset:version=21"], 2, "would replace the model"),
+        (["my.onnx", ".", "--do", "opset:version=21"], 2, "name a file"),
+        (["my.onnx", "o.onnx", "--do", "opset:version=11"], 1, "adapters"),
+        (["my.onnx", "o.onnx", "--do", "opset:version=13", "--do", "inline-data"], 1, "leave the step out"),
+        (["my.onnx", "o.onnx", "--do", "opset:version=13", "--input", "x=1"], 2, "no input 'x'"),
+        (["my.onnx", "o.onnx", "--do", "opset:version=13", "--test-data", "nope"], 2, "nope"),
+        (["my.onnx", "o.onnx", "--do", "static-qdq"], 3, "calibration data"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_and_nothing_is_written(words: list[str], code: int, says: str, folder: Path) -> None:
+    before = (folder / "my.onnx").read_bytes()
+    done = transform(folder, *words)
+    assert done.code == code, done
+    assert says in done.err
+    assert "Traceback" not in done.err
+    assert leftovers(folder) == set()
+    assert (folder / "my.onnx").read_bytes() == before
+
+
+def test_a_broken_file_is_named(folder: Path) -> None:
+    (folder / "my.onnx").write_bytes(b"\x08\x07garbage")
+    done = transform(folder, "my.onnx", "o.onnx", "--do", "inline-data")
+    assert done.code == 1
+    assert "not a usable ONNX model" in done.err
+    assert leftovers(folder) == set()
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd"])
+def test_weights_outside_the_models_folder_are_refused(location: str, folder: Path) -> None:
+    (folder / "models").mkdir()
+    (folder / "secret.bin").write_bytes(bytes(10_000))
+    model = linear(32)
+    for tensor in model.graph.initializer:
+        del tensor.external_data[:]
+        tensor.ClearField("raw_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=location)
+    save(model, folder / "models/bad.onnx")
+    done = transform(folder / "models", "bad.onnx", "o.onnx", "--do", "inline-data")
+    assert done.code == 1
+    assert "not a file in the model's folder" in done.err
+    assert not (folder / "models/o.onnx").exists()
+
+
+def hostile() -> list[str]:
+    """Files of the hostile set that are models of some sort, one in eight: nesting, loops, contradictions."""
+    with zipfile.ZipFile(ORACLE / "hostile.zip") as archive:
+        names = sorted(name for name in archive.namelist() if name.endswith(".onnx") and "/" not in name)
+    return names[::8]
+
+
+def test_hostile_models_end_in_an_answer(tmp_path: Path) -> None:
+    with zipfile.ZipFile(ORACLE / "hostile.zip") as archive:
+        for name in hostile():
+            (tmp_path / "in.onnx").write_bytes(archive.read(name))
+            done = transform(tmp_path, "in.onnx", "out.onnx", "--do", "opset:version=21", "--do", "fold-shapes")
+            assert done.code in (0, 1, 4), (name, done)
+            assert "Traceback" not in done.err, (name, done)
+            assert (tmp_path / "out.onnx").exists() == (done.code == 0), (name, done)
+            (tmp_path / "out.onnx").unlink(missing_ok=True)
+            assert {path.name for path in tmp_path.iterdir()} == {"in.onnx"}, name
+
+
+def test_bodies_without_end_are_refused_before_a_library_sees_them(folder: Path) -> None:
+    value = helper.make_tensor_value_info("o", onnx.TensorProto.FLOAT, [])
+    body = helper.make_graph([helper.make_node("Identity", ["c"], ["o"])], "g", [], [value])
+    for _ in range(24):
+        node = helper.make_node("If", ["c"], ["o"], then_branch=body)
+        body = helper.make_graph([node], "g", [], [value])
+    body.input.append(helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, []))
+    (folder / "deep.onnx").write_bytes(helper.make_model(body).SerializeToString())
+    done = transform(folder, "deep.onnx", "o.onnx", "--do", "opset:version=21")
+    assert done.code == 1
+    assert "nested too deep" in done.err
+    assert leftovers(folder) == {"deep.onnx"}
+
+
+def test_the_same_steps_are_found_in_the_cache(folder: Path) -> None:
+    words = ["--do", "opset:version=21", "--do", "external-data:min_bytes=512", "--cache", "cache", "--json", "-"]
+    first = transform(folder, "my.onnx", "a.onnx", *words).document()
+    shutil.copyfile(folder / "my.onnx", folder / "copy.onnx")
+    second = transform(folder, "copy.onnx", "b.onnx", *words).document()
+    assert (first["reused"], second["reused"]) == (False, True)
+    assert first["steps"] == second["steps"]
+    assert (folder / "a.onnx.data").read_bytes() == (folder / "b.onnx.data").read_bytes()
+    assert not transform(folder, "my.onnx", "c.onnx", "--do", "opset:version=20", *words[2:]).document()["reused"]
+
+
+def test_a_damaged_cache_costs_time_only(folder: Path) -> None:
+    words = ["--do", "opset:version=21", "--cache", "cache", "--json", "-"]
+    transform(folder, "my.onnx", "a.onnx", *words)
+    (kept,) = (folder / "cache/objects").iterdir()
+    kept.write_bytes(kept.read_bytes()[:-1] + b"x")
+    assert not transform(folder, "my.onnx", "b.onnx", *words).document()["reused"]
+    (entry,) = (folder / "cache/entries").iterdir()
+    entry.write_text(json.dumps({"key": "?"}))
+    assert not transform(folder, "my.onnx", "b.onnx", *words).document()["reused"]
+    assert transform(folder, "my.onnx", "b.onnx", *words).document()["reused"]
+
+
+def test_the_key_follows_our_sources(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reused() -> bool:
+        source = SourceModel(path=str(folder / "my.onnx"))
+        request = run.TransformRequest(
+            source=source, steps=(Step(do="opset", options={"version": 21}),), folder=str(folder), name="o.onnx",
+            check=False, cache=str(folder / "cache"),
+        )  # fmt: skip
+        return run.transform(request).reused
+
+    assert not reused()
+    assert reused()
+    monkeypatch.setattr(run, "sources_digest", lambda: "other sources")
+    assert not reused()
+
+
+def test_one_model_at_a_time(folder: Path) -> None:
+    shutil.copyfile(folder / "my.onnx", folder / "second.onnx")
+    done = transform(folder, ".", "o.onnx", "--do", "opset:version=21")
+    assert done.code == ConfigError.exit_code
+    assert "name one of them" in done.err
