@@ -9,7 +9,7 @@ import msgspec
 
 from pipeline.advice.answer import Advice, AdviceRequest, AdvisedAnswer, Combination, FixResult, gain_of
 from pipeline.advice.fixes import ENABLERS, OTHER_FORMAT, Fix, fixes_for
-from pipeline.advice.trial import State, TrialContext, attempt, judged, write_model
+from pipeline.advice.trial import State, TrialContext, attempt, judged
 from pipeline.advice.verdict import improves, perfect, preference, verdict
 from pipeline.check.reference import Reference, ReferenceRequest, make_reference
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
@@ -22,6 +22,7 @@ from pipeline.model.sources import SourceModel, find_models
 from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
 from pipeline.partition.input import open_subject
 from pipeline.partition.judge import SUFFIXES, PartitionRequest
+from pipeline.passes.save import write_model
 
 PATIENCE_SECONDS = 200.0
 """How long fixes of one model are tried: a model of thousands of nodes takes seconds for each."""

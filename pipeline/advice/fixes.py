@@ -1,48 +1,24 @@
-"""The table of fixes: what each does, to what, and whether its outputs must be equal to the last bit."""
+"""The fixes that advice tries: which may help which provider, and why one does not apply. What each does is a pass."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from pipeline.advice.clip import clip_as_max_min, constant_bounds
-from pipeline.advice.dimensions import fix_dimensions
-from pipeline.advice.einsum import einsum_as_matmul
-from pipeline.advice.facts import GraphFacts, Rule, rewrite
-from pipeline.advice.half import compute_in_f32
-from pipeline.advice.inputs import constant_initializers
-from pipeline.advice.linear import conv_2d, cropped_conv_transpose, flat_matmul, plain_gemm, scaled_batch_norm
-from pipeline.advice.opset import to_opset_11, to_opset_13, to_opset_17, to_opset_21
-from pipeline.advice.pad import pad_as_concat
-from pipeline.advice.pieces import (
-    erf_by_exp,
-    gelu_tanh,
-    global_pool_as_mean,
-    group_norm,
-    hard_sigmoid,
-    hard_swish,
-    layer_norm,
-    mean_as_global_pool,
-    min_as_max,
-    one_input,
-    pairwise,
-    prelu_by_relu,
-    reduction,
-)
-from pipeline.advice.pools import counted_pads, explicit_pads
-from pipeline.advice.ranks import fewer_axes
-from pipeline.advice.resize import equal_resize
-from pipeline.advice.shapes import as_reshape, concat_on_channels, gather_i32
+from pipeline.model.onnx_model import LeanModel
 from pipeline.partition.answer import Optimize, Provider
 from pipeline.partition.judge import PartitionRequest
+from pipeline.passes import dimensions, inputs
+from pipeline.passes.base import NotApplicable, Options, Pass, PassContext
+from pipeline.passes.opset import converted
+from pipeline.passes.rewrites.facts import GraphFacts
+from pipeline.passes.rewrites.rewrite import Edit
+from pipeline.passes.rewrites.table import REWRITES
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-Edit = Callable[["ModelProto", GraphFacts], "ModelProto | None"]
-"""A model with the fix; None where there is nothing to fix. ModelError when it should apply and cannot."""
 
 Change = Callable[[PartitionRequest], PartitionRequest | None]
 """Other settings for the same model."""
@@ -70,12 +46,6 @@ class Fix:
     providers: frozenset[Provider] = EVERY
 
 
-def _nodes(**rules: Rule) -> Edit:
-    """The edit that puts other nodes in the place of refused ones, by rules for their operators."""
-    table: Mapping[str, Rule] = rules
-    return partial(rewrite, rules=table)
-
-
 def other_format(request: PartitionRequest) -> PartitionRequest | None:
     """CoreML's other model format."""
     to = {
@@ -94,80 +64,90 @@ def level_basic(request: PartitionRequest) -> PartitionRequest | None:
     return msgspec.structs.replace(request, optimize=Optimize.BASIC)
 
 
+ROWS = {row.name: row for row in REWRITES}
+
+
+def _rewrite(name: str, *, absent: str, providers: frozenset[Provider] = EVERY) -> Fix:
+    """The fix that is a rewrite."""
+    row = ROWS[name]
+    return Fix(name=name, title=row.title, edit=row.edit, exact=row.exact, absent=absent, providers=providers)
+
+
+def _through(one: Pass, options: Callable[[GraphFacts], Options]) -> Edit:
+    """The edit that is a pass over the message alone."""
+
+    def edit(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
+        lean = LeanModel(proto=model, folder=Path(), weights={})
+        try:
+            return one.apply(lean, options(known), PassContext(folder=Path(), where="the model")).proto
+        except NotApplicable:
+            return None
+
+    return edit
+
+
+def _constant_initializers(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
+    """Before IR version 4 every initializer is listed as an input, and is a constant to providers all the same."""
+    if model.ir_version < inputs.OVERRIDABLE_SINCE_IR:
+        return None
+    return _through(inputs.PASS, lambda _: Options())(model, known)
+
+
+def _opset(version: int, *, providers: frozenset[Provider] = EVERY) -> Fix:
+    """The fix that is another opset, older ones too: the trial shows whether ONNX's converter can.
+
+    Softmax of opset 11 and before may have any rank and axis for NNAPI (ep_rules D.4); 13 is the first whose Split
+    NNAPI and CoreML take, 17 the newest before reductions, Pad, Resize and Split changed, 21 the newest that all
+    supported releases take.
+    """
+
+    def edit(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
+        return None if known.opset == version else converted(model, version)
+
+    name = f"opset-{version}"
+    title, absent = f"convert to opset {version}", f"it is opset {version}"
+    return Fix(name=name, title=title, edit=edit, absent=absent, providers=providers)
+
+
 MODEL_FIXES = (
-    Fix(name="fixed-dimensions", title="fix open dimensions of the inputs", edit=fix_dimensions, exact=True,
+    Fix(name="fixed-dimensions", title="fix open dimensions of the inputs", exact=True,
+        edit=_through(dimensions.PASS, lambda known: dimensions.DimensionOptions(sizes=dict(known.sizes), rest=1)),
         absent="every input dimension has a size"),
-    Fix(name="constant-initializers", title="take initializers out of the graph's inputs", edit=constant_initializers,
-        exact=True, absent="no initializer can be overridden as an input"),
-    Fix(name="f32", title="compute in 32-bit floats", edit=compute_in_f32,
-        absent="nothing is f16, or bodies, functions or weights in other files keep it from being changed"),
-    Fix(name="constant-clip", title="make Clip's bounds constants", edit=_nodes(Clip=constant_bounds), exact=True,
-        absent="no refused Clip has bounds that are computed from constants"),
-    Fix(name="clip-as-max-min", title="write Clip as Relu, or Max and Min", edit=_nodes(Clip=clip_as_max_min),
-        exact=True, providers=NNAPI, absent="no refused Clip has known bounds"),
-    Fix(name="pad-as-concat", title="write Pad as Slice and Concat", edit=_nodes(Pad=pad_as_concat), exact=True,
-        absent="no refused Pad has known sizes and pads, none negative"),
-    Fix(name="equal-resize", title="name Resize's mode by an equal one", edit=_nodes(Resize=equal_resize), exact=True,
-        absent="no refused Resize has an equal mode that providers take"),
-    Fix(name="plain-gemm", title="put Gemm's factors and bias into its constants", edit=_nodes(Gemm=plain_gemm),
-        absent="no refused Gemm has factors, a transposed A or a bias of another shape beside constants"),
-    Fix(name="flat-matmul", title="multiply batches of matrices by one constant as one product",
-        edit=_nodes(MatMul=flat_matmul), absent="no refused MatMul multiplies a batch of known size by a constant"),
-    Fix(name="einsum-as-matmul", title="write Einsum as one matrix product", edit=_nodes(Einsum=einsum_as_matmul),
-        absent="no refused Einsum is a product of two operands of known sizes"),
-    Fix(name="explicit-pads", title="write auto_pad and ceil_mode as pads",
-        edit=_nodes(Conv=explicit_pads, MaxPool=explicit_pads, AveragePool=explicit_pads),
-        absent="no refused Conv or pool of known sizes has auto_pad SAME or ceil_mode"),
-    Fix(name="counted-pads", title="write AveragePool's counted padding as Pad", edit=_nodes(AveragePool=counted_pads),
-        absent="no refused AveragePool counts its padding"),
-    Fix(name="conv-2d", title="write 1-D convolutions as 2-D", edit=_nodes(Conv=conv_2d),
-        absent="no refused Conv has one axis and constant weights"),
-    Fix(name="cropped-conv-transpose", title="write ConvTranspose's padding as Slice",
-        edit=_nodes(ConvTranspose=cropped_conv_transpose),
-        absent="no refused ConvTranspose has padding that a Slice can do"),
-    Fix(name="scaled-batch-norm", title="write BatchNormalization as Mul and Add",
-        edit=_nodes(BatchNormalization=scaled_batch_norm),
-        absent="no refused BatchNormalization has constant statistics"),
-    Fix(name="reshape", title="write Flatten, Squeeze, Unsqueeze and computed shapes as Reshape",
-        edit=_nodes(Flatten=as_reshape, Squeeze=as_reshape, Unsqueeze=as_reshape, Reshape=as_reshape), exact=True,
-        absent="no refused one of them has an output of known size"),
-    Fix(name="concat-on-channels", title="turn Concat's axis to the channels", edit=_nodes(Concat=concat_on_channels),
-        exact=True, providers=COREML_NN, absent="no refused Concat has known sizes and rank 4 at most"),
-    Fix(name="fewer-axes", title="merge axes around Transpose and Gather of many", edit=fewer_axes, exact=True,
-        absent="no refused Transpose or Gather of rank 5 or more has axes that can be merged"),
-    Fix(name="gather-i32", title="give Gather 32-bit indices", edit=_nodes(Gather=gather_i32), exact=True,
-        providers=NNAPI, absent="no refused Gather has computed 64-bit indices into known sizes"),
-    Fix(name="layer-norm", title="write LayerNormalization by its definition",
-        edit=_nodes(LayerNormalization=layer_norm),
-        absent="no refused LayerNormalization of f32 has known sizes and one output"),
-    Fix(name="group-norm", title="write Instance- and GroupNormalization by their definition",
-        edit=_nodes(InstanceNormalization=group_norm, GroupNormalization=group_norm),
-        absent="no refused one of them has known sizes and a constant scale for each channel"),
-    Fix(name="activations", title="write HardSigmoid, HardSwish and Gelu (tanh) by their definitions",
-        edit=_nodes(HardSigmoid=hard_sigmoid, HardSwish=hard_swish, Gelu=gelu_tanh),
-        absent="none of them is refused"),
-    Fix(name="erf-by-exp", title="write Erf and Gelu by a polynomial and Exp, to 1.5e-7",
-        edit=_nodes(Erf=erf_by_exp, Gelu=erf_by_exp), providers=NNAPI, absent="neither is refused"),
-    Fix(name="one-input", title="write Neg, Reciprocal, Abs and Softsign by arithmetic",
-        edit=_nodes(Neg=one_input, Reciprocal=one_input, Abs=one_input, Softsign=one_input),
-        absent="none of them is refused"),
-    Fix(name="prelu-by-relu", title="write PRelu as a difference of two Relu", edit=_nodes(PRelu=prelu_by_relu),
-        exact=True, absent="no PRelu of f32 is refused"),
-    Fix(name="pairwise", title="write Max, Min and Sum of many inputs two at a time",
-        edit=_nodes(Max=pairwise, Min=pairwise, Sum=pairwise), exact=True, absent="none of many inputs is refused"),
-    Fix(name="min-as-max", title="write Min as a negated Max", edit=_nodes(Min=min_as_max), exact=True,
-        providers=MLPROGRAM, absent="no Min of f32 is refused"),
-    Fix(name="reductions", title="write ReduceL2, ReduceSumSquare and ReduceSum by products and means",
-        edit=_nodes(ReduceL2=reduction, ReduceSumSquare=reduction, ReduceSum=reduction),
-        absent="none of them with known sizes and axes is refused"),
-    Fix(name="pool-as-mean", title="write GlobalAveragePool as ReduceMean",
-        edit=_nodes(GlobalAveragePool=global_pool_as_mean), absent="no GlobalAveragePool of f32 is refused"),
-    Fix(name="mean-as-pool", title="write ReduceMean over height and width as GlobalAveragePool",
-        edit=_nodes(ReduceMean=mean_as_global_pool), absent="no such ReduceMean is refused"),
-    Fix(name="opset-11", title="convert to opset 11", edit=to_opset_11, providers=NNAPI, absent="it is opset 11"),
-    Fix(name="opset-13", title="convert to opset 13", edit=to_opset_13, absent="it is opset 13"),
-    Fix(name="opset-17", title="convert to opset 17", edit=to_opset_17, absent="it is opset 17"),
-    Fix(name="opset-21", title="convert to opset 21", edit=to_opset_21, absent="it is opset 21"),
+    Fix(name="constant-initializers", title="take initializers out of the graph's inputs", exact=True,
+        edit=_constant_initializers, absent="no initializer can be overridden as an input"),
+    _rewrite("f32", absent="nothing is f16, or bodies, functions or weights in other files keep it from being changed"),
+    _rewrite("constant-clip", absent="no refused Clip has bounds that are computed from constants"),
+    _rewrite("clip-as-max-min", absent="no refused Clip has known bounds", providers=NNAPI),
+    _rewrite("pad-as-concat", absent="no refused Pad has known sizes and pads, none negative"),
+    _rewrite("equal-resize", absent="no refused Resize has an equal mode that providers take"),
+    _rewrite("plain-gemm",
+             absent="no refused Gemm has factors, a transposed A or a bias of another shape beside constants"),
+    _rewrite("flat-matmul", absent="no refused MatMul multiplies a batch of known size by a constant"),
+    _rewrite("einsum-as-matmul", absent="no refused Einsum is a product of two operands of known sizes"),
+    _rewrite("explicit-pads", absent="no refused Conv or pool of known sizes has auto_pad SAME or ceil_mode"),
+    _rewrite("counted-pads", absent="no refused AveragePool counts its padding"),
+    _rewrite("conv-2d", absent="no refused Conv has one axis and constant weights"),
+    _rewrite("cropped-conv-transpose", absent="no refused ConvTranspose has padding that a Slice can do"),
+    _rewrite("scaled-batch-norm", absent="no refused BatchNormalization has constant statistics"),
+    _rewrite("reshape", absent="no refused one of them has an output of known size"),
+    _rewrite("concat-on-channels", absent="no refused Concat has known sizes and rank 4 at most", providers=COREML_NN),
+    _rewrite("fewer-axes", absent="no refused Transpose or Gather of rank 5 or more has axes that can be merged"),
+    _rewrite("gather-i32", absent="no refused Gather has computed 64-bit indices into known sizes", providers=NNAPI),
+    _rewrite("layer-norm", absent="no refused LayerNormalization of f32 has known sizes and one output"),
+    _rewrite("group-norm", absent="no refused one of them has known sizes and a constant scale for each channel"),
+    _rewrite("activations", absent="none of them is refused"),
+    _rewrite("erf-by-exp", absent="neither is refused", providers=NNAPI),
+    _rewrite("one-input", absent="none of them is refused"),
+    _rewrite("prelu-by-relu", absent="no PRelu of f32 is refused"),
+    _rewrite("pairwise", absent="none of many inputs is refused"),
+    _rewrite("min-as-max", absent="no Min of f32 is refused", providers=MLPROGRAM),
+    _rewrite("reductions", absent="none of them with known sizes and axes is refused"),
+    _rewrite("pool-as-mean", absent="no GlobalAveragePool of f32 is refused"),
+    _rewrite("mean-as-pool", absent="no such ReduceMean is refused"),
+    _opset(11, providers=NNAPI),
+    _opset(13),
+    _opset(17),
+    _opset(21),
 )  # fmt: skip
 """Fixes of the model, in the order in which they are tried."""
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.edit import changed, copied
+from pipeline.passes.edit import changed
 from pipeline.passes.weights import onnx_opset
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def convert_opset(model: Model, options: OpsetOptions, context: PassContext) -> 
             why="ONNX's version converter lacks most adapters to older opsets: 1 of 12 models could be converted down",
             remedy="export the model again with that opset",
         )
-    return changed(model, converted(model, options.version))
+    return changed(model, converted(model.proto, options.version))
 
 
 def raise_opset(model: Model, least: int, where: str) -> Model:
@@ -47,7 +47,7 @@ def raise_opset(model: Model, least: int, where: str) -> Model:
     if onnx_opset(model.proto) >= least:
         return model
     try:
-        return changed(model, converted(model, least))
+        return changed(model, converted(model.proto, least))
     except ModelError as error:
         raise ModelError(
             f"ONNX cannot convert the model to opset {least}", where=where, why=error.why or error.what,
@@ -55,19 +55,18 @@ def raise_opset(model: Model, least: int, where: str) -> Model:
         ) from error  # fmt: skip
 
 
-def converted(model: Model, target: int) -> "ModelProto":
+def converted(proto: "ModelProto", target: int) -> "ModelProto":
     """The message in another opset, with what the converter's own representation has no place for put back.
 
     Opsets below the model's are tried, too. ModelError with the converter's reason when it cannot.
     """
     from onnx import version_converter
 
-    proto = model.proto
     if proto.functions or proto.graph.sparse_initializer:
         lost = "functions" if proto.functions else "sparse initializers"
         raise NotApplicable("the opset cannot be converted", why=f"ONNX's version converter loses the model's {lost}")
     try:
-        found = version_converter.convert_version(copied(model), target)
+        found = version_converter.convert_version(proto, target)
     except Exception as error:  # the converter throws RuntimeError, its own ConvertError, and what protobuf has
         text = str(error).strip().partition("\n")[0]
         why = (text.rpartition("failed: ")[2] or text).replace("$", "")[:200]

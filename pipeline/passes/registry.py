@@ -25,6 +25,7 @@ from pipeline.passes import (
 )
 from pipeline.passes.base import Model, NotApplicable, Options, Pass, PassContext, PassResult, Step, StepChange
 from pipeline.passes.edit import model_bytes
+from pipeline.passes.rewrites import table as rewrites
 
 SURGERY = (
     outputs.PASS, dimensions.PASS, inputs.PASS, external.EXTERNAL, external.INLINE, opset.PASS, fold.PASS, fusions.PASS,
@@ -32,7 +33,7 @@ SURGERY = (
 
 QUANTIZATION = (preprocess.PASS, static.PASS, qoperator.PASS, dynamic.PASS, weight_only.PASS, fp16.PASS)
 
-PASSES: dict[str, Pass] = {one.name: one for one in (*SURGERY, *QUANTIZATION)}
+PASSES: dict[str, Pass] = {one.name: one for one in (*SURGERY, *QUANTIZATION, *rewrites.PASSES)}
 """Every pass by its name, in the order of `ort-mobile transform --list`."""
 
 

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from pipeline.advice.answer import FixOutcome
-from pipeline.advice.einsum import einsum_as_matmul
-from pipeline.advice.facts import GraphFacts, Rule, rewrite
 from pipeline.advice.fixes import MODEL_FIXES, fixes_for
-from pipeline.advice.linear import cropped_conv_transpose, flat_matmul, plain_gemm
-from pipeline.advice.pad import pad_as_concat
-from pipeline.advice.pieces import erf_by_exp
-from pipeline.advice.pools import explicit_pads
-from pipeline.advice.ranks import fewer_axes
-from pipeline.advice.resize import equal_resize
 from pipeline.partition.answer import Provider, Settings
 from pipeline.partition.onnx_view import view
+from pipeline.passes.rewrites.einsum import einsum_as_matmul
+from pipeline.passes.rewrites.facts import GraphFacts, Rule, rewrite
+from pipeline.passes.rewrites.linear import cropped_conv_transpose, flat_matmul, plain_gemm
+from pipeline.passes.rewrites.pad import pad_as_concat
+from pipeline.passes.rewrites.pieces import erf_by_exp
+from pipeline.passes.rewrites.pools import explicit_pads
+from pipeline.passes.rewrites.ranks import fewer_axes
+from pipeline.passes.rewrites.resize import equal_resize
 from tests.advice.fix_cases import (
     CASES,
     MLP,

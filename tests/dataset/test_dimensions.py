@@ -4,14 +4,14 @@ import pytest
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from device_runner.spec import ElementType
-from pipeline.advice.dimensions import fix_dimensions
-from pipeline.advice.facts import GraphFacts
+from pipeline.advice.fixes import MODEL_FIXES
 from pipeline.core.errors import ConfigError
 from pipeline.dataset import TensorInfo
 from pipeline.model.onnx_model import fix_dimensions as fix
 from pipeline.model.signature import names_of, open_axes, resolve_dimensions
 from pipeline.partition.onnx_view import view
 from pipeline.partition.options import make_settings
+from pipeline.passes.rewrites.facts import GraphFacts
 
 
 def takes(**shapes: tuple[int | str | None, ...]) -> list[TensorInfo]:
@@ -82,6 +82,8 @@ def test_placeholders_of_one_name_get_sizes_of_their_own() -> None:
 def test_advice_fixes_them_by_the_same_names() -> None:
     model = paddle_model()
     known = GraphFacts(graph=view(model), settings=make_settings("nnapi"), sizes={"x[2]": 48, "x[3]": 192})
-    changed = fix_dimensions(model, known)
+    (edit,) = [fix.edit for fix in MODEL_FIXES if fix.name == "fixed-dimensions"]
+    assert edit
+    changed = edit(model, known)
     assert changed is not None
     assert sizes_of(changed.graph.input[0]) == [1, 3, 48, 192]

@@ -6,9 +6,9 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from pipeline.advice.trial import write_model
 from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import ByteRange, LeanModel
+from pipeline.passes.save import write_model
 
 
 def lean(folder: Path, length: int) -> LeanModel:

@@ -2,9 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from pipeline.advice.facts import GraphFacts, Writer, attribute, operand
+from pipeline.passes.rewrites.facts import GraphFacts, Writer, attribute, operand
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -21,6 +19,8 @@ def pad_as_concat(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     Modes reflect and edge take slices of the values, constant takes a block of one number. Outputs are bit-identical:
     ONNX pads one axis after the other too.
     """
+    import numpy as np
+
     shape, pads = known.shape(node.input[0]), _pads(node, known)
     mode = attribute(node, "mode", "constant")
     if shape is None or pads is None or known.opset < SLICE_HAS_INPUTS or mode not in ("constant", "reflect", "edge"):
@@ -95,6 +95,8 @@ def _side(
     end: bool,
 ) -> list[str]:
     """What stands before or after the values on one axis."""
+    import numpy as np
+
     if not count:
         return []
     if mode == "constant":

@@ -2,9 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pipeline.advice.facts import GraphFacts, Writer, attribute, operand
+from pipeline.passes.rewrites.facts import GraphFacts, Writer, attribute, operand
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -15,6 +13,8 @@ SPATIAL = ("kernel_shape", "strides", "dilations")
 
 def plain_gemm(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Gemm with alpha and beta in its constants, A transposed before, and a C of one row; else C is added after."""
+    import numpy as np
+
     alpha, beta = float(attribute(node, "alpha", 1.0)), float(attribute(node, "beta", 1.0))
     trans_a, trans_b = int(attribute(node, "transA", 0)), int(attribute(node, "transB", 0))
     b, shape = known.constant(node.input[1]), known.shape(node.input[1])
@@ -39,6 +39,8 @@ def plain_gemm(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
 
 def flat_matmul(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """A batch of matrices times one constant matrix as one large product: rows are independent of one another."""
+    import numpy as np
+
     a, b = known.shape(node.input[0]), known.graph.constant(node.input[1])
     if a is None or b is None or len(a) < 3 or len(b.dims) != 2 or 0 in a or not known.is_f32(node.input[0]):
         return False
@@ -110,6 +112,8 @@ def _starts(node: "NodeProto", full: list[int], sizes: tuple[int, ...], auto_pad
 
 def scaled_batch_norm(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """BatchNormalization with constant statistics as a product and a sum."""
+    import numpy as np
+
     shape = known.graph.value(node.input[0]).shape or ()
     given = [known.constant(name) for name in node.input[1:5]]
     if len(shape) < 2 or not known.is_f32(node.input[0]) or attribute(node, "training_mode", 0) or known.opset < 7:

@@ -2,9 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pipeline.advice.facts import GraphFacts, Writer, attribute, operand
+from pipeline.passes.rewrites.facts import GraphFacts, Writer, attribute, operand
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -53,6 +51,8 @@ def hard_swish(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
 
 def gelu_tanh(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Gelu that is defined by tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
+    import numpy as np
+
     if not _ready(node, known) or attribute(node, "approximate", "none") != "tanh":
         return False
     x = node.input[0]
@@ -74,6 +74,8 @@ STEEP = 1e30
 
 def erf_by_exp(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """Erf, and the Gelu that is defined by it, by a polynomial and Exp with an error next to rounding's."""
+    import numpy as np
+
     if not _ready(node, known) or attribute(node, "approximate", "none") != "none":
         return False
     x = node.input[0]
@@ -183,6 +185,8 @@ def _sum(
     write: Writer, x: str, axes: list[int], keep: int, shape: tuple[int, ...], known: GraphFacts, into: str = ""
 ) -> str:
     """Sum over axes; NNAPI has the mean only, so there it is the mean times the number of entries."""
+    import numpy as np
+
     if known.nnapi:
         count = float(np.prod([shape[axis] for axis in axes]))
         return write.add("Mul", _mean(write, x, axes, keep, known), write.constant(count), into=into)
@@ -245,6 +249,8 @@ def _normalized(write: Writer, x: str, axes: list[int], epsilon: float, known: G
 
 def group_norm(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """InstanceNormalization, or GroupNormalization-21 with a scale for each channel, on groups laid out as rows."""
+    import numpy as np
+
     shape = known.shape(node.input[0])
     scale, bias = known.constant(operand(node, 1)), known.constant(operand(node, 2))
     if not _ready(node, known) or shape is None or len(shape) < 3 or 0 in shape or scale is None or bias is None:

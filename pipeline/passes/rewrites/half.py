@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from pipeline.advice.facts import GraphFacts
+from pipeline.passes.rewrites.facts import GraphFacts
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto

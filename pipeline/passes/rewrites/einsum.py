@@ -2,9 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from pipeline.advice.facts import GraphFacts, Writer, attribute
+from pipeline.passes.rewrites.facts import GraphFacts, Writer, attribute
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -69,6 +67,8 @@ def _parsed(equation: str) -> tuple[str, str, str] | None:
 
 def _laid_out(write: Writer, value: str, indices: str, groups: tuple[list[str], ...], sizes: dict[str, int]) -> str:
     """The operand with its axes in groups, each of which is one axis; without batches a matrix."""
+    import numpy as np
+
     order = [indices.index(index) for group in groups for index in group]
     turned = value if order == sorted(order) else write.add("Transpose", value, perm=order)
     shape = [int(np.prod([sizes[index] for index in group])) for group in groups]

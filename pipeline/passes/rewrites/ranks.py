@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipeline.advice.facts import GraphFacts, Writer, attribute, names_in, rewrite
+from pipeline.passes.rewrites.facts import GraphFacts, Writer, attribute, names_in, rewrite
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
