@@ -17,7 +17,6 @@ from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact
 from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
-from pipeline.dataset.candidates import EXACT_PRODUCTS
 from pipeline.dataset.guess import GuessRequest, InputsChecked, check_inputs
 from pipeline.model.sources import NamedModel, find_models, name_models
 
@@ -76,7 +75,7 @@ def open_artifact(file: str, session_options: Mapping[str, str]) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    for key, value in (LEAN | EXACT_PRODUCTS | dict(session_options)).items():
+    for key, value in (LEAN | dict(session_options)).items():
         options.add_session_config_entry(key, value)
     try:
         return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])

@@ -19,7 +19,7 @@ from pipeline.convert.steps import (
     to_parts_whole,
 )
 from pipeline.core.variant import Level
-from pipeline.model.guards import check_constants, check_structure, computed_constants, stored_bytes
+from pipeline.model.guards import check_constants, check_structure, check_tensor_types, computed_constants, stored_bytes
 from pipeline.model.onnx_model import ByteRange, LeanModel, range_digests
 from pipeline.model.ort_format import OrtModel
 
@@ -57,7 +57,8 @@ class Optimizer:
         return to_parts(optimize(start, again, self.shop), PLAIN, self.shop)
 
     def check(self) -> None:
-        """ModelError for a model that would keep onnxruntime busy without end (see guards)."""
+        """ModelError for what would keep onnxruntime busy without end, or no ORT file can hold (see guards)."""
+        check_tensor_types(self.model.proto, self.shop.where)
         check_structure(self.model.proto, self.shop.where)
         computed = computed_constants(self.model.proto.graph)
         if computed:

@@ -6,6 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 EXACT_PRODUCTS = {"session.x64quantprecision": "1"}
 """Products of 8-bit numbers as ARM computes them: without it, x86 processors without VNNI saturate sums of two products
-in 16 bits, and files that are right on phones fail here. Of no effect elsewhere (quantization Q.5).
+in 16 bits, and models that are right on phones are wrong here. It changes what the extended level makes of an ONNX
+model, nothing else, and on some models that fails (quantization Q.5).
 """
 PASSING = frozenset({"Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Clip"})
 """Operators behind which a value is still the input's, in another type or shape."""
@@ -146,19 +148,11 @@ def _compared(reads: Reads, name: str) -> int | None:
 
 def open_session(model: PreparedModel, *, optimized: bool = False) -> Any:
     """A session on the CPU, weights mapped from where they lie; ModelError when it does not load."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    levels = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(model.folder))
-    for key, value in ({"session.disable_prepacking": "1"} | EXACT_PRODUCTS).items():
-        options.add_session_config_entry(key, value)
+    if optimized:
+        with suppress(Exception):
+            return _session(model, optimized=True, entries=EXACT_PRODUCTS)
     try:
-        return onnxruntime.InferenceSession(
-            model.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        return _session(model, optimized=optimized, entries={})
     except Exception as error:
         raise ModelError(
             "the original model does not run on this computer's CPU",
@@ -166,6 +160,19 @@ def open_session(model: PreparedModel, *, optimized: bool = False) -> Any:
             why=first_line(error),
             remedy="nothing can be compared without it: fix the model, or try another onnxruntime",
         ) from error
+
+
+def _session(model: PreparedModel, *, optimized: bool, entries: Mapping[str, str]) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(model.folder))
+    for key, value in ({"session.disable_prepacking": "1"} | dict(entries)).items():
+        options.add_session_config_entry(key, value)
+    return onnxruntime.InferenceSession(model.proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def run_session(session: Any, feeds: Mapping[str, Array], where: str) -> dict[str, Array]:

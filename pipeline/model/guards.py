@@ -64,6 +64,8 @@ MAX_FUNCTION_DEPTH = 100
 # FlatBuffers' verifier, which onnxruntime runs over an ORT format file, ends at 64 tables in one another: measured with
 # 1.31.1, a file with 18 bodies in one another loads and one with 19 does not.
 MAX_BODY_DEPTH = 18
+LAST_STORED_TYPE = 20
+"""FLOAT8E5M2FNUZ: the last of ONNX's types that the ORT format's table of types has; those of 4 and 2 bits follow."""
 INDEX_TYPES = frozenset({3, 5, 6, 7})
 RANGE_TYPES = frozenset({1, 5, 6, 7, 11})
 # These stay in the graph however constant their inputs are: they are what quantized kernels are made of.
@@ -106,6 +108,21 @@ def stored_bytes(type_info: object) -> int:
 def shaped_bytes(elem_type: int, shape: Iterable[int]) -> int:
     """Bytes of a tensor of that TensorProto.DataType and shape."""
     return math.prod(shape) * ELEMENT_BITS.get(elem_type, 0) // 8
+
+
+def check_tensor_types(proto: "onnx.ModelProto", where: str) -> None:
+    """ModelError for a constant of a type that the ORT format lacks.
+
+    ONNX Runtime writes such a file without a word, and no release loads it (quantization Q.7).
+    """
+    for graph in _bodies(proto.graph, where):
+        attributes = (a for node in graph.node for a in node.attribute if a.HasField("t"))
+        for tensor in (*graph.initializer, *(attribute.t for attribute in attributes)):
+            if tensor.data_type > LAST_STORED_TYPE:
+                kind = tensor.DataType.Name(tensor.data_type) if tensor.data_type in tensor.DataType.values() else "new"
+                raise ModelError("the ORT format cannot hold the model's weights", where=where,
+                                 why=f"{tensor.name[:80]!r} is of type {kind}, which no ORT file can have",
+                                 remedy="use 8 bits, or weight-only, which packs 4 bits into uint8")  # fmt: skip
 
 
 def check_structure(proto: "onnx.ModelProto", where: str) -> None:

@@ -5,14 +5,15 @@ With a provider that comes after the question, so both are undone here (ep_rules
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.core.errors import ModelError
 from pipeline.core.files import make_folder, share_file
-from pipeline.model.onnx_model import LoadedModel, load_model
+from pipeline.model.onnx_model import LoadedModel, load_model, subgraphs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.onnx_view import NEVER, NOT_F16
 from pipeline.partition.ort_view import refused
@@ -20,6 +21,8 @@ from pipeline.partition.ort_view import refused
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
+FLOATS = frozenset({1, 10, 16})
+"""ONNX's numbers of 32-bit, 16-bit and brain floats."""
 CAST_PREFIX = "InsertedPrecisionFreeCast_"
 INLINED = re.compile(r"_inlfunc_(?P<op>[A-Za-z0-9]+?)(?P<token>_token_\d+)?_")
 
@@ -153,6 +156,30 @@ class _Names:
         return short if plain not in self.known and other else plain
 
 
+def _only_casts(source: "GraphProto") -> "dict[str, NodeProto]":
+    """Casts between floats that alone read their input: what reads it once the Cast is gone has read the Cast.
+
+    Nodes that were fused have no counterpart in the model that would show it.
+    """
+    uses = Counter(name for graph in subgraphs(source) for node in graph.node for name in node.input)
+    uses.update(value.name for graph in subgraphs(source) for value in graph.output)
+    casts = (node for node in source.node if node.op_type == "Cast" and uses[node.input[0]] == 1)
+    return {node.input[0]: node for node in casts if node.attribute[0].i in FLOATS}
+
+
+def _read_casts(graph: "GraphProto", only: "Mapping[str, NodeProto]") -> None:
+    """Put back Casts of `only`, in place: nodes of the main graph read the last of each chain."""
+    made = {name for node in graph.node for name in node.output}
+    for node in list(graph.node):
+        for slot, name in enumerate(node.input if node.op_type != "Cast" else ()):
+            while name in only:
+                cast = only[name]
+                if cast.output[0] not in made:
+                    graph.node.append(cast)
+                    made.add(cast.output[0])
+                node.input[slot] = name = cast.output[0]
+
+
 def _restore_casts(graph: "GraphProto", source: "GraphProto") -> None:
     """Put back Casts of the model that were dropped as duplicates of inserted ones (H.4.2b)."""
     casts = {node.output[0]: node for node in source.node if node.op_type == "Cast" and node.output}
@@ -168,6 +195,7 @@ def _restore_casts(graph: "GraphProto", source: "GraphProto") -> None:
             if cast is not None and cast.input[0] == node.input[slot]:
                 graph.node.append(cast)
                 made.add(name)
+    _read_casts(graph, _only_casts(source))
     restored = {node.output[0] for node in graph.node if node.op_type == "Cast" and node.output}
     for node in graph.node:
         old = before.get((node.op_type, node.output[0])) if node.output else None

@@ -97,7 +97,6 @@ def session_options(model: Model) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(model.folder))
-    options.add_session_config_entry("session.x64quantprecision", "1")
     return options
 
 

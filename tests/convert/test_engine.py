@@ -23,6 +23,7 @@ from pipeline.core.workers import Task, run_tasks
 from pipeline.model.ort_format import operator_histogram, read_ort
 from pipeline.model.sources import SourceModel
 from tests.onnx_samples import conv_bn, linear, make, quantized, save, value
+from tests.ort_models import four_bits
 
 ROOT = Path(__file__).resolve().parents[2]
 MNIST = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
@@ -327,3 +328,18 @@ def test_impossible_constants_and_endless_functions_are_refused(tmp_path: Path) 
         deep.functions.append(helper.make_function("f", f"F{depth}", ["a"], ["b"], body, list(deep.opset_import)))
     with pytest.raises(ModelError, match="nested too deep"):
         convert(save(deep, tmp_path / "deep.onnx"), tmp_path)
+
+
+@pytest.mark.parametrize("level", [Level.BASIC, Level.ALL])
+@pytest.mark.parametrize("place", ["initializer", "attribute"])
+def test_four_bit_weights_are_refused(tmp_path: Path, place: str, level: Level) -> None:
+    """ONNX Runtime would write a file that no release loads."""
+    model = four_bits()
+    if place == "attribute":
+        (packed,) = [tensor for tensor in model.graph.initializer if tensor.name == "w"]
+        model.graph.node.insert(0, helper.make_node("Constant", [], ["w"], value=packed))
+        model.graph.initializer.remove(packed)
+    with pytest.raises(ModelError, match="'w' is of type INT4") as raised:
+        convert(save(model, tmp_path / "m.onnx"), tmp_path, (Variant(level=level, style=Style.FIXED),))
+    assert "weight-only" in raised.value.remedy
+    assert not list(tmp_path.rglob("*.ort"))

@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from pipeline.partition.answer import Optimize, Provider, Settings
+from tests import onnx_samples
 from tests.partition_samples import answer, model, value
 
 
@@ -34,5 +35,43 @@ def test_half_models_with_float_inputs_and_outputs_are_judged(
     plain = answer(half_inside(declared=declared), tmp_path, settings)
     basic = answer(half_inside(declared=declared), tmp_path, settings, Optimize.BASIC)
     assert plain.error is None
+    assert basic.error is None, basic.error
+    assert sorted(map(sorted, basic.partitions)) == sorted(map(sorted, plain.partitions))
+
+
+def folded() -> onnx.ModelProto:
+    """Convolutions whose normalization is folded: those that read the Cast have no counterpart in the model."""
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    made: onnx.ModelProto = convert_float_to_float16(onnx_samples.conv_bn(8), keep_io_types=True)
+    return made
+
+
+@pytest.mark.parametrize("provider", list(Provider))
+def test_half_models_whose_nodes_are_fused_are_judged(provider: Provider, tmp_path: Path) -> None:
+    """The input's Cast and the one that the session adds go as a pair; the Cast of the model is put back."""
+    settings = Settings(provider=provider, ort_release=(1, 29))
+    basic = answer(folded(), tmp_path, settings, Optimize.BASIC)
+    assert basic.error is None, basic.error
+    claimed = {name for partition in basic.partitions for name in partition}
+    plain = answer(folded(), tmp_path, settings)
+    assert bool(claimed) == bool(plain.partitions)
+    assert claimed >= {"n0", "n1"} or provider not in {Provider.XNNPACK, Provider.COREML_MLPROGRAM}
+
+
+def test_casts_in_a_row_come_back_together(tmp_path: Path) -> None:
+    """To half precision and back: what reads the second of them still does."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["half"], to=TensorProto.FLOAT16),
+        helper.make_node("Cast", ["half"], ["rounded"], to=TensorProto.FLOAT),
+        helper.make_node("Gemm", ["rounded", "w"], ["g"]),
+        helper.make_node("Cast", ["g"], ["h"], to=TensorProto.FLOAT16),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("Cast", ["r"], ["y"], to=TensorProto.FLOAT),
+    ]
+    made = model(nodes, [value("x", (1, 4))], ["y"], {"w": np.ones((4, 3), np.float32)})
+    settings = Settings(provider=Provider.COREML_MLPROGRAM, ort_release=(1, 29))
+    plain = answer(made, tmp_path, settings)
+    basic = answer(made, tmp_path, settings, Optimize.BASIC)
     assert basic.error is None, basic.error
     assert sorted(map(sorted, basic.partitions)) == sorted(map(sorted, plain.partitions))

@@ -1,5 +1,6 @@
 """Static quantization on the trained model of the example and on small models."""
 
+import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ import onnx
 import pytest
 
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.model.onnx_model import LoadedModel
+from pipeline.dataset.candidates import open_session, run_session
+from pipeline.model.onnx_model import LoadedModel, prepare_model
 from pipeline.passes.base import Feeds, NotApplicable, Step
 from pipeline.passes.calibration import TensorRanges, calibrate
 from pipeline.passes.registry import run_passes
 from pipeline.passes.static import StaticOptions, prepare, quantize, static_qdq
 from tests import onnx_samples
+from tests.ground_truth import ORACLE
 from tests.passes.quantized_models import EXAMPLE, accuracy, context, digits, feeds, load, run, saved, sqnr
 
 
@@ -165,3 +168,15 @@ def test_large_weights_come_and_go_by_files(tmp_path: Path) -> None:
     made = static_qdq(loaded, StaticOptions(per_channel=True), context(scratch, samples))
     assert {tensor.data_type for tensor in made.proto.graph.initializer if tensor.name in made.weights} == {3}
     assert sqnr(run(loaded, samples[0]), run(made, samples[0])) > 30
+
+
+def test_sessions_that_check_a_quantized_model_load(tmp_path: Path) -> None:
+    """With AMX `session.x64quantprecision` makes ONNX Runtime fail on this one above level basic (quantization Q.5)."""
+    with zipfile.ZipFile(ORACLE / "real.zip") as archive:
+        (tmp_path / "m.onnx").write_bytes(archive.read("einsum_attention.op19.onnx"))
+    model = load(tmp_path / "m.onnx", tmp_path)
+    samples = feeds(model, 8)
+    options = msgspec.convert({"activations": "s8", "per_channel": True}, StaticOptions)
+    made = saved(static_qdq(model, options, context(tmp_path, samples)).proto, tmp_path)
+    given = run_session(open_session(prepare_model(made, {}), optimized=True), samples[0], "m")
+    assert sqnr(run(model, samples[0]), list(given.values())) > 20
