@@ -19,12 +19,13 @@ import msgspec
 from device_runner.errors import MissingError
 from device_runner.files import NOTE, ZIP_ERRORS, are_sound, cache_folder, note_digests, own_folder_errors, sha256
 from device_runner.probe.elf import PT_LOAD, Elf, NotElf, parse_elf
+from device_runner.providers import CPU, PROVIDERS
 from device_runner.reading import check_unpacked
 
 LIBRARY = "libonnxruntime.so"
 
-PROVIDER_SOURCES = re.compile(rb"core[/\\]providers[/\\](nnapi|xnnpack|coreml|qnn|webgpu)[/\\]")
-PROVIDER_SYMBOLS = re.compile(rb"\0OrtSessionOptionsAppendExecutionProvider_(Nnapi|CoreML)\0")
+PROVIDER_SOURCES = re.compile(rb"core[/\\]providers[/\\](\w{1,40})[/\\]")
+PROVIDER_SYMBOLS = re.compile(rb"\0OrtSessionOptionsAppendExecutionProvider_(\w{1,40})\0")
 MINIMAL_TEXT = b"ONNX format model is not supported in this build."
 EXTENDED_SOURCES = re.compile(rb"core[/\\]optimizer[/\\](selectors_actions|transpose_optimization|nhwc_transformer)")
 """A plain minimal build compiles of the optimizer one base class only (cmake/onnxruntime_optimizer.cmake)."""
@@ -146,9 +147,11 @@ def _kind(content: bytes) -> str:
 
 
 def _providers(content: bytes) -> tuple[str, ...]:
-    found = {name.decode("ascii").lower() for name in PROVIDER_SOURCES.findall(content)}
-    found |= {name.decode("ascii").lower() for name in PROVIDER_SYMBOLS.findall(content)}
-    return tuple(sorted(found | {"cpu"}))
+    """Those of the registry whose source folder or own function the library names."""
+    folders = {name.decode("ascii") for name in PROVIDER_SOURCES.findall(content)}
+    functions = {name.decode("ascii") for name in PROVIDER_SYMBOLS.findall(content)}
+    known = PROVIDERS.values()
+    return tuple(sorted(row.name for row in known if row.name in {CPU, *folders} or row.function in functions))
 
 
 def _text(pattern: bytes, content: bytes) -> str:

@@ -6,6 +6,14 @@ from dataclasses import dataclass
 from itertools import product
 
 from device_runner.device import DeviceFacts
+from device_runner.providers import (
+    CPU,
+    NNAPI,
+    NNAPI_DEVICES_API_LEVEL,
+    PROVIDERS,
+    ExecutionProvider,
+    provider_named,
+)
 from device_runner.result import Failure, FailureKind
 from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
 
@@ -67,17 +75,17 @@ RULES = (
         "give one of the two flags",
     ),
     OptionRule(
-        lambda o: bool(o.flags) and o.provider != "nnapi",
+        lambda o: bool(o.flags) and not provider_named(o.provider).has_flags,
         "flags are NNAPI's; this provider takes provider_options",
         "remove the flags, or ask for nnapi",
     ),
     OptionRule(
-        lambda o: bool(o.provider_options) and o.provider in ("cpu", "nnapi"),
+        lambda o: bool(o.provider_options) and not provider_named(o.provider).has_options,
         "this provider has no options of its own",
         "remove provider_options; NNAPI has flags, the CPU has threads and session_config",
     ),
     OptionRule(
-        lambda o: o.provider == "cpu" and o.session_config.get(FALLBACK_KEY) == "1",
+        lambda o: o.provider == CPU and o.session_config.get(FALLBACK_KEY) == "1",
         f"{FALLBACK_KEY} forbids the CPU, which is what was asked for",
         "remove the key, or ask for an accelerator",
     ),
@@ -109,10 +117,6 @@ RULES = (
 )
 """Of the options alone; sources: ONNX Runtime 1.21 to 1.31, measured or read."""
 
-NNAPI_API_LEVEL = 27
-NNAPI_DEVICES_API_LEVEL = 29
-"""Where NNAPI begins, and where it names its devices and takes NCHW (ONNX Runtime's NNAPI provider, 1.19 to 1.31)."""
-
 
 def _below(facts: DeviceFacts, level: int) -> bool:
     return facts.platform == "android" and 0 < facts.api_level < level
@@ -122,24 +126,26 @@ def _flag_too_new(flag: NnapiFlag) -> Callable[[RunOptions, DeviceFacts], bool]:
     return lambda options, facts: flag in options.flags and _below(facts, NNAPI_DEVICES_API_LEVEL)
 
 
-DEVICE_RULES = (
+def _bounds(provider: ExecutionProvider) -> Iterator[DeviceRule]:
+    """Where a provider is not available, by its row of the registry."""
+    if home := provider.home:
+        yield DeviceRule(
+            lambda o, d: o.provider == provider.name and d.platform in home.never_on,
+            f"{provider.title} is {home.owner}'s: {home.instead}",
+            home.remedy,
+        )
+    if lowest := provider.min_api_level:
+        yield DeviceRule(
+            lambda o, d: o.provider == provider.name and _below(d, lowest),
+            f"API {{api_level}}: {provider.title} needs {lowest}",
+            f"use a device with API level {lowest} or higher, or leave {provider.name} out",
+        )
+
+
+DEVICE_RULES: tuple[DeviceRule, ...] = (
+    *(rule for provider in PROVIDERS.values() for rule in _bounds(provider)),
     DeviceRule(
-        lambda o, d: o.provider == "nnapi" and d.platform in ("ios", "macos"),
-        "NNAPI is Android's: {platform} has CoreML",
-        "run it on a phone with Android, or ask for coreml",
-    ),
-    DeviceRule(
-        lambda o, d: o.provider == "coreml" and d.platform in ("android", "linux"),
-        "CoreML is Apple's: not on {platform}",
-        "run it on a Mac or an iPhone",
-    ),
-    DeviceRule(
-        lambda o, d: o.provider == "nnapi" and _below(d, NNAPI_API_LEVEL),
-        "API {api_level}: NNAPI needs 27",
-        "use a device of Android 8.1 or later, or leave nnapi out",
-    ),
-    DeviceRule(
-        lambda o, d: o.provider == "nnapi" and d.nnapi is False,
+        lambda o, d: o.provider == NNAPI and d.nnapi is False,
         "this device has no NNAPI",
         "use another device, or leave nnapi out",
     ),

@@ -20,13 +20,14 @@ from device_runner.plausible import implausible
 from device_runner.probe.elf import NotElf, read_elf
 from device_runner.probe.protocol import LEVEL_NUMBERS
 from device_runner.profile import fell_back
+from device_runner.providers import PROVIDERS, provider_named
 from device_runner.result import Failure, FailureKind, Mark, RunResult, Status, without_measurement
 from device_runner.spec import ONNX_CODES, ExecutionMode, RunOptions, RunSpec, TensorFile
 
-PROVIDERS = (
-    "acl", "armnn", "coreml", "cpu", "cuda", "dml", "dnnl", "migraphx", "nnapi", "openvino", "qnn", "rocm", "snpe",
-    "tensorrt", "vitisai", "webgpu", "xnnpack",
+OTHER_PROVIDERS = (
+    "acl", "armnn", "cuda", "dml", "dnnl", "migraphx", "openvino", "rocm", "snpe", "tensorrt", "vitisai",
 )  # fmt: skip
+TAKEN_PROVIDERS = sorted([*OTHER_PROVIDERS, *(row.name for row in PROVIDERS.values() if row.perf_test)])
 """What -e takes; anything else makes it print its usage."""
 
 RESULT_FILE = "result.csv"
@@ -45,9 +46,9 @@ def _unsayable(texts: dict[str, str]) -> bool:
 
 RULES = (
     OptionRule(
-        lambda o: o.provider not in PROVIDERS,
+        lambda o: o.provider not in TAKEN_PROVIDERS,
         "onnxruntime_perf_test has no such provider",
-        f"ask for one of {', '.join(PROVIDERS)}, or leave perf_test out",
+        f"ask for one of {', '.join(TAKEN_PROVIDERS)}, or leave perf_test out",
     ),
     OptionRule(
         lambda o: _unsayable(o.session_config) or _unsayable(o.provider_options),
@@ -141,8 +142,8 @@ def _options(options: RunOptions) -> Iterator[str]:
 
 
 def _provider_options(options: RunOptions) -> str:
-    """NNAPI: bare names with blanks between; a bar there is an unknown key, and an exception. Others: key|value."""
-    if options.provider == "nnapi":
+    """Flags: bare names with blanks between; a bar there is an unknown key, and an exception. Others: key|value."""
+    if provider_named(options.provider).has_flags:
         return " ".join(f"NNAPI_FLAG_{flag.value}" for flag in options.flags)
     return " ".join(f"{key}|{value}" for key, value in sorted(options.provider_options.items()))
 

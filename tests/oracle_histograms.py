@@ -73,7 +73,7 @@ def _operators(path: Path, setting: str, folder: Path) -> dict[str, int] | str:
     name, _, level = setting.partition("@")
     source = SourceModel(path=str(path))
     aware = (request_for(source, name, RELEASE).settings,) if SETTING.fullmatch(name) else ()
-    variant = Variant(level=Level(level), providers=tuple(settings.provider.value for settings in aware))
+    variant = Variant(level=Level(level), providers=tuple(settings.provider for settings in aware))
     with tempfile.TemporaryDirectory(dir=folder.parent) as work:
         request = ConvertRequest(
             source=source, variants=(variant,), stem="model", output_folder=f"{work}/out", work_folder=f"{work}/work",

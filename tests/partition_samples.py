@@ -9,11 +9,11 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
+from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import PartitionRequest, judge
 
-NNAPI = Settings(provider=Provider.NNAPI, ort_release=(1, 23), api_level=30)
-NNAPI_NCHW = Settings(provider=Provider.NNAPI, ort_release=(1, 23), api_level=30, nnapi_flags=("USE_NCHW",))
+NNAPI = Settings(provider="nnapi", ort_release=(1, 23), api_level=30)
+NNAPI_NCHW = Settings(provider="nnapi", ort_release=(1, 23), api_level=30, nnapi_flags=("USE_NCHW",))
 
 Dims = Sequence[int | str | None]
 

@@ -8,8 +8,6 @@ import msgspec
 
 from device_runner.adb.link import Link, LinkError, LinkLost, LinkTimeout, script
 from device_runner.device import (
-    DEVICES_API_LEVEL,
-    NNAPI_API_LEVEL,
     TYPES,
     DeviceFacts,
     DriverType,
@@ -17,6 +15,7 @@ from device_runner.device import (
     Readiness,
 )
 from device_runner.probe.protocol import NnapiAnswer, ProbeAnswer, decode_answer, encode_inspection
+from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
 from device_runner.result import Conditions, Status
 
 NNAPI_SECTIONS = {
@@ -56,7 +55,7 @@ def add_nnapi(link: Link, facts: DeviceFacts, said: dict[str, str], root: str, p
         told = _ask(link, root, probe)
     if told is None:
         return facts
-    devices = _shown(told) if facts.api_level >= DEVICES_API_LEVEL else ()
+    devices = _shown(told) if facts.api_level >= NNAPI_DEVICES_API_LEVEL else ()
     return msgspec.structs.replace(facts, nnapi=told.found, nnapi_devices=devices)
 
 

@@ -17,13 +17,14 @@ import msgspec
 
 from device_runner.android_host.build import build_host, check_host, check_imports
 from device_runner.android_host.profile import Driver, DriverProfile, default_profile, encode_profile, read_profile
-from device_runner.device import DEVICES_API_LEVEL, NNAPI_API_LEVEL, DeviceFacts, NnapiDevice
+from device_runner.device import DeviceFacts, NnapiDevice
 from device_runner.errors import RunnerError, SpecError
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import Library, resolve
 from device_runner.local import LocalDevice, host_facts
 from device_runner.probe.build import build_probe
 from device_runner.probe.protocol import ProbeAnswer
+from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
 from device_runner.result import Failure, FailureKind, Mark, RunResult, without_measurement
 from device_runner.spec import RunSpec
 
@@ -137,7 +138,9 @@ class AndroidHost:
             abis=("x86_64",),
             api_level=self._phone.api_level,
             nnapi=nnapi,
-            nnapi_devices=tuple(map(_shown, profile.devices)) if self._phone.api_level >= DEVICES_API_LEVEL else (),
+            nnapi_devices=tuple(map(_shown, profile.devices))
+            if self._phone.api_level >= NNAPI_DEVICES_API_LEVEL
+            else (),
         )
 
     def library_for(self, given: str | None) -> Library:

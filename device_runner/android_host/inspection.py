@@ -24,9 +24,10 @@ from device_runner.android_host.profile import (
     operand_type_codes,
     operation_codes,
 )
-from device_runner.device import DEVICES_API_LEVEL, NNAPI_API_LEVEL, TYPES, DeviceFacts, DriverType
+from device_runner.device import TYPES, DeviceFacts, DriverType
 from device_runner.errors import MissingError, RunnerError
 from device_runner.probe.protocol import NnapiAnswer, NnapiDeviceAnswer, ProbeAnswer
+from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
 from device_runner.result import Failure, Status
 
 FLOAT, QUANT, CHANNELS = "float", "quant", "channels"
@@ -316,7 +317,7 @@ def make_profile(facts: DeviceFacts, told: NnapiAnswer, asked: Sequence[Question
     """The profile that answers as the phone did."""
     words = (facts.manufacturer, facts.model, facts.soc, facts.os_release, facts.fingerprint)
     return DriverProfile(
-        devices=tuple(_driver(device, asked) for device in told.devices if facts.api_level >= DEVICES_API_LEVEL),
+        devices=tuple(_driver(device, asked) for device in told.devices if facts.api_level >= NNAPI_DEVICES_API_LEVEL),
         feature_level=_level(told.level) if facts.api_level > NEWEST_BELOW_RUNTIME else NEWEST_BELOW_RUNTIME + 1,
         api_level=facts.api_level,
         phone=", ".join(word for word in words if word),

@@ -10,6 +10,7 @@ from device_runner.errors import SpecError
 from device_runner.failures import explain
 from device_runner.plausible import FASTEST_NS, implausible
 from device_runner.profile import fell_back
+from device_runner.providers import provider_named
 from device_runner.result import (
     Failure,
     FailureKind,
@@ -45,9 +46,6 @@ FLAG_BITS = {NnapiFlag.USE_FP16: 1, NnapiFlag.USE_NCHW: 2, NnapiFlag.CPU_DISABLE
 """NNAPIFlags of nnapi_provider_factory.h; the same from 1.21 to 1.28."""
 
 LOG_NUMBERS = {LogLevel.VERBOSE: 0, LogLevel.INFO: 1, LogLevel.WARNING: 2, LogLevel.ERROR: 3}
-
-PROVIDER_NAMES = {"coreml": "CoreML", "xnnpack": "XNNPACK", "qnn": "QNN", "webgpu": "WebGPU"}
-"""Our names to those of the generic append call; cpu and nnapi are the probe's own, others go as they are."""
 
 DTYPES = {code: kind for kind, code in ONNX_CODES.items()}
 
@@ -119,7 +117,7 @@ def _settings(spec: RunSpec, places: ProbePaths, watch_stdin: bool) -> Iterator[
     texts = {
         "library": places.library,
         "model": places.model,
-        "provider": PROVIDER_NAMES.get(options.provider, options.provider),
+        "provider": provider_named(options.provider).append_name,
         "labelled": places.labelled,
         "outputs": places.outputs,
         "profile": places.profile,

@@ -19,7 +19,7 @@ from pipeline.dataset import Dataset, sizes_in
 from pipeline.model.onnx_model import LoadedModel, external_entries, load_model
 from pipeline.model.signature import own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel, find_models
-from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
+from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.input import open_subject
 from pipeline.partition.judge import SUFFIXES, PartitionRequest
 from pipeline.passes.save import write_model
@@ -184,7 +184,7 @@ def _climb(
     return current, tuple(used)
 
 
-def _rank(state: State | None, provider: Provider) -> tuple[bool, tuple[bool, int, int, float]]:
+def _rank(state: State | None, provider: str) -> tuple[bool, tuple[bool, int, int, float]]:
     """Gains first; among equal ones sorting keeps the table's order."""
     return state is not None, preference(state.standing, provider) if state else (False, 0, 0, 0.0)
 
@@ -208,7 +208,7 @@ def _combination(base: State, best: State, used: Sequence[Fix], bench: TrialCont
 def _settings(before: PartitionRequest, after: PartitionRequest) -> list[str]:
     found = []
     if after.settings.provider is not before.settings.provider:
-        found.append(f"--ep {after.settings.provider.value}")
+        found.append(f"--ep {after.settings.provider}")
     if after.optimize is Optimize.BASIC and before.optimize is not Optimize.BASIC:
         found.append("--optimize basic")
     return found

@@ -4,9 +4,10 @@ from enum import StrEnum
 
 import msgspec
 
+from pipeline.core.providers import PROVIDER_RULES
 from pipeline.dataset import Dataset
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
+from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 
 
 class FixChoice(StrEnum):
@@ -142,10 +143,10 @@ def standing_of(answer: ModelAnswer) -> ProviderSupport:
     )
 
 
-def gain_of(before: ProviderSupport, after: ProviderSupport, provider: Provider) -> str:
-    """What changed, in words; XNNPACK has no partitions worth counting."""
+def gain_of(before: ProviderSupport, after: ProviderSupport, provider: str) -> str:
+    """What changed, in words; partitions count where borders cost anything."""
     coverage = f"coverage {before.coverage:.0%} → {after.coverage:.0%}".replace("% →", " →").replace("%", " %")
-    parts = [] if provider is Provider.XNNPACK else [f"partitions {before.partitions} → {after.partitions}"]
+    parts = [] if PROVIDER_RULES[provider].on_cpu else [f"partitions {before.partitions} → {after.partitions}"]
     parts.append(coverage)
     if f"{before.coverage:.0%}" == f"{after.coverage:.0%}" and before.left != after.left:
         parts.append(f"nodes on the CPU {before.left} → {after.left}")

@@ -8,10 +8,11 @@ import msgspec
 from pipeline.advice.answer import AdviceVerdict, FixChoice, ProviderSupport, standing_of
 from pipeline.advice.verdict import Help, helps_of, verdict
 from pipeline.core.errors import ModelError, PipelineError
+from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.releases import Release, rules_of
 from pipeline.core.workers import Task, run_tasks
 from pipeline.model.sources import SourceModel, find_models
-from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
+from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.input import PartitionInput, resized
 from pipeline.partition.judge import (
     SUFFIXES,
@@ -199,12 +200,12 @@ def _rows(
 
 
 def _of(answer: ModelAnswer) -> Fit:
-    standing, provider = standing_of(answer), Provider(answer.ep)
+    standing, provider = standing_of(answer), answer.ep
     found: AdviceVerdict = verdict(standing, provider)
     return Fit(
         nodes=standing.nodes,
         supported=standing.claimed,
-        partitions=None if provider is Provider.XNNPACK else standing.partitions,
+        partitions=None if PROVIDER_RULES[provider].on_cpu else standing.partitions,
         verdict=ANSWERS[found.choice],
         reason=_load_failure(standing) or found.reason,
     )

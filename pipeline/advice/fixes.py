@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pipeline.core import providers
+from pipeline.core.providers import PROVIDER_RULES
 from pipeline.model.onnx_model import LeanModel
-from pipeline.partition.answer import Optimize, Provider
+from pipeline.partition.answer import Optimize
 from pipeline.partition.judge import PartitionRequest
 from pipeline.passes import dimensions, inputs
 from pipeline.passes.base import NotApplicable, Options, Pass, PassContext
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
 Change = Callable[[PartitionRequest], PartitionRequest | None]
 """Other settings for the same model."""
 
-EVERY = frozenset(Provider)
-NNAPI = frozenset({Provider.NNAPI})
-COREML = frozenset({Provider.COREML_NN, Provider.COREML_MLPROGRAM})
-COREML_NN = frozenset({Provider.COREML_NN})
-MLPROGRAM = frozenset({Provider.COREML_MLPROGRAM})
+EVERY = frozenset(PROVIDER_RULES)
+NNAPI = frozenset({providers.NNAPI})
+COREML = frozenset({providers.COREML_NN, providers.COREML_MLPROGRAM})
+COREML_NN = frozenset({providers.COREML_NN})
+MLPROGRAM = frozenset({providers.COREML_MLPROGRAM})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +45,13 @@ class Fix:
     edit: Edit | None = None
     change: Change | None = None
     exact: bool = False
-    providers: frozenset[Provider] = EVERY
+    providers: frozenset[str] = EVERY
 
 
 def other_format(request: PartitionRequest) -> PartitionRequest | None:
     """CoreML's other model format."""
-    to = {
-        Provider.COREML_NN: Provider.COREML_MLPROGRAM,
-        Provider.COREML_MLPROGRAM: Provider.COREML_NN,
-    }.get(request.settings.provider)
+    formats = {providers.COREML_NN: providers.COREML_MLPROGRAM, providers.COREML_MLPROGRAM: providers.COREML_NN}
+    to = formats.get(request.settings.provider)
     if to is None:
         return None
     return msgspec.structs.replace(request, settings=msgspec.structs.replace(request.settings, provider=to))
@@ -67,7 +67,7 @@ def level_basic(request: PartitionRequest) -> PartitionRequest | None:
 ROWS = {row.name: row for row in REWRITES}
 
 
-def _rewrite(name: str, *, absent: str, providers: frozenset[Provider] = EVERY) -> Fix:
+def _rewrite(name: str, *, absent: str, providers: frozenset[str] = EVERY) -> Fix:
     """The fix that is a rewrite."""
     row = ROWS[name]
     return Fix(name=name, title=row.title, edit=row.edit, exact=row.exact, absent=absent, providers=providers)
@@ -93,7 +93,7 @@ def _constant_initializers(model: "ModelProto", known: GraphFacts) -> "ModelProt
     return _through(inputs.PASS, lambda _: Options())(model, known)
 
 
-def _opset(version: int, *, providers: frozenset[Provider] = EVERY) -> Fix:
+def _opset(version: int, *, providers: frozenset[str] = EVERY) -> Fix:
     """The fix that is another opset, older ones too: the trial shows whether ONNX's converter can.
 
     Softmax of opset 11 and before may have any rank and axis for NNAPI (ep_rules D.4); 13 is the first whose Split
@@ -170,6 +170,6 @@ ENABLERS = ("fixed-dimensions", "constant-initializers", "f32")
 """Fixes that may gain nothing alone because a provider asks for all of them at once."""
 
 
-def fixes_for(provider: Provider) -> tuple[Fix, ...]:
+def fixes_for(provider: str) -> tuple[Fix, ...]:
     """The fixes that can matter to a provider."""
     return tuple(fix for fix in (*MODEL_FIXES, LEVEL_BASIC, OTHER_FORMAT) if provider in fix.providers)

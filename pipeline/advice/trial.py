@@ -19,7 +19,7 @@ from pipeline.check.reference import Reference
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.model.onnx_model import LoadedModel, load_model
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import ModelAnswer, Provider
+from pipeline.partition.answer import ModelAnswer
 from pipeline.partition.input import tensor_reader
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.onnx_view import view
@@ -67,7 +67,7 @@ class TrialContext:
     """
 
     folder: Path
-    provider: Provider
+    provider: str
     reference: Reference | str
     deadline: float = math.inf
     made: int = 0

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import msgspec
 
 from pipeline.advice.answer import AdviceVerdict, FixChoice, ProviderSupport, standing_of
-from pipeline.partition.answer import ModelAnswer, Provider
+from pipeline.core.providers import PROVIDER_RULES
+from pipeline.partition.answer import ModelAnswer
 
 HIGH_COVERAGE = 0.75
 """ONNX Runtime's mobile usability checker says yes to one partition with more than this share of the nodes."""
@@ -19,25 +20,18 @@ FEW_PARTITIONS = 2
 """The checker says maybe to so many partitions with high coverage, and no to more: each border copies its values
 between the provider and the CPU, and waits for the other."""
 
-NAMES = {
-    Provider.NNAPI: "NNAPI",
-    Provider.COREML_NN: "CoreML (NeuralNetwork)",
-    Provider.COREML_MLPROGRAM: "CoreML (MLProgram)",
-    Provider.XNNPACK: "XNNPACK",
-}
-
 RANKS = {FixChoice.CPU: 0, FixChoice.MEASURE: 1, FixChoice.USE: 2}
 
 
-def verdict(standing: ProviderSupport, provider: Provider) -> AdviceVerdict:
+def verdict(standing: ProviderSupport, provider: str) -> AdviceVerdict:
     """What to run a model on, from how far the provider takes it."""
-    name = NAMES[provider]
+    name = PROVIDER_RULES[provider].title
     share = f"{standing.coverage:.0%}".replace("%", " %")
     if standing.load_error:
         return AdviceVerdict(choice=FixChoice.CPU, reason=f"a session with {name} cannot be made on the phone")
     if not standing.claimed:
         return AdviceVerdict(choice=FixChoice.CPU, reason=f"{name} supports no node, so it only costs time at load")
-    if provider is Provider.XNNPACK:
+    if PROVIDER_RULES[provider].on_cpu:
         return _without_copies(standing, name, share)
     if standing.partitions > FEW_PARTITIONS:
         why = f"{name} supports {share} in {standing.partitions} partitions; each border costs copies and waiting"
@@ -69,7 +63,7 @@ def _without_copies(standing: ProviderSupport, name: str, share: str) -> AdviceV
     return AdviceVerdict(choice=FixChoice.CPU, reason=f"{name} has kernels for only {share} of the nodes")
 
 
-def improves(after: ProviderSupport, before: ProviderSupport, provider: Provider) -> bool:
+def improves(after: ProviderSupport, before: ProviderSupport, provider: str) -> bool:
     """Whether a standing is better: it loads, or has fewer borders or fewer nodes on the CPU and a verdict no worse.
 
     Coverage alone is no gain: it also rises when a node that is taken becomes two.
@@ -78,7 +72,7 @@ def improves(after: ProviderSupport, before: ProviderSupport, provider: Provider
         return not after.load_error
     if not before.claimed or not after.claimed:
         return after.claimed > before.claimed
-    fewer = 0 if provider is Provider.XNNPACK else before.partitions - after.partitions
+    fewer = 0 if PROVIDER_RULES[provider].on_cpu else before.partitions - after.partitions
     less = before.left - after.left
     ranks = [RANKS[verdict(standing, provider).choice] for standing in (after, before)]
     if ranks[0] != ranks[1]:
@@ -86,10 +80,10 @@ def improves(after: ProviderSupport, before: ProviderSupport, provider: Provider
     return fewer >= 0 and less >= 0 and (fewer > 0 or less > 0)
 
 
-def preference(standing: ProviderSupport, provider: Provider) -> tuple[bool, int, int, float]:
+def preference(standing: ProviderSupport, provider: str) -> tuple[bool, int, int, float]:
     """Sorts standings, the best last."""
     rank = RANKS[verdict(standing, provider).choice]
-    pieces = 0 if provider is Provider.XNNPACK else -standing.partitions if standing.partitions else -(1 << 30)
+    pieces = 0 if PROVIDER_RULES[provider].on_cpu else -standing.partitions if standing.partitions else -(1 << 30)
     return not standing.load_error, rank, pieces, standing.coverage
 
 
@@ -140,7 +134,7 @@ def _failures(answers: Iterable[ModelAnswer]) -> Iterator[Help]:
     for answer in answers:
         if answer.load and answer.load.error:
             yield Help(
-                what=f"change what {NAMES[Provider(answer.ep)]} fails on",
+                what=f"change what {PROVIDER_RULES[answer.ep].title} fails on",
                 gains={answer.ep: "a session can be made"},
                 reason=answer.load.error,
                 remedy=answer.load.remedy or "",
@@ -155,11 +149,11 @@ def _rewrites(answers: Sequence[ModelAnswer]) -> list[Help]:
     found: dict[str, list[_Change]] = defaultdict(list)
     for answer in answers:
         before = standing_of(answer)
-        if before.load_error or answer.ep == Provider.XNNPACK:
+        if before.load_error or PROVIDER_RULES[answer.ep].on_cpu:
             continue
         for one in answer.operators:
             after = ProviderSupport(nodes=answer.nodes, claimed=one.claimed, partitions=one.partitions)
-            if improves(after, before, Provider(answer.ep)):
+            if improves(after, before, answer.ep):
                 found[one.op_type].append(_Change(answer, before, after, one.nodes))
     for changes in found.values():
         changes.sort(key=lambda change: _worth([change]), reverse=True)
@@ -174,7 +168,7 @@ def _worth(changes: Sequence[_Change]) -> tuple[int, int]:
 
 
 def _choice(standing: ProviderSupport, answer: ModelAnswer) -> FixChoice:
-    return verdict(standing, Provider(answer.ep)).choice
+    return verdict(standing, answer.ep).choice
 
 
 def _rewrite(op_type: str, changes: Sequence[_Change]) -> Help:
@@ -184,7 +178,7 @@ def _rewrite(op_type: str, changes: Sequence[_Change]) -> Help:
     reasons = Counter(decision.reason for decision in refused if decision.reason)
     return Help(
         what=f"rewrite {op_type} ({nodes} node{'s' * (nodes != 1)})",
-        gains={c.answer.ep: _gain(c.before, c.after, Provider(c.answer.ep)) for c in changes},
+        gains={c.answer.ep: _gain(c.before, c.after, c.answer.ep) for c in changes},
         reason=reasons.most_common(1)[0][0] if reasons else "",
         remedy=remedies.most_common(1)[0][0] if remedies else "",
     )
@@ -192,14 +186,12 @@ def _rewrite(op_type: str, changes: Sequence[_Change]) -> Help:
 
 def _gains(pairs: Iterable[tuple[str, ProviderSupport, ProviderSupport]]) -> dict[str, str]:
     """What changed for the providers that it improves."""
-    return {
-        ep: _gain(before, after, Provider(ep)) for ep, before, after in pairs if improves(after, before, Provider(ep))
-    }
+    return {ep: _gain(before, after, ep) for ep, before, after in pairs if improves(after, before, ep)}
 
 
-def _gain(before: ProviderSupport, after: ProviderSupport, provider: Provider) -> str:
+def _gain(before: ProviderSupport, after: ProviderSupport, provider: str) -> str:
     """As `0 → 316 of 328 nodes, 0 → 7 partitions`."""
     nodes = f"{before.claimed} → {after.claimed} of {after.nodes} nodes"
     if before.load_error and not after.load_error:
         nodes += ", and a session can be made"
-    return nodes if provider is Provider.XNNPACK else f"{nodes}, {before.partitions} → {after.partitions} partitions"
+    return nodes if PROVIDER_RULES[provider].on_cpu else f"{nodes}, {before.partitions} → {after.partitions} partitions"

@@ -6,7 +6,6 @@ import click
 
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
-    PROVIDERS,
     json_option,
     provider_options,
     release,
@@ -15,6 +14,7 @@ from pipeline.cli.options import (
     sizes,
     write_json,
 )
+from pipeline.core.providers import PROVIDER_RULES
 
 
 @click.command(cls=Command)
@@ -51,7 +51,7 @@ def check(
     from pipeline.core.errors import ExitCode
     from pipeline.report.partition import show_fits
 
-    document = check_models(paths, settings_of(PROVIDERS, ort_release, answers), dimensions, processes=jobs)
+    document = check_models(paths, settings_of(tuple(PROVIDER_RULES), ort_release, answers), dimensions, processes=jobs)
     if json_to:
         write_json(document, json_to)
     if shows_text(json_to):

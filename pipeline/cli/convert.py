@@ -9,6 +9,7 @@ from pipeline.cli.command import Command
 from pipeline.cli.options import (
     data_options,
     dataset_from,
+    either,
     json_option,
     progress,
     provider_names,
@@ -20,8 +21,8 @@ from pipeline.cli.options import (
     words,
     write_json,
 )
+from pipeline.core.providers import aware_names
 
-AWARE = ("nnapi", "coreml-nn", "coreml-mlprogram")
 LEVELS = ("none", "basic", "extended", "layout", "all")
 
 
@@ -41,8 +42,8 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
     help="fixed saves the optimized graph; runtime saves the basic graph and records fusions that the device applies.",
 )  # fmt: skip
 @click.option(
-    "--ep", "providers", callback=provider_names(AWARE), multiple=True, metavar="EP,…",
-    help="Create EP-aware models, for nnapi, coreml-nn or coreml-mlprogram; several share one file.",
+    "--ep", "providers", callback=provider_names(aware_names()), multiple=True, metavar="EP,…",
+    help=f"Create EP-aware models, for {either(aware_names())}; several share one file.",
 )  # fmt: skip
 @provider_options
 @click.option("--safe", is_flag=True, help="Leave nodes to the CPU that the provider claims but cannot compile.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from device_runner.providers import CPU, PROVIDERS
 from pipeline.cli.command import Group
 from pipeline.cli.options import json_option, json_or_flag, shows_text, write_json
 from pipeline.core.errors import CheckFailed, ConfigError, ModelError
@@ -20,14 +21,15 @@ if TYPE_CHECKING:
 MOST_ARTIFACTS = 3
 """So many artifacts are listed with each operator that is missing."""
 
-PROVIDERS = ("coreml", "nnapi", "qnn", "xnnpack")
+LAYOUTS_KNOWN = sorted(row.name for row in PROVIDERS.values() if row.nhwc is not None and row.name != CPU)
+"""Providers of which it is known whether they have layouts changed at load."""
 
 _path = click.Path(path_type=Path)
 _artifacts = click.argument("artifacts", nargs=-1, required=True, type=_path)
 _some_artifacts = click.argument("artifacts", nargs=-1, type=_path)
 _output = click.option("--output", "-o", type=_path, help="File to write.  [default: stdout]")
 _provider = click.option(
-    "--provider", "providers", multiple=True, type=click.Choice(PROVIDERS),
+    "--provider", "providers", multiple=True, type=click.Choice(LAYOUTS_KNOWN),
     help="Execution provider that the app registers: adds the operators that it needs while loading; repeatable.",
 )  # fmt: skip
 _extended = click.option(

@@ -1,13 +1,14 @@
 """Options that several commands share, those about execution providers among them, and outputs."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from pipeline.cli.command import JsonOrFlag
+from pipeline.core.providers import PROVIDER_RULES
 
 if TYPE_CHECKING:
     from pipeline.config import PreprocessConfig
@@ -277,22 +278,39 @@ def provider_options(command: Command) -> Command:
     return command
 
 
-PROVIDERS = ("nnapi", "coreml-nn", "coreml-mlprogram", "xnnpack")
-COREML = "coreml"
-"""Stands for both formats, as the other commands call the provider."""
+def provider_names(choices: Iterable[str]) -> Callback:
+    """A callback for providers with rules, given as `a,b`, repeatedly, or in capitals.
 
-
-def provider_names(choices: tuple[str, ...]) -> Callback:
-    """A callback for providers, given as `a,b`, repeatedly, or in capitals; `coreml` means both formats."""
-    split = words((*choices, COREML))
+    The name of a run's provider means all its formats, as `coreml` does.
+    """
+    formats: dict[str, tuple[str, ...]] = {name: (name,) for name in choices}
+    for name in tuple(formats):
+        run = PROVIDER_RULES[name].provider
+        formats[run] = tuple(dict.fromkeys((*formats.get(run, ()), name)))
+    split = words(tuple(formats))
 
     def names(ctx: click.Context, param: click.Parameter, value: str | tuple[str, ...] | None) -> tuple[str, ...]:
         text = ",".join(value) if isinstance(value, tuple) else value or ""
         given = split(ctx, param, text.lower())
-        formats = tuple(name for name in choices if name.startswith(f"{COREML}-"))
-        return tuple(dict.fromkeys(n for name in given for n in (formats if name == COREML else (name,))))
+        return tuple(dict.fromkeys(one for name in given for one in formats[name]))
 
     return names
+
+
+def provider_words() -> list[str]:
+    """The names of all providers with rules; behind the formats of one, its own name for all of them."""
+    found: list[str] = []
+    for row in PROVIDER_RULES.values():
+        found.append(row.name)
+        formats = [other.name for other in PROVIDER_RULES.values() if other.provider == row.provider]
+        if len(formats) > 1 and row.name == formats[-1]:
+            found.append(f"{row.provider} for {'both' if len(formats) == 2 else 'all'} formats")
+    return found
+
+
+def either(names: Sequence[str], last: str = " or ") -> str:
+    """Names as in `a, b or c`."""
+    return last.join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 def settings_of(providers: tuple[str, ...], release: str, answers: dict[str, Any]) -> tuple["Settings", ...]:

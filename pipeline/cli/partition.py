@@ -8,18 +8,20 @@ import click
 
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
-    PROVIDERS,
     data_options,
     dataset_from,
+    either,
     json_option,
     provider_names,
     provider_options,
+    provider_words,
     release,
     settings_of,
     shows_text,
     sizes,
     write_json,
 )
+from pipeline.core.providers import PROVIDER_RULES
 
 if TYPE_CHECKING:
     from device_runner.library_facts import LibraryFacts
@@ -152,8 +154,8 @@ def _advice_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(cls=Command)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
-    "--ep", "providers", callback=provider_names(PROVIDERS), multiple=True, metavar="EP,…",
-    help="nnapi, coreml-nn, coreml-mlprogram, coreml for both formats, or xnnpack; may be repeated.  [default: all]",
+    "--ep", "providers", callback=provider_names(PROVIDER_RULES), multiple=True, metavar="EP,…",
+    help=f"{either(provider_words(), ', or ')}; may be repeated.  [default: all]",
 )  # fmt: skip
 @click.option(
     "--optimize", type=click.Choice(["none", "basic"]), default="none", show_default=True,
@@ -196,7 +198,7 @@ def partition(
     from pipeline.partition.reference.compare import compare_answers
 
     advice = {name: answers.pop(name) for name in ("advise", "fix", "dimension", "test_data", "input_values")}
-    providers = providers or PROVIDERS
+    providers = providers or tuple(PROVIDER_RULES)
     _check_single(providers, {"reference": reference, "svg": svg, "fix": advice["fix"]})
     facts, release = _open(reference, providers[0], ort_release, advice) if reference else (None, ort_release)
     asked = settings_of(providers, release, answers)

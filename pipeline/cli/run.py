@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from device_runner.providers import PROVIDERS, provider_named
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
     as_argument,
@@ -114,7 +115,7 @@ OPTIONS = (
         default="cpu",
         show_default=True,
         metavar="NAME,…",
-        help="cpu, nnapi, xnnpack, coreml, …",
+        help=f"{', '.join(PROVIDERS)}, …",
     ),
     click.option(
         "--nnapi-flags",
@@ -208,8 +209,8 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
     for provider in answers["provider"]:
         table = {
             "provider": provider,
-            "flags": () if provider != "nnapi" else "all" if "all" in flags else flags,
-            "options": answers["provider_option"] if provider not in ("cpu", "nnapi") else {},
+            "flags": () if not provider_named(provider).has_flags else "all" if "all" in flags else flags,
+            "options": answers["provider_option"] if provider_named(provider).has_options else {},
             "session_config": answers["session_config"],
             **keys,
         }

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from device_runner.providers import CPU
 from pipeline.compat.defects import DEFECTS, REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE, Circumstances, marks_of
 from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Finding, Severity
+from pipeline.core.providers import BUILD_PROVIDERS
 from pipeline.core.releases import NEWEST_KNOWN, Release, at_release
 from pipeline.model.ort_format import DEFAULT_DOMAIN, ELEMENT_TYPES, Graph, OrtModel, SequenceType, TensorType, TypeInfo
 
@@ -335,19 +337,13 @@ def _defects(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Fi
             )
 
 
-ELSEWHERE = {
-    ("linux", "nnapi"): "NNAPI needs a phone (`--device adb:SERIAL`), or the phone's library on this computer "
-    "(`--device android-host:1.29.0`)",
-}
-"""What to do where no library of a system can have a provider, by both: building it in is no remedy there."""
-
-
 def _provider(use: Use, runtime: Runtime, where: str) -> Iterator[Finding]:
-    if runtime.providers is not None and use.provider not in runtime.providers | {"cpu"}:
+    if runtime.providers is not None and use.provider not in runtime.providers | {CPU}:
+        row = BUILD_PROVIDERS.get(use.provider)
         yield _error(
             f"this library has no {use.provider}", where,
-            f"it has: {', '.join(sorted(runtime.providers | {'cpu'}))}",
-            ELSEWHERE.get((runtime.system, use.provider))
+            f"it has: {', '.join(sorted(runtime.providers | {CPU}))}",
+            (row.elsewhere if row and runtime.system in row.converting_only else "")
             or f"build it in ([build] providers), or take a library with {use.provider}",
         )  # fmt: skip
     if use.provider == "coreml" and use.provider_options and runtime.release < GENERIC_COREML_SINCE:

@@ -1,7 +1,6 @@
 """Configs: the TOML that a user writes, read strictly, completed, and described for editors."""
 
 from pipeline.config.defaults import (
-    ACCELERATOR_OPTIONS,
     ADVISED_RUNS,
     DEFAULT_TARGET,
     REPLAY_KEY,
@@ -41,7 +40,7 @@ from pipeline.config.values import (
 )
 
 __all__ = [
-    "ACCELERATOR_OPTIONS", "ADVISED_RUNS", "ALL_FLAGS", "DEFAULT_TARGET", "FILL_IN", "REPLAY_KEY", "TABLES",
+    "ADVISED_RUNS", "ALL_FLAGS", "DEFAULT_TARGET", "FILL_IN", "REPLAY_KEY", "TABLES",
     "Accelerator", "AccuracyConfig",
     "BuildConfig", "CheckConfig", "ConditionsConfig", "Config", "Count", "InputValue", "MeasureConfig",
     "MetricName", "ModelConfig", "OneOrMore", "OutputConfig", "PartConfig",

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device_runner.library_source import name_of
+from device_runner.providers import OTHER_NAMES, PROVIDERS
 from pipeline.config.tables import MetricName, is_function
 from pipeline.config.values import Config, ModelConfig, Platform, Target
+from pipeline.core.providers import aware_names
 
 KNOWN_ABIS: dict[Platform, tuple[str, ...]] = {
     Platform.ANDROID: ("arm64-v8a", "armeabi-v7a", "x86", "x86_64"),
@@ -17,16 +19,6 @@ KNOWN_ABIS: dict[Platform, tuple[str, ...]] = {
     Platform.LINUX: ("x86_64", "amd64", "aarch64", "arm64", "armv7l"),
 }
 """Architectures by the names that each platform's tools use; x86_64 of iOS is the simulator's."""
-
-KNOWN_PROVIDERS = (
-    "cpu", "nnapi", "xnnpack", "coreml", "qnn", "webgpu", "acl", "armnn", "azure", "cann", "cuda", "dml", "dnnl",
-    "js", "migraphx", "nvtensorrtrtx", "openvino", "rknpu", "rocm", "snpe", "tensorrt", "tvm", "vitisai", "vsinpu",
-    "webnn",
-)  # fmt: skip
-"""Execution providers of ONNX Runtime; another name is passed on to the library, which may have it as a plug-in."""
-
-AWARE_PROVIDERS = ("nnapi", "coreml-nn", "coreml-mlprogram")
-"""Execution providers for which EP-aware variants are created."""
 
 OWN_KEYS = {
     "min_api_level": ((Platform.ANDROID,), "min_os_version"),
@@ -63,9 +55,10 @@ def problems(config: Config) -> Iterator[Problem]:
 
 def _of_aware(aware: Iterable[str]) -> Iterator[Problem]:
     """Providers that no variant can be aware of."""
-    for name in (name for joined in aware for name in joined.split("+") if name not in AWARE_PROVIDERS):
-        what, why = f"no variant can be aware of {name!r}", f"possible: {', '.join(AWARE_PROVIDERS)}, or joined by +"
-        yield Problem(("variants", "aware"), what, why, _suggest(name, AWARE_PROVIDERS))
+    possible = aware_names()
+    for name in (name for joined in aware for name in joined.split("+") if name not in possible):
+        what, why = f"no variant can be aware of {name!r}", f"possible: {', '.join(possible)}, or joined by +"
+        yield Problem(("variants", "aware"), what, why, _suggest(name, possible))
 
 
 def _of_metric(name: str | None) -> Iterator[Problem]:
@@ -139,10 +132,12 @@ def _same_names(targets: Iterable[Target]) -> Iterator[Problem]:
 
 def provider_problems(key: KeyPath, providers: Iterable[str]) -> Iterator[Problem]:
     """A provider that is nearly a known one is a typo: anything else may be a plug-in of the library."""
+    known = (*PROVIDERS, *OTHER_NAMES)
     for provider in providers:
-        if provider not in KNOWN_PROVIDERS and (close := _close(provider, KNOWN_PROVIDERS)):
-            known = ", ".join(KNOWN_PROVIDERS[:6])
-            yield Problem(key, f"unknown execution provider {provider!r}", f"usual ones: {known}", _meant(close))
+        if provider not in known and (close := _close(provider, known)):
+            yield Problem(
+                key, f"unknown execution provider {provider!r}", f"usual ones: {', '.join(PROVIDERS)}", _meant(close)
+            )
 
 
 def _suggest(text: str, known: Iterable[str]) -> str:

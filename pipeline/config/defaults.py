@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner.library_source import name_of
+from device_runner.providers import CPU, NNAPI
 from pipeline.config.tables import OneOrMore, PartConfig, RunConfig, is_function
 from pipeline.config.values import (
     Accelerator,
@@ -15,27 +16,20 @@ from pipeline.config.values import (
     VariantsConfig,
 )
 from pipeline.core.errors import ConfigError
+from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Level, Variant
 
 DEFAULT_TARGET = Target(name="android-arm64", platform=Platform.ANDROID, abis=("arm64-v8a",), min_api_level=27)
 
 ADVISED_RUNS = (
-    RunConfig(provider="nnapi", variants=("basic-*", "*-nnapi*")),
-    RunConfig(provider="cpu", variants=("none-*", "basic-*", "extended-*", "layout-*", "all-*")),
+    RunConfig(provider=NNAPI, variants=("basic-*", "*-nnapi*")),
+    RunConfig(provider=CPU, variants=("none-*", "basic-*", "extended-*", "layout-*", "all-*")),
 )
 """ONNX Runtime's documentation: the NNAPI provider with basic, the CPU with extended or all; `none` as baseline."""
 
 
 REPLAY_KEY = "session.enable_saved_runtime_optimizations"
 """Session config entry from 1.30 on: replay the fusions that runtime style recorded."""
-
-ACCELERATOR_OPTIONS: dict[Accelerator, tuple[str, dict[str, OneOrMore[str]]]] = {
-    Accelerator.NNAPI: ("nnapi", {}),
-    Accelerator.COREML_NN: ("coreml", {"ModelFormat": "NeuralNetwork"}),
-    Accelerator.COREML_MLPROGRAM: ("coreml", {"ModelFormat": "MLProgram"}),
-    Accelerator.XNNPACK: ("xnnpack", {}),
-}
-"""The provider and its options that each accelerator means."""
 
 
 def with_defaults(config: Config) -> Config:
@@ -48,7 +42,7 @@ def with_defaults(config: Config) -> Config:
             "`compare` and [[runs]] exclude each other", remedy="leave out `compare`, or write all runs as [[runs]]"
         )
     _check_patterns(config)
-    aware = [name.value for name in config.compare if name is not Accelerator.XNNPACK]
+    aware = [name.value for name in config.compare if PROVIDER_RULES[name].aware]
     variants = msgspec.structs.replace(config.variants, aware=tuple(dict.fromkeys((*config.variants.aware, *aware))))
     return msgspec.structs.replace(
         config,
@@ -75,14 +69,15 @@ def comparing_runs(accelerators: tuple[Accelerator, ...]) -> tuple[RunConfig, ..
     """Each accelerator on basic and on what is aware of it, on runtime style with and without replay; and the CPU."""
     runs = []
     for accelerator in accelerators:
-        provider, options = ACCELERATOR_OPTIONS[accelerator]
+        row = PROVIDER_RULES[accelerator]
+        provider, options = row.provider, dict[str, OneOrMore[str]](row.options)
         plain = RunConfig(provider=provider, options=options, variants=("basic-fixed", f"*-fixed-{accelerator}*"))
         runs.append(plain)
         runs += [
             RunConfig(provider=provider, options=options, variants=("*-runtime",), session_config={REPLAY_KEY: replay})
             for replay in ("0", "1")
         ]
-    return (*runs, RunConfig(provider="cpu", variants=("*-fixed",))) if runs else ()
+    return (*runs, RunConfig(provider=CPU, variants=("*-fixed",))) if runs else ()
 
 
 def resolved(config: Config, folder: Path) -> Config:

@@ -5,7 +5,9 @@ from typing import Any
 
 import msgspec
 
+from device_runner.providers import PROVIDERS
 from pipeline.config.values import TABLES, Config
+from pipeline.core.providers import aware_names
 
 
 def config_schema() -> dict[str, Any]:
@@ -40,5 +42,10 @@ def key_texts(table: type[msgspec.Struct]) -> dict[str, str]:
     texts = {}
     for statement, following in itertools.pairwise(lines):
         if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
-            texts[ast.unparse(statement.target)] = " ".join(ast.literal_eval(following.value).split())
+            texts[ast.unparse(statement.target)] = _filled(" ".join(ast.literal_eval(following.value).split()))
     return texts
+
+
+def _filled(text: str) -> str:
+    """The text with the names of the registries."""
+    return text.replace("{providers}", ", ".join(PROVIDERS)).replace("{aware}", ", ".join(aware_names()))

@@ -162,7 +162,7 @@ class RunConfig(Table, frozen=True, kw_only=True):
     """
 
     provider: OneOrMore[str] = "cpu"
-    """Execution provider: cpu, nnapi, xnnpack, coreml, qnn, webgpu, or any name that the library has."""
+    """Execution provider: {providers}, or any name that the library has."""
     variants: tuple[str, ...] = ("*",)
     """Glob patterns of variant names, as in `basic-*`."""
     options: dict[str, OneOrMore[str]] = {}

@@ -23,6 +23,7 @@ from pipeline.config.tables import (
     Seconds,
     Table,
 )
+from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Level, Style
 
 
@@ -38,10 +39,9 @@ class Platform(StrEnum):
 class Accelerator(StrEnum):
     """Execution providers for `compare`."""
 
-    NNAPI = "nnapi"
-    COREML_NN = "coreml-nn"
-    COREML_MLPROGRAM = "coreml-mlprogram"
-    XNNPACK = "xnnpack"
+    _ignore_ = "row"
+    for row in PROVIDER_RULES.values():
+        vars()[row.name.replace("-", "_").upper()] = row.name
 
 
 class AwareReference(StrEnum):
@@ -107,7 +107,7 @@ class VariantsConfig(Table, frozen=True, kw_only=True):
     styles: tuple[Style, ...] = (Style.FIXED, Style.RUNTIME)
     """fixed and runtime."""
     aware: tuple[str, ...] = ()
-    """EP-aware variants in addition: nnapi, coreml-nn, coreml-mlprogram, or several joined by +."""
+    """EP-aware variants in addition: {aware}, or several joined by +."""
     reference: AwareReference = AwareReference.AUTO
     """What creates EP-aware variants: auto (the target's Android library, or an available one of its release),
     installed (the onnxruntime of this Python), or none (splicing)."""

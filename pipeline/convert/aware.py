@@ -16,22 +16,16 @@ from pipeline.convert.splice.splicing import Passes, splice
 from pipeline.convert.splice.verify import changed_claims
 from pipeline.convert.steps import ConvertContext, OrtParts, loadable, optimize, to_parts
 from pipeline.core.errors import ConfigError
+from pipeline.core.providers import NNAPI
 from pipeline.core.releases import has_rules, line_of, rules_of
 from pipeline.core.variant import AwareBy, Level, Way
 from pipeline.model.onnx_model import LeanModel
-from pipeline.partition.answer import Provider, Settings
+from pipeline.partition.answer import Settings
 from pipeline.partition.input import name_nodes
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-
-PROVIDERS: dict[Provider, tuple[str, dict[str, str]]] = {
-    Provider.NNAPI: ("NnapiExecutionProvider", {}),
-    Provider.COREML_NN: ("CoreMLExecutionProvider", {"ModelFormat": "NeuralNetwork"}),
-    Provider.COREML_MLPROGRAM: ("CoreMLExecutionProvider", {"ModelFormat": "MLProgram"}),
-}
-"""Our names to onnxruntime's, with the options that they mean."""
 
 MOST_NAMED = 5
 
@@ -54,7 +48,7 @@ def has_installed(settings: Settings) -> bool:
     """Whether the installed onnxruntime was built with the provider."""
     import onnxruntime
 
-    return PROVIDERS[settings.provider][0] in onnxruntime.get_available_providers()
+    return settings.rules.run.ort_name in onnxruntime.get_available_providers()
 
 
 def installed_parts(
@@ -75,7 +69,7 @@ def installed_parts(
     _, theirs = _save(named, whole.model, SessionSettings(level=Level.NONE), provider, shop)
     return OrtParts(
         skeleton=skeleton,
-        claimed={wish.providers[0].provider.value: len(whole.kept if theirs is None else theirs)},
+        claimed={wish.providers[0].provider: len(whole.kept if theirs is None else theirs)},
         notes=(*whole.notes, *_differences(theirs, whole.kept)),
         aware_by=AwareBy(way=Way.INSTALLED, release=onnxruntime.__version__),
     )
@@ -91,19 +85,18 @@ def _provider(wish: AwareSpec) -> InstalledProvider:
         )
     if not has_installed(one):
         raise ConfigError(
-            f"the installed onnxruntime has no {PROVIDERS[one.provider][0]}",
+            f"the installed onnxruntime has no {one.rules.run.ort_name}",
             why="stock wheels for Linux have none",
             remedy="leave --reference out: the models are then made by splicing",
         )
-    name, options = PROVIDERS[one.provider]
     switches = {
         "RequireStaticInputShapes": one.require_static_input_shapes,
         "EnableOnSubgraphs": one.enable_on_subgraphs,
     }
     return InstalledProvider(
-        name=name,
-        options=options | {key: "1" for key, on in switches.items() if on},
-        config={"ep.nnapi.partitioning_stop_ops": ",".join(one.stop_ops)} if one.provider is Provider.NNAPI else {},
+        name=one.rules.run.ort_name,
+        options={**one.rules.options} | {key: "1" for key, on in switches.items() if on},
+        config={"ep.nnapi.partitioning_stop_ops": ",".join(one.stop_ops)} if one.provider == NNAPI else {},
     )
 
 

@@ -56,7 +56,7 @@ class ConversionOrder:
     def variants(self) -> tuple[Variant, ...]:
         """Every level in every style, or (of fixed style, from basic on) aware of the providers."""
         if self.aware:
-            names = tuple(settings.provider.value for settings in self.aware)
+            names = tuple(settings.provider for settings in self.aware)
             return tuple(
                 Variant(level=Level(level), providers=() if level == Level.NONE else names) for level in self.levels
             )

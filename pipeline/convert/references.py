@@ -18,12 +18,12 @@ from pipeline.convert.splice.claims import WholeGraph
 from pipeline.convert.splice.edits import AwareSource, AwareSpec, key
 from pipeline.convert.steps import ConvertContext, OrtParts
 from pipeline.core.errors import ConfigError
+from pipeline.core.providers import NNAPI
 from pipeline.core.releases import installed_release
 from pipeline.core.variant import AwareBy, Way
 from pipeline.library.fetch import known_libraries
 from pipeline.model.onnx_model import LeanModel
 from pipeline.model.ort_format import Graph
-from pipeline.partition.answer import Provider
 from pipeline.partition.input import remove_model, write_model
 from pipeline.partition.reference.ask import check_asked
 from pipeline.partition.reference.diff import differing, plain_name
@@ -34,7 +34,7 @@ MOST_NAMED = 5
 def library_serves(wish: AwareSpec) -> bool:
     """Whether a library can be told all that is wished for."""
     (one, *others) = wish.providers
-    return not others and not wish.safe and one.provider is Provider.NNAPI
+    return not others and not wish.safe and one.provider == NNAPI
 
 
 def genuine_parts(
@@ -123,7 +123,7 @@ log = logging.getLogger(__name__)
 
 
 def choose_reference(
-    text: str, release: str, ships: Sequence[str] = (), providers: Sequence[str] = (Provider.NNAPI,)
+    text: str, release: str, ships: Sequence[str] = (), providers: Sequence[str] = (NNAPI,)
 ) -> AwareSource | None:
     """Who saves aware files for a release ("" for the installed one); None: they are spliced.
 
@@ -136,11 +136,11 @@ def choose_reference(
     if text == INSTALLED:
         return AwareSource()
     if text != AUTO:
-        if tuple(providers) != (Provider.NNAPI,):
+        if tuple(providers) != (NNAPI,):
             raise only_nnapi()
         check_host()
         facts = resolve(text).android()
-        check_asked(facts, Provider.NNAPI)
+        check_asked(facts, NNAPI)
         return _of(facts, optional=False)
     found = _at_hand(release, ships)
     return _of(found, optional=True) if found else AwareSource(optional=True)
@@ -168,7 +168,7 @@ def _found(names: Sequence[str]) -> Iterator[Library]:
     for name in names:
         try:
             library = resolve(name)
-            check_asked(library.android(), Provider.NNAPI)
+            check_asked(library.android(), NNAPI)
             yield library
         except RunnerError as error:
             log.info("not asked: %s", error)

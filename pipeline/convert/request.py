@@ -7,11 +7,12 @@ import msgspec
 
 from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE
 from pipeline.config import REPLAY_KEY
-from pipeline.convert.splice.edits import AWARE, AwareSource, AwareSpec
+from pipeline.convert.splice.edits import AwareSource, AwareSpec
+from pipeline.core.providers import aware_names
 from pipeline.core.releases import Release
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import Provider, Settings
+from pipeline.partition.answer import Settings
 
 
 class OptimizerPlatform(StrEnum):
@@ -92,7 +93,8 @@ def refusal(variant: Variant, target: Release, installed: Release) -> VariantRef
          "install a newer onnxruntime, or use level extended or all"),
         (variant.style is Style.RUNTIME and target < RUNTIME_STYLE_SINCE,
          f"runtime style came with 1.11, the target runs {at_target}", "use style fixed"),
-        (not set(variant.providers) <= set(AWARE), f"models can be made aware of {', '.join(AWARE)} only",
+        (not set(variant.providers) <= set(aware_names()),
+         f"models can be made aware of {', '.join(aware_names())} only",
          "use variants of these"),
         (bool(variant.providers) and variant.style is Style.RUNTIME,
          "runtime style leaves every node to the providers as it is", "use style fixed, or runtime without providers"),
@@ -125,10 +127,8 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def wish(self, variant: Variant, release: tuple[int, int]) -> AwareSpec | None:
         """Whose claims a variant keeps; None for one that is aware of no provider. ValueError for an unknown one."""
-        given = {settings.provider.value: settings for settings in self.aware}
-        found = tuple(
-            given.get(name) or Settings(provider=Provider(name), ort_release=release) for name in variant.providers
-        )
+        given = {settings.provider: settings for settings in self.aware}
+        found = tuple(given.get(name) or Settings(provider=name, ort_release=release) for name in variant.providers)
         return AwareSpec(providers=found, safe=self.safe, reference=self.reference) if found else None
 
 

@@ -17,11 +17,12 @@ from pipeline.campaign.store import RunRecord
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import make_folder, safe_name
 from pipeline.core.progress import Progress
+from pipeline.core.providers import rules_of_run
 from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.job.prepare import ARTIFACTS
 from pipeline.job.record import RecordedRun
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import ModelAnswer, Provider, Settings
+from pipeline.partition.answer import ModelAnswer, Settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.options import make_settings
 from pipeline.report.profiled import Profiled
@@ -60,13 +61,13 @@ def _answers(asked: Mapping[str, tuple[PartitionRequest, int, list[str]]], progr
 
 def settings_of(options: RunOptions, facts: DeviceFacts, release: str) -> Settings | None:
     """What a run's options mean to the rules; None for providers that have none, and releases older than they go."""
-    provider = _provider(options)
-    if provider is None:
+    rules = rules_of_run(options.provider, options.provider_options)
+    if rules is None:
         return None
     level = min(facts.api_level, 31) if facts.api_level >= 27 else None
     try:
         return make_settings(
-            provider.value,
+            rules.name,
             release=release,
             api_level=level,
             coreml_options=[f"{key}={value}" for key, value in options.provider_options.items()],
@@ -75,13 +76,6 @@ def settings_of(options: RunOptions, facts: DeviceFacts, release: str) -> Settin
         )
     except ConfigError:
         return None
-
-
-def _provider(options: RunOptions) -> Provider | None:
-    if options.provider == "coreml":
-        program = options.provider_options.get("ModelFormat") == "MLProgram"
-        return Provider.COREML_MLPROGRAM if program else Provider.COREML_NN
-    return {"nnapi": Provider.NNAPI, "xnnpack": Provider.XNNPACK}.get(options.provider)
 
 
 def summarized(answer: ModelAnswer) -> Prediction:

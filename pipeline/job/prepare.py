@@ -17,12 +17,13 @@ from pipeline.convert.request import OptimizerPlatform
 from pipeline.convert.splice.edits import AwareSource as WhoseSession
 from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_exit_code
 from pipeline.core.progress import Progress
+from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, Level, Style
 from pipeline.core.workers import TaskOutcome
 from pipeline.dataset import dataset_of
 from pipeline.model.sources import NamedModel, find_models, name_models
-from pipeline.partition.answer import Provider, Settings
+from pipeline.partition.answer import Settings
 from pipeline.partition.options import make_settings
 from pipeline.release.shipped import library_release
 
@@ -133,12 +134,12 @@ def aware_settings(config: Config) -> tuple[Settings, ...]:
     oldest = min((int(text.partition(".")[0]) for text in systems), default=None)
     return tuple(
         make_settings(
-            provider.value,
+            provider,
             release=release,
             api_level=min(max(27, min(levels)), 31) if levels else None,
             coreml_version=COREML_VERSIONS.get(oldest, 8 if oldest > 18 else 5) if oldest else None,
         )
-        for provider in Provider
+        for provider in PROVIDER_RULES
     )
 
 

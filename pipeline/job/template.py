@@ -9,6 +9,7 @@ import msgspec
 from pipeline.config import FILL_IN, Config, InputValue, ModelConfig, Range, with_defaults
 from pipeline.core.errors import ModelError
 from pipeline.core.files import readable_name
+from pipeline.core.providers import PROVIDER_RULES, aware_names
 from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
 from pipeline.dataset.guess import DATA, Guess, GuessRequest, guess_inputs, no_size
@@ -21,7 +22,7 @@ TEMPLATE = """\
 name = {name}
 # Where to run: this computer, and phones by their serials ("adb:SERIAL", or "adb:*" for every ready one).
 devices = ["local"]
-# Compare accelerators with the CPU in every sensible way: nnapi, coreml-nn, coreml-mlprogram, xnnpack.
+# Compare accelerators with the CPU in every sensible way: {compared}.
 # compare = ["nnapi"]
 
 [[models]]
@@ -47,7 +48,7 @@ min_api_level = 27              # NNAPI needs 27
 [variants]
 levels = ["none", "basic", "extended", "all"]
 styles = ["fixed", "runtime"]
-# aware = ["nnapi"]             # provider-aware variants: nnapi, coreml-nn, coreml-mlprogram, or joined by +
+# aware = ["nnapi"]             # provider-aware variants: {aware}, or joined by +
 
 # How to run. Without any [[runs]]: NNAPI on basic, and CPU on everything, as ONNX Runtime's documentation advises.
 # [[runs]]
@@ -82,6 +83,8 @@ def config_text(model: Path, folder: Path, guess: Guess, data: Dataset) -> str:
         test_data=_test_data_text(data, folder),
         values=_values_text(guess, data),
         dimensions=_dimensions_text(guess),
+        compared=", ".join(PROVIDER_RULES),
+        aware=", ".join(aware_names()),
         release=".".join(onnxruntime.__version__.split(".")[:2]),
     )
 

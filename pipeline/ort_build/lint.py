@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from device_runner.providers import NNAPI, NNAPI_API_LEVEL
 from pipeline.config import Platform
 from pipeline.config.tables import BuildKind, Dependencies
 from pipeline.core.errors import ConfigError, Finding, Severity
+from pipeline.core.providers import BUILD_PROVIDERS
 from pipeline.ort_build.plan import (
     AAR_SCRIPT,
     APPLE_SCRIPT,
@@ -20,7 +22,7 @@ from pipeline.ort_build.plan import (
     BuildStep,
     has_ml_ops,
 )
-from pipeline.ort_build.releases import CONVERTING_ONLY, PROVIDERS, minimum_version, version_key
+from pipeline.ort_build.releases import minimum_version, version_key
 from pipeline.ort_build.request import Request
 
 BUILD_ARGS = "tools/ci_build/build_args.py"
@@ -127,9 +129,6 @@ def _refused(script: str, arguments: Iterable[str], options: dict[str, Option]) 
             yield f"{name} of {script} does not take {value}"
 
 
-NNAPI_API_LEVEL = 27
-
-
 class _Rule(NamedTuple):
     """What is wrong when `applies`; the texts take the names of `_words`."""
 
@@ -185,14 +184,14 @@ def _not_on_platform(request: Request) -> list[str]:
     return [
         name
         for name in request.providers
-        if platform not in PROVIDERS[name].platforms
-        or (PROVIDERS[name].abis and not abis <= PROVIDERS[name].abis)
-        or ((name, platform) in CONVERTING_ONLY and request.kind is not BuildKind.FULL)
+        if platform not in (row := BUILD_PROVIDERS[name]).platforms
+        or (row.abis and not abis <= row.abis)
+        or (platform in row.converting_only and request.kind is not BuildKind.FULL)
     ]
 
 
 def _not_in_release(request: Request) -> list[str]:
-    return [name for name in request.providers if request.release < PROVIDERS[name].since]
+    return [name for name in request.providers if request.release < BUILD_PROVIDERS[name].since]
 
 
 def _wanted_version(request: Request) -> str | None:
@@ -295,7 +294,7 @@ _RULES: tuple[_Rule, ...] = (
         "raise the target's minimum to {lowest}, or choose an older ort_release",
     ),
     _Rule(
-        lambda r: "nnapi" in r.providers and 0 < (r.target.min_api_level or 0) < NNAPI_API_LEVEL, Severity.WARNING,
+        lambda r: NNAPI in r.providers and 0 < (r.target.min_api_level or 0) < NNAPI_API_LEVEL, Severity.WARNING,
         "below API level 27 NNAPI supports no node", "the target's min_api_level is {wanted}",
         "nothing, when those phones may run on the CPU; the operator config must cover that",
     ),

@@ -12,13 +12,13 @@ import msgspec
 
 from pipeline.config import Platform
 from pipeline.config.tables import BuildKind, Dependencies
+from pipeline.core.providers import BUILD_PROVIDERS
 from pipeline.core.releases import at_release
 from pipeline.ort_build.releases import (
     ANDROID_TARGET_SDK,
     ASSET_CACHE_SINCE,
     PAGE_16K_JNI_SINCE,
     PAGE_16K_SINCE,
-    PROVIDERS,
     REDUCED_IN_BUILD_TREE_SINCE,
     minimum_version,
 )
@@ -242,7 +242,7 @@ _ALWAYS = ("--skip_tests", "--skip_submodule_sync", "--cmake_extra_defines=onnxr
 
 def _common(request: Request) -> list[str]:
     options = [text(request) for applies, text in _COMMON if applies(request)] + list(_ALWAYS)
-    options += [PROVIDERS[name].flag for name in request.providers]
+    options += [BUILD_PROVIDERS[name].flag for name in request.providers]
     return options + [f"--cmake_extra_defines={key}={value}" for key, value in sorted(request.settings.defines.items())]
 
 

@@ -52,32 +52,6 @@ ANDROID_TARGET_SDK: tuple[tuple[Release, int], ...] = ((Release(1, 0), 24), (Rel
 """`android_target_sdk_version` of the default settings."""
 
 
-class BuildProvider(NamedTuple):
-    """What a build needs to contain a provider."""
-
-    flag: str
-    platforms: frozenset[Platform]
-    since: Release
-    abis: frozenset[str] = frozenset()
-
-
-PROVIDERS: dict[str, BuildProvider] = {
-    "nnapi": BuildProvider("--use_nnapi", frozenset({Platform.ANDROID, Platform.LINUX}), Release(1, 7)),
-    "xnnpack": BuildProvider("--use_xnnpack", frozenset(Platform), Release(1, 13)),
-    "coreml": BuildProvider("--use_coreml", frozenset({Platform.IOS, Platform.MACOS, Platform.LINUX}), Release(1, 7)),
-    "qnn": BuildProvider(
-        "--use_qnn=static_lib", frozenset({Platform.ANDROID}), Release(1, 21), frozenset({"arm64-v8a"})
-    ),
-    "webgpu": BuildProvider(
-        "--use_webgpu", frozenset({Platform.ANDROID, Platform.MACOS, Platform.LINUX}), Release(1, 21)
-    ),
-}
-"""Providers that a build can contain beside the CPU. All of them compile kernels or change the layout at load, which
-a plain minimal build cannot do (cmake/onnxruntime_providers_nnapi.cmake and its like refuse it). On Linux, NNAPI and
-CoreML only convert: they serve full builds."""
-
-CONVERTING_ONLY = frozenset({("nnapi", Platform.LINUX), ("coreml", Platform.LINUX)})
-
 ABIS: dict[Platform, tuple[str, ...]] = {
     Platform.ANDROID: ("armeabi-v7a", "arm64-v8a", "x86", "x86_64"),
     Platform.IOS: ("arm64",),

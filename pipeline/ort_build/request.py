@@ -10,13 +10,15 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.providers import CPU
 from device_runner.reading import read_regular
 from pipeline.config import Config, Platform, Table, Target, read_config
 from pipeline.config.tables import BuildConfig, BuildKind, Dependencies
 from pipeline.core.errors import ConfigError
+from pipeline.core.providers import BUILD_PROVIDERS
 from pipeline.core.releases import Release, line_of
 from pipeline.core.variant import Style
-from pipeline.ort_build.releases import ABIS, CONVERTING_ONLY, DEFAULT_ABIS, FIRST_PLANNED, PROVIDERS
+from pipeline.ort_build.releases import ABIS, DEFAULT_ABIS, FIRST_PLANNED
 from pipeline.required_ops import RequiredOps
 from pipeline.required_ops import read_config as read_operators
 
@@ -101,15 +103,15 @@ def providers_of(settings: BuildConfig, platform: Platform, run_providers: tuple
 
 def _offered(name: str, platform: Platform, settings: BuildConfig) -> bool:
     """Whether a provider of the runs belongs into this build: a campaign's runs are for all its platforms."""
-    known = name in PROVIDERS and platform in PROVIDERS[name].platforms
-    return known and (settings.wheel or (name, platform) not in CONVERTING_ONLY)
+    row = BUILD_PROVIDERS.get(name)
+    return row is not None and platform in row.platforms and (settings.wheel or platform not in row.converting_only)
 
 
 def _check_known(name: str) -> None:
-    if name not in PROVIDERS and name != "cpu":
+    if name not in BUILD_PROVIDERS and name != CPU:
         raise ConfigError(
             f"no build has a provider {name!r}", where="[build] providers",
-            remedy=f"it takes: {', '.join(['cpu', *PROVIDERS])}",
+            remedy=f"it takes: {', '.join([CPU, *BUILD_PROVIDERS])}",
         )  # fmt: skip
 
 

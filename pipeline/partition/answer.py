@@ -6,16 +6,8 @@ from enum import StrEnum
 import msgspec
 
 from pipeline.core.errors import ConfigError
+from pipeline.core.providers import COREML_MLPROGRAM, PROVIDER_RULES, ProviderRules
 from pipeline.core.releases import DEFAULT_RELEASE, OLDEST_RULES, Release, by_rules, line_of
-
-
-class Provider(StrEnum):
-    """The execution providers whose claims are computed, by their names on the command line."""
-
-    NNAPI = "nnapi"
-    COREML_NN = "coreml-nn"
-    COREML_MLPROGRAM = "coreml-mlprogram"
-    XNNPACK = "xnnpack"
 
 
 class Optimize(StrEnum):
@@ -32,12 +24,13 @@ NNAPI_FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything beside the model that a claim depends on. Options that another provider reads are ignored.
 
+    `provider` is a name of `PROVIDER_RULES`; ConfigError for another.
     `ort_release` is (major, minor) of the ONNX Runtime on the phone. `api_level` is NNAPI's feature level (27 to 31 as
     Android's API levels). `coreml_version` is 5 for iOS 15 to 8 for iOS 18. `coreml6_types` says whether the library
     was built by Apple's tools, which lets MLProgram take f16 and i64 from release 1.24 on (ep_rules E.2).
     """
 
-    provider: Provider
+    provider: str
     ort_release: tuple[int, int] = DEFAULT_RELEASE
     api_level: int = 31
     coreml_version: int = 7
@@ -48,6 +41,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stop_ops: tuple[str, ...] = ("NonMaxSuppression",)
 
     def __post_init__(self) -> None:
+        if self.provider not in PROVIDER_RULES:
+            raise ConfigError(
+                f"no rules for the execution provider {self.provider!r}",
+                remedy=f"use one of {', '.join(PROVIDER_RULES)}",
+            )
         if self.ort_release < OLDEST_RULES:
             raise ConfigError(
                 f"no rules for ONNX Runtime {Release(*self.ort_release)}",
@@ -61,6 +59,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("NNAPI flags CPU_DISABLED and CPU_ONLY exclude one another", remedy="leave one out")
 
     @property
+    def rules(self) -> ProviderRules:
+        """The registry's row of the provider."""
+        return PROVIDER_RULES[self.provider]
+
+    @property
     def nchw(self) -> bool:
         """Whether NNAPI takes layouts as they are (flag USE_NCHW)."""
         return "USE_NCHW" in self.nnapi_flags
@@ -68,12 +71,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def mlprogram(self) -> bool:
         """Whether CoreML's model format is MLProgram."""
-        return self.provider is Provider.COREML_MLPROGRAM
+        return self.provider == COREML_MLPROGRAM
 
     @property
     def nhwc(self) -> bool:
         """Whether the provider has layouts transformed to channels last when a session is made (ep_rules A.3)."""
-        return self.provider is Provider.XNNPACK or (self.provider is Provider.NNAPI and not self.nchw)
+        run = self.rules.run
+        return bool(run.nhwc) and not (run.has_flags and self.nchw)
 
 
 class Refusal(msgspec.Struct, frozen=True):

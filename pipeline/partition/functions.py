@@ -13,7 +13,7 @@ from pipeline.core.errors import ModelError
 from pipeline.partition.answer import Settings
 from pipeline.partition.graph import FreshNames, Graph, Node
 from pipeline.partition.onnx_view import NEVER, NOT_F16, is_inlined, schema_function
-from pipeline.partition.rules import PROVIDERS, claim
+from pipeline.partition.rules import claim
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
@@ -222,7 +222,7 @@ def before_partitioning(model: "ModelProto", view: View, settings: Settings) -> 
     """
     if not model.functions:
         return model
-    table = importlib.import_module(PROVIDERS[settings.provider]).TABLE
+    table = importlib.import_module(settings.rules.rules).TABLE
     protected: Collection[str] = ()
     if any(function.name in table for function in model.functions):
         protected = _claimed_outputs(view(model), settings)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pipeline.partition.answer import Cut, LoadForecast, OperatorGain, Provider, Settings
+from pipeline.partition.answer import Cut, LoadForecast, OperatorGain, Settings
 from pipeline.partition.functions import View, inlined_view, without_functions
 from pipeline.partition.graph import Edge, Graph, Node
-from pipeline.partition.rules import FORECASTS, Claim, claim
+from pipeline.partition.rules import Claim, claim
 from pipeline.partition.units import Unit, Units, node_units, plain_units
 
 if TYPE_CHECKING:
@@ -126,9 +126,9 @@ TRIVIAL = ("trivial", "constant")
 def cuts(graph: Graph, settings: Settings, found: Claim) -> tuple[Cut, ...]:
     """Refused nodes whose claim would join partitions or take in more nodes, the best first.
 
-    XNNPACK does not group, so nothing cuts there.
+    What computes on the CPU (XNNPACK) does not group, so nothing cuts there.
     """
-    if settings.provider is Provider.XNNPACK or not found.groups:
+    if settings.rules.on_cpu or not found.groups:
         return ()
     waves = _waves(graph, settings, found)
     made = (_cut(waves, found, unit) for unit in waves.candidates())
@@ -138,7 +138,7 @@ def cuts(graph: Graph, settings: Settings, found: Claim) -> tuple[Cut, ...]:
 def operator_gains(graph: Graph, settings: Settings, found: Claim) -> tuple[OperatorGain, ...]:
     """What supporting all refused nodes of one operator would give, for every operator that has some.
 
-    XNNPACK does not group: its partitions are none.
+    What computes on the CPU (XNNPACK) does not group: its partitions are none.
     """
     waves = _waves(graph, settings, found)
     refused: dict[str, list[int]] = {}
@@ -149,7 +149,7 @@ def operator_gains(graph: Graph, settings: Settings, found: Claim) -> tuple[Oper
 
 
 def _gain(waves: "_Waves", settings: Settings, found: Claim, op_type: str, refused: list[int]) -> OperatorGain:
-    if settings.provider is Provider.XNNPACK:
+    if settings.rules.on_cpu:
         partitions, claimed = 0, len(found.claimed) + sum(len(waves.units[i].nodes) for i in refused)
     else:
         partitions, claimed = waves.grouped(frozenset(refused))
@@ -157,7 +157,7 @@ def _gain(waves: "_Waves", settings: Settings, found: Claim, op_type: str, refus
 
 
 def _waves(graph: Graph, settings: Settings, found: Claim) -> "_Waves":
-    units = node_units(graph, settings.ort_release) if settings.provider is Provider.NNAPI else plain_units(graph)
+    units = node_units(graph, settings.ort_release) if settings.rules.qdq_units else plain_units(graph)
     return _Waves(graph, units, found)
 
 
@@ -309,7 +309,7 @@ def foresee(shipped: SavedFile, shown: Graph, found: Claim, settings: Settings) 
     first = LayoutRound(shipped.graph, found if shown is shipped.graph else claim(shipped.graph, settings))
     if first.claim.fatal is not None:
         return LoadForecast(error=first.claim.fatal.text, remedy=first.claim.fatal.remedy or None)
-    forecast: Forecast = importlib.import_module(FORECASTS[settings.provider]).forecast
+    forecast: Forecast = importlib.import_module(settings.rules.load).forecast
     if shipped.model is None:
         return forecast((first,), settings)
     return forecast(

@@ -247,7 +247,7 @@ def failed_answer(request: PartitionRequest, error: PipelineError | None) -> Mod
     text, remedy = reason_of(error)
     return ModelAnswer(
         path=request.source.name,
-        ep=request.settings.provider.value,
+        ep=request.settings.provider,
         ort_release=str(Release(*request.settings.ort_release)),
         rules_release=str(rules_of(request.settings.ort_release)),
         error=text,
@@ -266,7 +266,7 @@ def _answer(views: Views, settings: Settings, graph: Graph, found: Claim, load: 
     loaded = views.subject.loaded
     return ModelAnswer(
         path=views.subject.source.name,
-        ep=settings.provider.value,
+        ep=settings.provider,
         ort_release=str(Release(*settings.ort_release)),
         rules_release=str(rules_of(settings.ort_release)),
         nodes=len(graph.nodes),

@@ -4,8 +4,9 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
 from pipeline.core.errors import ConfigError
+from pipeline.core.providers import ProviderRules
 from pipeline.core.releases import installed_release, line_of
-from pipeline.partition.answer import Provider, Settings
+from pipeline.partition.answer import Settings
 
 Release = tuple[int, int]
 Steps = Sequence[tuple[Release, int]]
@@ -81,11 +82,10 @@ def make_settings(
     `stop_ops` is the session entry `ep.nnapi.partitioning_stop_ops`: names with commas between, none when empty (B.5).
     """
     coreml = parse_coreml_options(coreml_options)
-    chosen = Provider(provider)
-    _check_format(chosen, coreml.get("ModelFormat"))
-    defaults = Settings(provider=chosen)
+    defaults = Settings(provider=provider)
+    _check_format(defaults.rules, coreml.get("ModelFormat"))
     return Settings(
-        provider=chosen,
+        provider=provider,
         ort_release=line_of(release) if release else installed_release(),
         api_level=defaults.api_level if api_level is None else api_level,
         coreml_version=defaults.coreml_version if coreml_version is None else coreml_version,
@@ -96,7 +96,7 @@ def make_settings(
     )
 
 
-def _check_format(provider: Provider, asked: str | None) -> None:
-    expected = {Provider.COREML_NN: "NeuralNetwork", Provider.COREML_MLPROGRAM: "MLProgram"}.get(provider)
+def _check_format(rules: ProviderRules, asked: str | None) -> None:
+    expected = rules.options.get("ModelFormat")
     if asked is not None and expected is not None and asked != expected:
-        raise ConfigError(f"ModelFormat={asked} contradicts --ep {provider.value}", remedy="leave ModelFormat out")
+        raise ConfigError(f"ModelFormat={asked} contradicts --ep {rules.name}", remedy="leave ModelFormat out")

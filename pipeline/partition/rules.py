@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.partition.answer import Provider, Refusal, Settings
+from pipeline.partition.answer import Refusal, Settings
 from pipeline.partition.graph import Constant, Graph, Node, Shape, Value
 from pipeline.partition.units import Unit, UnitValue
 
@@ -35,27 +35,9 @@ class Claim:
         return tuple(tuple(node.first_output for node in group) for group in self.groups)
 
 
-PROVIDERS: Mapping[Provider, str] = {
-    Provider.NNAPI: "pipeline.partition.nnapi.claims",
-    Provider.COREML_NN: "pipeline.partition.coreml.claims",
-    Provider.COREML_MLPROGRAM: "pipeline.partition.coreml.claims",
-    Provider.XNNPACK: "pipeline.partition.xnnpack.claims",
-}
-"""The module of each provider; it exports `claim(graph, settings) -> Claim`."""
-
-
-FORECASTS: Mapping[Provider, str] = {
-    Provider.NNAPI: "pipeline.partition.nnapi.load",
-    Provider.COREML_NN: "pipeline.partition.coreml.types",
-    Provider.COREML_MLPROGRAM: "pipeline.partition.coreml.types",
-    Provider.XNNPACK: "pipeline.partition.xnnpack.claims",
-}
-"""The module that foresees a provider's part in making a session; it exports `forecast(rounds, settings)`."""
-
-
 def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
     """What the provider takes of one graph, not of its bodies; `only` are the nodes that are still free."""
-    module = importlib.import_module(PROVIDERS[settings.provider])
+    module = importlib.import_module(settings.rules.rules)
     found: Claim = module.claim(graph, settings) if only is None else module.claim(graph, settings, only)
     return found
 

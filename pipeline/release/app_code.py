@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from device_runner.probe.protocol import PROVIDER_NAMES
+from device_runner.providers import CPU, provider_named
 from device_runner.spec import ExecutionMode, OptimizationLevel, RunOptions
 
 JAVA_LEVELS = {
@@ -31,7 +31,6 @@ SWIFT_LEVELS = {
     OptimizationLevel.EXTENDED: "extended",
     OptimizationLevel.ALL: "all",
 }
-JAVA_PROVIDERS = {"xnnpack": "addXnnpack", "qnn": "addQnn", "coreml": "addCoreML", "webgpu": "addWebGPU"}
 
 ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -75,7 +74,8 @@ def kotlin(options: RunOptions, file: str) -> Code:
 def java(options: RunOptions, file: str) -> Code:
     """Java, on Android and on desktops: from a file, or from bytes."""
     calls = (f"{call};" if not call.startswith("//") else call for call in _jvm_calls(options, _java_map, _text))
-    maps = ("java.util.Map",) if _jvm_takes_map(options) else ()
+    provider = provider_named(options.provider)
+    maps = ("java.util.Map",) if provider.java and provider.has_options else ()
     return Code(
         language="java",
         title="Java",
@@ -98,10 +98,6 @@ def _jvm_imports(options: RunOptions) -> tuple[str, ...]:
     return ("ai.onnxruntime.OrtEnvironment", "ai.onnxruntime.OrtSession", *flags)
 
 
-def _jvm_takes_map(options: RunOptions) -> bool:
-    return options.provider in JAVA_PROVIDERS
-
-
 def _jvm_calls(
     options: RunOptions, mapping: Callable[[Mapping[str, str]], str], text: Callable[[str], str]
 ) -> list[str]:
@@ -120,15 +116,15 @@ def _jvm_calls(
 
 
 def _jvm_provider(options: RunOptions, mapping: Callable[[Mapping[str, str]], str]) -> list[str]:
-    if options.provider == "cpu":
+    provider = provider_named(options.provider)
+    if provider.name == CPU:
         return []
-    if options.provider == "nnapi":
-        flags = ", ".join(f"NNAPIFlags.{flag.value}" for flag in options.flags)
-        return [f"options.addNnapi(EnumSet.of({flags}))" if flags else "options.addNnapi()"]
-    method = JAVA_PROVIDERS.get(options.provider)
-    if method is None:
+    if not provider.java:
         return [f"// The Java API has no call for the provider {_comment(options.provider)}: use the C++ API."]
-    return [f"options.{method}({mapping(options.provider_options)})"]
+    if provider.has_flags:
+        flags = ", ".join(f"NNAPIFlags.{flag.value}" for flag in options.flags)
+        return [f"options.{provider.java}({f'EnumSet.of({flags})' if flags else ''})"]
+    return [f"options.{provider.java}({mapping(options.provider_options) if provider.has_options else ''})"]
 
 
 def _java_map(values: Mapping[str, str]) -> str:
@@ -171,11 +167,12 @@ def _swift_calls(options: RunOptions) -> Iterable[str]:
     missing = _without_swift(options)
     if missing:
         yield f"// The Objective-C API cannot set {', '.join(missing)}: use the C++ API for the same times."
-    if options.provider == "nnapi":
-        yield "// NNAPI is Android's."
-    elif options.provider != "cpu":
+    provider = provider_named(options.provider)
+    if provider.home and provider.never_on("ios"):
+        yield f"// {provider.title} is {provider.home.owner}'s."
+    elif provider.name != CPU:
         pairs = ", ".join(f"{_swift_text(k)}: {_swift_text(v)}" for k, v in sorted(options.provider_options.items()))
-        name = _swift_text(PROVIDER_NAMES.get(options.provider, options.provider))
+        name = _swift_text(provider.append_name)
         yield f"try options.appendExecutionProvider({name}, providerOptions: [{pairs or ':'}])"
 
 
@@ -192,13 +189,14 @@ def _without_swift(options: RunOptions) -> list[str]:
 
 def cpp(options: RunOptions, file: str) -> Code:
     """C++ by the header of every package: from a file, or from bytes."""
-    nnapi = ("#include <nnapi_provider_factory.h>",) if options.provider == "nnapi" else ()
+    provider = provider_named(options.provider)
+    factory = (f"#include <{provider.name}_provider_factory.h>",) if provider.has_flags else ()
     return Code(
         language="cpp",
         title="C++",
         lines=(
             "#include <onnxruntime_cxx_api.h>",
-            *nnapi,
+            *factory,
             "",
             'Ort::Env environment(ORT_LOGGING_LEVEL_WARNING, "app");',
             "Ort::SessionOptions options;",
@@ -225,12 +223,13 @@ def _cpp_calls(options: RunOptions) -> Iterable[str]:
         yield "options.DisableCpuMemArena();"
     for key, value in sorted(options.session_config.items()):
         yield f"options.AddConfigEntry({_cpp_text(key)}, {_cpp_text(value)});"
-    if options.provider == "nnapi":
+    provider = provider_named(options.provider)
+    if provider.has_flags:
         flags = " | ".join(f"NNAPI_FLAG_{flag.value}" for flag in options.flags) or "NNAPI_FLAG_USE_NONE"
-        yield f"Ort::ThrowOnError(OrtSessionOptionsAppendExecutionProvider_Nnapi(options, {flags}));"
-    elif options.provider != "cpu":
+        yield f"Ort::ThrowOnError(OrtSessionOptionsAppendExecutionProvider_{provider.function}(options, {flags}));"
+    elif provider.name != CPU:
         pairs = ", ".join(f"{{{_cpp_text(k)}, {_cpp_text(v)}}}" for k, v in sorted(options.provider_options.items()))
-        name = _cpp_text(PROVIDER_NAMES.get(options.provider, options.provider))
+        name = _cpp_text(provider.append_name)
         yield f"options.AppendExecutionProvider({name}, {{{pairs}}});"
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from device_runner.providers import provider_named
 from pipeline.advice.answer import (
     Advice,
     AdviceVerdict,
@@ -23,8 +24,9 @@ from pipeline.advice.answer import (
 )
 from pipeline.advice.fitness import CPU, Fit, FitDocument, FitRow, ModelFit
 from pipeline.advice.verdict import Help, verdict
+from pipeline.core.providers import NNAPI, PROVIDER_RULES
 from pipeline.core.releases import by_rules, line_of
-from pipeline.partition.answer import Decision, ModelAnswer, Optimize, Provider
+from pipeline.partition.answer import Decision, ModelAnswer, Optimize
 from pipeline.report.terminal import open_console
 from pipeline.report.wording import visible
 
@@ -88,13 +90,6 @@ def _best_lines(best: Combination) -> Iterator[str]:
         yield f"    written to {escape(visible(best.written))}"
 
 
-NAMES = {
-    Provider.NNAPI: "NNAPI",
-    Provider.COREML_NN: "CoreML NeuralNetwork",
-    Provider.COREML_MLPROGRAM: "CoreML MLProgram",
-    Provider.XNNPACK: "XNNPACK",
-    CPU: "CPU",
-}
 COLOURS = {"yes": "green", "maybe": "yellow", "no": "red"}
 HEAD = ("nodes", "partitions", "fit")
 MOST_NAMES = 6
@@ -136,12 +131,17 @@ def _lines(model: ModelFit, release: str) -> Iterator[str]:
     for row in model.rows:
         fit = row.fixed or row.as_is
         if row.ep != CPU or fit.verdict == "no":
-            yield f"{NAMES[row.ep]}: {visible(fit.reason)}"
+            yield f"{_title(row.ep)}: {visible(fit.reason)}"
     yield from _helps(model)
     for note in model.notes:
         yield f"{click.style('note:', fg='yellow')} {visible(note)}"
-    yield f"Details: {_command(model)} --ep {Provider.NNAPI}"
+    yield f"Details: {_command(model)} --ep {NNAPI}"
     yield ""
+
+
+def _title(ep: str) -> str:
+    """Of a provider with rules, or of the CPU."""
+    return (PROVIDER_RULES.get(ep) or provider_named(ep)).title
 
 
 def _named(names: Sequence[str]) -> str:
@@ -157,10 +157,10 @@ def _table(model: ModelFit) -> Iterator[str]:
     rows = [[cell for fit in _sides(row) for cell in _cells(fit)] for row in model.rows]
     table = [[*HEAD] * len(sides), *rows]
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-    first = max(len(name) for name in NAMES.values())
+    first = max(len(row.title) for row in PROVIDER_RULES.values())
     each = sum(widths[: len(HEAD)]) + 2 * len(HEAD)
     yield (" " * first + "".join(f"  {side:<{each - 2}}" for side in sides)).rstrip()
-    for name, line in zip(["", *(NAMES[row.ep] for row in model.rows)], table, strict=True):
+    for name, line in zip(["", *(_title(row.ep) for row in model.rows)], table, strict=True):
         pairs = enumerate(zip(line, widths, strict=True))
         cells = "".join(f"  {_padded(cell, width, column)}" for column, (cell, width) in pairs)
         yield f"{name:<{first}}{cells}".rstrip()
@@ -202,7 +202,7 @@ def _helps(model: ModelFit) -> Iterator[str]:
 
 def _help(one: Help) -> Iterator[str]:
     for ep, gain in one.gains.items():
-        yield f"{NAMES[Provider(ep)]}: {gain}"
+        yield f"{PROVIDER_RULES[ep].title}: {gain}"
     if one.reason:
         yield f"because {one.reason}" + (f"; {one.remedy}" if one.remedy else "")
 
@@ -271,7 +271,7 @@ def _overview(answers: Sequence[ModelAnswer]) -> Table:
     for answer in answers[:MOST_LINES]:
         row = (visible(answer.path), str(answer.nodes), f"{coverage(answer):.0%}", str(len(answer.partitions)))
         loads = "[red]fails[/]" if answer.load and answer.load.error else ""
-        choice = verdict(standing_of(answer), Provider(answer.ep)).choice.value
+        choice = verdict(standing_of(answer), answer.ep).choice.value
         table.add_row(*map(escape, row), loads, choice, escape(_best(_advice(answer))))
     if len(answers) > MOST_LINES:
         table.add_row(f"… {len(answers) - MOST_LINES} more: --json has all")
@@ -292,7 +292,7 @@ def _show(out: Console, answer: ModelAnswer) -> None:
         nodes = f"{answer.load.partitions} node{'s' * (answer.load.partitions != 1)}"
         out.print(f"  {about}{nodes} compiled by the EP at load")
     if not answer.fixed:
-        out.print(verdict_line(verdict(standing_of(answer), Provider(answer.ep))))
+        out.print(verdict_line(verdict(standing_of(answer), answer.ep)))
     _show_cuts(out, answer)
     _show_reasons(out, answer)
     if advice := _advice(answer):
@@ -324,7 +324,7 @@ def _headline(answer: ModelAnswer) -> Iterator[str]:
         f"[bold]with fixed sizes[/], as {escape(visible(named))}: {fixed.claimed} of {fixed.nodes} nodes ({share}) in "
         f"{partitions_text(fixed.partitions)}"
     )
-    yield verdict_line(verdict(standing, Provider(answer.ep))).strip()
+    yield verdict_line(verdict(standing, answer.ep)).strip()
     yield "[cyan]remedy:[/] give the sizes of your app with --dimension NAME=N; with --fix FILE they are written"
 
 

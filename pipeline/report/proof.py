@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from device_runner.providers import NNAPI
 from pipeline.check.library_proof import LibraryProof, ProofFinding, ProofRow
 from pipeline.core.errors import Severity
 from pipeline.report import wording
@@ -49,7 +50,7 @@ def _result(row: ProofRow) -> str:
 
 
 def _claims(row: ProofRow) -> str:
-    if row.options.provider != "nnapi" or (row.failed and not row.partitions):
+    if row.options.provider != NNAPI or (row.failed and not row.partitions):
         return wording.DASH
     sizes = row.partitions or ()
     return f"{sum(sizes)} in {len(sizes)}" if sizes else "none"

@@ -6,6 +6,7 @@ Those that it may have come of its runtime optimizations and of changes of layou
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
+from device_runner.providers import provider_named
 from pipeline.core.errors import ModelError
 from pipeline.model.ort_format import Graph, Node, OrtModel, RuntimeOptimization, SequenceType, TensorType, TypeInfo
 from pipeline.required_ops.line import NAME
@@ -24,9 +25,6 @@ from pipeline.required_ops.value import (
     RequiredOps,
     Slot,
 )
-
-LAYOUT_PROVIDERS = frozenset({"nnapi", "xnnpack", "qnn"})
-"""Providers that ask for NHWC; CoreML does not."""
 
 _SENSITIVE = """
     AveragePool BatchNormalization Conv ConvInteger ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool
@@ -61,7 +59,7 @@ def layout_needs(
     It comes when a provider asks for it and a node is sensitive to it. And a build that optimizes while it loads
     (`extended`) turns quantized nodes to the CPU's own NHWC kernels.
     """
-    asking = sorted(LAYOUT_PROVIDERS.intersection(providers))
+    asking = sorted(name for name in set(providers) if provider_named(name).nhwc)
     if asking and any(_is_sensitive(graph) for graph in model.graph.walk()):
         yield from _optimizer_needs(model, f"layout change for {' and '.join(asking)}")
     kernels = _nhwc_kernels(own) if extended else set()

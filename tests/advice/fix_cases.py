@@ -15,7 +15,7 @@ from pipeline.advice.trial import State, TrialContext, attempt, judged
 from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import Provider, Settings
+from pipeline.partition.answer import Settings
 from pipeline.partition.judge import PartitionRequest
 from tests.partition_samples import Dims, model, value
 
@@ -137,13 +137,13 @@ def einsum(equation: str, *shapes: tuple[int, ...]) -> Model:
     return model(nodes, [value("x", shapes[0]), value("z", shapes[1])], ["y"])
 
 
-NNAPI, NN, MLP = Provider.NNAPI, Provider.COREML_NN, Provider.COREML_MLPROGRAM
+NNAPI, NN, MLP = "nnapi", "coreml-nn", "coreml-mlprogram"
 LAYER_NORM = {"scale": weights(6), "bias": weights(6)}
 CHANNELS = {"scale": weights(4), "bias": weights(4)}
 STATISTICS = {**CHANNELS, "mean": weights(4), "var": np.abs(weights(4))}
 BATCH_NORM = ("scale", "bias", "mean", "var")
 
-CASES: tuple[tuple[str, Provider, Make], ...] = (
+CASES: tuple[tuple[str, str, Make], ...] = (
     ("fixed-dimensions", NNAPI, lambda: one("Relu", ("batch", 3, None))),
     ("constant-initializers", NNAPI,
      lambda: overridable(one("Conv", inputs=("w",), constants={"w": weights(3, 4, 3, 3)}))),
@@ -206,7 +206,7 @@ CASES: tuple[tuple[str, Provider, Make], ...] = (
 )  # fmt: skip
 
 
-def start(made: Model, provider: Provider, folder: Path) -> tuple[State, TrialContext]:
+def start(made: Model, provider: str, folder: Path) -> tuple[State, TrialContext]:
     """The model saved and judged, and where fixes are tried on it."""
     path = folder / "original.onnx"
     onnx.save(made, path)
@@ -219,7 +219,7 @@ def start(made: Model, provider: Provider, folder: Path) -> tuple[State, TrialCo
     return judged(load_model(source, folder), asked, None, dict(reference.data.sizes)), bench
 
 
-def tried(name: str, made: Model, provider: Provider, folder: Path) -> tuple[FixResult, State | None]:
+def tried(name: str, made: Model, provider: str, folder: Path) -> tuple[FixResult, State | None]:
     """What the fix of that name gives on a model."""
     fix = next(fix for fix in fixes_for(provider) if fix.name == name)
     return attempt(fix, *start(made, provider, folder))

@@ -16,7 +16,7 @@ from pipeline.cli.partition import partition
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.dataset import Dataset
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import Optimize, Provider, Settings
+from pipeline.partition.answer import Optimize, Settings
 from pipeline.report.partition import advice_lines
 from tests.advice.fix_cases import MLP, NN, NNAPI, Model, f32, i64, outputs, weights
 from tests.partition_samples import chain, model, value
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MNIST = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 
 
-def advice(path: Path, provider: Provider, **options: Any) -> Advice:
+def advice(path: Path, provider: str, **options: Any) -> Advice:
     settings = Settings(provider=provider, ort_release=(1, 23), api_level=31)
     return advise(AdviceRequest(source=SourceModel(path=str(path)), settings=settings, **options))
 
@@ -71,7 +71,7 @@ def open_mnist(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("provider", [NN, MLP])
-def test_reflect_pads_of_a_model_become_one_partition_bit_for_bit(provider: Provider, tmp_path: Path) -> None:
+def test_reflect_pads_of_a_model_become_one_partition_bit_for_bit(provider: str, tmp_path: Path) -> None:
     made, fixed = padded(14), tmp_path / "fixed.onnx"
     onnx.save(made, tmp_path / "m.onnx")
     given = advice(tmp_path / "m.onnx", provider, write_to=str(fixed))

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 
 from pipeline.advice.fitness import FitDocument, FitRow, ModelFit
 from pipeline.cli.check import check
-from pipeline.cli.options import PROVIDERS
 from pipeline.core.errors import ConfigError
+from pipeline.core.providers import PROVIDER_RULES
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize
 from pipeline.partition.judge import PartitionRequest, judge
@@ -48,8 +48,8 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def test_numbers_are_those_of_partition(path: Path) -> None:
     (answer,) = asked(path).models
-    assert set(rows(answer)) == {*PROVIDERS, "cpu"}
-    for ep in PROVIDERS:
+    assert set(rows(answer)) == {*PROVIDER_RULES, "cpu"}
+    for ep in PROVIDER_RULES:
         for sizes, fit in (({}, rows(answer)[ep].as_is), (answer.sizes, rows(answer)[ep].fixed)):
             if fit is None:
                 assert not answer.dynamic

@@ -4,9 +4,8 @@ import pytest
 
 from pipeline.advice.answer import FixChoice, ProviderSupport, gain_of
 from pipeline.advice.verdict import improves, perfect, verdict
-from pipeline.partition.answer import Provider
 
-NNAPI, XNNPACK = Provider.NNAPI, Provider.XNNPACK
+NNAPI, XNNPACK = "nnapi", "xnnpack"
 
 
 def stand(claimed: int, partitions: int, *, nodes: int = 100, load_error: str | None = None) -> ProviderSupport:
@@ -30,7 +29,7 @@ def stand(claimed: int, partitions: int, *, nodes: int = 100, load_error: str | 
         (stand(50, 1), XNNPACK, FixChoice.CPU, "50 %"),
     ],
 )
-def test_verdicts(standing: ProviderSupport, provider: Provider, choice: FixChoice, reason: str) -> None:
+def test_verdicts(standing: ProviderSupport, provider: str, choice: FixChoice, reason: str) -> None:
     given = verdict(standing, provider)
     assert given.choice is choice
     assert reason in given.reason
@@ -57,7 +56,7 @@ def test_verdicts(standing: ProviderSupport, provider: Provider, choice: FixChoi
         (stand(78, 6, nodes=98), stand(80, 6), NNAPI, False),
     ],
 )
-def test_what_is_better(after: ProviderSupport, before: ProviderSupport, provider: Provider, better: bool) -> None:
+def test_what_is_better(after: ProviderSupport, before: ProviderSupport, provider: str, better: bool) -> None:
     assert improves(after, before, provider) is better
 
 

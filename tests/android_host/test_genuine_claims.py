@@ -16,7 +16,7 @@ from device_runner.library_facts import LibraryFacts
 from device_runner.spec import NnapiFlag, OptimizationLevel
 from pipeline.core.errors import ModelError
 from pipeline.model.ort_format import operator_histogram
-from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
+from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import judge_paths
 from pipeline.partition.reference.ask import SAVE_ORT, ClaimQuery, claims_of_many, reference_aware, reference_claims
 from pipeline.partition.reference.diff import same_claims
@@ -31,7 +31,7 @@ def _ours(models: Sequence[Path], release: str, level: int, nchw: bool) -> list[
     if importlib.metadata.version("onnxruntime") != release:
         pytest.skip(f"shapes must come from onnxruntime {release}, which is not installed")
     settings = Settings(
-        provider=Provider.NNAPI,
+        provider="nnapi",
         ort_release=(int(release.split(".")[0]), int(release.split(".")[1])),
         api_level=level,
         nnapi_flags=("USE_NCHW",) if nchw else (),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.releases import OLDEST_RULES
-from pipeline.partition.answer import ModelAnswer, Optimize, Provider, Settings
+from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import judge_paths
 from pipeline.partition.reference.ask import LibraryClaims, asked_of, claims_of_many
 from pipeline.partition.reference.diff import differing
@@ -57,7 +57,7 @@ NEWER_SHAPES = re.compile("Dynamic shape is not supported")
 
 def compared(models: Iterable[Path], level: int) -> Iterator[tuple[Path, ModelAnswer, LibraryClaims, Side]]:
     """Models that both sides answer, with what one of them alone claims."""
-    settings = Settings(provider=Provider.NNAPI, ort_release=OLDEST_RULES, api_level=level)
+    settings = Settings(provider="nnapi", ort_release=OLDEST_RULES, api_level=level)
     paths = list(models)
     pairs = [(path, one) for path, one in zip(paths, judge_paths(paths, settings, Optimize.NONE), strict=True)]
     good = [(path, answer) for path, answer in pairs if not answer.error]

@@ -6,7 +6,6 @@ from device_runner.device import DeviceFacts
 from device_runner.result import RunResult, Status
 from device_runner.spec import NnapiFlag, RunOptions
 from pipeline.job.predict import finding, measured_partitions, settings_of
-from pipeline.partition.answer import Provider
 
 PHONE = DeviceFacts(name="adb:1", platform="android", api_level=29)
 LINE = (
@@ -50,6 +49,6 @@ def test_run_options_become_the_settings_of_the_rules() -> None:
     assert (nnapi.api_level, nnapi.ort_release, nnapi.nchw) == (29, (1, 23), True)
     program = settings_of(RunOptions(provider="coreml", provider_options={"ModelFormat": "MLProgram"}), PHONE, "1.23")
     assert program is not None
-    assert program.provider is Provider.COREML_MLPROGRAM
+    assert program.provider == "coreml-mlprogram"
     assert settings_of(RunOptions(), PHONE, "1.23") is None
     assert settings_of(RunOptions(provider="nnapi"), PHONE, "1.12") is None

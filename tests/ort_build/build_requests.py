@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 
 from pipeline.config import Platform, Target
 from pipeline.config.tables import BuildConfig, BuildKind, Configuration, Dependencies
-from pipeline.ort_build.releases import ABIS, PROVIDERS
+from pipeline.core.providers import BUILD_PROVIDERS
+from pipeline.ort_build.releases import ABIS
 from pipeline.ort_build.request import Request, make_request
 from pipeline.required_ops import RequiredOps, parse
 
@@ -52,7 +53,7 @@ def requests(draw: st.DrawFn) -> Request:
         runtime_style=draw(st.booleans()),
         kind=draw(st.sampled_from(BuildKind)),
         configuration=draw(st.sampled_from(Configuration)),
-        providers=tuple(draw(st.lists(st.sampled_from(sorted(PROVIDERS)), unique=True))),
+        providers=tuple(draw(st.lists(st.sampled_from(sorted(BUILD_PROVIDERS)), unique=True))),
         reduce_types=draw(st.booleans()),
         ml_ops=draw(st.sampled_from([None, True, False])),
         contrib_ops=draw(st.booleans()),

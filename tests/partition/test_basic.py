@@ -7,7 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from pipeline.partition.answer import Optimize, Provider, Settings
+from pipeline.core.providers import PROVIDER_RULES
+from pipeline.partition.answer import Optimize, Settings
 from tests import onnx_samples
 from tests.partition_samples import answer, model, value
 
@@ -27,10 +28,8 @@ def half_inside(*, declared: bool) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("declared", [True, False])
-@pytest.mark.parametrize("provider", list(Provider))
-def test_half_models_with_float_inputs_and_outputs_are_judged(
-    provider: Provider, declared: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("provider", list(PROVIDER_RULES))
+def test_half_models_with_float_inputs_and_outputs_are_judged(provider: str, declared: bool, tmp_path: Path) -> None:
     settings = Settings(provider=provider, ort_release=(1, 29))
     plain = answer(half_inside(declared=declared), tmp_path, settings)
     basic = answer(half_inside(declared=declared), tmp_path, settings, Optimize.BASIC)
@@ -47,8 +46,8 @@ def folded() -> onnx.ModelProto:
     return made
 
 
-@pytest.mark.parametrize("provider", list(Provider))
-def test_half_models_whose_nodes_are_fused_are_judged(provider: Provider, tmp_path: Path) -> None:
+@pytest.mark.parametrize("provider", list(PROVIDER_RULES))
+def test_half_models_whose_nodes_are_fused_are_judged(provider: str, tmp_path: Path) -> None:
     """The input's Cast and the one that the session adds go as a pair; the Cast of the model is put back."""
     settings = Settings(provider=provider, ort_release=(1, 29))
     basic = answer(folded(), tmp_path, settings, Optimize.BASIC)
@@ -56,7 +55,7 @@ def test_half_models_whose_nodes_are_fused_are_judged(provider: Provider, tmp_pa
     claimed = {name for partition in basic.partitions for name in partition}
     plain = answer(folded(), tmp_path, settings)
     assert bool(claimed) == bool(plain.partitions)
-    assert claimed >= {"n0", "n1"} or provider not in {Provider.XNNPACK, Provider.COREML_MLPROGRAM}
+    assert claimed >= {"n0", "n1"} or provider not in {"xnnpack", "coreml-mlprogram"}
 
 
 def test_casts_in_a_row_come_back_together(tmp_path: Path) -> None:
@@ -70,7 +69,7 @@ def test_casts_in_a_row_come_back_together(tmp_path: Path) -> None:
         helper.make_node("Cast", ["r"], ["y"], to=TensorProto.FLOAT),
     ]
     made = model(nodes, [value("x", (1, 4))], ["y"], {"w": np.ones((4, 3), np.float32)})
-    settings = Settings(provider=Provider.COREML_MLPROGRAM, ort_release=(1, 29))
+    settings = Settings(provider="coreml-mlprogram", ort_release=(1, 29))
     plain = answer(made, tmp_path, settings)
     basic = answer(made, tmp_path, settings, Optimize.BASIC)
     assert basic.error is None, basic.error

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.partition.answer import Decision, Provider, Settings
+from pipeline.partition.answer import Decision, Settings
 from tests.partition_samples import answer, chain, claims, model, value
 
 F32, F16, I32, I64, BOOL = (
@@ -22,7 +22,7 @@ F32, F16, I32, I64, BOOL = (
 
 def coreml(provider: str, release: tuple[int, int] = (1, 23), **options: Any) -> Settings:
     """Settings of one of CoreML's two formats."""
-    return Settings(provider=Provider(provider), ort_release=release, **options)
+    return Settings(provider=provider, ort_release=release, **options)
 
 
 NN, MLP = coreml("coreml-nn"), coreml("coreml-mlprogram")

@@ -6,12 +6,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from pipeline.partition.answer import LoadForecast, Provider, Settings
+from pipeline.partition.answer import LoadForecast, Settings
 from tests.partition_samples import answer, chain, model, value
 
-NN = Settings(provider=Provider.COREML_NN, ort_release=(1, 23))
-MLP = Settings(provider=Provider.COREML_MLPROGRAM, ort_release=(1, 23))
-MLP_127 = Settings(provider=Provider.COREML_MLPROGRAM, ort_release=(1, 27))
+NN = Settings(provider="coreml-nn", ort_release=(1, 23))
+MLP = Settings(provider="coreml-mlprogram", ort_release=(1, 23))
+MLP_127 = Settings(provider="coreml-mlprogram", ort_release=(1, 27))
 
 
 def load(made: onnx.ModelProto, folder: Path, settings: Settings) -> LoadForecast:

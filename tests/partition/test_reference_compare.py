@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pipeline.partition.answer import Decision, ModelAnswer, Provider, Settings
+from pipeline.partition.answer import Decision, ModelAnswer, Settings
 from pipeline.partition.reference.ask import LibraryClaims
 from pipeline.partition.reference.diff import as_answer, beside, differing, same_claims
 
-NNAPI = Settings(provider=Provider.NNAPI, ort_release=(1, 29))
+NNAPI = Settings(provider="nnapi", ort_release=(1, 29))
 NAMES = ("a", "b", "c", "d")
 
 
@@ -96,8 +96,8 @@ def test_what_is_claimed_after_inlining_stands_behind_the_first_answer() -> None
     assert [(node.output, node.ours) for node in extra.nodes if node.different] == [("new", None)]
 
 
-@pytest.mark.parametrize(("provider", "notes"), [(Provider.NNAPI, 1), (Provider.XNNPACK, 2)])
-def test_what_may_explain_a_difference_is_said(provider: Provider, notes: int) -> None:
+@pytest.mark.parametrize(("provider", "notes"), [("nnapi", 1), ("xnnpack", 2)])
+def test_what_may_explain_a_difference_is_said(provider: str, notes: int) -> None:
     settings = Settings(provider=provider, ort_release=(1, 28))
     one = beside(answer(["a"]), claims(["b"], release="1.28.0"), settings, known=True)
     assert len(one.notes) == notes

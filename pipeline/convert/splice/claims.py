@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from pipeline.convert.splice.edits import AwareSpec, key, sorted_nodes
 from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import LeanModel
-from pipeline.partition.answer import Provider, Refusal, Settings
+from pipeline.partition.answer import Refusal, Settings
 from pipeline.partition.basic import undone_for_provider
 from pipeline.partition.functions import before_partitioning, inlined_view, without_functions
 from pipeline.partition.graph import FreshNames, Graph, Node
 from pipeline.partition.input import body_types, tensor_reader
 from pipeline.partition.onnx_view import view
-from pipeline.partition.rules import FORECASTS, Claim, bodies, claim
+from pipeline.partition.rules import Claim, bodies, claim
 from pipeline.partition.units import node_units, unique_dq
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ Look = Callable[["ModelProto"], Graph]
 
 def problem(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Settings) -> Refusal | None:
     """The first reason why one of the provider's models cannot be built on the phone."""
-    if settings.provider not in FORECASTS:
-        return None
-    module = importlib.import_module(FORECASTS[settings.provider])
+    module = importlib.import_module(settings.rules.load)
     found: Refusal | None = module.build_refusal(graph, groups, settings)
     return found
 
@@ -54,7 +52,7 @@ def culprits(graph: Graph, found: Claim, settings: Settings) -> Sequence[Node]:
 
 def _units(graph: Graph, group: tuple[Node, ...], settings: Settings) -> Iterable[tuple[Node, ...]]:
     """A group's nodes as the provider takes or leaves them: NNAPI by units, CoreML one by one."""
-    if settings.provider is not Provider.NNAPI:
+    if not settings.rules.qdq_units:
         return [(node,) for node in group]
     owner = node_units(graph, settings.ort_release).by_node()
     return {owner[node.index].target.index: owner[node.index].nodes for node in group}.values()
@@ -76,7 +74,7 @@ def close_off(model: LeanModel, settings: Settings, look: Look) -> Iterator[str]
             return
         place = next(_constants(graph, culprits(graph, found, settings), tried), None)
         if place is None:
-            yield f"{settings.provider.value}: {refusal.text}. No change of the file keeps this node from the provider"
+            yield f"{settings.provider}: {refusal.text}. No change of the file keeps this node from the provider"
             return
         tried.add(place)
         _hide(model.proto, *place, fresh)
@@ -270,7 +268,7 @@ class _Asked:
         found = self._buildable(graph, only) if self.safe else self._claim(graph, only)
         if not self.safe and (refusal := problem(graph, found.groups, self.settings)) is not None:
             self.notes.append(
-                f"{self.settings.provider.value}: {refusal.text}. "
+                f"{self.settings.provider}: {refusal.text}. "
                 f"{_sentence(refusal.remedy)}--safe leaves such nodes to the CPU"
             )
         self.names |= {node.first_output for group in found.groups for node in group}
@@ -281,7 +279,7 @@ class _Asked:
         found = claim(graph, self.settings, only)
         if found.fatal is not None:
             raise ModelError(
-                f"{self.settings.provider.value} cannot be asked about this model",
+                f"{self.settings.provider} cannot be asked about this model",
                 why=found.fatal.text,
                 remedy=found.fatal.remedy or "change the model, or convert without this provider",
             )
@@ -296,7 +294,7 @@ class _Asked:
             unit = culprits(graph, found, self.settings)
             if not unit:
                 if left_out:
-                    self.notes.append(f"{self.settings.provider.value}: left to the CPU: {_listed(left_out)}")
+                    self.notes.append(f"{self.settings.provider}: left to the CPU: {_listed(left_out)}")
                 return found
             free -= {node.index for node in unit}
             left_out.append(f"{unit[0].op_type} '{unit[0].name or unit[0].first_output}'")
@@ -331,6 +329,6 @@ def _whole(
         graph=graph,
         kept=kept,
         closed=frozenset(name for one in asked for name in one.closed),
-        claimed={one.settings.provider.value: len(one.names) for one in asked},
+        claimed={one.settings.provider: len(one.names) for one in asked},
         notes=tuple(dict.fromkeys(note for one in asked for note in one.notes)),
     )

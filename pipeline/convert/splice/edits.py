@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pipeline.partition.answer import Provider, Settings
+from pipeline.partition.answer import Settings
 from pipeline.partition.basic import rename_values
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
 
-AWARE = (Provider.NNAPI, Provider.COREML_NN, Provider.COREML_MLPROGRAM)
 """Providers that a model can be made aware of. XNNPACK's nodes run on the CPU's own layout anyway."""
 
 

@@ -17,13 +17,10 @@ from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import resolve
 from device_runner.spec import NnapiFlag, OptimizationLevel
 from pipeline.core.errors import MissingError, ModelError
-from pipeline.partition.answer import Provider, Settings
+from pipeline.core.providers import NNAPI, PROVIDER_RULES
+from pipeline.partition.answer import Settings
 from pipeline.partition.input import name_nodes
 
-APPENDED = {Provider.NNAPI: "nnapi", Provider.XNNPACK: "XNNPACK"}
-"""Providers that an Android library has, as a session takes them."""
-RECORDED = {Provider.NNAPI: "NnapiExecutionProvider", Provider.XNNPACK: "XnnpackExecutionProvider"}
-"""The same, as ONNX Runtime's records and logs call them."""
 SAVE_ORT = {"session.save_model_format": "ORT"}
 SAVE_ONLY = {"session.disable_prepacking": "1"}
 """The session is thrown away as soon as it has saved."""
@@ -60,7 +57,7 @@ class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
 class ClaimQuery(msgspec.Struct, frozen=True, kw_only=True):
     """What claims depend on beside model and library. `stop_ops` None leaves the provider's own list."""
 
-    provider: Provider = Provider.NNAPI
+    provider: str = NNAPI
     api_level: int = 31
     flags: tuple[NnapiFlag, ...] = ()
     stop_ops: tuple[str, ...] | None = None
@@ -71,7 +68,7 @@ class ClaimQuery(msgspec.Struct, frozen=True, kw_only=True):
         """The sessions that answer it."""
         stops = {} if self.stop_ops is None else {STOP_OPS: ",".join(self.stop_ops)}
         return Session(
-            provider=APPENDED[self.provider],
+            provider=PROVIDER_RULES[self.provider].run.append_name,
             flags=self.flags,
             level=self.level,
             config={**config, **stops},
@@ -115,10 +112,10 @@ def claims_of_named(models: Sequence[Path], library: LibraryFacts, asked: ClaimQ
         saved = Path(name) / "saved.ort"
         questions = [ModelQuestion(id=str(index), model=model, saved=saved) for index, model in enumerate(models)]
         for answer in ask(library, questions, wordy.session({**SAVE_ORT, **SAVE_ONLY})):
-            yield _claims(answer, str(models[int(answer.id)]), library, RECORDED[asked.provider])
+            yield _claims(answer, str(models[int(answer.id)]), library, PROVIDER_RULES[asked.provider].run.ort_name)
 
 
-def check_asked(facts: LibraryFacts, provider: Provider) -> None:
+def check_asked(facts: LibraryFacts, provider: str) -> None:
     """MissingError for a library that has not what it takes to claim nodes of an ONNX model."""
     if facts.kind != "full":
         raise MissingError(
@@ -127,9 +124,10 @@ def check_asked(facts: LibraryFacts, provider: Provider) -> None:
             why="it loads ORT format files only",
             remedy="use the full library of the same release (`ort-mobile library get`)",
         )
-    if provider.value not in facts.providers:
+    name = PROVIDER_RULES[provider].provider
+    if name not in facts.providers:
         raise MissingError(
-            f"this library was built without {provider.value}",
+            f"this library was built without {name}",
             where=facts.path,
             why=f"it has {', '.join(facts.providers)}",
             remedy="use a library with the provider",

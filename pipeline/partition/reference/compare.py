@@ -16,11 +16,12 @@ from device_runner.android_host.build import check_host
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import resolve
 from pipeline.core.errors import ConfigError, ExitCode, ModelError
+from pipeline.core.providers import XNNPACK, in_android_libraries
 from pipeline.core.releases import has_rules, line_of, rules_of
 from pipeline.core.workers import Task, TaskOutcome, run_tasks
 from pipeline.model.onnx_model import LoadedModel, keep_only, subgraphs
 from pipeline.model.sources import SourceModel, find_models
-from pipeline.partition.answer import ModelAnswer, Optimize, PartitionDocument, Provider, Settings
+from pipeline.partition.answer import ModelAnswer, Optimize, PartitionDocument, Settings
 from pipeline.partition.basic import save_basic, undone_for_provider
 from pipeline.partition.functions import before_partitioning
 from pipeline.partition.input import (
@@ -34,7 +35,6 @@ from pipeline.partition.input import (
 )
 from pipeline.partition.judge import SUFFIXES
 from pipeline.partition.reference.ask import (
-    APPENDED,
     LibraryClaims,
     asked_of,
     check_asked,
@@ -166,7 +166,7 @@ def open_reference(text: str, provider: str, release: str) -> LibraryFacts:
 
     Raises ConfigError for what no Android library can tell, MissingError where it is not available or cannot run here.
     """
-    if provider not in APPENDED:
+    if provider not in in_android_libraries():
         raise ConfigError(
             f"no Android library can be asked about {provider}",
             why="CoreML is in Apple's libraries only, which run on Apple's systems only",
@@ -174,8 +174,8 @@ def open_reference(text: str, provider: str, release: str) -> LibraryFacts:
         )
     check_host()
     facts = resolve(text).android()
-    check_asked(facts, Provider(provider))
-    if provider == Provider.XNNPACK and not tells_claims(facts):
+    check_asked(facts, provider)
+    if provider == XNNPACK and not tells_claims(facts):
         raise ConfigError(
             f"a library of {facts.release} does not tell what XNNPACK claims",
             why="that came with release 1.24; before, only NNAPI logs its claims",

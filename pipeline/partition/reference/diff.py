@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from pipeline.partition.answer import Decision, ModelAnswer, Provider, Settings
+from pipeline.core.providers import XNNPACK
+from pipeline.partition.answer import Decision, ModelAnswer, Settings
 from pipeline.partition.reference.ask import LibraryClaims
 
 UNNAMED = "it names no nodes of inlined functions, so these are compared by their number"
@@ -80,7 +81,7 @@ def _notes(answer: ModelAnswer, theirs: LibraryClaims, same: bool | None, settin
     release = ".".join(theirs.release.split(".")[:2])
     if not f"{answer.shapes_from}.".startswith(f"onnxruntime {release}."):
         yield OTHER_SHAPES.format(ours=answer.shapes_from, theirs=release)
-    if settings.provider is Provider.XNNPACK:
+    if settings.provider == XNNPACK:
         yield NO_F16
 
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pipeline.partition.answer import Provider, Settings
+from pipeline.core.providers import COREML_NN, NNAPI
+from pipeline.partition.answer import Settings
 from pipeline.partition.graph import Graph
 
 if TYPE_CHECKING:
@@ -38,12 +39,12 @@ class GraphFacts:
     @property
     def nnapi(self) -> bool:
         """Whether NNAPI is asked."""
-        return self.settings.provider is Provider.NNAPI
+        return self.settings.provider == NNAPI
 
     @property
     def neural_network(self) -> bool:
         """Whether CoreML's older format is asked."""
-        return self.settings.provider is Provider.COREML_NN
+        return self.settings.provider == COREML_NN
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """All sizes of a value; None when one is open or the rank is unknown."""

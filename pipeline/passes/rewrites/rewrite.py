@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from pipeline.core.errors import ModelError
+from pipeline.core.providers import XNNPACK
 from pipeline.model.onnx_model import keep_only
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import Provider
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.edit import changed
 from pipeline.passes.rewrites.facts import GraphFacts, Rule, rewrite
@@ -33,7 +33,7 @@ class Rewrite:
     title: str
     edit: Edit
     exact: bool = False
-    dialect: Provider = Provider.XNNPACK
+    dialect: str = XNNPACK
 
 
 def nodes(**rules: Rule) -> Edit:
@@ -75,7 +75,7 @@ def _facts(model: Model, row: Rewrite, provider: str, context: PassContext) -> G
     from pipeline.partition.onnx_view import view
     from pipeline.partition.options import make_settings
 
-    settings = make_settings(provider or row.dialect.value)
+    settings = make_settings(provider or row.dialect)
     claimed: frozenset[str] = frozenset()
     if provider:
         path = context.new_file(".onnx")

@@ -1,6 +1,6 @@
 """The table of rewrites: what each writes in the place of what, and whether its outputs are equal to the last bit."""
 
-from pipeline.partition.answer import Provider
+from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI
 from pipeline.passes.rewrites.clip import clip_as_max_min, constant_bounds
 from pipeline.passes.rewrites.einsum import einsum_as_matmul
 from pipeline.passes.rewrites.half import compute_in_f32
@@ -37,7 +37,7 @@ REWRITES = (
     Rewrite(name="f32", title="compute in 32-bit floats", edit=compute_in_f32),
     Rewrite(name="constant-clip", title="make Clip's bounds constants", edit=nodes(Clip=constant_bounds), exact=True),
     Rewrite(name="clip-as-max-min", title="write Clip as Relu, or Max and Min",
-            edit=nodes(Clip=clip_as_max_min), exact=True, dialect=Provider.NNAPI),
+            edit=nodes(Clip=clip_as_max_min), exact=True, dialect=NNAPI),
     Rewrite(name="pad-as-concat", title="write Pad as Slice and Concat", edit=nodes(Pad=pad_as_concat), exact=True),
     Rewrite(name="equal-resize", title="name Resize's mode by an equal one",
             edit=nodes(Resize=equal_resize), exact=True),
@@ -57,10 +57,10 @@ REWRITES = (
     Rewrite(name="reshape", title="write Flatten, Squeeze, Unsqueeze and computed shapes as Reshape",
             edit=nodes(Flatten=as_reshape, Squeeze=as_reshape, Unsqueeze=as_reshape, Reshape=as_reshape), exact=True),
     Rewrite(name="concat-on-channels", title="turn Concat's axis to the channels",
-            edit=nodes(Concat=concat_on_channels), exact=True, dialect=Provider.COREML_NN),
+            edit=nodes(Concat=concat_on_channels), exact=True, dialect=COREML_NN),
     Rewrite(name="fewer-axes", title="merge axes around Transpose and Gather of many", edit=fewer_axes, exact=True),
     Rewrite(name="gather-i32", title="give Gather 32-bit indices",
-            edit=nodes(Gather=gather_i32), exact=True, dialect=Provider.NNAPI),
+            edit=nodes(Gather=gather_i32), exact=True, dialect=NNAPI),
     Rewrite(name="layer-norm", title="write LayerNormalization by its definition",
             edit=nodes(LayerNormalization=layer_norm)),
     Rewrite(name="group-norm", title="write Instance- and GroupNormalization by their definition",
@@ -68,7 +68,7 @@ REWRITES = (
     Rewrite(name="activations", title="write HardSigmoid, HardSwish and Gelu (tanh) by their definitions",
             edit=nodes(HardSigmoid=hard_sigmoid, HardSwish=hard_swish, Gelu=gelu_tanh)),
     Rewrite(name="erf-by-exp", title="write Erf and Gelu by a polynomial and Exp, to 1.5e-7",
-            edit=nodes(Erf=erf_by_exp, Gelu=erf_by_exp), dialect=Provider.NNAPI),
+            edit=nodes(Erf=erf_by_exp, Gelu=erf_by_exp), dialect=NNAPI),
     Rewrite(name="one-input", title="write Neg, Reciprocal, Abs and Softsign by arithmetic",
             edit=nodes(Neg=one_input, Reciprocal=one_input, Abs=one_input, Softsign=one_input)),
     Rewrite(name="prelu-by-relu", title="write PRelu as a difference of two Relu",
@@ -76,7 +76,7 @@ REWRITES = (
     Rewrite(name="pairwise", title="write Max, Min and Sum of many inputs two at a time",
             edit=nodes(Max=pairwise, Min=pairwise, Sum=pairwise), exact=True),
     Rewrite(name="min-as-max", title="write Min as a negated Max",
-            edit=nodes(Min=min_as_max), exact=True, dialect=Provider.COREML_MLPROGRAM),
+            edit=nodes(Min=min_as_max), exact=True, dialect=COREML_MLPROGRAM),
     Rewrite(name="reductions", title="write ReduceL2, ReduceSumSquare and ReduceSum by products and means",
             edit=nodes(ReduceL2=reduction, ReduceSumSquare=reduction, ReduceSum=reduction)),
     Rewrite(name="pool-as-mean", title="write GlobalAveragePool as ReduceMean",

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from device_runner.android_host.calls import CallSummary
-from device_runner.device import NNAPI_API_LEVEL, open_device
+from device_runner.device import open_device
 from device_runner.errors import RunnerError
-from device_runner.options import NNAPI_DEVICES_API_LEVEL
+from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
 from device_runner.result import RunResult
 from device_runner.spec import NnapiFlag, OptimizationLevel, RunOptions, RunSpec, TensorFile
 from pipeline.check.compare import FLOORS, Array, Precision, Tolerance, read_tensor, usual_tolerance

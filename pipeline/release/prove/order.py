@@ -7,7 +7,7 @@ import msgspec
 
 from device_runner.android_host.device import DEFAULT_API_LEVEL
 from device_runner.android_host.profile import DriverProfile
-from device_runner.device import NNAPI_API_LEVEL
+from device_runner.providers import NNAPI_API_LEVEL
 from device_runner.spec import RunOptions
 from pipeline.campaign.options import options_name
 from pipeline.core.errors import CheckFailed, ConfigError

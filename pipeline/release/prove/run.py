@@ -13,6 +13,7 @@ from device_runner.android_host.calls import CallSummary, read_calls, summarize
 from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import archive_abis, is_archive, release_of, resolve
+from device_runner.providers import NNAPI
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.check.compare import compare_outputs, read_tensor
@@ -25,8 +26,6 @@ from pipeline.release.prove.expected import SEED, ExpectedOutputs, claims_nothin
 from pipeline.release.prove.explain import explain_checks, explain_failure, not_compared
 from pipeline.release.prove.order import ProofOrder, Trial, trials_of, wanted_targets
 from pipeline.release.verify import verify_bundle
-
-NNAPI = "nnapi"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,19 +4,20 @@ No stock wheel for Linux has NNAPI or CoreML. The session, the saving and the co
 provider that it has, which claims nothing.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import onnxruntime
 import pytest
 
+from device_runner.providers import PROVIDERS
 from pipeline.convert import ConvertRequest, convert_model, sessions
 from pipeline.convert import aware as module
 from pipeline.convert.splice.edits import AwareSource
 from pipeline.core.releases import has_rules, installed_release, rules_of
 from pipeline.core.variant import AwareBy, Level, Variant, Way, aware_lines
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import Provider
 from pipeline.partition.options import make_settings
 
 MNIST = Path(__file__).resolve().parents[3] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
@@ -47,7 +48,7 @@ def test_a_wheel_without_the_provider_says_so(tmp_path: Path) -> None:
 def test_its_own_session_saves_the_file_and_differing_claims_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(module.PROVIDERS, Provider.NNAPI, ("AzureExecutionProvider", {}))
+    monkeypatch.setitem(PROVIDERS, "nnapi", replace(PROVIDERS["nnapi"], ort_name="AzureExecutionProvider"))
     result = convert_model(request(tmp_path, AwareSource(optional=True)))
     aware, plain = result.artifacts
     assert result.failures == ()
@@ -62,7 +63,7 @@ def test_its_own_session_saves_the_file_and_differing_claims_are_told(
 
 def test_what_onnxruntime_does_not_tell_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 1.24."""
-    monkeypatch.setitem(module.PROVIDERS, Provider.NNAPI, ("AzureExecutionProvider", {}))
+    monkeypatch.setitem(PROVIDERS, "nnapi", replace(PROVIDERS["nnapi"], ort_name="AzureExecutionProvider"))
     monkeypatch.setattr(sessions, "_taken", lambda session, provider: None)
     aware, _ = convert_model(request(tmp_path, AwareSource(optional=True))).artifacts
     assert aware.claimed == {"nnapi": 8}

@@ -21,14 +21,14 @@ from pipeline.core.variant import Level, Variant
 from pipeline.model.onnx_model import load_model, prepare_model
 from pipeline.model.ort_format import read_ort
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import Provider, Settings
+from pipeline.partition.answer import Settings
 from pipeline.partition.nnapi.load import build_refusal
 from pipeline.partition.ort_view import view_of_file
 from pipeline.partition.rules import claim
 from tests.onnx_samples import conv_bn, linear, make, quantized, save, value, weight
 
-NNAPI = Settings(provider=Provider.NNAPI)
-COREML = Settings(provider=Provider.COREML_MLPROGRAM)
+NNAPI = Settings(provider="nnapi")
+COREML = Settings(provider="coreml-mlprogram")
 
 
 def digits() -> onnx.ModelProto:
@@ -85,7 +85,7 @@ def branches() -> onnx.ModelProto:
 def convert(
     path: Path, folder: Path, *aware: Settings, levels: tuple[Level, ...] = (Level.EXTENDED,), safe: bool = False
 ) -> ConvertResult:
-    names = tuple(settings.provider.value for settings in aware)
+    names = tuple(settings.provider for settings in aware)
     request = ConvertRequest(
         source=SourceModel(path=str(path)), variants=tuple(Variant(level=level, providers=names) for level in levels),
         stem="model", output_folder=str(folder / "out"), work_folder=str(folder / "work"), aware=aware, safe=safe,
@@ -139,7 +139,7 @@ def test_the_remainder_is_optimized(tmp_path: Path) -> None:
         helper.make_node("LeakyRelu", ["c"], ["y"], alpha=0.1),
     ]
     model = make(nodes, [value("x", [1, 4, 8, 8])], [value("y", [1, 4, 8, 8])], [weight("w", 4, 4, 3, 3)])
-    stop = Settings(provider=Provider.NNAPI, stop_ops=("Softsign",))
+    stop = Settings(provider="nnapi", stop_ops=("Softsign",))
     path = save(model, tmp_path / "model.onnx")
     result = convert(path, tmp_path, stop)
     assert result.artifacts[0].claimed == {"nnapi": 1}
@@ -190,7 +190,7 @@ def test_one_file_for_two_providers_keeps_what_either_claims(tmp_path: Path) -> 
 
 def test_a_node_with_claims_in_its_body_is_left_alone(tmp_path: Path) -> None:
     path = save(branches(), tmp_path / "model.onnx")
-    inside = Settings(provider=Provider.COREML_MLPROGRAM, enable_on_subgraphs=True)
+    inside = Settings(provider="coreml-mlprogram", enable_on_subgraphs=True)
     bodies = {}
     for name, settings in (("inside", inside), ("outside", COREML)):
         file = tmp_path / name / "out" / convert(path, tmp_path / name, settings).artifacts[0].file

@@ -1,0 +1,110 @@
+"""The registry of execution providers that a run can ask for: names, abilities and bounds, as data.
+
+A provider without a row can be asked for too: its name goes to the library's generic append call as it is. Sources:
+ONNX Runtime's headers and Java API, 1.20 to 1.31.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+CPU: Final = "cpu"
+NNAPI: Final = "nnapi"
+
+NNAPI_API_LEVEL: Final = 27
+NNAPI_DEVICES_API_LEVEL: Final = 29
+"""Android's API levels from which NNAPI is there, and from which it names its devices and takes NCHW (ONNX Runtime's
+NNAPI provider, 1.19 to 1.31)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderHome:
+    """Whose systems a provider belongs to, and the platforms that can never have it; `instead` may name {platform}."""
+
+    owner: str
+    never_on: frozenset[str]
+    instead: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionProvider:
+    """What a run with an execution provider is.
+
+    `name` is the one in run options, configs and ONNX Runtime's source folders; `ort_name` the one under which it is
+    registered, in logs and records; `appended` what the generic append call takes, where that is another than `name`.
+    `function` ends the name of a C function of its own, OrtSessionOptionsAppendExecutionProvider_FUNCTION; `java` is
+    the method of Java's SessionOptions. `nhwc` says whether it has layouts changed to channels last at load; None where
+    that is not known, so that the operators of that change cannot be computed. `perf_test`: onnxruntime_perf_test has
+    it, by `name`.
+    """
+
+    name: str
+    title: str = ""
+    ort_name: str = ""
+    appended: str = ""
+    function: str = ""
+    java: str = ""
+    has_flags: bool = False
+    has_options: bool = True
+    nhwc: bool | None = None
+    min_api_level: int = 0
+    home: ProviderHome | None = None
+    perf_test: bool = False
+
+    @property
+    def append_name(self) -> str:
+        """What the generic append call takes."""
+        return self.appended or self.name
+
+    def never_on(self, platform: str) -> bool:
+        """Whether no device of a platform can have it."""
+        return self.home is not None and platform in self.home.never_on
+
+
+_ROWS = (
+    ExecutionProvider(
+        name=CPU, title="CPU", ort_name="CPUExecutionProvider", has_options=False, nhwc=False, perf_test=True
+    ),
+    ExecutionProvider(
+        name=NNAPI, title="NNAPI", ort_name="NnapiExecutionProvider", function="Nnapi", java="addNnapi",
+        has_flags=True, has_options=False, nhwc=True, min_api_level=NNAPI_API_LEVEL, perf_test=True,
+        home=ProviderHome(
+            owner="Android", never_on=frozenset({"ios", "macos"}), instead="{platform} has CoreML",
+            remedy="run it on a phone with Android, or ask for coreml",
+        ),
+    ),
+    ExecutionProvider(
+        name="xnnpack", title="XNNPACK", ort_name="XnnpackExecutionProvider", appended="XNNPACK", java="addXnnpack",
+        nhwc=True, perf_test=True,
+    ),
+    ExecutionProvider(
+        name="coreml", title="CoreML", ort_name="CoreMLExecutionProvider", appended="CoreML", function="CoreML",
+        java="addCoreML", nhwc=False, perf_test=True,
+        home=ProviderHome(
+            owner="Apple", never_on=frozenset({"android", "linux"}), instead="not on {platform}",
+            remedy="run it on a Mac or an iPhone",
+        ),
+    ),
+    ExecutionProvider(
+        name="qnn", title="QNN", ort_name="QNNExecutionProvider", appended="QNN", java="addQnn", nhwc=True,
+        perf_test=True,
+    ),
+    ExecutionProvider(
+        name="webgpu", title="WebGPU", ort_name="WebGpuExecutionProvider", appended="WebGPU", java="addWebGPU",
+        perf_test=True,
+    ),
+)  # fmt: skip
+
+PROVIDERS: dict[str, ExecutionProvider] = {row.name: row for row in _ROWS}
+"""The registry, by name in run options; help texts and messages list them in this order."""
+
+OTHER_NAMES = (
+    "acl", "armnn", "azure", "cann", "cuda", "dml", "dnnl", "js", "migraphx", "nvtensorrtrtx", "openvino", "rknpu",
+    "rocm", "snpe", "tensorrt", "tvm", "vitisai", "vsinpu", "webnn",
+)  # fmt: skip
+"""Further execution providers of ONNX Runtime, known by name only."""
+
+
+def provider_named(name: str) -> ExecutionProvider:
+    """The row of a provider; for a name without one, what a provider is of which nothing is known."""
+    return PROVIDERS.get(name) or ExecutionProvider(name=name, title=name)
