@@ -1,6 +1,5 @@
 """From a config and its artifacts to the runs that are legal, and a reason for each that is not. Pure functions."""
 
-import fnmatch
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -108,7 +107,7 @@ def _wanted(runs: Sequence[RunConfig], artifacts: Sequence[Artifact], device: st
 
 def matches(patterns: Sequence[str], provider: str, variant: Variant) -> bool:
     """Whether a way to run is meant for a variant: aware ones run with a provider that they know, or the CPU."""
-    named = any(fnmatch.fnmatchcase(variant.name, pattern) for pattern in patterns)
+    named = any(variant.matches(pattern) for pattern in patterns)
     family = {name.partition("-")[0] for name in variant.providers}
     return named and (not family or provider in family | {"cpu"})
 

@@ -11,6 +11,7 @@ from pipeline.cli.options import (
     dataset_from,
     either,
     json_option,
+    precision_option,
     progress,
     provider_names,
     provider_options,
@@ -68,6 +69,7 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
     "--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True,
     help="Fix a dynamic dimension, by its name or as INPUT[AXIS]; repeatable.",
 )  # fmt: skip
+@precision_option
 @click.option("--check", is_flag=True, help="Compare each artifact's outputs with the original model's.")
 @data_options
 @click.option("--config/--no-config", default=True, help="Write the operator configs of all artifacts in OUTPUT.")
@@ -91,6 +93,7 @@ def convert(
     reference: str,
     ort_release: str,
     build_kind: str,
+    precisions: tuple[str, ...],
     target_platform: str,
     dimensions: dict[str, int],
     check: bool,
@@ -112,26 +115,25 @@ def convert(
     """
     from pipeline.convert.many import ConversionOrder, convert_paths
     from pipeline.convert.references import choose_reference
+    from pipeline.core.variant import OWN_PRECISION
+    from pipeline.passes.precisions import resolve_precisions
     from pipeline.report.conversion import show_conversion
 
     data = dataset_from(test_data, input_values)
-    if data.given and not check:
-        raise click.UsageError("--test-data and --input are what --check runs the models on; add --check", ctx)
+    if data.given and not (check or precisions):
+        raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)
     order = ConversionOrder(
         levels=levels, styles=styles, release=ort_release, platform=target_platform, dimensions=dimensions,
         output=output, cache=cache, check=check, config=config, processes=jobs,
         aware=settings_of(providers, ort_release, answers), safe=safe, build_kind=build_kind,
-        reference=choose_reference(reference, ort_release, (), providers) if providers else None,
+        reference=choose_reference(reference, ort_release, (), providers) if providers else None, data=data,
+        precisions=resolve_precisions(precisions or (OWN_PRECISION,), answers["api_level"], "--precision"),
     )  # fmt: skip
     if data.given:
         from pipeline.check.many import check_paths_inputs
 
         check_paths_inputs(paths, dimensions, data, output)
-    report = convert_paths(paths, order)
-    if check:
-        from pipeline.convert.many import check_conversion
-
-        report = check_conversion(report, data, progress())
+    report = convert_paths(paths, order, progress())
     if json_to:
         write_json(report.document(), json_to)
     if shows_text(json_to):

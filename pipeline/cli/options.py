@@ -242,6 +242,12 @@ perf_test_option = click.option(
     help="Measure with this onnxruntime_perf_test instead of the probe.",
 )
 
+precision_option = click.option(
+    "--precision", "precisions", callback=words(), metavar="NAME,…",
+    help="Precisions: float (the model as it is), fp16, u8s8pc, nnapi, …, or auto for what suits the providers. Most "
+    "quantize, and take ranges from --test-data.  [default: float]",
+)  # fmt: skip
+
 json_option = click.option(
     "--json", "json_to", metavar="FILE|-", help="Write the result as JSON to a file, or to stdout."
 )

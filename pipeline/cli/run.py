@@ -18,6 +18,7 @@ from pipeline.cli.options import (
     library_option,
     pairs,
     perf_test_option,
+    precision_option,
     progress,
     shows_text,
     words,
@@ -242,6 +243,7 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
     "--quick", is_flag=True,
     help="Measure less: levels basic and all in fixed style, 3 short rounds. For a first look, not for a release.",
 )  # fmt: skip
+@precision_option
 @perf_test_option
 @json_option
 @click.pass_context
@@ -258,6 +260,7 @@ def run(
     test_data: str | None,
     input_values: dict[str, Any],
     quick: bool,
+    precisions: tuple[str, ...],
     perf_test: str | None,
     json_to: str | None,
 ) -> None:
@@ -278,6 +281,9 @@ def run(
     if data.given and not model:
         raise click.UsageError("--test-data and --input are for --model; a config has `test_data` and `inputs`", ctx)
     settings = _of_model(model, data) if model else read_config(Path(str(config)), existing=True)
+    if precisions:
+        variants = msgspec.structs.replace(settings.variants, precisions=precisions)
+        settings = msgspec.structs.replace(settings, variants=variants)
     if perf_test:
         measure = msgspec.structs.replace(settings.measure, perf_test=perf_test)
         settings = msgspec.structs.replace(settings, measure=measure)

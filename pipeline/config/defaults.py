@@ -1,6 +1,5 @@
 """What a config means where it is silent: targets, runs, variants, and paths seen from the current folder."""
 
-import fnmatch
 from pathlib import Path
 
 import msgspec
@@ -17,7 +16,7 @@ from pipeline.config.values import (
 )
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import PROVIDER_RULES
-from pipeline.core.variant import Level, Variant
+from pipeline.core.variant import OWN_PRECISION, Level, Variant
 
 DEFAULT_TARGET = Target(name="android-arm64", platform=Platform.ANDROID, abis=("arm64-v8a",), min_api_level=27)
 
@@ -54,14 +53,18 @@ def with_defaults(config: Config) -> Config:
 
 
 def _check_patterns(config: Config) -> None:
-    """Raise ConfigError for a written [[runs]] that matches no variant of the config: nobody means that."""
-    names = [variant.name for variant in wanted_variants(config.variants)]
-    for run in config.runs:
-        if not any(fnmatch.filter(names, pattern) for pattern in run.variants):
+    """Raise ConfigError for a written [[runs]] that matches no variant of the config: nobody means that.
+
+    What `auto` and recipes stand for is not known yet: with precisions nothing is refused.
+    """
+    variants = wanted_variants(config.variants)
+    asked = {*config.variants.precisions, *(name for model in config.models for name in model.precisions)}
+    for run in config.runs if asked == {OWN_PRECISION} else ():
+        if not any(variant.matches(pattern) for variant in variants for pattern in run.variants):
             raise ConfigError(
                 f"no variant is called {' or '.join(map(repr, run.variants))}",
                 where=f"[[runs]] provider = {run.provider!r}",
-                remedy=f"variants of this config: {', '.join(names)}",
+                remedy=f"variants of this config: {', '.join(variant.name for variant in variants)}",
             )
 
 
@@ -110,11 +113,13 @@ def resolved(config: Config, folder: Path) -> Config:
     )
 
 
-def wanted_variants(config: VariantsConfig) -> list[Variant]:
-    """Every variant that the config asks for, in the order of its lists; provider-aware ones after the plain ones."""
-    plain = [Variant(level=level, style=style) for style in config.styles for level in config.levels]
+def wanted_variants(config: VariantsConfig, precision: str = "") -> list[Variant]:
+    """Every variant of a precision that the config asks for, in the order of its lists; aware ones after the others."""
+    plain = [
+        Variant(level=level, style=style, precision=precision) for style in config.styles for level in config.levels
+    ]
     aware = [
-        Variant(level=level, providers=tuple(providers.split("+")))
+        Variant(level=level, providers=tuple(providers.split("+")), precision=precision)
         for providers in config.aware
         for level in config.levels
         if level is not Level.NONE

@@ -3,7 +3,7 @@
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -97,6 +97,15 @@ class PreprocessConfig(Table, frozen=True, kw_only=True):
     """Average the channels of a recording."""
     length: Count | None = None
     """Samples of a recording: longer ones are cut, shorter ones padded with zeros; by default the input's size."""
+
+
+class TransformConfig(Table, frozen=True, kw_only=True):
+    """One pass over a model; `ort-mobile transform --list` shows all."""
+
+    do: str
+    """Name of the pass."""
+    options: dict[str, Any] = {}
+    """Options of the pass, by name."""
 
 
 class PartConfig(Table, frozen=True, kw_only=True):

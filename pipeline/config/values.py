@@ -22,9 +22,10 @@ from pipeline.config.tables import (
     RunConfig,
     Seconds,
     Table,
+    TransformConfig,
 )
 from pipeline.core.providers import PROVIDER_RULES
-from pipeline.core.variant import Level, Style
+from pipeline.core.variant import OWN_PRECISION, Level, Style
 
 
 class Platform(StrEnum):
@@ -78,6 +79,10 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     """Data that accuracy is measured on; default: the .npz of `labels`, else the rest of `test_data`."""
     dimensions: dict[str, Count] = {}
     """Sizes of dynamic dimensions, by name."""
+    transforms: tuple[TransformConfig, ...] = ()
+    """Passes to apply to the model before everything else, in this order."""
+    precisions: tuple[str, ...] = ()
+    """Precisions of this model; default: those of [variants]."""
 
 
 class Target(Table, frozen=True, kw_only=True):
@@ -108,6 +113,9 @@ class VariantsConfig(Table, frozen=True, kw_only=True):
     """fixed and runtime."""
     aware: tuple[str, ...] = ()
     """EP-aware variants in addition: {aware}, or several joined by +."""
+    precisions: tuple[str, ...] = (OWN_PRECISION,)
+    """float (the model as it is), names of docs/reference/precisions.md such as fp16 or u8s8pc, recipes such as nnapi,
+    or auto: what suits the providers of the targets."""
     reference: AwareReference = AwareReference.AUTO
     """What creates EP-aware variants: auto (the target's Android library, or an available one of its release),
     installed (the onnxruntime of this Python), or none (splicing)."""
@@ -220,6 +228,7 @@ TABLES: dict[str, type[Table]] = {
     "[models.preprocess]": PreprocessConfig,
     "[models.inputs.NAME]": Range,
     "[models.calibration], [models.evaluation]": PartConfig,
+    "[[models.transforms]]": TransformConfig,
     "[[targets]]": Target,
     "[variants]": VariantsConfig,
     "[[runs]]": RunConfig,

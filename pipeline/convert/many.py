@@ -1,7 +1,7 @@
 """Conversion of many models: artifacts, what failed and why, and the operator configs of all that will ship."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -9,23 +9,29 @@ from typing import Any
 
 import msgspec
 
+from pipeline.advice.precisions import PrecisionVerdict
 from pipeline.check.many import CheckedArtifact, CheckedModel, check_all, make_references
 from pipeline.check.output import OutputCheck
 from pipeline.compat.preflight import judged, read_artifacts
 from pipeline.compat.rules import Runtime, Use
 from pipeline.config import CheckConfig
 from pipeline.config.tables import BuildKind
-from pipeline.convert import convert_model
-from pipeline.convert.request import ConvertRequest, ConvertResult, OptimizerPlatform, VariantFailure
+from pipeline.convert.batch import Converted, convert_models
+from pipeline.convert.precisions import (
+    AutoProvider,
+    PrecisionOrder,
+    PrecisionSet,
+    make_precisions,
+)
+from pipeline.convert.request import OptimizerPlatform, VariantFailure
 from pipeline.convert.splice.edits import AwareSource
 from pipeline.core.errors import ConfigError, ExitCode, Finding, PipelineError, common_exit_code, errors
 from pipeline.core.files import scratch, write_text
 from pipeline.core.progress import Progress
 from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.core.workers import MODEL_FACTOR, Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
-from pipeline.model.sources import NamedModel, find_models, name_models
+from pipeline.model.sources import find_models, name_models
 from pipeline.partition.answer import Settings
 
 log = logging.getLogger(__name__)
@@ -52,34 +58,28 @@ class ConversionOrder:
     safe: bool = False
     reference: AwareSource | None = None
     build_kind: str = "full"
+    precisions: tuple[str, ...] = ("",)
+    data: Dataset = field(default_factory=Dataset)
+    """What ranges are taken from, and what models are checked on."""
 
-    def variants(self) -> tuple[Variant, ...]:
+    def variants(self, precision: str) -> tuple[Variant, ...]:
         """Every level in every style, or (of fixed style, from basic on) aware of the providers."""
         if self.aware:
             names = tuple(settings.provider for settings in self.aware)
             return tuple(
-                Variant(level=Level(level), providers=() if level == Level.NONE else names) for level in self.levels
+                Variant(level=Level(level), providers=() if level == Level.NONE else names, precision=precision)
+                for level in self.levels
             )
-        return tuple(Variant(level=Level(level), style=Style(style)) for style in self.styles for level in self.levels)
+        return tuple(
+            Variant(level=Level(level), style=Style(style), precision=precision)
+            for style in self.styles
+            for level in self.levels
+        )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Converted:
-    """What became of one model: a result, or the error that it met as a whole."""
-
-    model: NamedModel
-    result: ConvertResult | None = None
-    error: PipelineError | None = None
-
-    @property
-    def artifacts(self) -> tuple[Artifact, ...]:
-        """The artifacts that it gave."""
-        return self.result.artifacts if self.result else ()
-
-    @property
-    def failures(self) -> tuple[VariantFailure, ...]:
-        """The variants that could not be made, rules of the releases included."""
-        return self.result.failures if self.result else ()
+    def auto_providers(self) -> tuple[AutoProvider, ...]:
+        """What `auto` chooses for: the providers of aware files, else the CPU."""
+        cpu = AutoProvider(name="cpu-x86_64" if self.platform == OptimizerPlatform.AMD64 else "cpu-arm64")
+        return tuple(AutoProvider(name=one.provider, settings=one) for one in self.aware) or (cpu,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +88,13 @@ class ConversionReport:
 
     order: ConversionOrder
     converted: tuple[Converted, ...]
-    variants: tuple[Variant, ...]
     configs: tuple[Path, ...] = ()
     checks: dict[tuple[str, str], tuple[OutputCheck, ...]] = field(default_factory=dict)
     """By model and variant name, where artifacts were compared with the original."""
     findings: dict[tuple[str, str], tuple[Finding, ...]] = field(default_factory=dict)
     """By model and variant name: what speaks against loading them with the release that will run them."""
+    verdicts: dict[str, tuple[PrecisionVerdict, ...]] = field(default_factory=dict)
+    """By model, what `auto` kept and dropped."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -113,18 +114,19 @@ class ConversionReport:
 
     def document(self) -> dict[str, Any]:
         """The answer as JSON: one entry an artifact, or an error where there is none."""
-        rows = [row for one in self.converted for row in _rows(one, self.variants)]
+        rows = [row for one in self.converted for row in _rows(one)]
         for row in rows if self.checks else ():
             row["checks"] = msgspec.to_builtins(self.checks.get((row["model"], row["variant"]), ()))
         for row in rows:
             row["findings"] = msgspec.to_builtins(self.findings.get((row["model"], row["variant"]), ()))
-        return {"artifacts": rows}
+        verdicts = {model: msgspec.to_builtins(found) for model, found in self.verdicts.items() if found}
+        return {"artifacts": rows} | ({"precisions": verdicts} if verdicts else {})
 
 
-def _rows(one: Converted, variants: Sequence[Variant]) -> list[dict[str, Any]]:
+def _rows(one: Converted) -> list[dict[str, Any]]:
     made = {artifact.variant: artifact for artifact in one.artifacts}
     failed = {failure.variant: failure for failure in one.failures}
-    return [_row(one, variant, made.get(variant), failed.get(variant)) for variant in variants]
+    return [_row(one, variant, made.get(variant), failed.get(variant)) for variant in one.variants]
 
 
 def _row(one: Converted, variant: Variant, artifact: Artifact | None, failure: VariantFailure | None) -> dict[str, Any]:
@@ -135,6 +137,7 @@ def _row(one: Converted, variant: Variant, artifact: Artifact | None, failure: V
         "level": variant.level.value,
         "providers": list(variant.providers),
     }
+    row |= {"precision": variant.precision} if variant.precision else {}
     if artifact:
         return row | {k: v for k, v in msgspec.to_builtins(artifact).items() if k not in row} | {"error": None}
     told = failure or one.error
@@ -142,32 +145,39 @@ def _row(one: Converted, variant: Variant, artifact: Artifact | None, failure: V
     return row | {"error": parts or {"what": "not converted"}, "skipped": bool(failure and failure.skipped)}
 
 
-def convert_paths(paths: Sequence[str], order: ConversionOrder) -> ConversionReport:
-    """Convert everything under the paths; raises ConfigError when there is nothing to convert."""
+def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progress) -> ConversionReport:
+    """Convert everything under the paths, and check it where that is asked for.
+
+    Raises ConfigError when there is nothing to convert.
+    """
     sources = find_models(paths)
     models = name_models(sources, [None] * len(sources), [order.dimensions] * len(sources))
-    variants = order.variants()
-    converted = convert_models(
-        models,
-        lambda _: variants,
-        output=order.output,
-        cache=order.cache,
-        release=order.release,
-        platform=OptimizerPlatform(order.platform),
-        aware=order.aware,
-        safe=order.safe,
-        reference=order.reference,
-        processes=order.processes,
-    )
-    artifacts = [artifact for one in converted for artifact in one.artifacts]
-    configs = write_configs(order.output, artifacts) if order.config and artifacts else ()
-    return ConversionReport(
-        order=order,
-        converted=converted,
-        variants=variants,
-        configs=configs,
-        findings=_preflight(order, artifacts),
-    )
+    orders = [PrecisionOrder(model=model, precisions=order.precisions, data=order.data) for model in models]
+    cache = order.cache / "passes" if order.cache else None
+    with scratch(order.output) as work:
+        sets = make_precisions(orders, order.auto_providers(), work, cache, progress)
+        converted = convert_models(
+            sets,
+            order.variants,
+            output=order.output,
+            cache=order.cache,
+            release=order.release,
+            platform=OptimizerPlatform(order.platform),
+            aware=order.aware,
+            safe=order.safe,
+            reference=order.reference,
+            processes=order.processes,
+        )
+        artifacts = [artifact for one in converted for artifact in one.artifacts]
+        configs = write_configs(order.output, artifacts) if order.config and artifacts else ()
+        report = ConversionReport(
+            order=order,
+            converted=converted,
+            configs=configs,
+            findings=_preflight(order, artifacts),
+            verdicts={one.model.source.name: one.verdicts for one in sets},
+        )
+        return _checked(report, sets, work, progress) if order.check else report
 
 
 def _preflight(order: ConversionOrder, artifacts: Sequence[Artifact]) -> dict[tuple[str, str], tuple[Finding, ...]]:
@@ -182,53 +192,6 @@ def _preflight(order: ConversionOrder, artifacts: Sequence[Artifact]) -> dict[tu
         for artifact in artifacts
     }
     return {key: findings for key, findings in found.items() if findings}
-
-
-def convert_models(
-    models: Sequence[NamedModel],
-    variants: Callable[[NamedModel], tuple[Variant, ...]],
-    *,
-    output: Path,
-    cache: Path | None,
-    release: str,
-    platform: OptimizerPlatform,
-    aware: tuple[Settings, ...] = (),
-    safe: bool = False,
-    reference: AwareSource | None = None,
-    processes: int = 0,
-    done: Callable[[Converted], None] = lambda _: None,
-) -> tuple[Converted, ...]:
-    """Convert models in worker processes, in any order; the results come in the models' order.
-
-    `done` is called for each as it ends. Nothing half-written is left behind, also after Ctrl-C.
-    """
-    with scratch(output) as work:
-        pairs = []
-        for number, model in enumerate(models):
-            folder = work / str(number)
-            folder.mkdir()
-            request = ConvertRequest(
-                source=model.source,
-                variants=variants(model),
-                stem=model.name,
-                output_folder=str(output),
-                work_folder=str(folder),
-                cache_folder=str(cache or ""),
-                release=release,
-                platform=platform,
-                fixed_dimensions=model.dimensions,
-                aware=aware,
-                safe=safe,
-                reference=reference,
-            )
-            pairs.append((model, request))
-        by_stem = {model.name: model for model in models}
-        found: dict[str, Converted] = {}
-        for outcome in convert_all(pairs, processes=processes):
-            model = by_stem[outcome.task.request.stem]
-            found[model.name] = Converted(model=model, result=outcome.value, error=outcome.error)
-            done(found[model.name])
-    return tuple(found[model.name] for model in models)
 
 
 def write_configs(output: Path, artifacts: Sequence[Artifact]) -> tuple[Path, ...]:
@@ -269,61 +232,41 @@ def config_texts(
     return {name: render(from_needs(needs, types=types)) for name, types in kinds.items()}
 
 
-LIBRARY_FACTOR = 3.0
-"""The same where an Android library saves aware files: it holds all weights of the file (measured: 2.9)."""
-
-
-def convert_all(
-    requests: Sequence[tuple[NamedModel, ConvertRequest]], *, processes: int = 0
-) -> Iterator[TaskOutcome[ConvertRequest, ConvertResult]]:
-    """Convert models in worker processes; each outcome is a result or the error of that model alone."""
-    tasks = [
-        Task(label=model.source.name, request=request, memory_bytes=_needed(model, request))
-        for model, request in requests
-    ]
-    yield from run_tasks(
-        convert_model,
-        ConvertResult,
-        tasks,
-        processes=processes,
-        memory_bytes=memory_budget(),
-        timeout_seconds=time_limit(model.size_bytes for model, _ in requests),
-    )
-
-
-def _needed(model: NamedModel, request: ConvertRequest) -> int:
-    by_library = request.reference is not None and bool(request.reference.library)
-    return needed_bytes(model.size_bytes, LIBRARY_FACTOR if by_library else MODEL_FACTOR)
-
-
-def check_conversion(report: ConversionReport, data: Dataset, progress: Progress) -> ConversionReport:
-    """The same report with every artifact compared with its original on the data.
+def _checked(
+    report: ConversionReport, sets: Sequence[PrecisionSet], work: Path, progress: Progress
+) -> ConversionReport:
+    """The same report with every artifact compared with its original (in its precision) on the order's data.
 
     What cannot be run on this computer fails its check, with the reason. ConfigError where no model has inputs that it
     can be run on.
     """
-    output = report.order.output
-    with scratch(output) as work:
-        converted = [one for one in report.converted if one.artifacts]
-        references = make_references(
-            [CheckedModel(model=one.model, data=data) for one in converted], work / "tensors", work, progress
-        )
-        exhibits = [
-            CheckedArtifact(artifact=artifact, file=output / artifact.file, reference=reference)
-            for one in converted
-            if (reference := references[one.model.name].value)
-            for artifact in one.artifacts
-        ]
-        checks = check_all(exhibits, CheckConfig(), progress)
-    refused = [references[one.model.name].error for one in converted]
+    artifacts = {(a.model, a.variant.name): a for one in report.converted for a in one.artifacts}
+    origins = {
+        (group.model.source.name, variant.name): one.name
+        for group in sets
+        for one in group.models
+        for variant in report.order.variants(one.precision)
+    }
+    used = {origins[key] for key in artifacts}
+    subjects = [
+        CheckedModel(model=replace(one.model, name=one.name), data=report.order.data)
+        for group in sets
+        for one in group.models
+        if one.name in used
+    ]
+    references = make_references(subjects, work / "tensors", work, progress)
+    refused = [outcome.error for outcome in references.values()]
     if refused and all(isinstance(error, ConfigError) for error in refused):
         raise next(error for error in refused if error)
-    without = {
-        (artifact.model, artifact.variant.name): _not_run(error)
-        for one in converted
-        if (error := references[one.model.name].error)
-        for artifact in one.artifacts
-    }
+    exhibits, without = [], {}
+    for key, artifact in artifacts.items():
+        outcome = references[origins[key]]
+        if outcome.value:
+            file = report.order.output / artifact.file
+            exhibits.append(CheckedArtifact(artifact=artifact, file=file, reference=outcome.value))
+        elif outcome.error:
+            without[key] = _not_run(outcome.error)
+    checks = check_all(exhibits, CheckConfig(), progress)
     failed = {key: _not_run(error) for key, error in checks.errors.items()}
     return replace(report, checks=without | checks.passed_or_not | failed)
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 import msgspec
 
@@ -24,19 +25,46 @@ class Style(StrEnum):
     RUNTIME = "runtime"
 
 
-class Variant(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """One way to convert a model. `providers` are the execution providers whose claims the optimizer must respect."""
+OWN_PRECISION = "float"
+"""What configs and patterns call the precision that a model has without any change; in a variant it is unset."""
+
+
+class Variant(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to convert a model. `providers` are the execution providers whose claims the optimizer must respect.
+
+    `precision` is a name of pipeline.passes.precisions; unset (or "", which becomes unset) for the model's own.
+    """
 
     level: Level
     style: Style = Style.FIXED
     providers: tuple[str, ...] = ()
+    precision: str | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        if self.precision == "":
+            msgspec.structs.force_setattr(self, "precision", msgspec.UNSET)
 
     @property
     def name(self) -> str:
-        """The canonical name, as in `extended-fixed-nnapi`: used in configs, file names, logs, tables and tests."""
-        parts = [self.level.value, self.style.value]
-        parts += ["+".join(self.providers)] if self.providers else []
-        return "-".join(parts)
+        """The canonical name, as in `all-fixed-u8u8-nnapi`: used in configs, file names, logs, tables and tests."""
+        return self._named(self.precision or "")
+
+    def matches(self, pattern: str) -> bool:
+        """Whether a pattern of a config means this variant: `basic-fixed` means it in every precision.
+
+        `basic-fixed-float` means the model's own alone.
+        """
+        other = self._named(OWN_PRECISION if OWN_PRECISION in pattern and not self.precision else "")
+        return fnmatchcase(self.name, pattern) or fnmatchcase(other, pattern)
+
+    def _named(self, precision: str) -> str:
+        parts = [self.level.value, self.style.value, precision, "+".join(self.providers)]
+        return "-".join(part for part in parts if part)
+
+
+def in_precision(model: str, precision: str | msgspec.UnsetType) -> str:
+    """The name of a model in a precision, as in `mnist@u8s8pc`; names of models have no @."""
+    return f"{model}@{precision}" if precision else model
 
 
 class Way(StrEnum):
@@ -92,6 +120,13 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     claimed: dict[str, int] = {}
     notes: tuple[str, ...] = ()
     aware_by: AwareBy | None = None
+    steps: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The passes that the model went through first, as the command line writes them; unset for none."""
+
+    @property
+    def source(self) -> str:
+        """The name of the model in the artifact's precision: what its reference is called."""
+        return in_precision(self.model, self.variant.precision)
 
 
 def aware_lines(artifacts: Iterable[Artifact]) -> list[str]:

@@ -48,7 +48,7 @@ def inputs_of(reference: Reference, dimensions: dict[str, int]) -> Inputs:
 
 
 class OutputJudge:
-    """Judges the outputs of runs by model; reads each reference once."""
+    """Judges the outputs of runs by the model in its precision; reads each reference once."""
 
     def __init__(self, references: Mapping[str, Reference], config: CheckConfig) -> None:
         self.references = references
@@ -60,7 +60,7 @@ class OutputJudge:
 
     def __call__(self, lane: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
         """The checks of one run; outputs that the device did not hand over fail."""
-        model = lane.artifact.model
+        model = lane.artifact.source
         actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
         checks = compare_outputs(self.expected[model], actual, self.tolerances[model])
         return (*checks, *self._labelled(model, result))

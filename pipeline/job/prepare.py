@@ -1,31 +1,28 @@
 """Before anything is measured: models found, converted, their references computed, every artifact checked."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from device_runner.files import cache_folder
+from pipeline.advice.precisions import PrecisionVerdict
 from pipeline.check.many import CheckedArtifact, CheckedModel, Checks, check_all, check_all_inputs, make_references
 from pipeline.check.output import OutputCheck
 from pipeline.check.reference import Reference, ReferenceRequest
 from pipeline.config import Config, MeasureConfig, ModelConfig, Platform, wanted_variants
-from pipeline.convert.many import Converted, convert_models
+from pipeline.convert.batch import Converted, convert_models
+from pipeline.convert.precisions import PrecisionSet, make_precisions
 from pipeline.convert.references import choose_reference
-from pipeline.convert.request import OptimizerPlatform
 from pipeline.convert.splice.edits import AwareSource as WhoseSession
 from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_exit_code
 from pipeline.core.progress import Progress
-from pipeline.core.providers import PROVIDER_RULES
-from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, Level, Style
 from pipeline.core.workers import TaskOutcome
 from pipeline.dataset import dataset_of
+from pipeline.job.targets import auto_providers, aware_settings, oldest_release, optimizer_platform, precision_orders
 from pipeline.model.sources import NamedModel, find_models, name_models
-from pipeline.partition.answer import Settings
-from pipeline.partition.options import make_settings
-from pipeline.release.shipped import library_release
 
 LEVELS = (Level.BASIC, Level.ALL)
 """What providers want and what the CPU wants (ONNX Runtime's documentation of the ORT format)."""
@@ -76,15 +73,24 @@ ARTIFACTS = "artifacts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """One model with what was made of it. Artifacts carry the model's short name; `checks` are by variant name."""
+    """One model with what was made of it. Artifacts carry the model's short name; `checks` are by variant name.
+
+    `references` are by the name of the model in each precision (`Artifact.source`), its own first.
+    """
 
     model: NamedModel
     table: ModelConfig
     converted: Converted
     artifacts: tuple[Artifact, ...] = ()
-    reference: Reference | None = None
+    references: dict[str, Reference] = field(default_factory=dict)
+    verdicts: tuple[PrecisionVerdict, ...] = ()
     checks: dict[str, tuple[OutputCheck, ...]] = field(default_factory=dict)
     errors: tuple[PipelineError, ...] = ()
+
+    @property
+    def reference(self) -> Reference | None:
+        """What the model computes: its inputs are those of every precision."""
+        return next(iter(self.references.values()), None)
 
     def sound(self, artifact: Artifact) -> bool:
         """Whether its outputs were compared, and none was shown to be wrong."""
@@ -101,48 +107,6 @@ def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:
     return [(model, table) for model, (_, table) in zip(models, pairs, strict=True)]
 
 
-def oldest_release(config: Config) -> str:
-    """The oldest release among the targets: artifacts must run on all of them; "" for the installed one.
-
-    A target that names none has that of its library, where this can be read.
-    """
-    named = [target.ort_release or library_release(target) for target in config.targets]
-    return min((release for release in named if release), key=line_of, default="")
-
-
-def optimizer_platform(config: Config) -> OptimizerPlatform:
-    """ARM where any target is a phone: int8 weights then stay int8 (facts of the stock converter's option)."""
-    phones = {Platform.ANDROID, Platform.IOS}
-    on_arm = any(target.platform in phones for target in config.targets)
-    return OptimizerPlatform.ARM if on_arm else OptimizerPlatform.UNSPECIFIED
-
-
-COREML_VERSIONS = {15: 5, 16: 6, 17: 7, 18: 8}
-"""iOS release to CoreML's version (ep_rules E.1); later ones have the last of these."""
-
-
-def aware_settings(config: Config) -> tuple[Settings, ...]:
-    """What provider-aware variants may count on: the lowest API level, OS version and release among the targets.
-
-    Nothing where the config wants none: rules of claims begin with a later release than conversion.
-    """
-    if not config.variants.aware:
-        return ()
-    release = oldest_release(config)
-    levels = [t.min_api_level for t in config.targets if t.platform is Platform.ANDROID and t.min_api_level]
-    systems = [t.min_os_version for t in config.targets if t.platform is Platform.IOS and t.min_os_version]
-    oldest = min((int(text.partition(".")[0]) for text in systems), default=None)
-    return tuple(
-        make_settings(
-            provider,
-            release=release,
-            api_level=min(max(27, min(levels)), 31) if levels else None,
-            coreml_version=COREML_VERSIONS.get(oldest, 8 if oldest > 18 else 5) if oldest else None,
-        )
-        for provider in PROVIDER_RULES
-    )
-
-
 def _reference(config: Config) -> WhoseSession | None:
     """Whose session saves aware variants: that of an Android target's own library before others of its release."""
     ships = [t.library for t in config.targets if t.platform is Platform.ANDROID and t.library]
@@ -156,42 +120,51 @@ def prepare(
 
     Raises the first error where every model failed and all for want of the same: a wrong command line, a full disk.
     """
-    models = [model for model, _ in found]
-    subjects = {
-        model.name: CheckedModel(model=model, data=dataset_of(table), labels=table.labels or "")
-        for model, table in found
-    }
-    check_all_inputs(list(subjects.values()), work)
-    variants = tuple(wanted_variants(config.variants))
-    with progress.stage("convert", len(models)) as stage:
+    orders = precision_orders(config, found)
+    given = dict(zip((model.name for model, _ in found), found, strict=True))
+    check_all_inputs([_subject(*given[one.model.name]) for one in orders if not one.transforms], work)
+    sets = make_precisions(orders, auto_providers(config), work, cache_folder() / "passes", progress)
+    changed = [one.own for one in sets if one.own.steps and not one.own.error]
+    check_all_inputs([_subject(one.model, given[one.model.name][1]) for one in changed], work / "changed")
+    with progress.stage("convert", sum(len(one.models) for one in sets)) as stage:
         converted = convert_models(
-            models,
-            lambda _: variants,
+            sets,
+            lambda precision: tuple(wanted_variants(config.variants, precision)),
             output=folder / ARTIFACTS,
             cache=cache_folder() / "artifacts",
             release=oldest_release(config),
             platform=optimizer_platform(config),
             aware=aware_settings(config),
-            reference=_reference(config) if any(variant.providers for variant in variants) else None,
-            done=lambda _: stage.done(),
+            reference=_reference(config) if config.variants.aware else None,
+            done=stage.done,
         )
     _stop_if_hopeless(converted)
     # what could not be converted is not tried a second time: it may have taken its whole time
-    usable = [subjects[one.model.name] for one in converted if one.artifacts]
+    prepared = [_named(*pair, one, group.verdicts) for pair, one, group in zip(found, converted, sets, strict=True)]
+    sources = {artifact.source for one in prepared for artifact in one.artifacts}
+    usable = [
+        _subject(replace(one.model, name=one.name), given[one.model.name][1])
+        for group in sets
+        for one in group.models
+        if one.name in sources
+    ]
     references = make_references(usable, folder / "reference", work, progress)
     _stop_at_config_errors(references.values())
-    prepared = [
-        _joined(model, table, one, references.get(model.name))
-        for (model, table), one in zip(found, converted, strict=True)
-    ]
+    prepared = [_with_references(one, group, references) for one, group in zip(prepared, sets, strict=True)]
     exhibits = [
-        CheckedArtifact(artifact=artifact, file=folder / ARTIFACTS / artifact.file, reference=one.reference)
+        CheckedArtifact(
+            artifact=artifact, file=folder / ARTIFACTS / artifact.file, reference=one.references[artifact.source]
+        )
         for one in prepared
-        if one.reference
         for artifact in one.artifacts
+        if artifact.source in one.references
     ]
     checks = check_all(exhibits, config.check, progress)
     return [_with_checks(one, checks) for one in prepared]
+
+
+def _subject(model: NamedModel, table: ModelConfig) -> CheckedModel:
+    return CheckedModel(model=model, data=dataset_of(table), labels=table.labels or "")
 
 
 def _stop_if_hopeless(converted: Sequence[Converted]) -> None:
@@ -207,21 +180,26 @@ def _stop_at_config_errors(references: Iterable[TaskOutcome[ReferenceRequest, Re
         raise next(error for error in errors if error)
 
 
-def _joined(
-    model: NamedModel,
-    table: ModelConfig,
-    converted: Converted,
-    reference: TaskOutcome[ReferenceRequest, Reference] | None,
+def _named(
+    model: NamedModel, table: ModelConfig, converted: Converted, verdicts: tuple[PrecisionVerdict, ...]
 ) -> Prepared:
-    errors = [error for error in (converted.error, reference.error if reference else None) if error]
     return Prepared(
         model=model,
         table=table,
         converted=converted,
         artifacts=tuple(msgspec.structs.replace(a, model=model.name) for a in converted.artifacts),
-        reference=reference.value if reference else None,
-        errors=tuple(errors),
+        verdicts=verdicts,
+        errors=(converted.error,) if converted.error else (),
     )
+
+
+def _with_references(
+    one: Prepared, group: PrecisionSet, outcomes: Mapping[str, TaskOutcome[ReferenceRequest, Reference]]
+) -> Prepared:
+    found = {form.name: outcomes[form.name] for form in group.models if form.name in outcomes}
+    values = {name: outcome.value for name, outcome in found.items() if outcome.value}
+    errors = [outcome.error for outcome in found.values() if outcome.error]
+    return replace(one, references=values, errors=(*one.errors, *errors))
 
 
 def _with_checks(one: Prepared, checks: Checks) -> Prepared:

@@ -44,9 +44,9 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a campaign. `checks` are those of the artifacts on this computer, by model and variant name.
 
-    `references` are by model; their files lie in OUTPUT/reference/MODEL. `unloadable` names artifacts as
-    MODEL/VARIANT that a target's library cannot load, by the name of the target. `tables` are those of the config in
-    which models were found, by model.
+    `references` are by the name of a model in a precision (`Artifact.source`); their files lie in reference/NAME.
+    `unloadable` names artifacts as MODEL/VARIANT that a target's library cannot load, by the name of the target.
+    `tables` are those of the config in which models were found, by model.
     """
 
     config: Config
@@ -138,7 +138,7 @@ def _failure_row(error: PipelineError, model: str, variant: str = "") -> Failure
 
 def notes(prepared: Sequence[Prepared]) -> list[str]:
     """Findings on models that a user should see."""
-    found = []
+    found = [f"{one.model.name}: precision {verdict.text}" for one in prepared for verdict in one.verdicts]
     for one in prepared:
         dynamic = one.converted.result.dynamic if one.converted.result else ()
         if dynamic:

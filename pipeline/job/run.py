@@ -33,7 +33,7 @@ from pipeline.job.gate import (
     unshipped,
 )
 from pipeline.job.predict import PROFILES, Prediction, predict
-from pipeline.job.prepare import ARTIFACTS, Prepared, find, left_out, oldest_release, prepare, quick
+from pipeline.job.prepare import ARTIFACTS, Prepared, find, left_out, prepare, quick
 from pipeline.job.record import (
     JobRecord,
     RecordedRun,
@@ -49,6 +49,7 @@ from pipeline.job.record import (
 )
 from pipeline.job.resume import known_on_network, resume
 from pipeline.job.ship import operator_configs, proven, ship
+from pipeline.job.targets import oldest_release
 from pipeline.model.sources import numbered_lines
 from pipeline.release.manifest import Content
 from pipeline.report.model import Skipped
@@ -176,7 +177,7 @@ class _Job:
     def measure(self, work: Path, progress: Progress) -> _Ended:
         """Open the devices, enter the plan, run what is not stored yet, and find what crashes where that is asked."""
         with opened(self._devices()) as field:
-            measurable = [artifact for one in self.prepared if one.reference for artifact in one.artifacts]
+            measurable = [a for one in self.prepared for a in one.artifacts if a.source in one.references]
             legal, skipped = plan_lanes(self.config.runs, measurable, list(field.facts.values()), known_denied())
             libraries = libraries_by_device(field.facts, self.config.targets, self.options.library)
             lanes, refused = self._possible(legal, field.devices, libraries)
@@ -226,7 +227,7 @@ class _Job:
         libraries: Mapping[str, str | None],
         predictions: Mapping[str, Prediction],
     ) -> CampaignPlan:
-        references = {one.model.name: one.reference for one in self.prepared if one.reference}
+        references = {name: reference for one in self.prepared for name, reference in one.references.items()}
         inputs = {
             one.model.name: inputs_of(one.reference, one.model.dimensions) for one in self.prepared if one.reference
         }
@@ -277,7 +278,7 @@ class _Job:
             warnings=(*self.hints, *notes(prepared), *self.held.notes),
             unloadable=self.held.unloadable,
             checks={one.model.name: one.checks for one in prepared},
-            references={one.model.name: one.reference for one in prepared if one.reference},
+            references={name: reference for one in prepared for name, reference in one.references.items()},
             tables={one.model.name: one.table for one in prepared},
         )
 

@@ -230,7 +230,7 @@ def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptRefer
     """
     kept: list[KeptReference] = []
     files: dict[str, Path] = {}
-    for model in dict.fromkeys(choice.artifact.model for choice in assembled.choices):
+    for model in dict.fromkeys(choice.artifact.source for choice in assembled.choices):
         reference = assembled.record.references.get(model)
         if reference:
             here = folder / REFERENCES / model
@@ -296,6 +296,7 @@ def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
         file=f"models/{artifact.file}",
         semantic_digest=artifact.semantic_digest,
         aware_by=artifact.aware_by,
+        steps=artifact.steps,
         provider=choice.options.provider,
         provider_options=choice.options.provider_options,
         flags=tuple(choice.options.flags),

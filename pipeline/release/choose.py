@@ -112,10 +112,16 @@ def _advised(target: Target, artifacts: Sequence[Artifact], rejected: Sequence[R
     candidates = plain or list(artifacts)
     if not candidates:
         return None
-    chosen = min(candidates, key=lambda a: (ADVISED_LEVELS.index(a.variant.level), a.variant.name))
+    chosen = min(candidates, key=_advice)
     where = f"{target.platform.value} {'/'.join(target.abis)}".strip()
     reason = f"not measured on {_a(where)}; {_why_this(chosen, candidates, rejected)}"
     return Choice(target=target, artifact=chosen, options=RunOptions(), reason=reason, measured=False)
+
+
+def _advice(artifact: Artifact) -> tuple[bool, int, str]:
+    """The best advised first: a model in its own precision, because nobody knows here what another one costs it."""
+    variant = artifact.variant
+    return bool(variant.precision), ADVISED_LEVELS.index(variant.level), variant.name
 
 
 def _why_this(chosen: Artifact, candidates: Sequence[Artifact], rejected: Sequence[Rejected]) -> str:

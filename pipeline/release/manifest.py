@@ -53,6 +53,8 @@ class Shipped(Struct, frozen=True, kw_only=True):
     semantic_digest: str
     aware_by: AwareBy | None = None
     """What made a provider-aware file: our splice, or the session of a library by its sha256."""
+    steps: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The passes that the model went through before conversion, as the command line writes them; unset for none."""
     provider: str
     provider_options: dict[str, str] = {}
     flags: tuple[str, ...] = ()
@@ -111,6 +113,7 @@ class KeptReference(Struct, frozen=True, kw_only=True):
     """
 
     model: str
+    """The name of the model; of one in another precision with that behind, as in mnist@u8s8pc."""
     inputs: tuple[KeptTensor, ...] = ()
     outputs: tuple[KeptTensor, ...] = ()
     max_relative_error: float

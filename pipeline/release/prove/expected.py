@@ -17,6 +17,7 @@ from pipeline.check.compare import FLOORS, Array, Precision, Tolerance, read_ten
 from pipeline.check.library_proof import FindingKind, ProofFinding
 from pipeline.check.reference import QUANTIZED
 from pipeline.core.errors import ModelError, Severity
+from pipeline.core.variant import in_precision
 from pipeline.model.ort_format import read_ort
 from pipeline.release.manifest import KeptReference, KeptTensor, Manifest, Shipped
 
@@ -43,7 +44,8 @@ def expected_of(
     bundle: Path, manifest: Manifest, shipped: Shipped, work: Path, timeout_seconds: float
 ) -> ExpectedOutputs:
     """What a bundle's artifact must give. `work` is a folder for raw tensors of this computer's own run."""
-    kept = next((one for one in manifest.references if one.model == shipped.model), None)
+    name = in_precision(shipped.model, shipped.variant.precision)
+    kept = next((one for one in manifest.references if one.model == name), None)
     inputs = _files(bundle, kept.inputs) if kept else ()
     if kept and kept.outputs:
         outputs = {tensor.name: read_tensor(tensor) for tensor in _files(bundle, kept.outputs)}

@@ -1,0 +1,193 @@
+"""Chooses precisions for providers by their claims: what `auto` keeps and drops, and why."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pipeline.core.providers import PROVIDER_RULES
+from pipeline.core.variant import OWN_PRECISION
+from pipeline.partition.answer import ModelAnswer
+from pipeline.passes.precisions import PRECISIONS
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+COMPUTE = re.compile(
+    r"(Fused|Nhwc)?(Conv|ConvTranspose|Gemm|MatMul)|QLinear(Conv|ConvTranspose|MatMul)|(Conv|MatMul)Integer(ToFloat)?|"
+    r"QGemm|QAttention|DynamicQuantizeMatMul|MatMulNBits|MatMulFpQ4"
+)
+"""Operators that do nearly all of a network's arithmetic, and the quantized forms of each."""
+
+DYNAMIC = {"ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"}
+QOPERATORS = {"QLinearConv", "QLinearMatMul"}
+
+ENOUGH_COMPUTE = 0.5
+"""A form must have this share of the compute nodes of the best one before its partitions count: one that claims next
+to nothing has few partitions."""
+
+CPU_WHY = "the CPU has kernels for every node"
+
+
+class PrecisionTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """What a provider's rules say of a model in one precision; `refusal` says why there is no such model."""
+
+    precision: str
+    answer: ModelAnswer | None = None
+    refusal: str = ""
+
+
+class PrecisionVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether `auto` keeps a precision for a provider, and why. `compute` counts Conv, Gemm, MatMul and their forms.
+
+    `partitions` and the counts are None where the provider's rules were not asked.
+    """
+
+    provider: str
+    precision: str
+    kept: bool
+    reason: str
+    partitions: int | None = None
+    compute: int | None = None
+    compute_claimed: int | None = None
+
+    @property
+    def text(self) -> str:
+        """As in a note: `nnapi: u8s8nnapi kept: …`."""
+        return f"{self.provider}: {self.precision} {'kept' if self.kept else 'dropped'}: {self.reason}"
+
+
+def choose_precision(
+    provider: str, own: ModelAnswer | None, trials: Sequence[PrecisionTrial]
+) -> list[PrecisionVerdict]:
+    """One verdict for each trial, in their order; at most one is kept.
+
+    Of the forms without a foreseen load error that claim enough of the compute nodes, the one with the fewest
+    partitions is kept, then the one with the most compute nodes, then the first. XNNPACK copies nothing at a border, so
+    its partitions do not count. `own` is the answer for the model's own precision: no form is worth its loss of
+    accuracy where the provider computes far less of the model than before. For the CPU, answers are None.
+    """
+    reasons = [_unusable(trial) for trial in trials]
+    fitting = [trial for trial, reason in zip(trials, reasons, strict=True) if not reason]
+    most = max([_claimed(trial.answer) for trial in fitting] + [_claimed(own)], default=0)
+    least = max(1.0, ENOUGH_COMPUTE * most)
+    enough = [trial for trial in fitting if trial.answer is None or _claimed(trial.answer) >= least]
+    best = min(enough, key=lambda trial: _rank(provider, trial.answer), default=None)
+    return [
+        _verdict(provider, trial, reason or _why(provider, trial, best, own, enough), kept=trial is best)
+        for trial, reason in zip(trials, reasons, strict=True)
+    ]
+
+
+def kept_precisions(verdicts: Sequence[PrecisionVerdict]) -> tuple[str, ...]:
+    """What `auto` stands for: the model's own precision, and each that a provider keeps."""
+    return tuple(dict.fromkeys(["", *(verdict.precision for verdict in verdicts if verdict.kept)]))
+
+
+def compute_claims(answer: ModelAnswer | None) -> list[bool]:
+    """For each compute node (Conv, Gemm, MatMul and their quantized forms), whether it is claimed."""
+    return [one.claimed for one in answer.decisions if COMPUTE.fullmatch(one.op_type)] if answer else []
+
+
+def quantized_advice(form: str, answer: ModelAnswer) -> str:
+    """Which precision a model should have for a provider, where its own (`precision_of`) costs claims; "" else."""
+    why = PRECISIONS[form].unsuited.get(answer.ep) if form in PRECISIONS else None
+    failed = bool(answer.load and answer.load.error)
+    return f"the model is {form}: {why}" if why and (failed or not all(compute_claims(answer))) else ""
+
+
+def precision_of(model: "ModelProto") -> str:
+    """The name of the precision that a model is in, from its operators and initializers; "" for a float model."""
+    from onnx import TensorProto
+
+    operators = {node.op_type for node in model.graph.node}
+    if operators & DYNAMIC:
+        return "dyn8"
+    if operators & QOPERATORS:
+        return "u8u8op"
+    blocks = next((node for node in model.graph.node if node.op_type == "MatMulNBits"), None)
+    if blocks is not None:
+        return f"w{next((attribute.i for attribute in blocks.attribute if attribute.name == 'bits'), 4)}"
+    if {"QuantizeLinear", "DequantizeLinear"} <= operators:
+        return _qdq_precision(model)
+    types = [tensor.data_type for tensor in model.graph.initializer]
+    return "fp16" if types.count(TensorProto.FLOAT16) > len(types) / 2 else ""
+
+
+def _qdq_precision(model: "ModelProto") -> str:
+    """The types of most values and of most weights, and whether any weight has a scale for each channel."""
+    from onnx import TensorProto
+
+    kinds = {TensorProto.UINT8: "u8", TensorProto.INT8: "s8", TensorProto.UINT16: "u16", TensorProto.INT16: "s16"}
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    values, weights, channels = Counter[str](), Counter[str](), ""
+    for node in model.graph.node:
+        found = [constants.get(name) for name in node.input]
+        if node.op_type == "QuantizeLinear" and len(found) > 2 and found[2] is not None:
+            values[kinds.get(found[2].data_type, "")] += 1
+        if node.op_type == "DequantizeLinear" and found[0] is not None and found[0].data_type in kinds:
+            weights[kinds[found[0].data_type]] += 1
+            channels = "pc" if found[1] is not None and list(found[1].dims) not in ([], [1]) else channels
+    return f"{values.most_common(1)[0][0]}{weights.most_common(1)[0][0]}{channels}" if values and weights else ""
+
+
+def _unusable(trial: PrecisionTrial) -> str:
+    """Why a form cannot be used at all; "" where it can."""
+    if trial.refusal or trial.answer is None:
+        return trial.refusal
+    if trial.answer.error:
+        return trial.answer.error
+    load = trial.answer.load
+    return f"no session can be made on the phone: {load.error}" if load and load.error else ""
+
+
+def _claimed(answer: ModelAnswer | None) -> int:
+    return sum(compute_claims(answer))
+
+
+def _rank(provider: str, answer: ModelAnswer | None) -> tuple[int, int]:
+    """Orders forms, the best first."""
+    borders = 0 if answer is None or PROVIDER_RULES[provider].on_cpu else len(answer.partitions)
+    return borders, -_claimed(answer)
+
+
+def _why(
+    provider: str,
+    trial: PrecisionTrial,
+    best: PrecisionTrial | None,
+    own: ModelAnswer | None,
+    enough: Sequence[PrecisionTrial],
+) -> str:
+    if trial.answer is None:
+        return CPU_WHY if trial is best else f"{best.precision if best else OWN_PRECISION} comes first on the CPU"
+    standing = _standing(provider, trial.answer)
+    if trial not in enough:
+        return f"{standing}, {_standing(provider, own)} in its own precision" if own else standing
+    if trial is best:
+        return standing
+    assert best is not None  # noqa: S101 - one of those that claim enough is the best
+    return f"{standing}; {best.precision} has {_standing(provider, best.answer)}"
+
+
+def _standing(provider: str, answer: ModelAnswer | None) -> str:
+    """As in `10 of 10 compute nodes in 2 partitions`."""
+    found = compute_claims(answer)
+    share = f"{sum(found)} of {len(found)} compute nodes"
+    count = len(answer.partitions) if answer else 0
+    return share if PROVIDER_RULES[provider].on_cpu else f"{share} in {count} partition{'s' * (count != 1)}"
+
+
+def _verdict(provider: str, trial: PrecisionTrial, reason: str, *, kept: bool) -> PrecisionVerdict:
+    asked = trial.answer is not None and not trial.answer.error
+    found = compute_claims(trial.answer)
+    return PrecisionVerdict(
+        provider=provider,
+        precision=trial.precision,
+        kept=kept,
+        reason=reason,
+        partitions=len(trial.answer.partitions) if trial.answer and asked else None,
+        compute=len(found) if asked else None,
+        compute_claimed=sum(found) if asked else None,
+    )

@@ -1,0 +1,243 @@
+"""Models in the precisions that are asked for: passes before conversion, and what `auto` finds by the rules."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pipeline.advice.precisions import PrecisionTrial, PrecisionVerdict, choose_precision, kept_precisions
+from pipeline.core.errors import ModelError, PipelineError
+from pipeline.core.progress import Progress
+from pipeline.core.variant import in_precision
+from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
+from pipeline.dataset import Dataset
+from pipeline.model.sources import NamedModel, SourceModel
+from pipeline.partition.answer import ModelAnswer, Optimize, Settings
+from pipeline.partition.judge import PartitionRequest, judge
+from pipeline.passes.base import Step
+from pipeline.passes.precisions import AUTO, PRECISIONS, candidates
+from pipeline.passes.run import SECONDS_WITH_DATA, TransformReport, TransformRequest, transform
+
+MODEL_FILE = "model.onnx"
+PASSES_FACTOR = 4.0
+"""Peak memory of passes relative to the model's bytes: a quantizer has the whole model, its copy and the result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoProvider:
+    """A provider that `auto` chooses a precision for; `settings` is None for the CPU (cpu-arm64, cpu-x86_64)."""
+
+    name: str
+    settings: Settings | None = None
+
+    def candidates(self) -> tuple[str, ...]:
+        """What is tried, best first."""
+        return candidates(self.name, self.settings.api_level if self.settings else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionOrder:
+    """A model with the precisions that are wanted of it ("" for its own, AUTO to choose) and passes that go first.
+
+    `data` is what ranges are taken from; without any, precisions that need data are left out.
+    """
+
+    model: NamedModel
+    precisions: tuple[str, ...] = ("",)
+    transforms: tuple[Step, ...] = ()
+    data: Dataset = field(default_factory=Dataset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInPrecision:
+    """A model as passes left it, under the name that it had; `error` says why there is none."""
+
+    model: NamedModel
+    precision: str = ""
+    steps: tuple[Step, ...] = ()
+    error: PipelineError | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the model in this precision."""
+        return in_precision(self.model.name, self.precision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionSet:
+    """A model as it was given, with itself in each precision, and why `auto` kept or dropped each that it tried."""
+
+    model: NamedModel
+    own: ModelInPrecision
+    """The model behind its transforms, whether or not its own precision is among `models`."""
+    models: tuple[ModelInPrecision, ...]
+    verdicts: tuple[PrecisionVerdict, ...] = ()
+
+
+def make_precisions(
+    orders: Sequence[PrecisionOrder],
+    providers: Sequence[AutoProvider],
+    work: Path,
+    cache: Path | None,
+    progress: Progress,
+) -> list[PrecisionSet]:
+    """Run the passes of every order in worker processes, in files under `work`, and judge what `auto` tries.
+
+    A precision that fails or does not apply has its `error` and costs no other; transforms that fail cost the model.
+    Without precisions and transforms nothing is done.
+    """
+    first = [
+        _Pending(ModelInPrecision(model=order.model, steps=order.transforms), order.transforms, order.data)
+        for order in orders
+    ]
+    own = _transformed(first, work, cache, progress)
+    second = [
+        _Pending(
+            replace(base, precision=name, steps=(*base.steps, *PRECISIONS[name].steps)),
+            PRECISIONS[name].steps,
+            order.data,
+        )
+        for order, base in zip(orders, own, strict=True)
+        for name in _wanted(order, providers)
+    ]
+    forms = {(one.model.name, one.precision): one for one in (*own, *_transformed(second, work, cache, progress))}
+    verdicts = _verdicts([order for order in orders if AUTO in order.precisions], forms, providers, progress)
+    return [_chosen(order, forms, verdicts.get(order.model.name, ())) for order in orders]
+
+
+def _wanted(order: PrecisionOrder, providers: Sequence[AutoProvider]) -> Iterable[str]:
+    """Precisions that need passes: those named, and what `auto` tries for any provider."""
+    tried = [name for provider in providers for name in provider.candidates()] if AUTO in order.precisions else []
+    return dict.fromkeys(name for name in (*order.precisions, *tried) if name not in ("", AUTO))
+
+
+def _chosen(
+    order: PrecisionOrder,
+    forms: Mapping[tuple[str, str], ModelInPrecision],
+    verdicts: Sequence[PrecisionVerdict],
+) -> PrecisionSet:
+    names: list[str] = []
+    for name in order.precisions:
+        names += kept_precisions(verdicts) if name == AUTO else [name]
+    models = tuple(forms[order.model.name, name] for name in dict.fromkeys(names))
+    own = forms[order.model.name, ""]
+    return PrecisionSet(model=order.model, own=own, models=models, verdicts=tuple(verdicts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A model that is to go through steps, with the data for them."""
+
+    one: ModelInPrecision
+    steps: tuple[Step, ...]
+    data: Dataset
+
+    def request(self, work: Path, cache: Path | None) -> TransformRequest:
+        return TransformRequest(
+            source=self.one.model.source,
+            steps=self.steps,
+            folder=str(work / "passes" / self.one.name),
+            name=MODEL_FILE,
+            data=self.data,
+            check=False,
+            cache=str(cache.resolve()) if cache else "",
+        )
+
+
+def _transformed(
+    pending: Sequence[_Pending], work: Path, cache: Path | None, progress: Progress
+) -> list[ModelInPrecision]:
+    """The models behind their steps; those without steps, and those that failed before, are as they were."""
+    found = [each.one for each in pending]
+    tasks = [
+        Task(
+            label=each.one.name,
+            request=each.request(work, cache),
+            memory_bytes=needed_bytes(each.one.model.size_bytes, PASSES_FACTOR),
+        )
+        for each in pending
+        if each.steps and not each.one.error
+    ]
+    if not tasks:
+        return found
+    places = {one.name: number for number, one in enumerate(found)}
+    with progress.stage("passes", len(tasks)) as stage:
+        for outcome in run_tasks(
+            transform, TransformReport, tasks, memory_bytes=memory_budget(), timeout_seconds=SECONDS_WITH_DATA
+        ):
+            number = places[outcome.task.label]
+            found[number] = _result(found[number], outcome.value, outcome.error, outcome.task.request)
+            stage.done()
+    return found
+
+
+def _result(
+    one: ModelInPrecision, report: TransformReport | None, error: PipelineError | None, request: TransformRequest
+) -> ModelInPrecision:
+    if report is None:
+        return replace(one, error=error or ModelError("no answer", where=one.model.source.name))
+    source = SourceModel(path=str(Path(request.folder) / report.saved.file))
+    size = report.saved.size_bytes + report.saved.data_bytes
+    return replace(one, model=replace(one.model, source=source, size_bytes=size))
+
+
+def _verdicts(
+    orders: Sequence[PrecisionOrder],
+    forms: Mapping[tuple[str, str], ModelInPrecision],
+    providers: Sequence[AutoProvider],
+    progress: Progress,
+) -> dict[str, tuple[PrecisionVerdict, ...]]:
+    """By model, what each provider keeps."""
+    asked = {
+        (order.model.name, provider.name, name): forms[order.model.name, name]
+        for order in orders
+        for provider in providers
+        for name in ("", *provider.candidates())
+    }
+    answers = _answers(asked, {provider.name: provider.settings for provider in providers}, progress)
+    found = {}
+    for order in orders:
+        verdicts: list[PrecisionVerdict] = []
+        for provider in providers:
+            trials = [
+                PrecisionTrial(
+                    precision=name,
+                    answer=answers.get((order.model.name, provider.name, name)),
+                    refusal=_refusal(forms[order.model.name, name].error),
+                )
+                for name in provider.candidates()
+            ]
+            own = answers.get((order.model.name, provider.name, ""))
+            verdicts += choose_precision(provider.name, own, trials)
+        found[order.model.name] = tuple(verdicts)
+    return found
+
+
+def _refusal(error: PipelineError | None) -> str:
+    return "; ".join(part for part in (error.what, error.why) if part) if error else ""
+
+
+def _answers(
+    asked: Mapping[tuple[str, str, str], ModelInPrecision], settings: Mapping[str, Settings | None], progress: Progress
+) -> dict[tuple[str, str, str], ModelAnswer]:
+    """What the rules say, by model, provider and precision; nothing for the CPU and for what could not be made."""
+    tasks, keys = [], {}
+    for key, one in asked.items():
+        rules = settings[key[1]]
+        if rules is not None and not one.error:
+            request = PartitionRequest(
+                source=one.model.source, settings=rules, optimize=Optimize.BASIC, sizes=one.model.dimensions
+            )
+            task = Task(label=" ".join(key), request=request, memory_bytes=needed_bytes(one.model.size_bytes))
+            keys[task.label] = key
+            tasks.append(task)
+    found: dict[tuple[str, str, str], ModelAnswer] = {}
+    if not tasks:
+        return found
+    with progress.stage("choose precisions", len(tasks)) as stage:
+        limit = time_limit(one.model.size_bytes for one in asked.values())
+        for outcome in run_tasks(judge, ModelAnswer, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+            error = _refusal(outcome.error)
+            settled = outcome.value or ModelAnswer(path=outcome.task.label, ep="", ort_release="", error=error)
+            found[keys[outcome.task.label]] = settled
+            stage.done()
+    return found

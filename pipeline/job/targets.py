@@ -1,0 +1,115 @@
+"""What the targets and models of a config mean for conversion: release, processor, claims, precisions."""
+
+from collections.abc import Iterator, Sequence
+
+from pipeline.config import Config, ModelConfig, Platform, Target
+from pipeline.config.tables import TransformConfig
+from pipeline.convert.precisions import AutoProvider, PrecisionOrder
+from pipeline.convert.request import OptimizerPlatform
+from pipeline.core.providers import PROVIDER_RULES, rules_of_run
+from pipeline.core.releases import line_of
+from pipeline.dataset import Part, part_of
+from pipeline.model.sources import NamedModel
+from pipeline.partition.answer import Settings
+from pipeline.partition.options import make_settings
+from pipeline.passes.base import Step
+from pipeline.passes.precisions import AUTO, resolve_precisions
+from pipeline.passes.registry import options_of
+from pipeline.release.shipped import library_release
+
+
+def oldest_release(config: Config) -> str:
+    """The oldest release among the targets: artifacts must run on all of them; "" for the installed one.
+
+    A target that names none has that of its library, where this can be read.
+    """
+    named = [target.ort_release or library_release(target) for target in config.targets]
+    return min((release for release in named if release), key=line_of, default="")
+
+
+def optimizer_platform(config: Config) -> OptimizerPlatform:
+    """ARM where any target is a phone: int8 weights then stay int8 (facts of the stock converter's option)."""
+    phones = {Platform.ANDROID, Platform.IOS}
+    on_arm = any(target.platform in phones for target in config.targets)
+    return OptimizerPlatform.ARM if on_arm else OptimizerPlatform.UNSPECIFIED
+
+
+COREML_VERSIONS = {15: 5, 16: 6, 17: 7, 18: 8}
+"""iOS release to CoreML's version (ep_rules E.1); later ones have the last of these."""
+
+
+def aware_settings(config: Config) -> tuple[Settings, ...]:
+    """What provider-aware variants may count on: the lowest API level, OS version and release among the targets.
+
+    Nothing where the config wants none: rules of claims begin with a later release than conversion.
+    """
+    return provider_settings(config) if config.variants.aware else ()
+
+
+def provider_settings(config: Config) -> tuple[Settings, ...]:
+    """The settings of every provider that hold on all targets; ConfigError for a release older than the rules."""
+    release = oldest_release(config)
+    level = lowest_api_level(config)
+    systems = [t.min_os_version for t in config.targets if t.platform is Platform.IOS and t.min_os_version]
+    oldest = min((int(text.partition(".")[0]) for text in systems), default=None)
+    return tuple(
+        make_settings(
+            provider,
+            release=release,
+            api_level=min(max(27, level), 31) if level else None,
+            coreml_version=COREML_VERSIONS.get(oldest, 8 if oldest > 18 else 5) if oldest else None,
+        )
+        for provider in PROVIDER_RULES
+    )
+
+
+def lowest_api_level(config: Config) -> int | None:
+    """The lowest API level of the Android targets; None where none names one."""
+    levels = [t.min_api_level for t in config.targets if t.platform is Platform.ANDROID and t.min_api_level]
+    return min(levels, default=None)
+
+
+def precision_orders(config: Config, found: Sequence[tuple[NamedModel, ModelConfig]]) -> list[PrecisionOrder]:
+    """What is wanted of each model: precisions by their own names, and passes before everything else.
+
+    ConfigError, with the place in the config, for a precision or pass that there is not and for wrong options.
+    """
+    level = lowest_api_level(config)
+    general = resolve_precisions(config.variants.precisions, level, "[variants] precisions")
+    orders: dict[int, tuple[tuple[str, ...], tuple[Step, ...]]] = {}
+    for number, table in enumerate(config.models):
+        where = f"models[{number}]"
+        own = resolve_precisions(table.precisions, level, f"{where}.precisions") or general
+        orders[id(table)] = own, tuple(_step(one, f"{where}.transforms[{n}]") for n, one in enumerate(table.transforms))
+    return [
+        PrecisionOrder(model=model, precisions=names, transforms=steps, data=part_of(table, Part.CALIBRATION))
+        for model, table in found
+        for names, steps in [orders[id(table)]]
+    ]
+
+
+def _step(asked: TransformConfig, where: str) -> Step:
+    step = Step(do=asked.do, options=asked.options)
+    options_of(step, where)
+    return step
+
+
+def auto_providers(config: Config) -> tuple[AutoProvider, ...]:
+    """What `auto` chooses precisions for: the providers of the runs, on the targets that have them."""
+    wanted = [config.variants.precisions, *(model.precisions for model in config.models)]
+    if not any(AUTO in names for names in wanted):
+        return ()
+    names = dict.fromkeys(name for target in config.targets for name in _providers_of(target, config))
+    settings = {one.provider: one for one in provider_settings(config)}
+    return tuple(AutoProvider(name=name, settings=settings.get(name)) for name in names)
+
+
+def _providers_of(target: Target, config: Config) -> Iterator[str]:
+    """The providers of the runs that a target's platform has, the CPU with the name of its processor."""
+    for run in config.runs:
+        options = {key: value for key, value in run.options.items() if isinstance(value, str)}
+        for provider in run.providers:
+            if provider == "cpu":
+                yield "cpu-x86_64" if {"x86_64", "x86", "amd64"} & set(target.abis) else "cpu-arm64"
+            elif (rules := rules_of_run(provider, options)) and not rules.run.never_on(target.platform.value):
+                yield rules.name

@@ -1,0 +1,244 @@
+"""Precisions by name: the passes that give a float model one, the providers that it suits, and recipes by provider.
+
+A precision's name is a part of a variant's name (`basic-fixed-u8s8nnapi`), so it has no hyphen and is no provider's.
+The tables of docs/facts/quantization.md say what every part rests on; docs/reference/precisions.md has what the rules
+claim of each.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.core.errors import ConfigError
+from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, XNNPACK
+from pipeline.core.variant import OWN_PRECISION
+from pipeline.passes.base import Step
+from pipeline.passes.registry import find_pass
+
+AUTO = "auto"
+"""Asks for the best precision of each provider of the targets."""
+
+CPU = "cpu"
+COREML = (COREML_NN, COREML_MLPROGRAM)
+
+PER_CHANNEL_SINCE_API_LEVEL = 29
+"""NNAPI's first feature level with weights of a scale for each channel (ep_rules D.3)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """A form of weights and values that passes give a float model; `unsuited` has why not, by provider."""
+
+    name: str
+    title: str
+    steps: tuple[Step, ...]
+    unsuited: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether a pass of it needs calibration data."""
+        return any(find_pass(step.do).needs_data for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """The precision that suits one provider; `older` is the one for a lower API level than `since_api_level`."""
+
+    name: str
+    provider: str
+    title: str
+    precision: str
+    since_api_level: int = 0
+    older: str = ""
+
+    def at(self, api_level: int | None) -> str:
+        """The precision's name at an API level; None counts as the newest."""
+        return self.older if api_level is not None and api_level < self.since_api_level else self.precision
+
+
+def _static(activations: str, weights: str, *, per_channel: bool = False, **options: Any) -> tuple[Step, ...]:
+    quantize = {"activations": activations, "weights": weights, "per_channel": per_channel, **options}
+    return (Step(do="static-qdq", options=quantize),)
+
+
+_NNAPI_OPS = ["Conv", "Relu", "Clip", "Add", "Gemm"]
+_XNNPACK_OPS = ["Conv", "ConvTranspose", "Relu", "Clip", "MaxPool", "Resize"]
+
+_NO_QDQ_COREML = dict.fromkeys(COREML, "CoreML claims no quantized operator: use fp16 in an MLProgram")
+_NNAPI_U8 = "NNAPI supports u8 values only: use u8s8nnapi"
+_NNAPI_CHANNEL_U8 = "NNAPI supports a scale for each channel of i8 weights only: use u8s8nnapi or u8u8"
+_NNAPI_S8_GEMM = "a session on the phone fails where Gemm or MatMul has i8 weights: use u8s8nnapi"
+_XNNPACK_PAIRS = "XNNPACK supports s8 with s8 and u8 with u8 per tensor only: use s8s8xnnpack"
+_CPU_ONLY = "only the CPU has kernels of this form"
+_CPU_FORM = {**dict.fromkeys(COREML, _CPU_ONLY), NNAPI: _CPU_ONLY, XNNPACK: _CPU_ONLY}
+
+_ROWS = (
+    Precision(
+        name="fp16",
+        title="weights and values in half precision; inputs and outputs stay float",
+        steps=(Step(do="fp16", options={"keep_io": True}),),
+        unsuited={
+            NNAPI: "NNAPI claims no float16 value: keep the model float and set USE_FP16",
+            COREML_NN: "a NeuralNetwork has no float16 value: use the MLProgram format",
+        },
+    ),
+    Precision(
+        name="dyn8",
+        title="int8 weights, values quantized as the model runs; needs no calibration data",
+        steps=(Step(do="dynamic-int8"),),
+        unsuited=_CPU_FORM,
+    ),
+    Precision(
+        name="u8u8",
+        title="QDQ, u8 values and weights per tensor",
+        steps=_static("u8", "u8"),
+        unsuited=_NO_QDQ_COREML,
+    ),
+    Precision(
+        name="u8s8",
+        title="QDQ, u8 values and s8 weights per tensor",
+        steps=_static("u8", "s8"),
+        unsuited={**_NO_QDQ_COREML, NNAPI: _NNAPI_S8_GEMM, XNNPACK: _XNNPACK_PAIRS},
+    ),
+    Precision(
+        name="s8s8",
+        title="QDQ, s8 values and weights per tensor",
+        steps=_static("s8", "s8"),
+        unsuited={**_NO_QDQ_COREML, NNAPI: _NNAPI_U8},
+    ),
+    Precision(
+        name="u8u8pc",
+        title="QDQ, u8 values and weights, a scale for each output channel",
+        steps=_static("u8", "u8", per_channel=True),
+        unsuited={**_NO_QDQ_COREML, NNAPI: _NNAPI_CHANNEL_U8, XNNPACK: _XNNPACK_PAIRS},
+    ),
+    Precision(
+        name="u8s8pc",
+        title="QDQ, u8 values and s8 weights, a scale for each output channel",
+        steps=_static("u8", "s8", per_channel=True),
+        unsuited={**_NO_QDQ_COREML, NNAPI: _NNAPI_S8_GEMM, XNNPACK: _XNNPACK_PAIRS},
+    ),
+    Precision(
+        name="s8s8pc",
+        title="QDQ, s8 values and weights, a scale for each output channel",
+        steps=_static("s8", "s8", per_channel=True),
+        unsuited={**_NO_QDQ_COREML, NNAPI: _NNAPI_U8},
+    ),
+    Precision(
+        name="u16s8pc",
+        title="QDQ, u16 values and s8 weights, a scale for each output channel: more exact, slower",
+        steps=_static("u16", "s8", per_channel=True),
+        unsuited={**_NO_QDQ_COREML, NNAPI: _NNAPI_U8, XNNPACK: _XNNPACK_PAIRS},
+    ),
+    Precision(
+        name="u8u8op",
+        title="QOperator (QLinearConv, QLinearMatMul), u8: for libraries from before QDQ",
+        steps=(Step(do="qoperator", options={"activations": "u8", "weights": "u8"}),),
+        unsuited={**_NO_QDQ_COREML, XNNPACK: "XNNPACK claims QDQ only: use s8s8xnnpack"},
+    ),
+    Precision(
+        name="w8",
+        title="8-bit weights of MatMul in blocks (MatMulNBits), float values",
+        steps=(Step(do="weight-only", options={"bits": 8}),),
+        unsuited=_CPU_FORM,
+    ),
+    Precision(
+        name="w4",
+        title="4-bit weights of MatMul in blocks (MatMulNBits), float values",
+        steps=(Step(do="weight-only", options={"bits": 4}),),
+        unsuited=_CPU_FORM,
+    ),
+    # quantization Q.1: Relu and Clip are listed, or a lone Clip cuts every layer; weights of Gemm and MatMul are u8
+    # per tensor, because NNAPI's model builder refuses i8 ones; Sigmoid, Split, Slice, pools, Flatten, Gather and Sub
+    # are refused as groups between DequantizeLinear and QuantizeLinear, so they stay float.
+    Precision(
+        name="u8s8nnapi",
+        title="QDQ for NNAPI from API level 29 on: u8 values, s8 weights per channel, u8 weights of Gemm",
+        steps=_static("u8", "s8", per_channel=True, op_types=_NNAPI_OPS, dense_weights="u8"),
+        unsuited={**_NO_QDQ_COREML, XNNPACK: _XNNPACK_PAIRS},
+    ),
+    # quantization Q.1: API levels 27 and 28 have no scale for each channel.
+    Precision(
+        name="u8u8nnapi",
+        title="QDQ for NNAPI at API levels 27 and 28: u8 values and weights per tensor",
+        steps=_static("u8", "u8", op_types=_NNAPI_OPS),
+        unsuited=_NO_QDQ_COREML,
+    ),
+    # quantization Q.1: XNNPACK has Gemm and MatMul in float only; s8 with s8 is the only pair that it has per channel.
+    Precision(
+        name="s8s8xnnpack",
+        title="QDQ for XNNPACK: s8 values, s8 weights per channel; Gemm and MatMul stay float",
+        steps=_static("s8", "s8", per_channel=True, op_types=_XNNPACK_OPS),
+        unsuited={**_NO_QDQ_COREML, NNAPI: _NNAPI_U8},
+    ),
+)
+
+PRECISIONS: Mapping[str, Precision] = {row.name: row for row in _ROWS}
+"""Every precision by its name, in the order of the reference."""
+
+_RECIPE_ROWS = (
+    Recipe(
+        name="nnapi",
+        provider=NNAPI,
+        title="partitions of a float model, with as many compute nodes",
+        precision="u8s8nnapi",
+        since_api_level=PER_CHANNEL_SINCE_API_LEVEL,
+        older="u8u8nnapi",
+    ),
+    Recipe(name="xnnpack", provider=XNNPACK, title="every convolution in XNNPACK", precision="s8s8xnnpack"),
+    Recipe(
+        name="coreml-fp16",
+        provider=COREML_MLPROGRAM,
+        title="half the size; CoreML claims no quantized operator",
+        precision="fp16",
+    ),
+    # quantization Q.1: the quantizer's own documentation advises s8s8 on ARM.
+    Recipe(name="cpu-arm64", provider=CPU, title="int8 kernels of ARM processors", precision="s8s8pc"),
+    # quantization Q.1: u8s8 is exact with VNNI, and with session.x64quantprecision without it.
+    Recipe(name="cpu-x86_64", provider=CPU, title="int8 kernels of x86-64 processors", precision="u8s8pc"),
+)
+
+RECIPES: Mapping[str, Recipe] = {row.name: row for row in _RECIPE_ROWS}
+"""Recipes by their names; a config may use them as precisions."""
+
+CANDIDATES: Mapping[str, tuple[str, ...]] = {
+    NNAPI: ("u8s8nnapi", "u8u8nnapi", "u8u8op"),
+    COREML_NN: ("fp16",),
+    COREML_MLPROGRAM: ("fp16",),
+    XNNPACK: ("s8s8xnnpack", "u8u8"),
+    "cpu-arm64": ("s8s8pc", "dyn8"),
+    "cpu-x86_64": ("u8s8pc", "dyn8"),
+}
+"""What `auto` tries for each provider, its recipe first: that wins where nothing else tells them apart.
+
+On the CPU dynamic quantization is for models without calibration data.
+"""
+
+
+def resolve_precision(name: str, api_level: int | None = None, where: str = "") -> str:
+    """The precision that a name means at NNAPI's API level: "" for the model's own; recipes are names, too.
+
+    ConfigError for a name that there is not, with the nearest one. `auto` is left as it is.
+    """
+    if name in (OWN_PRECISION, ""):
+        return ""
+    if name in RECIPES:
+        return RECIPES[name].at(api_level)
+    if name in PRECISIONS or name == AUTO:
+        return name
+    known = [OWN_PRECISION, AUTO, *PRECISIONS, *RECIPES]
+    close = difflib.get_close_matches(name, known, n=1)
+    remedy = f"did you mean {close[0]!r}?" if close else f"one of: {', '.join(known)}"
+    raise ConfigError(f"there is no precision {name!r}", where=where, remedy=remedy)
+
+
+def resolve_precisions(names: Iterable[str], api_level: int | None = None, where: str = "") -> tuple[str, ...]:
+    """`resolve_precision` for several names, each precision once, in their order."""
+    return tuple(dict.fromkeys(resolve_precision(name, api_level, where) for name in names))
+
+
+def candidates(provider: str, api_level: int | None = None) -> tuple[str, ...]:
+    """What `auto` tries for a provider, best first; nothing for one that no rules are known of."""
+    per_channel = api_level is None or api_level >= PER_CHANNEL_SINCE_API_LEVEL
+    return tuple(name for name in CANDIDATES.get(provider, ()) if per_channel or name != "u8s8nnapi")

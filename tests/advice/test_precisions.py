@@ -1,0 +1,115 @@
+"""Precisions of real quantized models, and the one that is chosen for each provider by its rules."""
+
+import zipfile
+from functools import lru_cache
+
+import msgspec
+import onnx
+import pytest
+
+from pipeline.advice.precisions import (
+    PrecisionTrial,
+    PrecisionVerdict,
+    choose_precision,
+    kept_precisions,
+    precision_of,
+    quantized_advice,
+)
+from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, XNNPACK
+from pipeline.model.sources import SourceModel
+from pipeline.partition.answer import ModelAnswer, Optimize, Settings
+from pipeline.partition.judge import PartitionRequest, judge
+from tests.ground_truth import ORACLE
+
+REAL = ORACLE / "real.zip"
+FORMS = {
+    "mnist.base": "",
+    "mnist.fp16": "fp16",
+    "mnist.qdq_s8s8": "s8s8",
+    "mnist.qdq_u8u8": "u8u8",
+    "face_embedding.qdq_u8s8pc": "u8s8pc",
+    "mobilenet_v2.qop": "u8u8op",
+    "mlp_tabular.dyn": "dyn8",
+}
+
+
+@lru_cache
+def answer(model: str, provider: str, release: tuple[int, int] = (1, 29)) -> ModelAnswer:
+    source = SourceModel(path=str(REAL), member=f"{model}.onnx")
+    settings = Settings(provider=provider, ort_release=release)
+    return judge(PartitionRequest(source=source, settings=settings, optimize=Optimize.BASIC))
+
+
+def chosen(provider: str, own: str, **forms: str) -> list[PrecisionVerdict]:
+    trials = [PrecisionTrial(precision=name, answer=answer(model, provider)) for name, model in forms.items()]
+    return choose_precision(provider, answer(own, provider), trials)
+
+
+@pytest.mark.parametrize("model", FORMS)
+def test_the_precision_of_a_real_model_is_recognized(model: str) -> None:
+    with zipfile.ZipFile(REAL) as archive:
+        assert precision_of(onnx.load_from_string(archive.read(f"{model}.onnx"))) == FORMS[model]
+
+
+def test_a_form_that_fails_at_load_is_dropped_however_much_it_claims() -> None:
+    found = chosen(NNAPI, "mobilenet_v2.base", u8s8pc="mobilenet_v2.qdq_u8s8pc", u8u8op="mobilenet_v2.qop")
+    assert [(one.precision, one.kept) for one in found] == [("u8s8pc", False), ("u8u8op", True)]
+    assert "no session can be made on the phone" in found[0].reason
+    assert found[0].compute_claimed == found[0].compute == 53
+    assert found[1].reason == "52 of 53 compute nodes in 2 partitions"
+
+
+def test_a_form_without_claims_is_dropped_however_few_partitions_it_has() -> None:
+    found = chosen(NNAPI, "mnist.base", s8s8="mnist.qdq_s8s8", u8u8="mnist.qdq_u8u8")
+    assert [one.kept for one in found] == [False, True]
+    assert found[0].partitions < found[1].partitions  # type: ignore[operator] # both were asked
+    assert found[0].reason.startswith("0 of 3 compute nodes in 1 partition, 3 of 3 ")
+
+
+def test_no_form_is_kept_where_only_the_float_model_is_computed_there() -> None:
+    (found,) = chosen(COREML_MLPROGRAM, "mobilenet_v2.base", s8s8="mobilenet_v2.qdq_s8s8")
+    assert not found.kept
+    assert kept_precisions([found]) == ("",)
+
+
+@pytest.mark.parametrize(
+    ("provider", "release", "kept"),
+    [
+        (COREML_MLPROGRAM, (1, 29), True),
+        (COREML_MLPROGRAM, (1, 23), False),  # f16 since 1.24 (ep_rules_releases)
+        (COREML_NN, (1, 29), False),
+        (NNAPI, (1, 29), False),
+    ],
+)
+def test_half_precision_is_for_mlprogram_of_newer_releases(provider: str, release: tuple[int, int], kept: bool) -> None:
+    trial = PrecisionTrial(precision="fp16", answer=answer("mnist.fp16", provider, release))
+    (found,) = choose_precision(provider, answer("mnist.base", provider, release), [trial])
+    assert found.kept is kept
+
+
+def test_partitions_count_nothing_for_xnnpack() -> None:
+    two, one = (
+        msgspec.structs.replace(answer("mnist.qdq_s8s8", XNNPACK), partitions=parts)
+        for parts in ((("a",), ("b",)), (("a",),))
+    )
+    trials = [PrecisionTrial(precision="first", answer=two), PrecisionTrial(precision="second", answer=one)]
+    assert [verdict.kept for verdict in choose_precision("xnnpack", None, trials)] == [True, False]
+    assert [verdict.kept for verdict in choose_precision("nnapi", None, trials)] == [False, True]
+
+
+def test_what_could_not_be_made_is_dropped_with_its_reason() -> None:
+    trials = [PrecisionTrial(precision="s8s8pc", refusal="needs calibration data"), PrecisionTrial(precision="dyn8")]
+    found = choose_precision("cpu", None, trials)
+    assert [one.text for one in found] == [
+        "cpu: s8s8pc dropped: needs calibration data",
+        "cpu: dyn8 kept: the CPU has kernels for every node",
+    ]
+    assert kept_precisions(found) == ("", "dyn8")
+
+
+def test_advice_names_the_form_that_a_provider_supports() -> None:
+    assert quantized_advice("s8s8", answer("mnist.qdq_s8s8", NNAPI)) == (
+        "the model is s8s8: NNAPI supports u8 values only: use u8s8nnapi"
+    )
+    assert quantized_advice("", answer("mnist.base", NNAPI)) == ""
+    assert quantized_advice("u8u8", answer("mnist.qdq_u8u8", NNAPI)) == ""

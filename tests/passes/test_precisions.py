@@ -1,0 +1,110 @@
+"""The registry of precisions: names, steps that their passes accept, recipes and candidates."""
+
+import re
+
+import pytest
+
+from pipeline.core.errors import ConfigError
+from pipeline.core.providers import PROVIDER_RULES
+from pipeline.core.variant import OWN_PRECISION
+from pipeline.passes.precisions import (
+    AUTO,
+    CANDIDATES,
+    PRECISIONS,
+    RECIPES,
+    candidates,
+    resolve_precision,
+    resolve_precisions,
+)
+from pipeline.passes.registry import options_of
+
+PROVIDERS = {"cpu", *PROVIDER_RULES}
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_every_step_is_one_that_its_pass_accepts(name: str) -> None:
+    for step in PRECISIONS[name].steps:
+        options_of(step)
+
+
+def test_names_stand_in_names_of_variants() -> None:
+    words = {
+        "none",
+        "basic",
+        "extended",
+        "layout",
+        "all",
+        "fixed",
+        "runtime",
+        OWN_PRECISION,
+        AUTO,
+        "coreml",
+        *PROVIDERS,
+    }
+    for name in PRECISIONS:
+        assert re.fullmatch(r"[a-z0-9]+", name)
+        assert name not in words | RECIPES.keys()
+
+
+def test_what_is_said_of_providers_is_said_of_providers_that_there_are() -> None:
+    assert {provider for one in PRECISIONS.values() for provider in one.unsuited} <= PROVIDERS
+    assert {recipe.provider for recipe in RECIPES.values()} <= PROVIDERS
+    assert CANDIDATES.keys() <= PROVIDERS | RECIPES.keys()
+
+
+def test_no_recipe_or_candidate_is_unsuited_to_its_provider() -> None:
+    chosen = [(recipe.provider, name) for recipe in RECIPES.values() for name in (recipe.precision, recipe.older)]
+    chosen += [(provider, name) for provider, names in CANDIDATES.items() for name in names if provider != "coreml-nn"]
+    for provider, name in chosen:
+        assert not name or provider not in PRECISIONS[name].unsuited
+
+
+def test_a_reason_names_precisions_that_there_are() -> None:
+    for one in PRECISIONS.values():
+        for reason in one.unsuited.values():
+            for name in re.findall(r"\b[us]\d+[us]8\w*|\bfp16\b", reason):
+                assert name in PRECISIONS
+
+
+def test_static_precisions_need_data_and_others_do_not() -> None:
+    assert {name for name, one in PRECISIONS.items() if not one.needs_data} == {"fp16", "dyn8", "w8", "w4"}
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "meant"),
+    [
+        ("nnapi", 29, "u8s8nnapi"),
+        ("nnapi", 28, "u8u8nnapi"),
+        ("nnapi", None, "u8s8nnapi"),
+        ("xnnpack", 21, "s8s8xnnpack"),
+        ("coreml-fp16", None, "fp16"),
+        ("cpu-arm64", None, "s8s8pc"),
+        ("u8u8", 31, "u8u8"),
+        ("float", 31, ""),
+        ("auto", 31, "auto"),
+    ],
+)
+def test_names_and_what_they_mean(name: str, level: int | None, meant: str) -> None:
+    assert resolve_precision(name, level) == meant
+
+
+def test_each_precision_once() -> None:
+    assert resolve_precisions(["float", "nnapi", "u8s8nnapi", "cpu-arm64"], 31) == ("", "u8s8nnapi", "s8s8pc")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="there is no precision 'int8'") as caught:
+        resolve_precision("int8", where="my.toml:7")
+    assert caught.value.where == "my.toml:7"
+    assert "u8s8pc" in caught.value.remedy
+    with pytest.raises(ConfigError) as caught:
+        resolve_precision("u8s8nnap")
+    assert caught.value.remedy == "did you mean 'u8s8nnapi'?"
+
+
+def test_per_channel_weights_are_not_tried_where_nnapi_has_none() -> None:
+    assert "u8s8nnapi" in candidates("nnapi", 29)
+    assert "u8s8nnapi" not in candidates("nnapi", 28)
+    assert candidates("cpu-arm64")[0] == "s8s8pc"
+    assert candidates("cpu-x86_64")[0] == "u8s8pc"
+    assert candidates("qnn") == ()
