@@ -18,7 +18,7 @@ from device_runner.files import cache_folder
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import write_bytes
 from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Pass, PassContext
-from pipeline.passes.calibration import TensorRanges, calibrate
+from pipeline.passes.calibration import TensorRanges, calibrate, quantizable
 from pipeline.passes.static import DENSE, StaticOptions, chosen_nodes, prepare, quantize
 from pipeline.passes.weights import loadable, session_options, settle
 
@@ -139,7 +139,7 @@ class Evaluator:
     @classmethod
     def of(cls, model: Model, ranges: TensorRanges, options: StaticOptions, context: PassContext) -> "Evaluator":
         """An evaluator with up to SAMPLES of the calibration samples, spread over all of them."""
-        chosen = chosen_nodes(model.proto, ranges, options, context.where)
+        chosen = chosen_nodes(model.proto, ranges, options, context.where, quantizable())
         nodes = {node.name: node.op_type for node in model.proto.graph.node if node.name in chosen}
         step = max(1, ranges.samples // SAMPLES)
         assert context.samples is not None  # noqa: S101 - as in mixed_precision

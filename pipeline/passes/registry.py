@@ -16,6 +16,7 @@ from pipeline.passes import (
     fp16,
     fusions,
     inputs,
+    mixed,
     opset,
     outputs,
     preprocess,
@@ -31,7 +32,9 @@ SURGERY = (
     outputs.PASS, dimensions.PASS, inputs.PASS, external.EXTERNAL, external.INLINE, opset.PASS, fold.PASS, fusions.PASS,
 )  # fmt: skip
 
-QUANTIZATION = (preprocess.PASS, static.PASS, qoperator.PASS, dynamic.PASS, weight_only.PASS, fp16.PASS)
+QUANTIZATION = (
+    preprocess.PASS, static.PASS, mixed.PASS, qoperator.PASS, dynamic.PASS, weight_only.PASS, fp16.PASS,
+)  # fmt: skip
 
 PASSES: dict[str, Pass] = {one.name: one for one in (*SURGERY, *QUANTIZATION, *rewrites.PASSES)}
 """Every pass by its name, in the order of `ort-mobile transform --list`."""

@@ -1,0 +1,172 @@
+"""The search for what must stay float, on models whose sore point is known."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from pipeline.core.errors import ConfigError, ModelError
+from pipeline.passes import mixed
+from pipeline.passes.base import Feeds, Model, PassContext, Step
+from pipeline.passes.mixed import MixedOptions, MixedSearch, mixed_precision, search_of, sqnr_db
+from pipeline.passes.registry import run_passes
+from pipeline.passes.static import quantize
+from tests.passes.quantized_models import EXAMPLE, accuracy, context, digits, feeds, load, saved
+
+SIZE = 16
+
+
+def dense(name: str, value: str, random: np.random.Generator, spread: float = 1.0) -> tuple[Any, Any]:
+    """A MatMul with a random weight; with a spread one column is so much larger than the others."""
+    weight = random.standard_normal((SIZE, SIZE)).astype(np.float32) / 4
+    weight[:, 0] *= spread
+    node = helper.make_node("MatMul", [value, f"{name}_w"], [f"{name}_out"], name=name)
+    return node, numpy_helper.from_array(weight, f"{name}_w")
+
+
+def net(folder: Path, *, sore_type: bool = False, sore_layer: int | None = None, layers: int = 6) -> Model:
+    """Dense layers with Tanh; `sore_type` adds and subtracts 1000, `sore_layer` spreads the weights of a layer."""
+    random = np.random.default_rng(0)
+    nodes, constants, value = [], [], "x"
+    for place in range(layers):
+        node, weight = dense(f"dense{place}", value, random, 3000.0 if place == sore_layer else 1.0)
+        nodes.append(node)
+        constants.append(weight)
+        value = node.output[0]
+        if place == sore_layer:
+            constants.append(numpy_helper.from_array(np.array([1 / 3000] + [1] * (SIZE - 1), np.float32), "scale"))
+            nodes.append(helper.make_node("Mul", [value, "scale"], ["scaled"], name="rescale"))
+            value = "scaled"
+        if sore_type and place == 1:
+            constants.append(numpy_helper.from_array(np.array(1000, np.float32), "much"))
+            nodes.append(helper.make_node("Add", [value, "much"], ["up"], name="up"))
+            nodes.append(helper.make_node("Sub", ["up", "much"], ["down"], name="down"))
+            value = "down"
+        nodes.append(helper.make_node("Tanh", [value], [f"tanh{place}"], name=f"tanh{place}"))
+        value = f"tanh{place}"
+    graph = helper.make_graph(
+        nodes, "net", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, SIZE])],
+        [helper.make_tensor_value_info(value, TensorProto.FLOAT, [1, SIZE])], constants,
+    )  # fmt: skip
+    return saved(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder)
+
+
+def searched(model: Model, folder: Path, options: MixedOptions, samples: list[Any] | None = None) -> MixedSearch:
+    made = mixed_precision(model, options, context(folder, samples or feeds(model, 24)))
+    found = search_of(made.proto)
+    assert found is not None
+    return found
+
+
+def test_a_type_that_spoils_everything_stays_float(tmp_path: Path) -> None:
+    found = searched(net(tmp_path, sore_type=True), tmp_path, MixedOptions(goal_db=25))
+    assert "Add" in found.best.types
+    assert found.start.sqnr_db < 15
+    assert found.best.sqnr_db >= 25
+    assert not found.spread
+
+
+def test_a_layer_that_spoils_everything_stays_float(tmp_path: Path) -> None:
+    options = MixedOptions(goal_db=28, op_types=("MatMul",))
+    found = searched(net(tmp_path, sore_layer=3), tmp_path, options)
+    assert found.layers[0].nodes == ("dense3",)
+    assert "dense3" in found.best.nodes
+    assert found.best.sqnr_db > found.start.sqnr_db + 5
+
+
+def test_what_is_left_float_has_no_quantized_weight(tmp_path: Path) -> None:
+    model = net(tmp_path, sore_layer=3)
+    made = mixed_precision(model, MixedOptions(goal_db=28, op_types=("MatMul",)), context(tmp_path, feeds(model, 24)))
+    onnx.checker.check_model(made.proto)
+    makers = {name: node.op_type for node in made.proto.graph.node for name in node.output}
+    weights = {node.name: makers.get(node.input[1]) for node in made.proto.graph.node if node.op_type == "MatMul"}
+    found = search_of(made.proto)
+    assert found is not None
+    assert {name for name, maker in weights.items() if maker is None} == set(found.best.nodes)
+    assert found.best.quantized == sum(maker == "DequantizeLinear" for maker in weights.values())
+
+
+def test_a_loss_without_a_culprit_is_said_to_be_spread(tmp_path: Path) -> None:
+    found = searched(net(tmp_path, layers=12), tmp_path, MixedOptions(goal_db=100, op_types=("MatMul",)))
+    if found.best.sqnr_db - found.start.sqnr_db < mixed.SPREAD_DB:
+        assert found.spread
+        assert "the loss is spread" in found.text
+    else:
+        assert f"{len(found.best.nodes)} layers" in found.text
+
+
+@pytest.mark.parametrize("evaluations", [1, 5, 20])
+def test_evaluations_are_bounded(tmp_path: Path, evaluations: int) -> None:
+    options = MixedOptions(goal_db=100, evaluations=evaluations)
+    found = searched(net(tmp_path, layers=10, sore_type=True), tmp_path, options)
+    assert found.evaluations <= evaluations
+    assert found.best == max(found.trials, key=lambda one: one.sqnr_db)
+
+
+def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the evaluations are made before the interruption and none of them again."""
+    model, options = net(tmp_path, layers=10, sore_type=True), MixedOptions(goal_db=100, evaluations=20)
+    calls: list[int] = []
+    real = quantize
+
+    def counted(*arguments: Any, **named: Any) -> Model:
+        calls.append(1)
+        if len(calls) == 10:
+            raise KeyboardInterrupt
+        return real(*arguments, **named)
+
+    monkeypatch.setattr("pipeline.passes.mixed.quantize", counted)
+    with pytest.raises(KeyboardInterrupt):
+        searched(model, tmp_path, options)
+    again = searched(model, tmp_path, options)
+    assert len(calls) <= 10 + again.evaluations - 9 + 1  # the last quantizes what was chosen
+    monkeypatch.undo()
+    fresh = searched(model, tmp_path, msgspec_changed(options))
+    assert fresh.trials == again.trials
+
+
+def msgspec_changed(options: MixedOptions) -> MixedOptions:
+    """Options that mean the same but have another key, so that nothing is reused."""
+    return MixedOptions(goal_db=options.goal_db, evaluations=options.evaluations, percentile=99.5)
+
+
+def test_the_example_needs_nothing_left_float(tmp_path: Path) -> None:
+    model = load(EXAMPLE / "mnist.onnx", tmp_path)
+    name = model.proto.graph.input[0].name
+    samples: list[Feeds] = [{name: image} for image in digits()[0][:24]]
+    result = run_passes(model, [Step(do="mixed-precision")], context(tmp_path, samples))
+    found = search_of(result.model.proto)
+    assert found is not None
+    assert found.best == found.start
+    assert found.evaluations == 1
+    assert accuracy(result.model) >= accuracy(model) - 0.01
+
+
+def test_bad_options_and_records_are_refused(tmp_path: Path) -> None:
+    model = net(tmp_path)
+    with pytest.raises(ConfigError, match="at least one evaluation"):
+        searched(model, tmp_path, MixedOptions(evaluations=0))
+    with pytest.raises(ConfigError, match="no calibration samples"):
+        mixed_precision(model, MixedOptions(), PassContext(folder=tmp_path, where="m", samples=lambda: iter(())))
+    model.proto.metadata_props.add(key=mixed.PROPERTY, value="{")
+    with pytest.raises(ModelError, match="cannot be read"):
+        search_of(model.proto)
+
+
+def test_noise_of_outputs_counts_by_output() -> None:
+    large, small = np.full(4, 100.0), np.full(4, 0.01)
+    assert sqnr_db([[large, small]], [[large, small * 2]]) == pytest.approx(-10 * np.log10(0.5))
+    assert sqnr_db([[large]], [[large]]) == mixed.VERY_GOOD_DB
+    assert sqnr_db([[np.array([3])]], [[np.array([4])]]) == mixed.VERY_GOOD_DB  # integers say nothing
+    assert sqnr_db([[large]], [[np.full(4, np.nan)]]) == -np.inf
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.ERROR):
+        yield
