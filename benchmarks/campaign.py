@@ -16,7 +16,8 @@ from device_runner.result import RunResult, Status, utc_now
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.measure import CampaignPlan, measure
 from pipeline.campaign.plan import Inputs, PlannedRun
-from pipeline.campaign.store import CampaignRecord, open_store
+from pipeline.campaign.record import CampaignRecord
+from pipeline.campaign.store import open_store
 from pipeline.config import MeasureConfig
 from pipeline.core.variant import Artifact, Level, Variant
 

@@ -20,7 +20,8 @@ from device_runner.result import Status, utc_now
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.measure import CampaignPlan, measure
 from pipeline.campaign.plan import Inputs, PlannedRun
-from pipeline.campaign.store import CampaignRecord, Store, open_store
+from pipeline.campaign.record import CampaignRecord
+from pipeline.campaign.store import Store, open_store
 from pipeline.config import MeasureConfig
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import Artifact, Level, Variant

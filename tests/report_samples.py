@@ -6,10 +6,10 @@ import numpy as np
 from device_runner.device import DeviceFacts
 from device_runner.result import Failure, FailureKind, Mark, RunResult, Status
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.campaign.store import RunRecord
+from pipeline.campaign.record import Host, ModelFacts, RunRecord, Skipped
 from pipeline.check.output import OutputCheck
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.report.model import CampaignReport, ChoiceRow, Host, ModelFacts, Skipped
+from pipeline.report.model import CampaignReport, ChoiceRow
 from pipeline.report.rows import MeasuredRow, make_rows
 
 GOOD = OutputCheck(
@@ -41,6 +41,7 @@ def record(
     status = Status.SKIPPED if skipped else Status.OK if failure is None else Status.FAILED
     return RunRecord(
         campaign="c",
+        planned="m/v",
         round=number,
         model="m",
         variant="v",

@@ -14,7 +14,8 @@ from device_runner.result import Failure, FailureKind, RunResult, Status, utc_no
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import Inputs, PlannedRun
-from pipeline.campaign.store import CampaignRecord, Store
+from pipeline.campaign.record import CampaignRecord
+from pipeline.campaign.store import Store
 from pipeline.config import ConditionsConfig, MeasureConfig
 from pipeline.core.variant import Artifact, Level, Variant
 

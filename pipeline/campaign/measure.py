@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -21,8 +20,9 @@ from device_runner.errors import RunnerError
 from device_runner.profile import with_profile, with_profiler
 from device_runner.result import Conditions, FailureKind, RunResult, Status
 from device_runner.spec import RunSpec
-from pipeline.campaign.plan import Inputs, PlannedRun, lane_id, order_of_round, spec_id, spec_of
-from pipeline.campaign.store import REPEATED, RunRecord, Store
+from pipeline.campaign.plan import Inputs, PlannedRun, lane_id, order_of_round, spec_of
+from pipeline.campaign.record import Prediction, RunRecord
+from pipeline.campaign.store import REPEATED, Store
 from pipeline.check.output import OutputCheck
 from pipeline.config import ConditionsConfig, MeasureConfig
 from pipeline.core.files import safe_name
@@ -124,7 +124,7 @@ class CampaignPlan:
     inputs: Mapping[str, Inputs]
     libraries: Mapping[str, str | None]
     judge: Callable[[PlannedRun, RunResult], tuple[OutputCheck, ...]]
-    predictions: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """Lane id to what is expected of it."""
     conditions: ConditionsConfig = field(default_factory=ConditionsConfig)
     pauses_seconds: Sequence[float] = PAUSES_SECONDS
@@ -201,7 +201,7 @@ def runs_left(plan: CampaignPlan, store: Store) -> Counter[str]:
         lane.device
         for lane in plan.lanes
         for number in range(plan.rounds)
-        if lane_id(lane) not in stored.given_up and (spec_id(lane, number), number) not in stored.finished
+        if lane_id(lane) not in stored.given_up and (lane_id(lane), number) not in stored.finished
     )
 
 
@@ -211,7 +211,7 @@ class _Stored:
     def __init__(self, store: Store, campaign: str) -> None:
         self.store = store
         self.finished = store.finished(campaign)
-        self.given_up = frozenset(name.rpartition("#")[0] for name in store.failed(campaign))
+        self.given_up = store.failed(campaign)
 
 
 class _Worker:
@@ -259,7 +259,7 @@ class _Worker:
     def _rounds(self) -> UnfinishedDevice | None:
         for number in range(self.plan.rounds):
             for lane in order_of_round(self.lanes, number):
-                if lane_id(lane) in self.given_up or (spec_id(lane, number), number) in self.finished:
+                if lane_id(lane) in self.given_up or (lane_id(lane), number) in self.finished:
                     continue
                 reason = self._unfit() or ("interrupted" if self.stop.is_set() else self._run_one(lane, number))
                 if reason:
@@ -301,6 +301,7 @@ class _Worker:
     ) -> RunRecord:
         return RunRecord(
             campaign=self.plan.campaign,
+            planned=lane_id(lane),
             round=number,
             model=lane.artifact.model,
             variant=lane.artifact.variant.name,
@@ -314,7 +315,7 @@ class _Worker:
         """A lane that cannot work is not tried in later rounds; a device that fails again and again is left alone."""
         failure = result.failure
         if failure is None or failure.kind not in REPEATED:
-            self.finished.add((spec_id(lane, number), number))
+            self.finished.add((lane_id(lane), number))
         of_the_lane = failure and failure.kind is not FailureKind.LOST_DEVICE and self.failures_in_a_row == 0
         if failure and (failure.kind not in REPEATED or of_the_lane):
             self.given_up.add(lane_id(lane))  # where the device had just answered, until the campaign goes on

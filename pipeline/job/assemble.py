@@ -7,12 +7,12 @@ from device_runner.device import DeviceFacts
 from device_runner.result import Status
 from pipeline.campaign.options import options_name
 from pipeline.campaign.plan import PlannedRun
-from pipeline.campaign.store import CampaignRecord, RunRecord, Store
+from pipeline.campaign.record import CampaignRecord, JobRecord, RunRecord
+from pipeline.campaign.store import Store
 from pipeline.check.output import OutputCheck
-from pipeline.config import Target
-from pipeline.core.variant import Artifact, Level
+from pipeline.config import Target, wanted_variants
+from pipeline.core.variant import Artifact
 from pipeline.job.predict import finding, profiles_of
-from pipeline.job.record import JobRecord, decode_record
 from pipeline.release.choose import Choice, Rejected, choose, rejections
 from pipeline.release.choose import MeasuredVariant as Candidate
 from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Withheld
@@ -34,12 +34,12 @@ class Assembled:
 
 def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     """Everything that is known of a campaign, from the database alone."""
-    record = decode_record(campaign)
+    record = campaign.job()
     artifacts = {(a.model, a.variant.name): a for a in store.artifacts(campaign.id)}
     devices = {facts.name: facts for facts in store.devices(campaign.id)}
     runs = _by_lane(store.runs(campaign.id))
     measured = _measured(record, artifacts, runs)
-    profiles = tuple(profiles_of(record.lanes, runs))
+    profiles = tuple(profiles_of(record.planned, runs))
     margin = record.config.measure.margin_percent / 100
     rows = make_rows(list(measured.values()), margin)
     choices, withheld = _choices(record, artifacts, measured, devices)
@@ -81,7 +81,7 @@ def _findings(measured: Iterable[MeasuredRow], profiles: Iterable[Profiled]) -> 
 def _by_lane(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
     found: dict[str, list[RunRecord]] = {}
     for run in runs:
-        found.setdefault(run.spec.id.rpartition("#")[0], []).append(run)
+        found.setdefault(run.planned, []).append(run)
     return found
 
 
@@ -89,7 +89,7 @@ def _measured(
     record: JobRecord, artifacts: Mapping[ArtifactKey, Artifact], runs: Mapping[str, Sequence[RunRecord]]
 ) -> dict[str, MeasuredRow]:
     """Every planned lane by its id, with its timed runs, in the order of the plan."""
-    keys = {lane.id: f"{lane.variant}/{lane.run}" for lane in record.lanes}
+    keys = {lane.id: f"{lane.variant}/{lane.run}" for lane in record.planned}
     return {
         lane.id: MeasuredRow(
             device=lane.device,
@@ -101,7 +101,7 @@ def _measured(
             baseline=lane.baseline,
             same_as=keys.get(lane.same_as, ""),
         )
-        for lane in record.lanes
+        for lane in record.planned
     }
 
 
@@ -151,8 +151,9 @@ def _rejected(
             found.append(Rejected(variant=variant.name, level=variant.level, why=why, error=error))
     made = {failure.variant: failure for failure in record.failures if failure.model == model and failure.variant}
     found += [
-        Rejected(variant=name, level=Level(name.partition("-")[0]), why=f"could not be made: {failure.message}")
-        for name, failure in made.items()
+        Rejected(variant=name, level=variant.level, why=f"could not be made: {made[name].message}")
+        for name, variant in {variant.name: variant for variant in wanted_variants(record.config.variants)}.items()
+        if name in made
     ]
     return found
 
@@ -184,7 +185,7 @@ def _candidates(
 ) -> list[Candidate]:
     """Lanes that may ship: a sound artifact, no failed round, outputs near enough on the device too."""
     found = []
-    for lane in record.lanes:
+    for lane in record.planned:
         one = measured[lane.id]
         artifact = sound.get((lane.model, lane.variant))
         fine = one.status is Status.OK and all(run.result.status is Status.OK for run in one.runs)

@@ -12,11 +12,11 @@ from device_runner.result import FailureKind, RunResult
 from pipeline.campaign.deny_list import blame
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import lane_id
+from pipeline.campaign.record import Skipped
 from pipeline.campaign.store import Store
 from pipeline.config import Platform, Target
 from pipeline.core.errors import MissingError
 from pipeline.core.progress import Progress
-from pipeline.report.model import Skipped
 
 AT_ONCE = 32
 """Devices that are opened at the same time: each waits for its device most of the time."""
@@ -142,7 +142,7 @@ def blame_crashes(
 def _crashes(store: Store, campaign: str) -> dict[str, RunResult]:
     """The last crash of each lane that crashed, by lane id."""
     return {
-        run.spec.id.rpartition("#")[0]: run.result
+        run.planned: run.result
         for run in store.runs(campaign)
         if run.result.failure and run.result.failure.kind is FailureKind.CRASH
     }

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from device_runner.files import RUN_PREFIX, remove_abandoned
-from pipeline.campaign.store import CampaignRecord, open_store
+from pipeline.campaign.record import CampaignRecord
+from pipeline.campaign.store import open_store
 from pipeline.convert.many import CONFIG_FILE, TYPED_CONFIG_FILE
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import PART, WORK_PREFIX, make_folder, storage_errors

@@ -15,7 +15,7 @@ from device_runner.spec import OptimizationLevel, RunOptions, RunSpec, TensorFil
 from pipeline.campaign.deny_list import blame, denied_here, known_denied
 from pipeline.campaign.measure import arrange, wait_until_fit
 from pipeline.campaign.options import options_name
-from pipeline.campaign.store import RunRecord
+from pipeline.campaign.record import FailureRow, RunRecord, Skipped
 from pipeline.compat.preflight import first_error, judged, read_artifacts, text_of
 from pipeline.config import ConditionsConfig, MeasureConfig
 from pipeline.core.errors import ConfigError, ExitCode, Finding, ModelError
@@ -27,7 +27,7 @@ from pipeline.job.gate import use_of
 from pipeline.job.predict import profile_run
 from pipeline.job.record import host, versions
 from pipeline.release.shipped import runtime_on
-from pipeline.report.model import CampaignReport, FailureRow, Skipped
+from pipeline.report.model import CampaignReport
 from pipeline.report.profiled import Profiled
 from pipeline.report.rows import MeasuredRow, make_rows
 
@@ -282,7 +282,9 @@ def _spec(order: PerfOrder, lane: PerfRun, number: int) -> RunSpec:
 
 
 def _record(lane: PerfRun, number: int, spec: RunSpec, result: RunResult) -> RunRecord:
-    return RunRecord(campaign="perf", round=number, model=ALL_FILES, variant=lane.name, spec=spec, result=result)
+    return RunRecord(
+        campaign="perf", planned=lane.key, round=number, model=ALL_FILES, variant=lane.name, spec=spec, result=result
+    )
 
 
 def _measured(device: str, lanes: Sequence[PerfRun], records: dict[PerfRun, list[RunRecord]]) -> list[MeasuredRow]:

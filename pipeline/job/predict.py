@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -13,21 +12,18 @@ from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.options import options_name
 from pipeline.campaign.plan import PlannedRun, lane_id
-from pipeline.campaign.store import RunRecord
+from pipeline.campaign.record import Prediction, RecordedRun, RunRecord
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import make_folder, safe_name
 from pipeline.core.progress import Progress
 from pipeline.core.providers import rules_of_run
 from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.job.prepare import ARTIFACTS
-from pipeline.job.record import RecordedRun
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.options import make_settings
 from pipeline.report.profiled import Profiled
-
-Prediction = dict[str, Any]
 
 
 def predict(
@@ -54,7 +50,7 @@ def _answers(asked: Mapping[str, tuple[PartitionRequest, int, list[str]]], progr
         limit = time_limit(size for _, size, _ in asked.values())
         for outcome in run_tasks(judge, ModelAnswer, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
             for lane in asked[outcome.task.label][2]:
-                found[lane] = summarized(outcome.value) if outcome.value else {"error": str(outcome.error)}
+                found[lane] = summarized(outcome.value) if outcome.value else Prediction(error=str(outcome.error))
             stage.done()
     return found
 
@@ -79,34 +75,30 @@ def settings_of(options: RunOptions, facts: DeviceFacts, release: str) -> Settin
 
 
 def summarized(answer: ModelAnswer) -> Prediction:
-    """The part of an answer that a report shows and a run is compared with.
-
-    `rules` is the release whose rules decided, "" where the device's own has rules.
-    """
+    """The part of an answer that a report shows and a run is compared with."""
     load = answer.load
-    return {
-        "nodes": answer.nodes,
-        "claimed": answer.claimed,
-        "partitions": load.partitions if load else len(answer.partitions),
-        "estimate": bool(load and load.estimate),
-        "rules": answer.rules_release if answer.rules_release != answer.ort_release else "",
-        "error": answer.error or (load.error if load else None),
-    }
+    return Prediction(
+        nodes=answer.nodes,
+        claimed=answer.claimed,
+        partitions=load.partitions if load else len(answer.partitions),
+        estimate=bool(load and load.estimate),
+        rules=answer.rules_release if answer.rules_release != answer.ort_release else "",
+        error=answer.error or (load.error if load else None),
+    )
 
 
 def finding(prediction: Prediction | None, results: Sequence[RunResult]) -> str:
     """Where what was measured is not what was predicted, in words; "" where they agree or nothing can be compared."""
     if not prediction:
         return ""
-    foreseen = prediction.get("error")
     loaded = any(result.load_ns for result in results)
-    if foreseen:
-        return f"a failure was predicted, but the session was created: {foreseen}" if loaded else ""
+    if prediction.error:
+        return f"a failure was predicted, but the session was created: {prediction.error}" if loaded else ""
     measured = next((found for result in results if (found := measured_partitions(result)) is not None), None)
-    if measured is None or measured == prediction["partitions"]:
+    if measured is None or measured == prediction.partitions:
         return ""
-    sure = "estimated" if prediction["estimate"] else "predicted"
-    return f"{measured} partitions were measured where {prediction['partitions']} were {sure}"
+    sure = "estimated" if prediction.estimate else "predicted"
+    return f"{measured} partitions were measured where {prediction.partitions} were {sure}"
 
 
 def measured_partitions(result: RunResult) -> int | None:

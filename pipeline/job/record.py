@@ -6,80 +6,15 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from device_runner.spec import RunOptions
 from pipeline import __version__
 from pipeline.campaign.options import options_name
 from pipeline.campaign.plan import PlannedRun, SkippedRun, lane_id
-from pipeline.campaign.store import CampaignRecord
-from pipeline.check.output import OutputCheck
-from pipeline.check.reference import Reference
-from pipeline.config import Config, ModelConfig
+from pipeline.campaign.record import FailureRow, Host, ModelFacts, RecordedRun, Skipped
 from pipeline.core.errors import PipelineError
 from pipeline.job.prepare import Prepared
-from pipeline.report.model import FailureRow, Host, ModelFacts, Skipped
 
 PROGRAMS = ("onnxruntime", "onnx", "numpy", "flatbuffers")
-
-
-class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A lane as planned; `id` is what its specs' ids begin with, `baseline` marks what others are compared with.
-
-    `same_as` is the id of the lane whose runs count for this one: the same bytes with the same session options.
-    """
-
-    id: str
-    device: str
-    model: str
-    variant: str
-    options: RunOptions
-    run: str
-    baseline: bool = False
-    same_as: str = ""
-
-
-class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan of a campaign. `checks` are those of the artifacts on this computer, by model and variant name.
-
-    `references` are by the name of a model in a precision (`Artifact.source`); their files lie in reference/NAME.
-    `unloadable` names artifacts as MODEL/VARIANT that a target's library cannot load, by the name of the target.
-    `tables` are those of the config in which models were found, by model.
-    """
-
-    config: Config
-    host: Host
-    versions: dict[str, str]
-    models: tuple[ModelFacts, ...]
-    lanes: tuple[RecordedRun, ...]
-    skipped: tuple[Skipped, ...]
-    failures: tuple[FailureRow, ...]
-    warnings: tuple[str, ...]
-    checks: dict[str, dict[str, tuple[OutputCheck, ...]]]
-    references: dict[str, Reference] = {}
-    unloadable: dict[str, tuple[str, ...]] = {}
-    tables: dict[str, ModelConfig] = {}
-
-
-def encode_record(record: JobRecord) -> dict[str, Any]:
-    """The record as the document of a stored campaign: JSON's own types, so that it equals what is read back."""
-    document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(record))
-    return document
-
-
-def decode_record(campaign: CampaignRecord) -> JobRecord:
-    """The record of a stored campaign; raises PipelineError for one that another release wrote differently."""
-    try:
-        return msgspec.convert(campaign.document, JobRecord)
-    except msgspec.ValidationError as error:
-        raise PipelineError(
-            "this campaign was stored by another release",
-            where=campaign.id,
-            why=str(error),
-            remedy="use the release that measured it, or measure again",
-        ) from error
 
 
 def planned_lane(lane: PlannedRun, *, baseline: bool, same_as: str = "") -> RecordedRun:

@@ -1,19 +1,18 @@
-"""Finding the campaign that a job goes on with, and joining devices to it that were not there before."""
+"""Finding the campaign that a job continues, and joining devices to it that were not there before."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
 from device_runner.device import DeviceFacts, is_selector, on_network, split_server
-from pipeline.campaign.store import CampaignRecord, Store
+from pipeline.campaign.record import CampaignRecord, JobRecord, RecordedRun
+from pipeline.campaign.store import Store
 from pipeline.config import Config
 from pipeline.core.variant import Artifact
-from pipeline.job.record import JobRecord, encode_record
 
+T = TypeVar("T")
 Identity = tuple[str, str, str]
-
-Document = dict[str, Any]
 
 
 def identity(artifact: Artifact) -> Identity:
@@ -26,28 +25,35 @@ def resume(
 ) -> CampaignRecord | None:
     """The newest campaign of the same config and programs whose artifacts are unchanged, with what is new to it.
 
-    New are lanes of devices that were not there, and of models that failed then. It may have planned more, for a device
-    that is not there now. None where there is no such campaign.
+    New are planned runs of devices that were not there, and of models that failed then. It may have planned more, for
+    a device that is not there now. None where there is no such campaign.
     """
-    plan = encode_record(record)
+    plan = as_read(record)
     now = {identity(artifact): artifact for artifact in artifacts}
     same = [
-        campaign
+        (campaign.id, campaign.document, campaign)
         for campaign in store.campaigns()
-        if goes_on(campaign.document, plan) and now.keys() >= set(map(identity, store.artifacts(campaign.id)))
+        if campaign.document
+        and continues(campaign.document, plan)
+        and now.keys() >= set(map(identity, store.artifacts(campaign.id)))
     ]
     if not same:
         return None
-    campaign = same[-1]
-    if not new_places(campaign.document, plan):
+    name, document, campaign = same[-1]
+    if not new_places(document, plan):
         return campaign
-    stored = set(map(identity, store.artifacts(campaign.id)))
+    stored = set(map(identity, store.artifacts(name)))
     return store.amend(
-        campaign.id,
+        name,
         lambda document: joined(document, plan),
-        facts=[facts[name] for name in sorted(new_devices(campaign.document, plan))],
+        facts=[facts[device] for device in sorted(new_devices(document, plan))],
         made=[artifact for one, artifact in now.items() if one not in stored],
     )
+
+
+def as_read(value: T) -> T:
+    """A value as it is read back from the store: numbers and lists of a config may have become other equal ones."""
+    return msgspec.json.decode(msgspec.json.encode(value), type=type(value))
 
 
 def known_on_network(store: Store, config: Config) -> list[str]:
@@ -57,63 +63,58 @@ def known_on_network(store: Store, config: Config) -> list[str]:
     """
     if not any(is_selector(name.partition(":")[2]) for name in config.devices):
         return []
-    same = [campaign.document for campaign in store.campaigns() if campaign.document.get("config") == plain(config)]
-    rows = [row for document in same for part in ("lanes", "skipped") for row in document.get(part, ())]
-    names = [row.get("device") or "" for row in rows]
+    wanted = as_read(config)
+    same = [one.document for one in store.campaigns() if one.document and one.document.config == wanted]
+    names = [run.device for one in same for run in one.planned] + [row.device for one in same for row in one.skipped]
     adb = [name for name in dict.fromkeys(names) if name.startswith("adb:")]
     return [name for name in adb if on_network(split_server(name.removeprefix("adb:"))[0])]
 
 
-def plain(value: object) -> Any:
-    """A value in JSON's own types."""
-    return msgspec.json.decode(msgspec.json.encode(value))
-
-
-def goes_on(document: Document, plan: Document) -> bool:
+def continues(document: JobRecord, plan: JobRecord) -> bool:
     """Whether a stored campaign is the planned one, as far as it knows the devices and their models."""
     known = places(document)
-    lanes = [lane for lane in plan["lanes"] if place(lane) in known]
-    if not known and plan["lanes"]:
+    if not known and plan.planned:
         return False  # it was only converted
-    return all(document.get(key) == plan[key] for key in ("config", "versions")) and all(
-        lane in document["lanes"] for lane in lanes
-    )
+    same = document.config == plan.config and document.versions == plan.versions
+    return same and all(run in document.planned for run in plan.planned if place(run) in known)
 
 
-def place(lane: Mapping[str, Any]) -> tuple[str, str]:
-    """Where and what a lane measures: device and model."""
-    return lane["device"], lane["model"]
+def place(run: RecordedRun) -> tuple[str, str]:
+    """Where and what a run measures: device and model."""
+    return run.device, run.model
 
 
-def places(document: Document) -> set[tuple[str, str]]:
+def places(document: JobRecord) -> set[tuple[str, str]]:
     """Every device with every model that it measures."""
-    return {place(lane) for lane in document.get("lanes", ())}
+    return set(map(place, document.planned))
 
 
-def new_places(document: Document, plan: Document) -> set[tuple[str, str]]:
-    """Devices and models for which the plan has lanes and the stored campaign has none."""
+def new_places(document: JobRecord, plan: JobRecord) -> set[tuple[str, str]]:
+    """Devices and models for which the plan has runs and the stored campaign has none."""
     return places(plan) - places(document)
 
 
-def new_devices(document: Document, plan: Document) -> set[str]:
-    """Devices for which the plan has lanes and the stored campaign has none."""
-    return {lane["device"] for lane in plan["lanes"]} - {lane["device"] for lane in document["lanes"]}
+def new_devices(document: JobRecord, plan: JobRecord) -> set[str]:
+    """Devices for which the plan has runs and the stored campaign has none."""
+    return {run.device for run in plan.planned} - {run.device for run in document.planned}
 
 
-OF_MODELS = ("models", "failures", "warnings", "checks", "references", "tables", "unloadable")
-"""What a campaign's document says of its models: newer where a model that had failed is there now."""
+def joined(document: JobRecord, plan: JobRecord) -> JobRecord:
+    """The stored campaign's document with what is planned for new devices and models, and no more why these failed.
 
-
-def joined(document: Document, plan: Document) -> Document:
-    """The stored campaign's document with what is planned for new devices and models, and no more why these failed."""
+    What it says of models is newer where a model that had failed is there now.
+    """
     new, devices = new_places(document, plan), new_devices(document, plan)
     models = {model for _, model in new} - {model for _, model in places(document)}
-    lanes = [lane for lane in plan["lanes"] if place(lane) in new]
-
-    def is_new(row: Mapping[str, Any]) -> bool:
-        return row.get("device") in devices or row.get("model") in models
-
-    kept = [row for row in document["skipped"] if not is_new(row)]
-    skipped = [row for row in plan["skipped"] if is_new(row)]
-    told = {key: plan[key] for key in OF_MODELS if models and key in plan}
-    return {**document, **told, "lanes": [*document["lanes"], *lanes], "skipped": [*kept, *skipped]}
+    newer = plan if models else document
+    return msgspec.structs.replace(
+        newer,
+        config=document.config,
+        host=document.host,
+        versions=document.versions,
+        planned=(*document.planned, *(run for run in plan.planned if place(run) in new)),
+        skipped=(
+            *(row for row in document.skipped if row.device not in devices and row.model not in models),
+            *(row for row in plan.skipped if row.device in devices or row.model in models),
+        ),
+    )

@@ -13,7 +13,8 @@ from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure, r
 from pipeline.campaign.measure import Progress as Tell
 from pipeline.campaign.options import check_runs
 from pipeline.campaign.plan import PlannedRun, SkippedRun, baseline_of, lane_id, plan_lanes, representatives
-from pipeline.campaign.store import CampaignRecord, Store, open_store
+from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RecordedRun, Skipped
+from pipeline.campaign.store import Store, open_store
 from pipeline.config import Config
 from pipeline.core.errors import ExitCode, Finding, errors
 from pipeline.core.files import scratch, write_bytes, write_text
@@ -32,13 +33,10 @@ from pipeline.job.gate import (
     read_all,
     unshipped,
 )
-from pipeline.job.predict import PROFILES, Prediction, predict
+from pipeline.job.predict import PROFILES, predict
 from pipeline.job.prepare import ARTIFACTS, Prepared, find, left_out, prepare, quick
 from pipeline.job.record import (
-    JobRecord,
-    RecordedRun,
     conversion_skips,
-    encode_record,
     host,
     model_facts,
     notes,
@@ -52,7 +50,6 @@ from pipeline.job.ship import operator_configs, proven, ship
 from pipeline.job.targets import oldest_release
 from pipeline.model.sources import numbered_lines
 from pipeline.release.manifest import Content
-from pipeline.report.model import Skipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +250,7 @@ class _Job:
             id=f"{utc_now()}-{secrets.token_hex(3)}",
             name=self.config.name,
             created_at=utc_now(),
-            document=encode_record(record),
+            document=record,
         )
         if self.options.resume and (known := self._resumed(record, facts)):
             return known
@@ -272,7 +269,7 @@ class _Job:
             host=host(),
             versions=versions(),
             models=tuple(model_facts(one) for one in prepared),
-            lanes=tuple(_planned(lanes, self.config.measure.baseline)),
+            planned=tuple(_planned(lanes, self.config.measure.baseline)),
             skipped=(*conversion_skips(prepared), *skipped),
             failures=tuple(preparation_failures(prepared)),
             warnings=(*self.hints, *notes(prepared), *self.held.notes),
@@ -299,7 +296,7 @@ def _told_by(plan: CampaignPlan, lines: Mapping[str, Stage]) -> Tell:
 def _away(campaign: CampaignRecord, field: OpenDevices) -> Iterator[UnfinishedDevice]:
     """Devices of a resumed campaign that could not be opened this time."""
     reasons = {one.device: one.reason for one in field.unusable}
-    for name in dict.fromkeys(lane["device"] for lane in campaign.document["lanes"]):
+    for name in dict.fromkeys(run.device for run in campaign.job().planned):
         if name not in field.devices:
             yield UnfinishedDevice(device=name, reason=reasons.get(name, "it is not connected"))
 

@@ -1,11 +1,12 @@
 """What every writer of a report gets: plain data, and at the same time the document results.json."""
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
+from pipeline.campaign.record import FailureRow, Host, ModelFacts, Prediction, Skipped
 from pipeline.campaign.statistics import Caution, Comparison, Statistics
 from pipeline.check.library_proof import LibraryProof
 from pipeline.check.output import OutputCheck
@@ -17,30 +18,6 @@ DOCUMENT_VERSION: Final = 1
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True):
     """An unchanging value of the document."""
-
-
-class Host(Struct, frozen=True, kw_only=True):
-    """The computer that converted and measured (or drove the devices)."""
-
-    system: str = ""
-    machine: str = ""
-    cpu: str = ""
-    cores: int = 0
-    memory_bytes: int = 0
-    python: str = ""
-
-
-class ModelFacts(Struct, frozen=True, kw_only=True):
-    """A model as it was given; `error` is why nothing could be made of it, "" where it could."""
-
-    name: str
-    file: str
-    size_bytes: int = 0
-    sha256: str = ""
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    error: str = ""
-    remedy: str = ""
 
 
 class Shape(Struct, frozen=True, kw_only=True):
@@ -75,32 +52,8 @@ class Row(Struct, frozen=True, kw_only=True):
     checks: tuple[OutputCheck, ...] = ()
     cautions: tuple[Caution, ...] = ()
     shape: Shape = Shape()
-    prediction: dict[str, Any] | None = None
+    prediction: Prediction | None = None
     same_as: str = ""
-
-
-class Skipped(Struct, frozen=True, kw_only=True):
-    """What was not tried, and why it could not have worked; "" for what the reason does not depend on."""
-
-    reason: str
-    device: str = ""
-    model: str = ""
-    variant: str = ""
-    run: str = ""
-
-
-class FailureRow(Struct, frozen=True, kw_only=True):
-    """What was tried and failed: the kind in one word, what was said, why, what to do; equal failures are counted."""
-
-    kind: str
-    message: str
-    cause: str = ""
-    remedy: str = ""
-    device: str = ""
-    model: str = ""
-    variant: str = ""
-    run: str = ""
-    times: int = 1
 
 
 class ChoiceRow(Struct, frozen=True, kw_only=True):

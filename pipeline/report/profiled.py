@@ -1,12 +1,10 @@
 """What a profile run says, beside what was predicted: plain data, a part of results.json."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import msgspec
 
 from device_runner.profile import Coverage
 from device_runner.result import Profile
+from pipeline.campaign.record import Prediction
 
 
 class Profiled(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +20,6 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     profile: Profile | None = None
     coverage: Coverage | None = None
-    prediction: Mapping[str, Any] | None = None
+    prediction: Prediction | None = None
     finding: str = ""
     failure: str = ""

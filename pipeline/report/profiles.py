@@ -100,9 +100,9 @@ def predicted(one: Profiled) -> str:
     """What the rules said before; "" where they have no word for the provider."""
     if not one.prediction:
         return ""
-    error, rules = one.prediction.get("error"), one.prediction.get("rules")
-    words = str(error or _claims(*(one.prediction[key] for key in ("claimed", "nodes", "partitions"))))
-    return f"{words} (by the rules of {rules})" if rules else words
+    found = one.prediction
+    words = found.error or _claims(found.claimed, found.nodes, found.partitions)
+    return f"{words} (by the rules of {found.rules})" if found.rules else words
 
 
 def where(one: Profiled) -> str:
@@ -110,5 +110,5 @@ def where(one: Profiled) -> str:
     return f"none: {one.failure}" if one.failure else one.file.rpartition("/")[2]
 
 
-def _claims(claimed: int, nodes: int, partitions: int) -> str:
+def _claims(claimed: object, nodes: object, partitions: object) -> str:
     return f"{claimed} of {nodes} nodes in {partitions} partition{'s' * (partitions != 1)}"

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 
 from device_runner.result import Failure, FailureKind, RunResult, Status
+from pipeline.campaign.record import FailureRow, RunRecord, Skipped
 from pipeline.campaign.statistics import DEFAULT_MARGIN, Round, RunGroup, Summary, summarize
-from pipeline.campaign.store import RunRecord
 from pipeline.check.output import OutputCheck
-from pipeline.report.model import FailureRow, Row, Shape, Skipped
+from pipeline.report.model import Row, Shape
 
 SHAPE_POINTS = 20
 NEVER_RUN = "no round of it was run: the campaign ended before"

@@ -13,7 +13,7 @@ import pytest
 from device_runner.result import FailureKind
 from device_runner.spec import RunSpec
 from pipeline.campaign.measure import GIVE_UP_AFTER, CampaignPlan, measure, runs_left
-from pipeline.campaign.plan import lane_id, spec_id
+from pipeline.campaign.plan import lane_id
 from pipeline.campaign.store import REPEATED, Store, open_store
 from tests.told_devices import CAMPAIGN, ToldDevice, check_attribution, lanes_of, plan_of
 
@@ -28,7 +28,7 @@ def opened(folder: Path) -> Store:
 
 
 def wanted(plan: CampaignPlan) -> set[tuple[str, int]]:
-    return {(spec_id(lane, number), number) for lane in plan.lanes for number in range(plan.measure.rounds)}
+    return {(lane_id(lane), number) for lane in plan.lanes for number in range(plan.measure.rounds)}
 
 
 def test_every_device_runs_its_own_lanes_and_no_other(tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def faulty(name: str, seed: int) -> ToldDevice:
 
 def put_off(store: Store) -> bool:
     """Whether a run is stored that a resumed campaign does again: lanes that failed for good it leaves."""
-    given_up = {name.rpartition("#")[0] for name in store.failed(CAMPAIGN.id)}
-    runs = [run for run in store.runs(CAMPAIGN.id) if run.spec.id.rpartition("#")[0] not in given_up]
+    given_up = store.failed(CAMPAIGN.id)
+    runs = [run for run in store.runs(CAMPAIGN.id) if run.planned not in given_up]
     return any(run.result.failure and run.result.failure.kind in REPEATED for run in runs)
 
 
@@ -171,7 +171,7 @@ def follow_schedule(folder: Path, seed: int) -> None:
         check_attribution(store)
     assert max(Counter((run.spec.id, run.round) for run in runs).values()) == 1
     for lane in plan.lanes:
-        own = [run for run in runs if run.spec.id.rpartition("#")[0] == lane_id(lane)]
+        own = [run for run in runs if run.planned == lane_id(lane)]
         failures = [run.result.failure.kind for run in own if run.result.failure]
         final = [kind for kind in failures if kind not in REPEATED]
         assert len(final) == 1 or (len(own) == ROUNDS and not failures)

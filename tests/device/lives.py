@@ -22,7 +22,8 @@ from device_runner.result import RunResult, utc_now
 from device_runner.spec import RunOptions
 from pipeline.campaign.measure import CampaignPlan, measure
 from pipeline.campaign.plan import Inputs, PlannedRun
-from pipeline.campaign.store import CampaignRecord, RunRecord, Store, open_store
+from pipeline.campaign.record import CampaignRecord, RunRecord
+from pipeline.campaign.store import Store, open_store
 from pipeline.check.output import OutputCheck
 from pipeline.config import MeasureConfig
 from pipeline.core.errors import MissingError
@@ -148,7 +149,7 @@ class NotedStore(Store):
     def add_run(self, run: RunRecord) -> bool:
         entered = super().add_run(run)
         failure = run.result.failure
-        line = f"{run.spec.id}\t{run.round}\t{failure.kind.value if failure else ''}\n"
+        line = f"{run.planned}\t{run.round}\t{failure.kind.value if failure else ''}\n"
         descriptor = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.write(descriptor, line.encode())
         os.close(descriptor)

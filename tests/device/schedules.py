@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.campaign.plan import lane_id, spec_id
+from pipeline.campaign.plan import lane_id
 from pipeline.campaign.store import REPEATED
 from tests.device import lives
 from tests.device.adb_farm import BATTERY, PHONE_PROPERTIES, Farm, Phone
@@ -151,9 +151,9 @@ def missing(ground: Ground) -> set[tuple[str, int]]:
     """Runs that a resumed campaign would still do."""
     with noted_store(ground) as store:
         finished = store.finished(CAMPAIGN.id)
-        given_up = {name.rpartition("#")[0] for name in store.failed(CAMPAIGN.id)}
+        given_up = store.failed(CAMPAIGN.id)
     lanes = [lane for lane in lanes_of(ground) if lane_id(lane) not in given_up]
-    return {(spec_id(lane, number), number) for lane in lanes for number in range(ground.rounds)} - finished
+    return {(lane_id(lane), number) for lane in lanes for number in range(ground.rounds)} - finished
 
 
 def judge(ground: Ground, phones: list[Phone], lives_lived: int, faults: Counter[str]) -> Outcome:

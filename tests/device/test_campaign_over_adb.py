@@ -13,7 +13,8 @@ import pytest
 
 from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, server_at
-from pipeline.campaign.store import RunRecord, open_store
+from pipeline.campaign.record import RunRecord
+from pipeline.campaign.store import open_store
 from tests.device.adb_farm import BATTERY, Farm, farm_in
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,6 +5,7 @@ import pytest
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult, Status
 from device_runner.spec import NnapiFlag, RunOptions
+from pipeline.campaign.record import Prediction
 from pipeline.job.predict import finding, measured_partitions, settings_of
 
 PHONE = DeviceFacts(name="adb:1", platform="android", api_level=29)
@@ -23,8 +24,8 @@ def test_the_last_round_that_the_provider_logged_counts() -> None:
     assert measured_partitions(result("nothing")) is None
 
 
-def foreseen(partitions: int = 1, *, estimate: bool = False, error: str | None = None) -> dict[str, object]:
-    return {"partitions": partitions, "estimate": estimate, "error": error}
+def foreseen(partitions: int = 1, *, estimate: bool = False, error: str | None = None) -> Prediction:
+    return Prediction(partitions=partitions, estimate=estimate, error=error)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def foreseen(partitions: int = 1, *, estimate: bool = False, error: str | None =
         (None, [result(LINE.format(3))], ""),
     ],
 )
-def test_differences_are_findings(prediction: dict[str, object] | None, results: list[RunResult], told: str) -> None:
+def test_differences_are_findings(prediction: Prediction | None, results: list[RunResult], told: str) -> None:
     assert finding(prediction, results) == told
 
 

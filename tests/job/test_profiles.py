@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.campaign.store import RunRecord, open_store
+from pipeline.campaign.record import RunRecord
+from pipeline.campaign.store import open_store
 from tests.job.test_job import EXAMPLE, ort_mobile
 
 CONFIG = f"""

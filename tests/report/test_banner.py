@@ -6,11 +6,12 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from pipeline.campaign.record import Host
 from pipeline.check.library_proof import LibraryProof, ProvenLibrary
 from pipeline.check.output import OutputCheck
 from pipeline.report import html, markdown, terminal
 from pipeline.report.layout import State, banner
-from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Host, Withheld
+from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Withheld
 from tests.report.test_proof import PROOF
 
 GOOD = OutputCheck(output="y", passed=True, max_abs_error=1e-7, max_rel_error=1e-6, limit=1e-4)

@@ -7,9 +7,10 @@ import jsonschema
 import msgspec
 import pytest
 
+from pipeline.campaign.record import Host
 from pipeline.core.errors import PipelineError
 from pipeline.report import document
-from pipeline.report.model import CampaignReport, Host
+from pipeline.report.model import CampaignReport
 from tests.report_samples import make_report
 
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "results.schema.json"

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline.campaign.record import Host
 from pipeline.report import drawing, html
-from pipeline.report.model import CampaignReport, Host
+from pipeline.report.model import CampaignReport
 from pipeline.report.wording import visible
 from tests.report_samples import make_report
 

@@ -6,11 +6,12 @@ import msgspec
 from rich.console import Console
 
 from device_runner.spec import RunOptions
+from pipeline.campaign.record import Host
 from pipeline.check.library_proof import FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.check.output import OutputCheck
 from pipeline.core.errors import Severity
 from pipeline.report import document, html, markdown, terminal
-from pipeline.report.model import CampaignReport, Host
+from pipeline.report.model import CampaignReport
 
 HOSTILE = "<script>[red]|\x1b[2J"
 KERNEL = ProofFinding(

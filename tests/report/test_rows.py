@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.result import Failure, FailureKind, Mark, Status
+from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics import Doubt, Verdict
-from pipeline.campaign.store import RunRecord
 from pipeline.check.output import OutputCheck
 from pipeline.report import wording
 from pipeline.report.model import Row

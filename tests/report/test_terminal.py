@@ -9,8 +9,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from device_runner.profile import Coverage
+from pipeline.campaign.record import Host, Prediction
 from pipeline.report import terminal
-from pipeline.report.model import CampaignReport, Host
+from pipeline.report.model import CampaignReport
 from pipeline.report.profiled import Profiled
 from tests.report_samples import make_report
 
@@ -105,7 +106,7 @@ def test_profiles_are_told_where_a_provider_took_something(report: CampaignRepor
     took = Profiled(
         name="mnist / basic-fixed", run="nnapi", device="adb:A", file="profiles/a.json",
         coverage=Coverage(provider="nnapi", claimed_nodes=8, nodes=9, partitions=2),
-        prediction={"claimed": 9, "nodes": 9, "partitions": 1},
+        prediction=Prediction(claimed=9, nodes=9, partitions=1),
     )  # fmt: skip
     on_cpu = Profiled(name="mnist / none-fixed", run="cpu+threads=3", device="adb:A", file="profiles/b.json")
     failed = Profiled(name="mnist / all-fixed", run="xnnpack", device="adb:A", failure="the probe crashed")

@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection, Engine
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult
 from device_runner.spec import RunSpec
+from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunRecord
 from pipeline.campaign.store.errors import StoreError, damaged, told
 from pipeline.campaign.store.tables import artifacts, campaigns, devices, latencies, row_digest, runs
 from pipeline.campaign.store.writer import REPEATED, RunRow, RunWriter, text_of
@@ -25,31 +26,6 @@ T = TypeVar("T")
 
 RAW_LATENCIES = sa.type_coerce(latencies.c.nanoseconds, sa.types.NULLTYPE).label("nanoseconds")
 """As the database has them: SQLAlchemy fails on a damaged value before its digest can be looked at."""
-
-
-class CampaignRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A campaign as stored: `document` is what the caller wants to find again (config, host facts, versions)."""
-
-    id: str
-    name: str
-    created_at: str
-    document: dict[str, Any] = {}
-
-
-class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as stored: identity (`campaign`, `spec.id`, `round`), what was asked, what came, and how outputs differ.
-
-    `variant` is the variant's name; `prediction` what was expected of the run before it was measured.
-    """
-
-    campaign: str
-    round: int
-    model: str
-    variant: str
-    spec: RunSpec
-    result: RunResult
-    checks: tuple[OutputCheck, ...] = ()
-    prediction: dict[str, Any] | None = None
 
 
 class Store:
@@ -84,17 +60,20 @@ class Store:
     def amend(
         self,
         campaign: str,
-        change: Callable[[dict[str, Any]], dict[str, Any]],
+        change: Callable[[JobRecord], JobRecord],
         facts: Iterable[DeviceFacts] = (),
         made: Iterable[Artifact] = (),
     ) -> CampaignRecord:
-        """Change the document of a stored campaign and add devices and artifacts, all in one transaction."""
+        """Change the document of a stored campaign and add devices and artifacts, all in one transaction.
+
+        Raises PipelineError for a document that this release cannot read.
+        """
         same = campaigns.c.id == campaign
 
         def work(connection: Connection) -> CampaignRecord:
             row = connection.execute(sa.select(campaigns).where(same).with_for_update()).mappings().one()
             known = self._campaign(row)
-            changed = msgspec.structs.replace(known, document=change(known.document))
+            changed = msgspec.structs.replace(known, document=change(known.job()))
             values = {"document": text_of(changed.document)}
             values["digest"] = row_digest("campaigns", {**row, **values})
             connection.execute(campaigns.update().where(same).values(values))
@@ -120,15 +99,15 @@ class Store:
             return self._entrance.bring(row)
 
     def finished(self, campaign: str) -> frozenset[tuple[str, int]]:
-        """Spec id and round of every run of a campaign that need not be done again."""
+        """The planned run and the round of every run of a campaign that need not be done again."""
         done = sa.or_(runs.c.failure_kind.is_(None), runs.c.failure_kind.not_in(REPEATED))
-        query = sa.select(runs.c.spec_id, runs.c.round).where(runs.c.campaign_id == campaign, done)
+        query = sa.select(runs.c.planned, runs.c.round).where(runs.c.campaign_id == campaign, done)
         with self._reading() as connection:
-            return frozenset((row.spec_id, row.round) for row in connection.execute(query))
+            return frozenset((row.planned, row.round) for row in connection.execute(query))
 
     def failed(self, campaign: str) -> frozenset[str]:
-        """Spec ids of runs that failed or were skipped for a reason of their own, and would again."""
-        query = sa.select(runs.c.spec_id).where(
+        """The planned runs that failed or were skipped for a reason of their own, and would again."""
+        query = sa.select(runs.c.planned).where(
             runs.c.campaign_id == campaign, runs.c.failure_kind.is_not(None), runs.c.failure_kind.not_in(REPEATED)
         )
         with self._reading() as connection:
@@ -212,8 +191,15 @@ class Store:
             raise damaged(name, self.where, "its digest is another")
 
     def _campaign(self, row: Mapping[Any, Any]) -> CampaignRecord:
-        document = self._document("campaigns", f"the campaign {row['id']}", row, dict[str, Any])
-        return CampaignRecord(id=row["id"], name=row["name"], created_at=row["created_at"], document=document)
+        self._check("campaigns", f"the campaign {row['id']}", row)
+        document, unreadable = None, ""
+        try:
+            document = msgspec.json.decode(row["document"], type=JobRecord | None)
+        except msgspec.ValidationError as error:
+            unreadable = str(error)
+        return CampaignRecord(
+            id=row["id"], name=row["name"], created_at=row["created_at"], document=document, unreadable=unreadable
+        )
 
     def _document(self, table: str, name: str, row: Mapping[Any, Any], kind: type[T]) -> T:
         self._check(table, name, row)
@@ -226,13 +212,14 @@ class Store:
         prediction = row["prediction"]
         return RunRecord(
             campaign=row["campaign_id"],
+            planned=row["planned"],
             round=row["round"],
             model=row["model"],
             variant=row["variant"],
             spec=self._decode(row["spec"], RunSpec, name),
             result=msgspec.structs.replace(result, latencies_ns=self._latencies(row, name)),
             checks=self._decode(row["checks"], tuple[OutputCheck, ...], name),
-            prediction=None if prediction is None else self._decode(prediction, dict[str, Any], name),
+            prediction=None if prediction is None else self._decode(prediction, Prediction, name),
         )
 
     def _latencies(self, row: Mapping[Any, Any], name: str) -> tuple[int, ...]:
@@ -292,6 +279,7 @@ def _run_columns(run: RunRecord) -> dict[str, Any]:
     return {
         "campaign_id": run.campaign,
         "spec_id": run.spec.id,
+        "planned": run.planned,
         "round": run.round,
         "model": run.model,
         "variant": run.variant,

@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-REVISION = "0002"
+REVISION = "0003"
 """The newest migration: what this release reads and writes."""
 
 metadata = sa.MetaData()
@@ -75,6 +75,7 @@ runs = sa.Table(
     sa.Column("checks", sa.Text, nullable=False),
     sa.Column("prediction", sa.Text),
     _digest_column(),
+    sa.Column("planned", sa.String(256), nullable=False, server_default=""),
     sa.UniqueConstraint("campaign_id", "spec_id", "round"),
 )
 
@@ -94,8 +95,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "devices": ("campaign_id", "name", "document"),
     "artifacts": ("campaign_id", "model", "variant", "sha256", "document"),
     "runs": (
-        "campaign_id", "spec_id", "round", "model", "variant", "device", "provider", "status", "failure_kind",
-        "started_at", "spec", "result", "checks", "prediction", "samples", "nanoseconds",
+        "campaign_id", "spec_id", "planned", "round", "model", "variant", "device", "provider", "status",
+        "failure_kind", "started_at", "spec", "result", "checks", "prediction", "samples", "nanoseconds",
     ),
 }  # fmt: skip
 """Table to the columns that its digests cover, in their order; a run's latencies belong to the run."""

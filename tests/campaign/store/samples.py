@@ -2,11 +2,34 @@
 
 from device_runner.result import Failure, FailureKind, Mark, RunResult, Status
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.campaign.store import CampaignRecord, RunRecord
+from pipeline.campaign.record import (
+    CampaignRecord,
+    Host,
+    JobRecord,
+    ModelFacts,
+    Prediction,
+    RecordedRun,
+    RunRecord,
+    Skipped,
+)
 from pipeline.check.output import OutputCheck
+from pipeline.config import Config, ModelConfig
 from pipeline.core.variant import Artifact, Level, Variant
 
-CAMPAIGN = CampaignRecord(id="c1", name="mnist", created_at="2026-01-01T00:00:00.000Z", document={"host": {"cores": 2}})
+DOCUMENT = JobRecord(
+    config=Config(name="mnist", models=(ModelConfig(path="mnist.onnx"),)),
+    host=Host(cores=2),
+    versions={"ort-mobile": "0.1.0"},
+    models=(ModelFacts(name="mnist", file="mnist.onnx"),),
+    planned=(
+        RecordedRun(id="s1", device="local", model="mnist", variant="basic-fixed", options=RunOptions(), run="cpu"),
+    ),
+    skipped=(Skipped(reason="it is away", device="adb:A"),),
+    failures=(),
+    warnings=(),
+    checks={},
+)
+CAMPAIGN = CampaignRecord(id="c1", name="mnist", created_at="2026-01-01T00:00:00.000Z", document=DOCUMENT)
 ARTIFACT = Artifact(
     model="mnist",
     variant=Variant(level=Level.BASIC),
@@ -33,13 +56,14 @@ def run_record(
     )
     return RunRecord(
         campaign="c1",
+        planned=spec,
         round=number,
         model="mnist",
         variant="basic-fixed",
         spec=RunSpec(id=spec, model="mnist.basic.ort", options=RunOptions(intra_op_threads=2)),
         result=result,
         checks=(OutputCheck(output="logits", passed=True, max_abs_error=1e-6, cosine=1.0),),
-        prediction={"latency_ns": 6},
+        prediction=Prediction(nodes=6, claimed=4, partitions=1, estimate=False, rules=""),
     )
 
 

@@ -19,8 +19,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from pipeline.campaign.store import Store, StoreError, open_store
-from pipeline.campaign.store.migrations import revisions
-from pipeline.campaign.store.tables import REVISION, metadata
+from pipeline.campaign.store.migrations import revisions, upgrade
+from pipeline.campaign.store.tables import REVISION, campaigns, metadata, row_digest
 from pipeline.core.errors import PipelineError
 from pipeline.job.assemble import assemble
 from tests.campaign.store.samples import CAMPAIGN, run_record
@@ -67,6 +67,10 @@ def test_a_database_of_the_first_schema_is_upgraded_with_all_that_it_has(first: 
             assert all(len(run.result.latencies_ns) >= 20 for run in runs)
             assert len(store.artifacts(campaign.id)) == 2
             assert [facts.name for facts in store.devices(campaign.id)] == ["local"]
+    assert rows(first, "SELECT DISTINCT planned, spec_id FROM runs WHERE round = 3 ORDER BY 1") == [
+        ("local/mnist/extended-fixed/cpu", "local/mnist/extended-fixed/cpu#3"),
+        ("local/mnist/none-fixed/cpu", "local/mnist/none-fixed/cpu#3"),
+    ]
     assert rows(first, "SELECT version_num FROM alembic_version") == [(REVISION,)]
     assert rows(first, "SELECT version FROM schema_version") == [(2,)], "releases before migrations must refuse it"
 
@@ -81,6 +85,35 @@ def test_an_upgraded_database_can_be_reported_and_written_to(first: str) -> None
         assert store.add_run(run_record())
         assert store.campaigns() == (old, CAMPAIGN)
         assert store.runs("c1") == (run_record(),)
+
+
+def test_an_upgrade_does_not_hide_damage(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    path.write_bytes(gzip.decompress((DATA / "first.sqlite.gz").read_bytes()))
+    engine = engine_of(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        upgrade(connection, "0001", to="0002")
+        connection.execute(sa.text("UPDATE runs SET variant = 'other' WHERE id = 4"))
+    engine.dispose()
+    with open_store(f"sqlite:///{path}") as store:
+        with pytest.raises(StoreError, match="round 1 of the run local/mnist/none-fixed/cpu") as caught:
+            store.runs(store.campaigns()[0].id)
+        assert "its digest is another" in caught.value.why
+
+
+def test_a_campaign_whose_plan_cannot_be_read_costs_no_other(store: Store) -> None:
+    engine = engine_of(store.where)
+    with engine.begin() as connection:
+        row = dict(connection.execute(sa.select(campaigns)).mappings().one())
+        row |= {"id": "c0", "sequence": 2, "document": '{"config":{"models":3}}'}
+        row["digest"] = row_digest("campaigns", row)
+        connection.execute(campaigns.insert().values(row))
+    engine.dispose()
+    known, strange = store.campaigns()
+    assert (known, strange.id, strange.document) == (CAMPAIGN, "c0", None)
+    with pytest.raises(PipelineError, match="stored by another release") as caught:
+        assemble(store, strange)
+    assert "config" in caught.value.why
 
 
 def test_campaigns_of_before_keep_the_order_in_which_they_were_entered(tmp_path: Path) -> None:

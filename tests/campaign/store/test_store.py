@@ -14,9 +14,10 @@ from sqlalchemy import event
 
 from device_runner.device import DeviceFacts
 from device_runner.result import FailureKind
+from pipeline.campaign.record import Prediction
 from pipeline.campaign.store import REPEATED, Store, open_store
 from pipeline.core.errors import PipelineError
-from tests.campaign.store.samples import ARTIFACT, CAMPAIGN, failed, run_record
+from tests.campaign.store.samples import ARTIFACT, CAMPAIGN, DOCUMENT, failed, run_record
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -60,10 +61,10 @@ def test_only_failures_of_the_surroundings_are_tried_again(kind: FailureKind, fi
 def test_devices_that_join_a_campaign_are_replaced_not_doubled(store: Store) -> None:
     small, large = (DeviceFacts(name="local", platform="linux", memory_bytes=size) for size in (1, 2))
     store.amend("c1", lambda document: document, [small])
-    changed = store.amend("c1", lambda document: {**document, "joined": True}, [large])
+    changed = store.amend("c1", lambda document: msgspec.structs.replace(document, warnings=("joined",)), [large])
     assert store.devices("c1") == (large,)
     assert store.campaigns() == (changed,)
-    assert changed.document["joined"]
+    assert changed.job() == msgspec.structs.replace(DOCUMENT, warnings=("joined",))
 
 
 def test_a_campaign_is_entered_with_its_artifacts_or_not_at_all(file_url: str) -> None:
@@ -110,7 +111,7 @@ def test_a_latency_beyond_64_bits_is_refused_and_leaves_nothing(store: Store) ->
 
 def test_hostile_text_is_only_text(store: Store) -> None:
     name = "'); DROP TABLE runs; -- \x1b[31m é 漢\u2028"
-    record = msgspec.structs.replace(run_record(), model=name, prediction={"said": "\x00" + name})
+    record = msgspec.structs.replace(run_record(), model=name, prediction=Prediction(error="\x00" + name))
     assert store.add_run(record)
     assert store.runs("c1") == (record,)
 

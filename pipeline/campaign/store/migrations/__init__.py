@@ -33,8 +33,8 @@ def revisions() -> tuple[str, ...]:
     return tuple(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
 
 
-def upgrade(connection: Connection, found: str | None) -> None:
-    """Bring a database from the revision `found` (None: it is new) to the newest, in the caller's transaction."""
+def upgrade(connection: Connection, found: str | None, to: str = "head") -> None:
+    """Bring a database from the revision `found` (None: it is new) to another, in the caller's transaction."""
     import sqlalchemy as sa
     from alembic import command
 
@@ -43,4 +43,4 @@ def upgrade(connection: Connection, found: str | None) -> None:
     with _ONE_AT_A_TIME:
         if found == FIRST and not sa.inspect(connection).has_table("alembic_version"):
             command.stamp(config, FIRST)
-        command.upgrade(config, "head")
+        command.upgrade(config, to)

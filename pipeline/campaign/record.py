@@ -1,0 +1,153 @@
+"""What is stored of a campaign: its plan before anything is measured, and every run. Plain data, JSON both ways."""
+
+import msgspec
+
+from device_runner.result import RunResult
+from device_runner.spec import RunOptions, RunSpec
+from pipeline.check.output import OutputCheck
+from pipeline.check.reference import Reference
+from pipeline.config import Config, ModelConfig
+from pipeline.core.errors import PipelineError
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True):
+    """An unchanging value. Unknown keys are ignored, so that an older release reads a newer campaign."""
+
+
+class Host(Struct, frozen=True, kw_only=True):
+    """The computer that converted and measured (or drove the devices)."""
+
+    system: str = ""
+    machine: str = ""
+    cpu: str = ""
+    cores: int = 0
+    memory_bytes: int = 0
+    python: str = ""
+
+
+class ModelFacts(Struct, frozen=True, kw_only=True):
+    """A model as it was given; `error` is why nothing could be made of it, "" where it could."""
+
+    name: str
+    file: str
+    size_bytes: int = 0
+    sha256: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    error: str = ""
+    remedy: str = ""
+
+
+class Skipped(Struct, frozen=True, kw_only=True):
+    """What was not tried, and why it could not have worked; "" for what the reason does not depend on."""
+
+    reason: str
+    device: str = ""
+    model: str = ""
+    variant: str = ""
+    run: str = ""
+
+
+class FailureRow(Struct, frozen=True, kw_only=True):
+    """What was tried and failed: the kind in one word, what was said, why, what to do; equal failures are counted."""
+
+    kind: str
+    message: str
+    cause: str = ""
+    remedy: str = ""
+    device: str = ""
+    model: str = ""
+    variant: str = ""
+    run: str = ""
+    times: int = 1
+
+
+class Prediction(Struct, frozen=True, kw_only=True):
+    """What the rules of a provider say of a run before it is measured: nodes that it claims, in how many partitions.
+
+    `estimate`: the partitions are estimated. `rules` is the release whose rules decided, "" where the library's own
+    release has rules. `error` is why the session is not created; without an answer of the rules nothing else is set.
+    """
+
+    nodes: int | msgspec.UnsetType = msgspec.UNSET
+    claimed: int | msgspec.UnsetType = msgspec.UNSET
+    partitions: int | msgspec.UnsetType = msgspec.UNSET
+    estimate: bool | msgspec.UnsetType = msgspec.UNSET
+    rules: str | msgspec.UnsetType = msgspec.UNSET
+    error: str | None = None
+
+
+class RecordedRun(Struct, frozen=True, kw_only=True):
+    """A planned run; `baseline` marks what others are compared with. Nobody reads anything out of its `id`.
+
+    `same_as` is the id of the planned run whose runs count for this one: the same bytes with the same session options.
+    """
+
+    id: str
+    device: str
+    model: str
+    variant: str
+    options: RunOptions
+    run: str
+    baseline: bool = False
+    same_as: str = ""
+
+
+class JobRecord(Struct, frozen=True, kw_only=True):
+    """The plan of a campaign. `checks` are those of the artifacts on this computer, by model and variant name.
+
+    `references` are by the name of a model in a precision (`Artifact.source`); their files lie in reference/NAME.
+    `unloadable` names artifacts as MODEL/VARIANT that a target's library cannot load, by the name of the target.
+    `tables` are those of the config in which models were found, by model.
+    """
+
+    config: Config
+    host: Host
+    versions: dict[str, str]
+    models: tuple[ModelFacts, ...]
+    planned: tuple[RecordedRun, ...] = msgspec.field(name="lanes")
+    skipped: tuple[Skipped, ...]
+    failures: tuple[FailureRow, ...]
+    warnings: tuple[str, ...]
+    checks: dict[str, dict[str, tuple[OutputCheck, ...]]]
+    references: dict[str, Reference] = {}
+    unloadable: dict[str, tuple[str, ...]] = {}
+    tables: dict[str, ModelConfig] = {}
+
+
+class CampaignRecord(Struct, frozen=True, kw_only=True):
+    """A campaign as stored. Its document is None where it has none, or where `unreadable` says why it is not read."""
+
+    id: str
+    name: str
+    created_at: str
+    document: JobRecord | None = None
+    unreadable: str = ""
+
+    def job(self) -> JobRecord:
+        """The document; raises PipelineError for one that another release wrote differently."""
+        if self.document is None:
+            raise PipelineError(
+                "this campaign was stored by another release",
+                where=self.id,
+                why=self.unreadable or "it has no plan",
+                remedy="use the release that measured it, or measure again",
+            )
+        return self.document
+
+
+class RunRecord(Struct, frozen=True, kw_only=True):
+    """A run as stored: `planned` is the id of its planned run; what was asked, what came, and how outputs differ.
+
+    `variant` is the variant's name; `prediction` what was expected of the run before it was measured.
+    """
+
+    campaign: str
+    planned: str
+    round: int
+    model: str
+    variant: str
+    spec: RunSpec
+    result: RunResult
+    checks: tuple[OutputCheck, ...] = ()
+    prediction: Prediction | None = None
