@@ -7,10 +7,37 @@ import statistics
 import subprocess
 import sys
 import tomllib
+from collections import Counter
+from collections.abc import Container
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("pipeline", "device_runner")
+
+ONE_USE_HELPERS = 210
+"""Short private functions that one place calls: this number may only fall."""
+
+MANY_IMPORTS = {
+    "device_runner/adb/device.py": 20,
+    "pipeline/advice/fixes.py": 16,
+    "pipeline/advice/trial.py": 16,
+    "pipeline/cli/release.py": 17,
+    "pipeline/convert/many.py": 20,
+    "pipeline/convert/references.py": 19,
+    "pipeline/job/gate.py": 20,
+    "pipeline/job/perf.py": 23,
+    "pipeline/job/predict.py": 18,
+    "pipeline/job/prepare.py": 19,
+    "pipeline/job/run.py": 26,
+    "pipeline/job/ship.py": 29,
+    "pipeline/partition/judge.py": 18,
+    "pipeline/partition/reference/compare.py": 17,
+    "pipeline/release/prove/run.py": 17,
+}
+"""Modules that import more than 15 of the project's, with how many: the list and its numbers may only shrink."""
+
+CLASSES_DEFINED_TWICE = {"Fit", "Graph", "MissingError", "Node", "Part", "Refusal", "State", "Step", "Struct", "Unit"}
 
 
 def test_readme_and_ci_run_the_same_test_command() -> None:
@@ -76,6 +103,102 @@ def test_modules_can_be_held_in_the_head() -> None:
     }
     assert {name: size for name, size in sizes.items() if size > 600} == {}
     assert sum(size > 400 for size in sizes.values()) <= len(sizes) // 10
+
+
+def sources() -> dict[str, ast.Module]:
+    """Every module of the packages by its path, parsed."""
+    paths = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def one_use_helpers(module: ast.Module) -> list[str]:
+    """Private functions of at most three lines (docstring apart) that one place calls; rows of tables do not call."""
+    used = Counter(
+        node.id for node in ast.walk(module) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    )
+    used.update(node.attr for node in ast.walk(module) if isinstance(node, ast.Attribute))
+    callees = [node.func for node in ast.walk(module) if isinstance(node, ast.Call)]
+    called = {getattr(callee, "id", getattr(callee, "attr", "")) for callee in callees}
+    found = []
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef) and re.match("_[^_]", node.name) and not node.decorator_list:
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+            if lines <= 3 and used[node.name] == 1 and node.name in called:
+                found.append(node.name)
+    return found
+
+
+def test_a_helper_of_one_use_is_counted_unless_a_table_names_it() -> None:
+    text = """
+def _once(x):
+    '''Twice x.'''
+    return 2 * x
+def _twice(x): return x
+def _row(x): return x
+def _long(x):
+    a = x
+    b = a
+    c = b
+    return c
+TABLE = (_row,)
+def f(x): return _once(_twice(x)) + _twice(_long(x))
+"""
+    assert one_use_helpers(ast.parse(text)) == ["_once"]
+
+
+def test_short_helpers_of_one_use_become_fewer() -> None:
+    """A reader should not jump where reading down would do. Who inlines some lowers the bound with it."""
+    found = {path: names for path, module in sources().items() if (names := one_use_helpers(module))}
+    assert sum(map(len, found.values())) <= ONE_USE_HELPERS, found
+
+
+def test_the_packages_can_be_drawn_on_one_page() -> None:
+    """Units: what stands directly in pipeline/, and device_runner as one."""
+    units = [path for path in (ROOT / "pipeline").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
+    names = {path.stem for path in units} - {"__init__", "__main__"} | {"device_runner"}
+    assert len(names) <= 20, sorted(names)
+    modules = sorted(path.stem for path in units if path.suffix == ".py")
+    assert modules == ["__init__", "__main__"], "packages only at the top"
+
+
+def project_imports(module: ast.Module) -> set[str]:
+    """The project's modules that a module imports anywhere in its text."""
+    imports = [node.module for node in ast.walk(module) if isinstance(node, ast.ImportFrom) and node.module]
+    return {name for name in imports if name.split(".")[0] in PACKAGES}
+
+
+def test_few_modules_import_many() -> None:
+    """The bound is 15; of those that exceed it the list shrinks."""
+    many = {path: len(found) for path, module in sources().items() if len(found := project_imports(module)) > 15}
+    assert {path: count for path, count in many.items() if count > MANY_IMPORTS.get(path, 15)} == {}
+    assert set(MANY_IMPORTS) - set(many) == set(), "these keep the bound now: take them off the list"
+
+
+def test_a_public_class_name_has_one_meaning() -> None:
+    found = Counter(
+        (node.name, path)
+        for path, module in sources().items()
+        for node in ast.walk(module)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    twice = {name for name, count in Counter(name for name, _ in found).items() if count > 1}
+    assert twice - CLASSES_DEFINED_TWICE == set()
+
+
+def run_time_imports(name: str, module: ast.Module, modules: Container[str]) -> set[str]:
+    """The modules of the project that importing this one imports: what stands at its top level."""
+    imports = [node for node in module.body if isinstance(node, ast.ImportFrom) and node.module]
+    named = {(node.module or "", f"{node.module}.{alias.name}") for node in imports for alias in node.names}
+    return {inner if inner in modules else outer for outer, inner in named if inner in modules or outer in modules} - {
+        name
+    }
+
+
+def test_no_import_leads_back_to_where_it_began() -> None:
+    modules = {path.removesuffix(".py").replace("/", ".").removesuffix(".__init__"): m for path, m in sources().items()}
+    graph = {name: run_time_imports(name, module, modules) for name, module in modules.items()}
+    assert len(list(TopologicalSorter(graph).static_order())) == len(modules)  # raises CycleError with the modules
 
 
 def sessions() -> dict[str, str]:

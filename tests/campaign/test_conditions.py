@@ -12,7 +12,7 @@ from device_runner.result import Conditions
 from pipeline.campaign.measure import measure, unfit, wait_until_fit
 from pipeline.campaign.store import open_store
 from pipeline.config import ConditionsConfig
-from tests.told_devices import CAMPAIGN, ToldDevice, lanes_of, plan_of
+from tests.scripted_devices import CAMPAIGN, ScriptedDevice, lanes_of, plan_of
 
 DEFAULT = ConditionsConfig()
 
@@ -37,7 +37,7 @@ def test_rules(wanted: ConditionsConfig, now: Conditions, told: str) -> None:
     assert len(reasons) == bool(told)
 
 
-class Warm(ToldDevice):
+class Warm(ScriptedDevice):
     """A device with conditions, one of those given at each question, the last for ever."""
 
     def __init__(self, name: str, *, states: list[Conditions]) -> None:

@@ -14,13 +14,13 @@ from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.plan import plan_lanes
 from pipeline.config import RunConfig
-from tests.told_devices import ToldDevice, lanes_of
+from tests.scripted_devices import ScriptedDevice, lanes_of
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 FACTS = DeviceFacts(name="told:x", platform="android", soc="Chip 9", api_level=30, abis=("arm64-v8a",))
 
 
-class BadDriver(ToldDevice):
+class BadDriver(ScriptedDevice):
     """Crashes on two settings together, whatever else is set."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ def test_without_the_option_nothing_is_denied(tmp_path: Path) -> None:
 
 def test_a_crash_that_does_not_come_again_denies_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = iter([FailureKind.CRASH])
-    monkeypatch.setattr(device, "_tell", lambda _: next(kinds, None))
+    monkeypatch.setattr(device, "_script", lambda _: next(kinds, None))
     perf("--blame")
     assert not (tmp_path / "denied.json").exists()
     assert known_denied() == list[Denied]()
@@ -129,7 +129,7 @@ def crash_on_b(spec: RunSpec) -> FailureKind | None:
 
 
 def test_a_campaign_blames_on_request_also_after_the_fact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_tell", crash_on_b)
+    monkeypatch.setattr(device, "_script", crash_on_b)
     assert "denied" not in campaign(tmp_path)[1]
     assert known_denied() == list[Denied]()
 
@@ -146,7 +146,7 @@ def test_a_campaign_blames_on_request_also_after_the_fact(tmp_path: Path, monkey
 
 
 def test_a_provider_that_crashes_alone_is_denied_for_that_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_tell", lambda _: FailureKind.CRASH)
+    monkeypatch.setattr(device, "_script", lambda _: FailureKind.CRASH)
     perf("--provider", "nnapi", "--blame")
     (entry,) = known_denied()
     assert entry.options == RunOptions(provider="nnapi")

@@ -15,7 +15,7 @@ from device_runner.spec import RunSpec
 from pipeline.campaign.measure import GIVE_UP_AFTER, CampaignPlan, measure, runs_left
 from pipeline.campaign.plan import lane_id
 from pipeline.campaign.store import REPEATED, Store, open_store
-from tests.told_devices import CAMPAIGN, ToldDevice, check_attribution, lanes_of, plan_of
+from tests.scripted_devices import CAMPAIGN, ScriptedDevice, check_attribution, lanes_of, plan_of
 
 NAMES = ("one", "two", "three")
 ROUNDS = 3
@@ -34,7 +34,7 @@ def wanted(plan: CampaignPlan) -> set[tuple[str, int]]:
 def test_every_device_runs_its_own_lanes_and_no_other(tmp_path: Path) -> None:
     plan = plan_of(lanes_of(NAMES, 2), ROUNDS)
     with opened(tmp_path) as store:
-        assert measure(plan, {name: ToldDevice(name) for name in NAMES}, store, tmp_path) == []
+        assert measure(plan, {name: ScriptedDevice(name) for name in NAMES}, store, tmp_path) == []
         assert store.finished(CAMPAIGN.id) == wanted(plan)
         assert len(store.runs(CAMPAIGN.id)) == len(NAMES) * 2 * ROUNDS
         check_attribution(store)
@@ -44,14 +44,14 @@ def test_a_run_that_the_way_spoils_is_tried_again(tmp_path: Path) -> None:
     failures = iter([FailureKind.LOST_DEVICE, FailureKind.GARBAGE, None, FailureKind.DEVICE_ERROR])
     plan = plan_of(lanes_of(["one"], 2), 1)
     with opened(tmp_path) as store:
-        assert measure(plan, {"one": ToldDevice("one", lambda _: next(failures, None))}, store, tmp_path) == []
+        assert measure(plan, {"one": ScriptedDevice("one", lambda _: next(failures, None))}, store, tmp_path) == []
         assert [run.result.failure for run in store.runs(CAMPAIGN.id)] == [None, None]
 
 
 def test_a_run_that_was_killed_from_outside_is_done_when_the_campaign_goes_on(tmp_path: Path) -> None:
     plan = plan_of(lanes_of(["one"], 2), ROUNDS)
     killed = iter([FailureKind.OUT_OF_MEMORY])
-    device = ToldDevice("one", lambda _: next(killed, None), journal=tmp_path / "journal")
+    device = ScriptedDevice("one", lambda _: next(killed, None), journal=tmp_path / "journal")
     with opened(tmp_path) as store:
         assert measure(plan, {"one": device}, store, tmp_path) == []
         assert len((tmp_path / "journal").read_text().splitlines()) == 1 + ROUNDS, "not again in this campaign"
@@ -62,25 +62,25 @@ def test_a_run_that_was_killed_from_outside_is_done_when_the_campaign_goes_on(tm
 
 def test_a_device_that_is_lost_is_left_alone_and_the_others_go_on(tmp_path: Path) -> None:
     plan = plan_of(lanes_of(NAMES, 2), ROUNDS)
-    devices = {name: ToldDevice(name) for name in NAMES}
-    devices["two"] = ToldDevice("two", lambda _: FailureKind.LOST_DEVICE, journal=tmp_path / "journal")
+    devices = {name: ScriptedDevice(name) for name in NAMES}
+    devices["two"] = ScriptedDevice("two", lambda _: FailureKind.LOST_DEVICE, journal=tmp_path / "journal")
     with opened(tmp_path) as store:
         (left,) = measure(plan, devices, store, tmp_path)
         assert left.device == "two"
         assert len((tmp_path / "journal").read_text().splitlines()) == 1 + len(plan.pauses_seconds)
         assert store.finished(CAMPAIGN.id) == {key for key in wanted(plan) if not key[0].startswith("two/")}
         assert runs_left(plan, store) == {"two": 2 * ROUNDS}
-        assert measure(plan, {"two": ToldDevice("two")}, store, tmp_path) == []
+        assert measure(plan, {"two": ScriptedDevice("two")}, store, tmp_path) == []
         assert store.finished(CAMPAIGN.id) == wanted(plan)
         check_attribution(store)
 
 
 def test_a_device_that_keeps_failing_is_left_alone(tmp_path: Path) -> None:
     plan = plan_of(lanes_of(["full"], GIVE_UP_AFTER + 2), 1)
-    device = ToldDevice("full", lambda _: FailureKind.NO_SPACE, journal=tmp_path / "journal")
+    device = ScriptedDevice("full", lambda _: FailureKind.NO_SPACE, journal=tmp_path / "journal")
     with opened(tmp_path) as store:
         (left,) = measure(plan, {"full": device}, store, tmp_path)
-    assert left.reason == "as told"
+    assert left.reason == "as scripted"
     assert len((tmp_path / "journal").read_text().splitlines()) == GIVE_UP_AFTER
 
 
@@ -89,8 +89,8 @@ def test_a_lost_device_that_comes_back_from_quarantine_finishes(tmp_path: Path) 
     plan = dataclasses.replace(plan_of(lanes_of(NAMES, 2), ROUNDS), quarantine_seconds=(0.0, 0.0))
     tries = 1 + len(plan.pauses_seconds)
     away = iter([None, *[FailureKind.LOST_DEVICE] * (2 * tries + 1), None, *[FailureKind.LOST_DEVICE] * 2 * tries])
-    devices = {name: ToldDevice(name) for name in NAMES}
-    devices["two"] = ToldDevice("two", lambda _: next(away, None))
+    devices = {name: ScriptedDevice(name) for name in NAMES}
+    devices["two"] = ScriptedDevice("two", lambda _: next(away, None))
     with opened(tmp_path) as store:
         assert measure(plan, devices, store, tmp_path) == []
         assert store.finished(CAMPAIGN.id) == wanted(plan)
@@ -99,11 +99,11 @@ def test_a_lost_device_that_comes_back_from_quarantine_finishes(tmp_path: Path) 
 
 def test_a_device_that_stays_away_is_left_after_its_quarantines(tmp_path: Path) -> None:
     plan = dataclasses.replace(plan_of(lanes_of(["one"], 2), ROUNDS), quarantine_seconds=(0.0, 0.0))
-    device = ToldDevice("one", lambda _: FailureKind.LOST_DEVICE, journal=tmp_path / "journal")
+    device = ScriptedDevice("one", lambda _: FailureKind.LOST_DEVICE, journal=tmp_path / "journal")
     with opened(tmp_path) as store:
         (left,) = measure(plan, {"one": device}, store, tmp_path)
         assert len(store.runs(CAMPAIGN.id)) == 1
-    assert left.reason == "as told"
+    assert left.reason == "as scripted"
     assert len((tmp_path / "journal").read_text().splitlines()) == 3 * (1 + len(plan.pauses_seconds))
 
 
@@ -111,11 +111,11 @@ def test_lanes_that_crash_cost_no_other_lane(tmp_path: Path) -> None:
     """Drivers that crash on many options in a row are no broken device."""
     plan = plan_of(lanes_of(["one"], GIVE_UP_AFTER + 2), ROUNDS)
 
-    def tell(spec: RunSpec) -> FailureKind | None:
+    def script(spec: RunSpec) -> FailureKind | None:
         return FailureKind.CRASH if spec.options.intra_op_threads <= GIVE_UP_AFTER + 1 else None
 
     with opened(tmp_path) as store:
-        assert measure(plan, {"one": ToldDevice("one", tell)}, store, tmp_path) == []
+        assert measure(plan, {"one": ScriptedDevice("one", script)}, store, tmp_path) == []
         runs = store.runs(CAMPAIGN.id)
     assert Counter(run.result.status.value for run in runs) == {"failed": GIVE_UP_AFTER + 1, "ok": ROUNDS}
 
@@ -130,12 +130,12 @@ class Interrupted(BaseException):
     """What Ctrl-C is to a worker."""
 
 
-def faulty(name: str, seed: int) -> ToldDevice:
+def faulty(name: str, seed: int) -> ScriptedDevice:
     """A device with bursts of faults, and now and then something that ends the whole campaign."""
     chance = random.Random(f"{seed} {name}")
     burst: list[FailureKind] = []
 
-    def tell(_: RunSpec) -> FailureKind | None:
+    def script(_: RunSpec) -> FailureKind | None:
         if burst:
             return burst.pop()
         if chance.random() < 0.15:
@@ -145,7 +145,7 @@ def faulty(name: str, seed: int) -> ToldDevice:
             raise Interrupted
         return None
 
-    return ToldDevice(name, tell)
+    return ScriptedDevice(name, script)
 
 
 def put_off(store: Store) -> bool:
@@ -193,7 +193,7 @@ KILLS = 20
 
 def campaign_in_child(folder: Path) -> None:
     """What the killed processes do: the whole of a campaign, from what is stored."""
-    devices = {name: ToldDevice(name, seconds=0.005, journal=folder / name) for name in NAMES}
+    devices = {name: ScriptedDevice(name, seconds=0.005, journal=folder / name) for name in NAMES}
     with opened(folder) as store:
         measure(plan_of(lanes_of(NAMES, 10), 15), devices, store, folder)
 

@@ -1,4 +1,4 @@
-"""Devices that fail as they are told, for campaigns: the real code of the pipeline around them, no probe behind."""
+"""Devices that fail where a script says, for campaigns: the pipeline's own code around them, no probe behind."""
 
 import hashlib
 import time
@@ -19,7 +19,7 @@ from pipeline.campaign.store import Store
 from pipeline.config import ConditionsConfig, MeasureConfig
 from pipeline.core.variant import Artifact, Level, Variant
 
-CAMPAIGN = CampaignRecord(id="c1", name="told", created_at="2026-01-01T00:00:00.000Z")
+CAMPAIGN = CampaignRecord(id="c1", name="scripted", created_at="2026-01-01T00:00:00.000Z")
 DEFAULT_CONDITIONS = ConditionsConfig()
 
 
@@ -29,19 +29,19 @@ def latencies_of(device: str, spec_id: str) -> tuple[int, ...]:
     return tuple(digest[:8])
 
 
-class ToldDevice:
-    """Runs take so long and end as `tell` says (None: well); each that is begun is a line of a file."""
+class ScriptedDevice:
+    """Runs take so many seconds and fail as `script` says (None: they succeed); each start is a line of the journal."""
 
     def __init__(
         self,
         name: str,
-        tell: Callable[[RunSpec], FailureKind | None] = lambda _: None,
+        script: Callable[[RunSpec], FailureKind | None] = lambda _: None,
         *,
         seconds: float = 0.0,
         journal: Path | None = None,
     ) -> None:
         self.name = name
-        self._tell = tell
+        self._script = script
         self._seconds = seconds
         self._journal = journal
 
@@ -56,9 +56,9 @@ class ToldDevice:
             with self._journal.open("a") as file:
                 file.write(f"{spec.id}\n")
         time.sleep(self._seconds)
-        kind = self._tell(spec)
+        kind = self._script(spec)
         if kind is not None:
-            return without_measurement(spec, self.name, Failure(kind=kind, message="as told"))
+            return without_measurement(spec, self.name, Failure(kind=kind, message="as scripted"))
         latencies_ns = latencies_of(self.name, spec.id)
         return RunResult(
             spec_id=spec.id, device=self.name, status=Status.OK, latencies_ns=latencies_ns, started_at=utc_now()
