@@ -295,7 +295,8 @@ class AdbDevice:
         probe = self._store.put(program, PROBE_SUFFIX)
         request = encode_request(spec, places, watch_stdin=True)
         output = self._execute(request, probe, spec.timeout_seconds, answer_limit(spec))
-        return self._doubted(self._result(spec, output), _pushed(probe, places))
+        files = (probe, places.library, places.model, *places.inputs, places.labelled)
+        return self._doubted(self._result(spec, output), [file for file in files if file])
 
     def _by_perf_test(self, spec: RunSpec, library: Path, facts: DeviceFacts) -> RunResult:
         program = Path(str(spec.perf_test))
@@ -390,9 +391,3 @@ class AdbDevice:
             self._conditions = msgspec.structs.replace(read_conditions(self.link), fixed_performance=fixed)
             self._conditions_at = time.monotonic()
         return self._conditions
-
-
-def _pushed(probe: str, places: ProbePaths) -> list[str]:
-    """The files that a run finds in the store."""
-    files = (probe, places.library, places.model, *places.inputs, places.labelled)
-    return [file for file in files if file]

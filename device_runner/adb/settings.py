@@ -9,7 +9,6 @@ import hashlib
 import logging
 import os
 import re
-from pathlib import Path
 from typing import BinaryIO
 
 from device_runner.adb.link import Link, LinkError, Server, script
@@ -99,7 +98,7 @@ def take_lease(key: str, name: str) -> BinaryIO:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        holder = _holder(path)
+        holder = path.read_text(errors="replace")[:20] or "unknown"
         file.close()
         raise MissingError(
             f"{name} is in use", why=f"process {holder} of this computer runs on it", remedy="wait, or end that process"
@@ -108,7 +107,3 @@ def take_lease(key: str, name: str) -> BinaryIO:
     file.write(str(os.getpid()).encode())
     file.flush()
     return file
-
-
-def _holder(path: Path) -> str:
-    return path.read_text(errors="replace")[:20] or "unknown"

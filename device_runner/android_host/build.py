@@ -134,12 +134,8 @@ def version_script(symbols: tuple[Symbol, ...]) -> str:
     """Linker script: what is exported, under LIBC where bionic has that version. `local: *` would hide everything."""
     hidden = f"  local: {PRIVATE}*; {ADAPTER}*;"
     names = "; ".join(symbol.name for symbol in symbols)
-    head = "LIBC {" if _versioned(symbols) else f"{{\n  global: {names};"
+    head = "LIBC {" if any(symbol.library in VERSIONED for symbol in symbols) else f"{{\n  global: {names};"
     return f"{head}\n{hidden}\n}};\n"
-
-
-def _versioned(symbols: tuple[Symbol, ...]) -> bool:
-    return any(symbol.library in VERSIONED for symbol in symbols)
 
 
 def _function(symbol: Symbol, machine: Machine) -> list[str]:

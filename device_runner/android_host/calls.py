@@ -22,7 +22,7 @@ from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.errors import RunnerError
 from device_runner.library_facts import LIBRARY, LibraryFacts
 from device_runner.probe.protocol import FLAG_BITS, LEVEL_NUMBERS
-from device_runner.result import RunResult, Status
+from device_runner.result import Status
 from device_runner.spec import NnapiFlag, OptimizationLevel, RunOptions, RunSpec
 
 PREFIX = "ANeuralNetworks"
@@ -112,18 +112,16 @@ def observe(library: LibraryFacts, model: Path) -> Iterator[CallRow]:
             for flags in FLAGS:
                 record = Path(folder) / f"{level}-{'-'.join(flags)}.jsonl"
                 with AndroidHost("android-host", library, Phone(api_level=level, calls=record)) as device:
-                    result = device.run(_spec(model, flags))
+                    options = RunOptions(provider="nnapi", flags=flags, intra_op_threads=1)
+                    spec = RunSpec(id="calls", model=str(model), options=options, warmup=0, min_runs=1, min_seconds=0.0)
+                    result = device.run(spec)
                 calls = read_calls(record) if record.is_file() else []
-                yield CallRow(level=level, flags=flags, summary=summarize(calls), failure=_failure(result))
-
-
-def _spec(model: Path, flags: tuple[NnapiFlag, ...]) -> RunSpec:
-    options = RunOptions(provider="nnapi", flags=flags, intra_op_threads=1)
-    return RunSpec(id="calls", model=str(model), options=options, warmup=0, min_runs=1, min_seconds=0.0)
-
-
-def _failure(result: RunResult) -> str:
-    return "" if result.status is Status.OK or not result.failure else result.failure.kind.value
+                yield CallRow(
+                    level=level,
+                    flags=flags,
+                    summary=summarize(calls),
+                    failure=result.failure.kind.value if result.failure and result.status is not Status.OK else "",
+                )
 
 
 HEAD = """# What each NNAPI flag does at each API level
@@ -271,11 +269,15 @@ def _ask_once(
     answers, begun = _read_answers((folder / "out").read_bytes())
     if begun:
         said = (folder / "err").read_bytes()[-2000:].decode("utf-8", "replace").strip()
-        ended = HANG if code is None else _signal_name(code)
+        ended = HANG if code is None else signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return [*answers, LibraryAnswer(id=begun, message=said, signal=ended)]
     if len(answers) < len(questions):
         said = (folder / "err").read_bytes()[-2000:].decode("utf-8", "replace").strip()
-        raise RunnerError("the library could not be asked", where=library.path, why=said or _end(code))
+        raise RunnerError(
+            "the library could not be asked",
+            where=library.path,
+            why=said or ("it did not begin in time" if code is None else f"exit code {code}"),
+        )
     return answers
 
 
@@ -294,14 +296,6 @@ def _wait(process: "subprocess.Popen[bytes]", out: Path, limit_seconds: float) -
     process.kill()
     process.wait()
     return None
-
-
-def _end(code: int | None) -> str:
-    return "it did not begin in time" if code is None else f"exit code {code}"
-
-
-def _signal_name(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 def _read_answers(output: bytes) -> tuple[list[LibraryAnswer], str]:

@@ -151,7 +151,7 @@ def _parse_dynamic(reader: _Reader, elf: Elf) -> Elf:
         tags=tags,
         needed=tuple(reader.text(strings + value) for key, value in tags if key == DT["needed"]),
         symbols=tuple(_symbols(reader, segments, values)),
-        relocations=frozenset(_relocations(reader, segments, values)),
+        relocations=frozenset(info & 0xFFFFFFFF for info in _relocation_infos(reader, segments, values)),
         notes=tuple(note for segment in segments if segment.type == PT_NOTE for note in _notes(reader, segment)),
         interpreter=next((reader.text(segment.offset) for segment in segments if segment.type == PT_INTERP), ""),
     )
@@ -211,10 +211,6 @@ def _relocation_infos(reader: _Reader, segments: tuple[Segment, ...], tags: dict
         if DT[table] in tags:
             start = _offset(segments, tags[DT[table]])
             yield from (info for _, info, _ in reader.rows("QQq", start, tags.get(DT[size], 0) // 24))
-
-
-def _relocations(reader: _Reader, segments: tuple[Segment, ...], tags: dict[int, int]) -> Iterator[int]:
-    return (info & 0xFFFFFFFF for info in _relocation_infos(reader, segments, tags))
 
 
 def _notes(reader: _Reader, segment: Segment) -> Iterator[tuple[str, int, bytes]]:

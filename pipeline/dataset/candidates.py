@@ -293,13 +293,11 @@ def kind_of(info: TensorInfo, axis: int, symbol: str) -> str:
     for rule in (_image_axis, _flat_axis):
         if kind := rule(info, axis, integer):
             return kind
-    if axis == 0 or (len(shape) == 3 and axis == 1 and (STATE.search(info.name) or _is_layers(shape[0]))):
+    if axis == 0 or (
+        len(shape) == 3 and axis == 1 and (STATE.search(info.name) or (isinstance(shape[0], int) and shape[0] > 1))
+    ):
         return "batch"
     return _in_time(shape, axis) if len(shape) == 3 else "other"
-
-
-def _is_layers(size: int | str | None) -> bool:
-    return isinstance(size, int) and size > 1
 
 
 def _in_time(shape: Sequence[int | str | None], axis: int) -> str:

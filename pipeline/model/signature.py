@@ -45,7 +45,14 @@ class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 def tensor_infos(values: "Iterable[onnx.ValueInfoProto]") -> tuple[TensorInfo, ...]:
     """What a graph declares of its inputs or outputs."""
-    return tuple(TensorInfo(name=value.name, dtype=_dtype(value), shape=_shape(value)) for value in values)
+    return tuple(
+        TensorInfo(
+            name=value.name,
+            dtype=element_of(value.type.tensor_type.elem_type) if value.type.HasField("tensor_type") else None,
+            shape=_shape(value),
+        )
+        for value in values
+    )
 
 
 def own_inputs(model: "onnx.ModelProto") -> tuple[TensorInfo, ...]:
@@ -59,10 +66,6 @@ def element_of(code: int) -> ElementType | None:
     """The element type of ONNX's number for it; None for strings and what ONNX Runtime's C API cannot be given raw."""
     found = TYPES_BY_CODE.get(code)
     return None if found is ElementType.STRING else found
-
-
-def _dtype(value: "onnx.ValueInfoProto") -> ElementType | None:
-    return element_of(value.type.tensor_type.elem_type) if value.type.HasField("tensor_type") else None
 
 
 def _shape(value: "onnx.ValueInfoProto") -> tuple[int | str | None, ...] | None:

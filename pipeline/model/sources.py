@@ -192,7 +192,10 @@ def name_models(
     sources: Sequence[SourceModel], names: Sequence[str | None], dimensions: Sequence[dict[str, int]]
 ) -> list[NamedModel]:
     """Give every source a name: the one configured, or its stem; those that clash get a number behind."""
-    wanted = [readable_name(name or _stem(source)) for source, name in zip(sources, names, strict=True)]
+    wanted = [
+        readable_name(name or (PurePosixPath(source.member or Path(source.path).name).stem or "model"))
+        for source, name in zip(sources, names, strict=True)
+    ]
     total = Counter(name.lower() for name in wanted)
     taken = {name for name, times in total.items() if times == 1}
     numbers: dict[str, Iterator[int]] = {name: count(1) for name in total}
@@ -214,10 +217,6 @@ def numbered_lines(models: Iterable[NamedModel]) -> tuple[str, ...]:
     lines = [f"{model.name} is {model.source.name}" for model in models if model.numbered]
     more = (f"and {len(lines) - MOST_LINES} more with equal names",) if len(lines) > MOST_LINES else ()
     return (*lines[:MOST_LINES], *more)
-
-
-def _stem(source: SourceModel) -> str:
-    return PurePosixPath(source.member or Path(source.path).name).stem or "model"
 
 
 def source_bytes(source: SourceModel) -> int:

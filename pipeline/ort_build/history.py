@@ -142,7 +142,7 @@ def newest_build(target: str, release: Release, campaign: str, cache: Path | Non
         for folder, record in builds_in(cache or default_cache())
         if (record.target, record.campaign) == (target, campaign) and line_of(record.version) == release
     ]
-    return max(made, key=lambda build: _made_at(build[0]))[1] if made else None
+    return max(made, key=lambda build: (build[0] / RECORD).stat().st_mtime_ns)[1] if made else None
 
 
 def build_of(digests: Collection[str]) -> BuildRecord | None:
@@ -154,10 +154,6 @@ def build_of(digests: Collection[str]) -> BuildRecord | None:
 def operators_of(record: BuildRecord) -> RequiredOps | None:
     """The operators that a build was reduced to, None where it has all."""
     return None if record.operators is None else parse(record.operators, record.digest)
-
-
-def _made_at(folder: Path) -> int:
-    return (folder / RECORD).stat().st_mtime_ns
 
 
 def sizes_of_record(record: BuildRecord) -> dict[str, int]:

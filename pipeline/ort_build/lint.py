@@ -19,7 +19,6 @@ from pipeline.ort_build.plan import (
     BUILD_SCRIPT,
     SETTINGS_FILE,
     BuildPlan,
-    BuildStep,
     has_ml_ops,
 )
 from pipeline.ort_build.releases import minimum_version, version_key
@@ -96,14 +95,10 @@ def unaccepted(plan: BuildPlan, options: dict[str, dict[str, Option]]) -> tuple[
     """What the scripts would refuse of a plan: unknown options, and values that are not among the choices."""
     complaints: list[str] = []
     for step in plan.steps:
-        script = _script_of(step, options)
+        script = next(name for name in options if step.arguments[1].endswith(name))
         complaints += _refused(script, step.arguments[2:], options[script])
     complaints += _refused(BUILD_SCRIPT, _build_params(plan), options[BUILD_SCRIPT])
     return tuple(dict.fromkeys(complaints))
-
-
-def _script_of(step: BuildStep, options: Iterable[str]) -> str:
-    return next(name for name in options if step.arguments[1].endswith(name))
 
 
 def _build_params(plan: BuildPlan) -> Iterator[str]:

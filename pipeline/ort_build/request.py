@@ -3,7 +3,6 @@
 import difflib
 import hashlib
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -172,7 +171,8 @@ class _Found:
 def requests_for(choice: BuildChoice) -> tuple[Request, ...]:
     """One request a target. Raises ConfigError for configs that are wrong and names that do not exist."""
     found = _found(choice)
-    operators = _operators(choice, found)
+    path = choice.operators or (Path(found.operators) if found.operators else None)
+    operators = None if path is None else read_operators(path)
     version = choice.version or installed_version("onnxruntime")
     settings = _with_flags(found.build, choice)
     requests = []
@@ -220,7 +220,7 @@ def _named_target(name: str) -> Target:
     """`android-arm64-v8a`, `linux-x86_64`, `ios-arm64`: a target by platform and ABI alone."""
     platform, _, abi = name.partition("-")
     if platform not in set(Platform) or abi not in ABIS[Platform(platform)]:
-        known = tuple(_target_names())
+        known = tuple(f"{platform}-{abi}" for platform, abis in ABIS.items() for abi in abis)
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         raise ConfigError(
@@ -231,10 +231,6 @@ def _named_target(name: str) -> Target:
     return Target(name=name, platform=Platform(platform), abis=(abi,))
 
 
-def _target_names() -> Iterator[str]:
-    return (f"{platform}-{abi}" for platform, abis in ABIS.items() for abi in abis)
-
-
 def _wanted(targets: tuple[Target, ...], choice: BuildChoice) -> tuple[Target, ...]:
     chosen = tuple(target for target in targets if choice.target in (None, target.name))
     if not chosen:
@@ -243,11 +239,6 @@ def _wanted(targets: tuple[Target, ...], choice: BuildChoice) -> tuple[Target, .
             remedy=f"the config has: {', '.join(target.name for target in targets)}",
         )  # fmt: skip
     return chosen
-
-
-def _operators(choice: BuildChoice, found: _Found) -> RequiredOps | None:
-    path = choice.operators or (Path(found.operators) if found.operators else None)
-    return None if path is None else read_operators(path)
 
 
 def _with_flags(build: BuildConfig, choice: BuildChoice) -> BuildConfig:

@@ -249,13 +249,10 @@ def without_functions(
 
     def body(node: "NodeProto") -> "FunctionProto | None":
         called = next(iter(node.output), "") in calls and node.domain in ("", "ai.onnx")
-        return schema_function(node, imports, graph) if called and _has_function(node) else None
+        has_function = called and (node.op_type in NEVER or node.op_type in NOT_F16)
+        return schema_function(node, imports, graph) if has_function else None
 
     return inline(model, body, names) if calls else model
-
-
-def _has_function(node: "NodeProto") -> bool:
-    return node.op_type in NEVER or node.op_type in NOT_F16
 
 
 def inlined_view(graph: Graph, after: Graph) -> tuple[Graph, frozenset[int]]:
@@ -265,7 +262,11 @@ def inlined_view(graph: Graph, after: Graph) -> tuple[Graph, frozenset[int]]:
     """
     known = {(node.op_type, node.outputs) for node in graph.nodes.values()}
     remaining = {(node.op_type, node.outputs) for node in after.nodes.values()}
-    nodes = {i: node for i, node in graph.nodes.items() if (node.op_type, node.outputs) in remaining or _copied(node)}
+    nodes = {
+        i: node
+        for i, node in graph.nodes.items()
+        if (node.op_type, node.outputs) in remaining or node.op_type == "DequantizeLinear"
+    }
     first = max(graph.nodes, default=-1) + 1
     fresh: dict[int, Node] = {}
     for node in after.nodes.values():
@@ -278,7 +279,3 @@ def inlined_view(graph: Graph, after: Graph) -> tuple[Graph, frozenset[int]]:
         initializers={**after.initializers, **graph.initializers},
     )
     return merged, frozenset(fresh)
-
-
-def _copied(node: Node) -> bool:
-    return node.op_type == "DequantizeLinear"

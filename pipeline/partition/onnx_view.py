@@ -215,7 +215,9 @@ class _Builder:
         initializers = dict(self._initializers(proto))
         inputs = tuple(value.name for value in proto.input)
         values = {name: Value(c.dtype, c.dims) for name, c in initializers.items()}
-        values |= {value.name: _input_value(value, types, outer) for value in proto.input}
+        values |= {
+            value.name: types.get(value.name, _declared(value)) if outer else _declared(value) for value in proto.input
+        }
         values |= {
             name: types.get(name, Value()) for node in proto.node for name in node.output if name and name not in values
         }
@@ -256,13 +258,13 @@ class _Builder:
             since_version=found.since_version,
             inputs=tuple(proto.input),
             outputs=tuple(proto.output),
-            attributes={**found.defaults, **{a.name: self._attribute(a) for a in proto.attribute}},
+            attributes={
+                **found.defaults,
+                **{a.name: self._constant(a.t) if a.type == 4 else attribute_value(a) for a in proto.attribute},
+            },
             bodies=bodies,
             implicit_inputs=tuple(dict.fromkeys(name for body in bodies for name in free_names(body))),
         )
-
-    def _attribute(self, proto: Any) -> Any:
-        return self._constant(proto.t) if proto.type == 4 else attribute_value(proto)
 
     def _initializers(self, proto: "GraphProto") -> Iterable[tuple[str, Constant]]:
         for tensor in proto.initializer:
@@ -317,11 +319,6 @@ def _saved_body(
     graphs = held.value if held and isinstance(held.value, tuple) else (held.value,) if held else ()
     body = graphs[position] if position < len(graphs) else None
     return body if isinstance(body, OrtGraph) else None
-
-
-def _input_value(value: "ValueInfoProto", types: Mapping[str, Value], outer: Graph | None) -> Value:
-    """A graph input as declared; a body's input, which need not be declared, as ONNX Runtime inferred it."""
-    return types.get(value.name, _declared(value)) if outer else _declared(value)
 
 
 def _bodies(attribute: Any) -> "Iterable[GraphProto]":

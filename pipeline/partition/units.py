@@ -138,14 +138,10 @@ def unique_dq(graph: Graph) -> Graph:
     return _Copier(graph).run(shared) if shared else graph
 
 
-def _explicit(graph: Graph, edge: Edge) -> bool:
-    return edge.input_slot < len(graph.nodes[edge.consumer].inputs)
-
-
 def _copies(graph: Graph, index: int) -> list[Edge]:
     """Edges whose consumer gets a copy: all but the first, or all when a graph output or a body needs the original."""
     edges = graph.out_edges[index]
-    explicit = [edge for edge in edges if _explicit(graph, edge)]
+    explicit = [edge for edge in edges if edge.input_slot < len(graph.nodes[edge.consumer].inputs)]
     keep_original = graph.gives_output(graph.nodes[index]) or len(explicit) < len(edges)
     return explicit if keep_original else explicit[1:]
 

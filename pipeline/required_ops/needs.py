@@ -21,7 +21,6 @@ from pipeline.required_ops.value import (
     Need,
     OperatorKey,
     OpsetKey,
-    OpTypes,
     RequiredOps,
     Slot,
 )
@@ -60,7 +59,9 @@ def layout_needs(
     (`extended`) turns quantized nodes to the CPU's own NHWC kernels.
     """
     asking = sorted(name for name in set(providers) if provider_named(name).nhwc)
-    if asking and any(_is_sensitive(graph) for graph in model.graph.walk()):
+    if asking and any(
+        (node.domain, node.op_type) in LAYOUT_SENSITIVE for graph in model.graph.walk() for node in graph.nodes
+    ):
         yield from _optimizer_needs(model, f"layout change for {' and '.join(asking)}")
     kernels = _nhwc_kernels(own) if extended else set()
     if kernels:
@@ -100,19 +101,15 @@ def _optimizer_needs(model: OrtModel, label: str) -> Iterator[tuple[Need, str]]:
         yield Need(DEFAULT_DOMAIN, "Transpose", _since("Transpose", opset), (((INPUTS, 0), name),)), label
 
 
-def _is_sensitive(graph: Graph) -> bool:
-    return any((node.domain, node.op_type) in LAYOUT_SENSITIVE for node in graph.nodes)
-
-
 def _transposed_types(graph: Graph) -> Iterator[str]:
     """Types of the values that a Transpose may come to stand before: all of rank 2 and more that are computed."""
     for name, info in graph.node_args.items():
-        if name not in graph.initializers and isinstance(info, TensorType) and _may_be_transposed(info):
+        if (
+            name not in graph.initializers
+            and isinstance(info, TensorType)
+            and (info.shape is None or len(info.shape) >= 2)
+        ):
             yield from [CPP_TYPES[info.elem_type]] if info.elem_type in CPP_TYPES else []
-
-
-def _may_be_transposed(info: TensorType) -> bool:
-    return info.shape is None or len(info.shape) >= 2
 
 
 def _opset(model: OrtModel) -> int:
@@ -171,12 +168,12 @@ def from_needs(needs: Iterable[Need], *, types: bool) -> RequiredOps:
             slots[slot].add(name)
     return RequiredOps(
         operators={key: frozenset(names) for key, names in operators.items()},
-        types={key: _frozen(slots) for key, slots in restricted.items() if key not in free},
+        types={
+            key: {slot: frozenset(names) for slot, names in slots.items()}
+            for key, slots in restricted.items()
+            if key not in free
+        },
     )
-
-
-def _frozen(slots: Mapping[Slot, set[str]]) -> OpTypes:
-    return {slot: frozenset(names) for slot, names in slots.items()}
 
 
 def _check_names(need: Need) -> None:

@@ -81,7 +81,8 @@ def line_for(required: RequiredOps, need: Need) -> str:
 
 def _lack(required: RequiredOps, need: Need) -> str | None:
     if not _is_listed(required, need):
-        return _unlisted(required, need)
+        opsets = required.opsets(need.domain, need.op)
+        return f"it is listed for opset {', '.join(map(str, opsets))} only" if opsets else "it is not listed"
     if required.global_types is not None:
         return _lack_of_global(required.global_types, need)
     types = required.types.get((need.domain, need.op))
@@ -91,11 +92,6 @@ def _lack(required: RequiredOps, need: Need) -> str | None:
         return "its types are restricted, and it has one that no config can name"
     lacking = [name for slot, name in need.types if slot in types and not _has(types[slot], need, slot, name)]
     return f"its types are restricted, without {' and '.join(lacking)}" if lacking else None
-
-
-def _unlisted(required: RequiredOps, need: Need) -> str:
-    opsets = required.opsets(need.domain, need.op)
-    return f"it is listed for opset {', '.join(map(str, opsets))} only" if opsets else "it is not listed"
 
 
 def _is_listed(required: RequiredOps, need: Need) -> bool:

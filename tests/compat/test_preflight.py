@@ -20,7 +20,7 @@ from pipeline.release.shipped import budget_findings, library_release, planned_r
 from tests.library.library_files import library, official_aar, official_jar, texts
 from tests.onnx_samples import linear
 from tests.ort_models import convert
-from tests.told_devices import lanes_of
+from tests.scripted_devices import lanes_of
 
 INSTALLED = "1.31.1"
 

@@ -1,6 +1,6 @@
 """NNAPI (ep_rules D): the table of its operators, the order of its checks, its claims."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container
 
 from pipeline.partition.answer import Refusal, Settings
 from pipeline.partition.graph import Graph
@@ -244,14 +244,15 @@ class _Judge:
             groups=tuple(tuple(n for u in g for n in u.nodes) for g in groups), refusals=refusals, fatal=fatal
         )
         lonely = [g for g in found.groups if len(g) == 1 and g[0].op_type in LONELY]
-        constant_only = [tuple(n for u in g for n in u.nodes) for g in groups if self._all_constant(g) and len(g) > 0]
+        constant_only = [
+            tuple(n for u in g for n in u.nodes)
+            for g in groups
+            if all(self.graph.constant(name) is not None for name in outside_inputs(g)) and len(g) > 0
+        ]
         if fatal is not None:
             return Claim(refusals=refusals, fatal=fatal)
         found = without(found, lonely, LONELY_REFUSAL)
         return without(found, constant_only, CONSTANT_REFUSAL)
-
-    def _all_constant(self, group: Sequence[Unit]) -> bool:
-        return all(self.graph.constant(name) is not None for name in outside_inputs(group))
 
     def _accept(self, unit: Unit, wave: Wave) -> bool:
         index = unit.target.index

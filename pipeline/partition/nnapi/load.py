@@ -14,7 +14,7 @@ from pipeline.partition.nnapi.claims import TABLE
 from pipeline.partition.nnapi.quant import parameters, permuted
 from pipeline.partition.rules import Case, Claim
 from pipeline.partition.selector_checks import equal_pair
-from pipeline.partition.units import Quant, Unit, UnitValue, node_units
+from pipeline.partition.units import Unit, UnitValue, node_units
 
 QUANTIZED_SINGLE = frozenset({
     "DequantizeLinear", "QuantizeLinear", "QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul", "QLinearSigmoid",
@@ -155,7 +155,7 @@ def _skipped(graph: Graph, unit: Unit) -> Iterable[str]:
     """Names of initializers that the unit's builder does not hand over as they are."""
     if is_quantized(unit):
         for io in (*unit.inputs, *unit.outputs):
-            yield from _names(io.quant)
+            yield from (name for name in (io.quant.scale, io.quant.zero_point) if name) if io.quant else ()
     node, names = unit.target, [io.name for io in unit.inputs]
     positions = TAKEN_APART.get(node.op_type, ())
     if node.op_type == "MatMul" or (node.op_type == "Gemm" and not node.attributes.get("transB", 0)):
@@ -163,10 +163,6 @@ def _skipped(graph: Graph, unit: Unit) -> Iterable[str]:
     if is_quantized(unit) and node.op_type in ("Conv", "QLinearConv", "Gemm"):
         positions = (*positions, 2)
     yield from (names[position] for position in positions if position < len(names) and names[position])
-
-
-def _names(found: Quant | None) -> tuple[str, ...]:
-    return tuple(name for name in (found.scale, found.zero_point) if name) if found else ()
 
 
 def _is_batch(graph: Graph, unit: Unit) -> bool:

@@ -146,7 +146,9 @@ class ReferencedDocument(PartitionDocument, frozen=True, kw_only=True):
     def told(self) -> tuple[ModelAnswer, ...]:
         """Answers that are whole: a library before 1.24 does not tell how nodes are grouped."""
         pairs = zip(self.models, self.reference.models, strict=True)
-        return tuple(m for m, one in pairs if m.error or self.reference.rules or _is_whole(m, one))
+        return tuple(
+            m for m, one in pairs if m.error or self.reference.rules or len(m.partitions) == one.library_partitions
+        )
 
     @property
     def exit_code(self) -> ExitCode:
@@ -155,10 +157,6 @@ class ReferencedDocument(PartitionDocument, frozen=True, kw_only=True):
             return ExitCode.CHECK_FAILED
         failed = any(one.error for one in self.reference.models)
         return ExitCode.SOME_FAILED if failed else ExitCode.DONE
-
-
-def _is_whole(answer: ModelAnswer, one: ClaimDiff) -> bool:
-    return len(answer.partitions) == one.library_partitions
 
 
 def open_reference(text: str, provider: str, release: str) -> LibraryFacts:
@@ -262,7 +260,8 @@ def _pairs(
             for number, (source, answer) in enumerate(pairs)
             if not answer.error
         ]
-        shown = _shown(requests, processes)
+        tasks = [Task(label=request.source.name, request=request) for request in requests]
+        shown = run_tasks(show, ShownGraph, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS)
         claims = {path: found for chunk in _chunks(shown) for path, found in _claims(chunk, facts, settings)}
     for _, answer in pairs:
         if answer.error:
@@ -273,11 +272,6 @@ def _pairs(
 
 
 Showing = TaskOutcome[ShowRequest, ShownGraph]
-
-
-def _shown(requests: Sequence[ShowRequest], processes: int) -> Iterator[Showing]:
-    tasks = [Task(label=request.source.name, request=request) for request in requests]
-    return run_tasks(show, ShownGraph, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS)
 
 
 def _chunks(shown: Iterable[Showing]) -> Iterator[list[Showing]]:

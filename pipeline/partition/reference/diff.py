@@ -63,14 +63,10 @@ def beside(answer: ModelAnswer, theirs: LibraryClaims, settings: Settings, *, kn
         path=answer.path,
         same=same,
         our_partitions=len(answer.partitions) if known else None,
-        library_partitions=_count(theirs, answer.partitions),
+        library_partitions=theirs.count if theirs.partitions is None else len(first_answer(theirs, answer.partitions)),
         nodes=tuple(_nodes(answer, theirs, same)),
         notes=tuple(_notes(answer, theirs, same, settings)),
     )
-
-
-def _count(theirs: LibraryClaims, ours: Sequence[Sequence[str]]) -> int:
-    return theirs.count if theirs.partitions is None else len(first_answer(theirs, ours))
 
 
 def _notes(answer: ModelAnswer, theirs: LibraryClaims, same: bool | None, settings: Settings) -> Iterator[str]:
@@ -105,7 +101,9 @@ def _nodes(answer: ModelAnswer, theirs: LibraryClaims, same: bool | None) -> Ite
         yield NodeDiff(
             output=first_output(decision),
             op_type=decision.op_type,
-            ours=None if same is None else _our_side(decision),
+            ours=None
+            if same is None
+            else Side(claimed=decision.claimed, partition=decision.partition, reason=decision.reason or ""),
             library=side if told else None,
             different=same is False and (taken != decision.claimed or regrouped),
         )
@@ -118,10 +116,6 @@ def _members(groups: Iterable[Sequence[str]]) -> dict[str, tuple[str, ...]]:
     """The members of each node's group, by node."""
     plain = [tuple(sorted(map(plain_name, group))) for group in groups]
     return {name: group for group in plain for name in group}
-
-
-def _our_side(decision: Decision) -> Side:
-    return Side(claimed=decision.claimed, partition=decision.partition, reason=decision.reason or "")
 
 
 def first_output(decision: Decision) -> str:

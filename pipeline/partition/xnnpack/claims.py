@@ -55,11 +55,6 @@ def kind(case: Case, value: UnitValue) -> str | None:
     return "s8pc" if found.shape and found.shape[0] == scales else None
 
 
-def _kinds(case: Case) -> tuple[str | None, str | None]:
-    """The kinds of the first input and the first output."""
-    return kind(case, case.unit.inputs[0]), kind(case, case.unit.outputs[0])
-
-
 def _refused(case: Case, what: str) -> Refusal:
     return Refusal("quant", f"quantized {case.node.op_type}: {what}", REMEDY)
 
@@ -78,7 +73,7 @@ def conv(case: Case) -> Refusal | None:
 
 
 def _same(case: Case, taken: tuple[str, ...]) -> Refusal | None:
-    first, last = _kinds(case)
+    first, last = kind(case, case.unit.inputs[0]), kind(case, case.unit.outputs[0])
     if first == last and first in taken:
         return None
     return _refused(case, f"input is {first or 'not usable'} and output {last or 'not usable'}")
@@ -139,11 +134,8 @@ def _problem(graph: Graph, found: Claim, settings: Settings) -> Refusal | None:
     if found.fatal is not None:
         return found.fatal
     cases = (Case(graph, unit, settings) for unit in accepted(graph, found, settings))
-    return next((refusal for case in cases if (refusal := _fails(case)) is not None), None)
-
-
-def _fails(case: Case) -> Refusal | None:
-    return first_refusal(case, CHECKS.get(case.node.op_type, ()))
+    refusals = (first_refusal(case, CHECKS.get(case.node.op_type, ())) for case in cases)
+    return next((refusal for refusal in refusals if refusal is not None), None)
 
 
 def _name(case: Case) -> str:
@@ -332,7 +324,7 @@ def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) 
     fatal = next((found for _, found in verdicts if found is not None and found.fatal), None)
     return Claim(
         groups=tuple((node,) for unit, found in verdicts if found is None for node in unit.nodes),
-        refusals=_refusals(verdicts),
+        refusals={node.index: found for unit, found in verdicts if found is not None for node in unit.nodes},
         fatal=fatal,
     )
 
@@ -340,10 +332,6 @@ def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) 
 def _taken(unit: Unit, only: Container[int] | None) -> Refusal | None:
     free = only is None or all(node.index in only for node in unit.nodes)
     return None if free else TAKEN_REFUSAL
-
-
-def _refusals(verdicts: list[tuple[Unit, Refusal | None]]) -> dict[int, Refusal]:
-    return {node.index: found for unit, found in verdicts if found is not None for node in unit.nodes}
 
 
 TAKEN_REFUSAL = Refusal("other_ep", "it is a provider's already")
