@@ -13,6 +13,7 @@ from device_runner.spec import OUTPUTS_LIMIT_BYTES, RunOptions, RunSpec, TensorF
 from pipeline.campaign.deny_list import denied_here
 from pipeline.campaign.options import options_name, run_options
 from pipeline.config import REPLAY_KEY, MeasureConfig, RunConfig
+from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Artifact, Variant
 
 
@@ -108,7 +109,7 @@ def _wanted(runs: Sequence[RunConfig], artifacts: Sequence[Artifact], device: st
 def matches(patterns: Sequence[str], provider: str, variant: Variant) -> bool:
     """Whether a way to run is meant for a variant: aware ones run with a provider that they know, or the CPU."""
     named = any(variant.matches(pattern) for pattern in patterns)
-    family = {name.partition("-")[0] for name in variant.providers}
+    family = {PROVIDER_RULES[name].provider for name in variant.providers}
     return named and (not family or provider in family | {"cpu"})
 
 

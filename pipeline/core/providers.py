@@ -102,7 +102,6 @@ class BuildProvider:
     abis: frozenset[str] = frozenset()
     converting_only: frozenset[str] = frozenset()
     elsewhere: str = ""
-    contrib_ops: bool = False
 
 
 BUILD_PROVIDERS: dict[str, BuildProvider] = {
@@ -114,7 +113,6 @@ BUILD_PROVIDERS: dict[str, BuildProvider] = {
     ),
     "xnnpack": BuildProvider(
         flag="--use_xnnpack", platforms=frozenset({"android", "ios", "linux", "macos"}), since=Release(1, 13),
-        contrib_ops=True,
     ),
     "coreml": BuildProvider(
         flag="--use_coreml", platforms=frozenset({"ios", "macos", "linux"}), since=Release(1, 7),

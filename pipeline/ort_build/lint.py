@@ -12,7 +12,7 @@ from device_runner.providers import NNAPI, NNAPI_API_LEVEL
 from pipeline.config import Platform
 from pipeline.config.tables import BuildKind, Dependencies
 from pipeline.core.errors import ConfigError, Finding, Severity
-from pipeline.core.providers import BUILD_PROVIDERS
+from pipeline.core.providers import BUILD_PROVIDERS, XNNPACK
 from pipeline.ort_build.plan import (
     AAR_SCRIPT,
     APPLE_SCRIPT,
@@ -222,7 +222,7 @@ _RULES: tuple[_Rule, ...] = (
         "remove `contrib_ops = false` from [build], or convert at level basic",
     ),
     _Rule(
-        lambda r: not r.settings.contrib_ops and "xnnpack" in r.providers, Severity.ERROR,
+        lambda r: not r.settings.contrib_ops and XNNPACK in r.providers, Severity.ERROR,
         "XNNPACK cannot be built without com.microsoft",
         "its kernels are in the NHWC part of that domain (cmake refuses both together)",
         "remove `contrib_ops = false` from [build]",

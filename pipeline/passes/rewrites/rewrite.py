@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from pipeline.config.values import Accelerator
 from pipeline.core.errors import ModelError
 from pipeline.core.providers import XNNPACK
 from pipeline.model.onnx_model import keep_only
@@ -45,7 +46,7 @@ def nodes(**rules: Rule) -> Edit:
 class RewriteOptions(Options, frozen=True, kw_only=True):
     """Options of every rewrite."""
 
-    provider: Literal["", "nnapi", "coreml-nn", "coreml-mlprogram", "xnnpack"] = ""
+    provider: Accelerator | None = None
     """Rewrite only what this provider does not claim; without it, every node of the form."""
 
 
@@ -68,7 +69,7 @@ def as_pass(row: Rewrite) -> Pass:
     )  # fmt: skip
 
 
-def _facts(model: Model, row: Rewrite, provider: str, context: PassContext) -> GraphFacts:
+def _facts(model: Model, row: Rewrite, provider: str | None, context: PassContext) -> GraphFacts:
     """What is known of the model; ModelError where ONNX Runtime, or the rules of the provider, cannot read it."""
     from pipeline.partition.input import tensor_reader
     from pipeline.partition.judge import PartitionRequest, judge
