@@ -1,10 +1,11 @@
-"""What a libonnxruntime is, from its bytes alone: release, ABI, providers, kind of build; and wheels that hold one.
+"""What a libonnxruntime is, from its bytes alone: release, ABI, providers, kind of build; archives that hold one.
 
 Sources: libraries of 1.17.1 to 1.31.1 as packages carry them, and minimal builds of 1.21.0. Every build but those
 without logging carries the source paths of its checks (`core/providers/nnapi/...`), which tell what was compiled in:
 exported symbols alone do not (XNNPACK, WebGPU and QNN export none).
 """
 
+import contextlib
 import importlib.metadata
 import os
 import re
@@ -12,15 +13,16 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from device_runner.errors import MissingError
 from device_runner.files import NOTE, ZIP_ERRORS, are_sound, cache_folder, note_digests, own_folder_errors, sha256
-from device_runner.probe.elf import PT_LOAD, Elf, NotElf, parse_elf
+from device_runner.probe.elf import PT_LOAD, Elf, NotElf, parse_elf, parse_header
 from device_runner.providers import CPU, PROVIDERS
-from device_runner.reading import check_unpacked
+from device_runner.reading import check_unpacked, open_regular
 
 LIBRARY = "libonnxruntime.so"
 
@@ -167,7 +169,7 @@ PLATFORMS = ("manylinux_2_28", "manylinux_2_27", "manylinux2014")
 
 WHEEL_LIBRARY = re.compile(r"onnxruntime/capi/libonnxruntime\.so\.\d[\d.]*")
 MAX_BYTES = 256 << 20
-"""No library of a wheel for CPUs is larger; 1.31's has 27 MB."""
+"""No libonnxruntime for these devices is larger (full builds have 40 MB); a larger one is not unpacked."""
 SECONDS = 600.0
 
 
@@ -246,4 +248,84 @@ def _unfetched(release: str, machine: str, why: str) -> MissingError:
         f"the wheel of onnxruntime {release} for {machine} cannot be fetched",
         why=why,
         remedy="check the network, or name a library for the device with --library",
+    )
+
+
+JVM_ABIS = {"linux-x64": "x86_64", "linux-aarch64": "arm64-v8a"}
+"""Folders of the JAR by Android's names of the ABIs. Its libraries for macOS and Windows are not for devices here."""
+
+MEMBER = re.compile(rf"(?:jni|lib)/(?P<abi>[\w-]+)/{LIBRARY}|ai/onnxruntime/native/(?P<folder>[\w-]+)/{LIBRARY}")
+SHARED = re.compile(r"jni/[\w-]+/[\w.-]+\.so")
+PAGE_BYTES = 16384
+HEAD_BYTES = 65536
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a file begins as a zip archive does; a cut-off one does too."""
+    with open_regular(path) as file:
+        return file.read(2) == b"PK"
+
+
+def archive_abis(path: Path) -> list[str]:
+    """ABIs that an archive has the library for, sorted; raises MissingError for one that cannot be read."""
+    with _opened(path) as archive:
+        return sorted(library_members(archive.namelist()))
+
+
+def small_pages(path: Path) -> list[str]:
+    """Libraries of an archive, whatever they are, whose segments are aligned to less than 16 KB, by their members.
+
+    All of them are loaded by the app: one is enough to keep it from phones with 16 KB pages. Of 32-bit ABIs there are
+    no such phones.
+    """
+    found = []
+    with _opened(path) as archive:
+        for name in sorted(archive.namelist()):
+            if not SHARED.fullmatch(name):
+                continue
+            with archive.open(name) as file, contextlib.suppress(NotElf):
+                elf = parse_header(file.read(HEAD_BYTES))
+                if elf.bits == 64 and 0 < elf.page_bytes < PAGE_BYTES:
+                    found.append(name)
+    return found
+
+
+def library_members(names: Iterable[str]) -> dict[str, str]:
+    """The library's members by ABI: jni/ABI of an AAR, lib/ABI of an APK, the folders of the JVM's JAR."""
+    found: dict[str, str] = {}
+    for name in names:
+        match = MEMBER.fullmatch(name)
+        abi = match and (match["abi"] or JVM_ABIS.get(match["folder"]))
+        if abi:
+            found.setdefault(abi, name)
+    return found
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except ZIP_ERRORS as error:
+        raise MissingError(
+            "this archive cannot be unpacked", where=str(path), why=str(error), remedy="fetch or build it again"
+        ) from error
+
+
+def library_member(path: Path, abi: str) -> bytes:
+    """The library of an ABI in an archive: read by its exact name, so no path can lead out."""
+    with _opened(path) as archive:
+        members = library_members(archive.namelist())
+        if abi not in members:
+            raise _no_member(path, abi, sorted(members))
+        check_unpacked(archive.getinfo(members[abi]), MAX_BYTES)
+        return archive.read(members[abi])
+
+
+def _no_member(path: Path, abi: str, found: list[str]) -> MissingError:
+    return MissingError(
+        f"this archive has no {LIBRARY} for {abi}",
+        where=str(path),
+        why=f"it has {', '.join(found)}" if found else "it is no package of ONNX Runtime",
+        remedy=f"build the package with {abi} too (settings: build_abis), or use a phone (adb:SERIAL)",
     )

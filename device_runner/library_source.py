@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -19,9 +19,20 @@ import msgspec
 
 from device_runner.errors import MissingError, NoLibraryError
 from device_runner.files import ZIP_ERRORS, are_sound, cache_folder, note_digests, own_folder_errors, sha256
-from device_runner.library_facts import LIBRARY, MACHINES, LibraryFacts, android_facts, of_abi, read_facts
-from device_runner.probe.elf import NotElf, parse_header
-from device_runner.reading import check_unpacked, open_regular, read_regular
+from device_runner.library_facts import (
+    LIBRARY,
+    MACHINES,
+    MAX_BYTES,
+    LibraryFacts,
+    android_facts,
+    archive_abis,
+    is_archive,
+    library_member,
+    library_members,
+    of_abi,
+    read_facts,
+)
+from device_runner.reading import check_unpacked, read_regular
 
 GROUP = "com.microsoft.onnxruntime"
 """Maven's group of all packages of ONNX Runtime."""
@@ -38,16 +49,6 @@ PACKAGES: dict[str, Package] = {"android": Package("onnxruntime-android", "aar")
 """By the first part of a name: `android:1.29.0` is the AAR for phones, `jvm:1.28.0` the JAR for desktops."""
 
 NAME = re.compile(r"(?:(android|jvm|wheel):)?(\d+\.\d+\.\d+)")
-JVM_ABIS = {"linux-x64": "x86_64", "linux-aarch64": "arm64-v8a"}
-"""Folders of the JAR by Android's names of the ABIs. Its libraries for macOS and Windows are not for devices here."""
-
-MEMBER = re.compile(rf"(?:jni|lib)/(?P<abi>[\w-]+)/{LIBRARY}|ai/onnxruntime/native/(?P<folder>[\w-]+)/{LIBRARY}")
-SHARED = re.compile(r"jni/[\w-]+/[\w.-]+\.so")
-PAGE_BYTES = 16384
-HEAD_BYTES = 65536
-MAX_BYTES = 256 << 20
-"""No libonnxruntime.so for these devices is larger (full builds have 40 MB); a larger one is not unpacked."""
-
 CHECKSUM_BYTES = 4096
 """Most that is read of a file with a checksum; the longest, of SHA-512, has 128 digits and perhaps a name."""
 
@@ -307,40 +308,10 @@ def _unpacked(path: Path, abi: str) -> Path:
         return path
     target = library_folder() / "unpacked" / sha256(path) / abi / LIBRARY
     if not are_sound(target.parent, [target.name]):
-        _write(target, _member(path, abi))
+        _write(target, library_member(path, abi))
         with own_folder_errors(target):
             note_digests(target.parent, [target.name])
     return target
-
-
-def is_archive(path: Path) -> bool:
-    """Whether a file begins as a zip archive does; a cut-off one does too."""
-    with open_regular(path) as file:
-        return file.read(2) == b"PK"
-
-
-def archive_abis(path: Path) -> list[str]:
-    """ABIs that an archive has the library for, sorted; raises MissingError for one that cannot be read."""
-    with _opened(path) as archive:
-        return sorted(_members(archive.namelist()))
-
-
-def small_pages(path: Path) -> list[str]:
-    """Libraries of an archive, whatever they are, whose segments are aligned to less than 16 KB, by their members.
-
-    All of them are loaded by the app: one is enough to keep it from phones with 16 KB pages. Of 32-bit ABIs there are
-    no such phones.
-    """
-    found = []
-    with _opened(path) as archive:
-        for name in sorted(archive.namelist()):
-            if not SHARED.fullmatch(name):
-                continue
-            with archive.open(name) as file, contextlib.suppress(NotElf):
-                elf = parse_header(file.read(HEAD_BYTES))
-                if elf.bits == 64 and 0 < elf.page_bytes < PAGE_BYTES:
-                    found.append(name)
-    return found
 
 
 def require_package(file: Path | BinaryIO, name: Name) -> None:
@@ -350,54 +321,13 @@ def require_package(file: Path | BinaryIO, name: Name) -> None:
     """
     try:
         with zipfile.ZipFile(file) as archive:
-            members = _members(archive.namelist())
+            members = library_members(archive.namelist())
             for member in members.values():
                 check_unpacked(archive.getinfo(member), MAX_BYTES)
     except ZIP_ERRORS as error:
         raise MissingError(f"what was fetched as {name} is no such package", why=str(error)) from error
     if not members:
         raise MissingError(f"what was fetched as {name} is no such package", why=f"it has no {LIBRARY}")
-
-
-def _members(names: Iterable[str]) -> dict[str, str]:
-    """The library's members by ABI: jni/ABI of an AAR, lib/ABI of an APK, the folders of the JVM's JAR."""
-    found: dict[str, str] = {}
-    for name in names:
-        match = MEMBER.fullmatch(name)
-        abi = match and (match["abi"] or JVM_ABIS.get(match["folder"]))
-        if abi:
-            found.setdefault(abi, name)
-    return found
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            yield archive
-    except ZIP_ERRORS as error:
-        raise MissingError(
-            "this archive cannot be unpacked", where=str(path), why=str(error), remedy="fetch or build it again"
-        ) from error
-
-
-def _member(path: Path, abi: str) -> bytes:
-    """The library of an ABI in an archive: read by its exact name, so no path can lead out."""
-    with _opened(path) as archive:
-        members = _members(archive.namelist())
-        if abi not in members:
-            raise _no_member(path, abi, sorted(members))
-        check_unpacked(archive.getinfo(members[abi]), MAX_BYTES)
-        return archive.read(members[abi])
-
-
-def _no_member(path: Path, abi: str, found: list[str]) -> MissingError:
-    return MissingError(
-        f"this archive has no {LIBRARY} for {abi}",
-        where=str(path),
-        why=f"it has {', '.join(found)}" if found else "it is no package of ONNX Runtime",
-        remedy=f"build the package with {abi} too (settings: build_abis), or use a phone (adb:SERIAL)",
-    )
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from device_runner.device import Device
 from device_runner.errors import RunnerError
-from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import PAGE_BYTES, find_archive, is_archive, resolve_all, small_pages
+from device_runner.library_facts import PAGE_BYTES, LibraryFacts, is_archive, small_pages
+from device_runner.library_source import find_archive, resolve_all
 from pipeline.compat.preflight import _finding, log
 from pipeline.compat.rules import Runtime
 from pipeline.config import Config, Platform, Target

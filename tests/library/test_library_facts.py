@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from device_runner.errors import MissingError
 from device_runner.files import cache_folder
-from device_runner.library_facts import MINIMAL_TEXT, android_facts, read_facts
-from device_runner.library_source import archive_abis, find_archive, library_folder, resolve, resolve_all
+from device_runner.library_facts import MINIMAL_TEXT, android_facts, archive_abis, read_facts
+from device_runner.library_source import find_archive, library_folder, resolve, resolve_all
 from device_runner.local import wheel_library
 from pipeline.core.errors import ConfigError
 from pipeline.library.fetch import get_library, known_libraries, show_library

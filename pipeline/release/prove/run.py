@@ -11,8 +11,8 @@ import msgspec
 from device_runner.android_host.build import check_host, check_imports
 from device_runner.android_host.calls import CallSummary, read_calls, summarize
 from device_runner.android_host.device import AndroidHost, Phone
-from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import archive_abis, is_archive, release_of, resolve
+from device_runner.library_facts import LibraryFacts, archive_abis, is_archive
+from device_runner.library_source import release_of, resolve
 from device_runner.providers import NNAPI
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
