@@ -8,8 +8,10 @@ import msgspec
 from pipeline.advice.answer import AdviceVerdict, FixChoice, ProviderSupport, standing_of
 from pipeline.advice.verdict import Help, helps_of, verdict
 from pipeline.core.errors import ModelError, PipelineError
+from pipeline.core.ort_session import HostSession, make_session, ort_errors
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.releases import Release, rules_of
+from pipeline.core.variant import Level
 from pipeline.core.workers import Task, run_tasks
 from pipeline.model.sources import SourceModel, find_models
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
@@ -150,13 +152,9 @@ def _cpu_error(views: Views) -> str:
 
 def _load_error(path: Path) -> str:
     """Why onnxruntime does not load an ORT format file, "" when it does."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
     try:
-        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # noqa: BLE001 - onnxruntime's exceptions have no common base but Exception
+        make_session(path, HostSession(level=Level.ALL))
+    except ort_errors() as error:
         return refused(error).why
     return ""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,6 +17,7 @@ from pipeline.check.compare import MAX_RELATIVE_ERROR, compare_outputs, read_ten
 from pipeline.check.output import OutputCheck
 from pipeline.check.reference import Reference
 from pipeline.core.errors import ModelError, PipelineError
+from pipeline.core.ort_session import HostSession, make_session
 from pipeline.model.onnx_model import LoadedModel, load_model
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer
@@ -176,7 +177,7 @@ def _compared(
 def difference(path: Path, reference: Reference, tolerance: float) -> tuple[OutputCheck, ...]:
     """How far a model's outputs are from the reference's on its inputs, by the rule of every numeric check."""
     feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
-    session = _session(path)
+    session = make_session(path, HostSession())
     wanted = {value.name for value in session.get_inputs()}
     names = [tensor.name for tensor in reference.outputs]
     values = session.run(names, {name: array for name, array in feeds.items() if name in wanted})
@@ -200,14 +201,3 @@ def _objection(checks: Iterable[OutputCheck], *, exact: bool) -> str:
     ]
     told = "; ".join(f"output {check.output!r}: {check.reason}" for check in against[:3])
     return f"{told}; give test data (--test-data)" if against and all(check.unknown for check in against) else told
-
-
-def _session(path: Path) -> Any:
-    """A session without optimizations; weights are mapped."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

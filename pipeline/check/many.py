@@ -13,8 +13,9 @@ from pipeline.check.reference import Reference, ReferenceRequest, make_reference
 from pipeline.config import CheckConfig
 from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError
 from pipeline.core.files import scratch
+from pipeline.core.ort_session import HostSession, first_line, make_session, ort_errors
 from pipeline.core.progress import Progress
-from pipeline.core.variant import Artifact
+from pipeline.core.variant import Artifact, Level
 from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
 from pipeline.dataset.guess import GuessRequest, InputsChecked, check_inputs
@@ -23,7 +24,6 @@ from pipeline.model.sources import NamedModel, find_models, name_models
 LEAN = {
     "session.use_memory_mapped_ort_model": "1",
     "session.use_ort_model_bytes_for_initializers": "1",
-    "session.disable_prepacking": "1",
     "session.load_model_format": "ORT",
 }
 """Weights are used where the file is mapped, not copied; releases before 1.26 read the file instead."""
@@ -71,15 +71,10 @@ def run_artifact(file: str, session_options: Mapping[str, str], feeds: Mapping[s
 
 def open_artifact(file: str, session_options: Mapping[str, str]) -> Any:
     """A session of an ORT format file on the CPU; ModelError when it does not load."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    for key, value in (LEAN | dict(session_options)).items():
-        options.add_session_config_entry(key, value)
+    settings = HostSession(level=Level.ALL, config={**LEAN, **session_options})
     try:
-        return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    except Exception as error:
+        return make_session(Path(file), settings)
+    except ort_errors() as error:
         raise _refused(file, error) from error
 
 
@@ -87,7 +82,7 @@ def _refused(file: str, error: Exception) -> ModelError:
     return ModelError(
         "the artifact does not run on this computer's CPU",
         where=file,
-        why=str(error).strip().partition("\n")[0][:500],
+        why=first_line(error),
         remedy="leave this variant out, or report it: conversion and loading disagree",
     )
 

@@ -13,8 +13,9 @@ from device_runner.spec import TensorFile
 from pipeline.check.compare import Array, Precision, Tolerance, compare_outputs, usual_tolerance
 from pipeline.core.errors import ModelError
 from pipeline.core.files import make_folder
+from pipeline.core.ort_session import first_line
 from pipeline.dataset import Dataset, Sample, TensorInfo, first_sample
-from pipeline.dataset.candidates import first_line, open_session, run_session
+from pipeline.dataset.candidates import open_session, run_session
 from pipeline.dataset.files import write_tensor
 from pipeline.dataset.guess import blame_dimensions, complete_data
 from pipeline.dataset.values import plain_dtype

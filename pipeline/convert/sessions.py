@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.convert.request import SessionSettings
 from pipeline.core.errors import DiskFullError, ModelError
-from pipeline.core.variant import Level
+from pipeline.core.ort_session import CPU, HostSession, load_session, ort_errors
 
 CHECKER = "check it with `onnx.checker.check_model(model, full_check=True)`"
 # (fragment of the message, what it means, remedy); the first that fits is taken.
@@ -68,21 +68,7 @@ def _shorten(text: str, limit: int = MAX_WHY) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-LEVELS = {
-    Level.NONE: "ORT_DISABLE_ALL",
-    Level.BASIC: "ORT_ENABLE_BASIC",
-    Level.EXTENDED: "ORT_ENABLE_EXTENDED",
-    Level.LAYOUT: "ORT_ENABLE_LAYOUT",
-    Level.ALL: "ORT_ENABLE_ALL",
-}
-# The session is thrown away as soon as it has saved: prepacked weights, arenas and spinning threads serve nobody.
-SAVE_ONLY = {
-    "session.disable_prepacking": "1",
-    "session.intra_op.allow_spinning": "0",
-    "session.inter_op.allow_spinning": "0",
-}
 RECORD_CLAIMS = "session.record_ep_graph_assignment_info"
-FATAL_ONLY = 4
 SPARE_BYTES = 1 << 20
 M_MMAP_THRESHOLD = -3
 MMAP_THRESHOLD_BYTES = 1 << 20
@@ -102,13 +88,9 @@ def save_optimized(
 
     `extra` are further session config entries, `provider` one that is asked before the CPU, with its options: then the
     names of the nodes that it took are returned, None from onnxruntime before 1.24, which does not tell.
-    onnxruntime's low-level class is used because the public one answers a failure by trying the same thing again.
     ModelError with onnxruntime's reason when it refuses the model, DiskFullError when the disk is full.
     """
-    from onnxruntime.capi import _pybind_state as ort
-
     entries = {
-        **SAVE_ONLY,
         "session.save_model_format": "ORT" if ort_format else "ONNX",
         "session.qdqisint8allowed": "1" if settings.int8_allowed else "0",
         **({"optimization.minimal_build_optimizations": "save"} if settings.save_records else {}),
@@ -116,20 +98,12 @@ def save_optimized(
         **({RECORD_CLAIMS: "1"} if provider else {}),
         **extra,
     }
-    options = ort.SessionOptions()
-    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[settings.level])
-    options.optimized_model_filepath = str(target)
-    options.log_severity_level = FATAL_ONLY
-    options.intra_op_num_threads = 1
-    options.enable_cpu_mem_arena = False
-    for key, value in entries.items():
-        options.add_session_config_entry(key, value)
     try:
-        session = ort.InferenceSession(options, model, False, False)
-        asked = [*([provider] if provider else []), ("CPUExecutionProvider", {})]
+        session = load_session(model, HostSession(level=settings.level, save_to=target, config=entries))
+        asked = [*([provider] if provider else []), (CPU, {})]
         names, options_of = [name for name, _ in asked], [options for _, options in asked]
         session.initialize_session(names, options_of, _left_out(settings))
-    except ort_errors(ort) as error:
+    except ort_errors() as error:
         _check_disk(target, len(model))
         raise explain(error, where) from error
     return _taken(session, provider[0]) if provider else None
@@ -168,9 +142,3 @@ def _left_out(settings: SessionSettings) -> set[str]:
     """Names of optimizers that this optimization must not run."""
     rules = {"NchwcTransformer": not settings.nchwc, "ConstantSharing": settings.keep_constants}
     return {name for name, applies in rules.items() if applies} | set(settings.left_out)
-
-
-def ort_errors(ort: Any) -> tuple[type[BaseException], ...]:
-    """Everything that onnxruntime raises: its own classes share no base but Exception."""
-    own = [value for value in vars(ort).values() if isinstance(value, type) and issubclass(value, Exception)]
-    return (*own, RuntimeError, ValueError, MemoryError)

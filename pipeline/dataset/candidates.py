@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pipeline.config.tables import InputValue, Range
 from pipeline.core.errors import ModelError
+from pipeline.core.ort_session import EXACT_PRODUCTS, HostSession, first_line, make_session, ort_errors
+from pipeline.core.variant import Level
 from pipeline.dataset import Array, TensorInfo
 from pipeline.model.onnx_model import PreparedModel
 from pipeline.model.signature import OpenAxis, names_of
@@ -20,11 +22,6 @@ if TYPE_CHECKING:
     import onnx
 
 
-EXACT_PRODUCTS = {"session.x64quantprecision": "1"}
-"""Products of 8-bit numbers as ARM computes them: without it, x86 processors without VNNI saturate sums of two products
-in 16 bits, and models that are right on phones are wrong here. It changes what the extended level makes of an ONNX
-model, nothing else, and on some models that fails (quantization Q.5).
-"""
 PASSING = frozenset({"Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Clip"})
 """Operators behind which a value is still the input's, in another type or shape."""
 STATE = re.compile(r"state|hidden|cell|cache|past|(^|[^a-z])[hc](_?[0n0-9]+)?($|[^a-z])", re.IGNORECASE)
@@ -148,31 +145,19 @@ def _compared(reads: Reads, name: str) -> int | None:
 
 def open_session(model: PreparedModel, *, optimized: bool = False) -> Any:
     """A session on the CPU, weights mapped from where they lie; ModelError when it does not load."""
+    data = model.proto.SerializeToString()
     if optimized:
-        with suppress(Exception):
-            return _session(model, optimized=True, entries=EXACT_PRODUCTS)
+        with suppress(*ort_errors()):
+            return make_session(data, HostSession(level=Level.ALL, weights=model.folder, config=EXACT_PRODUCTS))
     try:
-        return _session(model, optimized=optimized, entries={})
-    except Exception as error:
+        return make_session(data, HostSession(level=Level.ALL if optimized else Level.NONE, weights=model.folder))
+    except ort_errors() as error:
         raise ModelError(
             "the original model does not run on this computer's CPU",
             where=model.source.name,
             why=first_line(error),
             remedy="nothing can be compared without it: fix the model, or try another onnxruntime",
         ) from error
-
-
-def _session(model: PreparedModel, *, optimized: bool, entries: Mapping[str, str]) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    levels = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(model.folder))
-    for key, value in ({"session.disable_prepacking": "1"} | dict(entries)).items():
-        options.add_session_config_entry(key, value)
-    return onnxruntime.InferenceSession(model.proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def run_session(session: Any, feeds: Mapping[str, Array], where: str) -> dict[str, Array]:
@@ -198,11 +183,6 @@ def _failed(error: Exception, feeds: Mapping[str, Array], where: str) -> ModelEr
         why=f"{first_line(error)}; inputs: {shapes}",
         remedy="give test data that fits the model (`test_data` in the config, --test-data), or change `dimensions`",
     )
-
-
-def first_line(error: Exception) -> str:
-    """The first line of what an exception says, or its type."""
-    return str(error).strip().splitlines()[0][:500] if str(error).strip() else type(error).__name__
 
 
 SIDES = (

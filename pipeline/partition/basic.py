@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.core.errors import ModelError
 from pipeline.core.files import make_folder, share_file
+from pipeline.core.ort_session import HostSession, make_session, ort_errors
+from pipeline.core.variant import Level
 from pipeline.model.onnx_model import LoadedModel, load_model, subgraphs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.onnx_view import NEVER, NOT_F16
@@ -29,17 +31,10 @@ INLINED = re.compile(r"_inlfunc_(?P<op>[A-Za-z0-9]+?)(?P<token>_token_\d+)?_")
 
 def save_basic(loaded: LoadedModel, work_folder: Path) -> LoadedModel:
     """The model as the installed onnxruntime saves it at level basic for the CPU; ModelError when it cannot."""
-    import onnxruntime
-
     target = work_folder / "basic.onnx"
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.optimized_model_filepath = str(target)
     try:
-        onnxruntime.InferenceSession(str(loaded.path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:
+        make_session(loaded.path, HostSession(level=Level.BASIC, save_to=target))
+    except ort_errors() as error:
         raise refused(error, "no session can be made of the model at level basic") from error
     if not target.is_file():
         raise ModelError("ONNX Runtime did not save the model at level basic", where=loaded.source.name)

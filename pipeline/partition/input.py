@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from device_runner.reading import open_regular
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import share_file, storage_errors
+from pipeline.core.ort_session import HostSession, make_session, ort_errors
 from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import ByteRange, LeanModel, LoadedModel, fix_dimensions, load_model, read_in
 from pipeline.model.sources import SourceModel, Spool
@@ -179,29 +180,15 @@ def body_types(
 
     None when the session cannot be made, which `unknown` is told: then nothing in a body is known or claimed.
     """
-    import onnxruntime
-
     from pipeline.model.ort_format import read_ort
     from pipeline.partition.ort_view import slim_copy
 
     target = work_folder / "bodies.ort"
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.optimized_model_filepath = str(target)
-    options.add_session_config_entry("session.save_model_format", "ORT")
+    settings = HostSession(save_to=target, config={"session.save_model_format": "ORT"})
+    refusals: tuple[type[Exception], ...] = (ModelError, *ort_errors())
     try:
-        onnxruntime.InferenceSession(slim_copy(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+        make_session(slim_copy(model).SerializeToString(), settings)
         return read_ort(target).graph
-    except _refusals() as error:
+    except refusals as error:
         unknown(f"nothing inside If, Loop and Scan counts as supported, because no session can be made: {error}")
         return None
-
-
-def _refusals() -> tuple[type[Exception], ...]:
-    """The exceptions with which this onnxruntime refuses a model (no common base but Exception), and our reader."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as capi
-
-    found = [kind for kind in vars(capi).values() if isinstance(kind, type) and issubclass(kind, Exception)]
-    return (*found, ModelError, RuntimeError)

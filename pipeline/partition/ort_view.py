@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import ModelError
+from pipeline.core.ort_session import HostSession, load_session, ort_errors
 from pipeline.partition.graph import DTYPES, Constant, Graph, Node, Value
 
 if TYPE_CHECKING:
@@ -100,16 +101,10 @@ def _load(data: bytes) -> dict[str, Value]:
 
 def _outputs(data: bytes) -> list[Any]:
     """What a loaded and never initialized session says of its outputs."""
-    from onnxruntime.capi import _pybind_state as capi
-
-    options = capi.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
     try:
-        session = capi.InferenceSession(options, data, False, True)
-    except Exception as error:
+        outputs: list[Any] = load_session(data, HostSession()).outputs_meta
+    except ort_errors() as error:
         raise refused(error) from error
-    outputs: list[Any] = session.outputs_meta
     return outputs
 
 

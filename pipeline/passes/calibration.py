@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pipeline.core.errors import ConfigError, ModelError
+from pipeline.core.ort_session import PREPACKING, HostSession, first_line, make_session, ort_errors
 from pipeline.model.onnx_model import content_digest
 from pipeline.model.signature import Array
 from pipeline.passes.base import Feeds, Model
-from pipeline.passes.weights import loadable, session_options
+from pipeline.passes.weights import loadable
 
 if TYPE_CHECKING:
     import onnx
@@ -201,15 +202,11 @@ def _copy(model: Model) -> "onnx.ModelProto":
 
 
 def _session(model: Model, proto: "onnx.ModelProto", where: str) -> Any:
-    import onnxruntime
-
-    options = session_options(model)
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    settings = HostSession(weights=model.folder, config=PREPACKING)
     try:
-        return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        why = str(error).strip().partition("\n")[0][:300]
-        raise ModelError("the model does not run on this computer's CPU", where=where, why=why,
+        return make_session(proto.SerializeToString(), settings)
+    except ort_errors() as error:
+        raise ModelError("the model does not run on this computer's CPU", where=where, why=first_line(error),
                          remedy="calibration runs it: fix the model") from error  # fmt: skip
 
 

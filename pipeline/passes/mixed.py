@@ -17,10 +17,12 @@ import msgspec
 from device_runner.files import cache_folder
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import write_bytes
+from pipeline.core.ort_session import PREPACKING, HostSession, first_line, make_session
+from pipeline.core.variant import Level
 from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Pass, PassContext
 from pipeline.passes.calibration import TensorRanges, calibrate, quantizable
 from pipeline.passes.static import DENSE, StaticOptions, chosen_nodes, prepare, quantize
-from pipeline.passes.weights import loadable, session_options, settle
+from pipeline.passes.weights import loadable, settle
 
 if TYPE_CHECKING:
     import onnx
@@ -167,15 +169,12 @@ class Evaluator:
 
     def outputs(self, model: Model) -> list[list[Any]]:
         """What a model gives for each sample."""
-        import onnxruntime
-
-        message = loadable(model).SerializeToString()
+        settings = HostSession(level=Level.ALL, weights=model.folder, config=PREPACKING)
         try:
-            session = onnxruntime.InferenceSession(message, session_options(model), providers=["CPUExecutionProvider"])
+            session = make_session(loadable(model).SerializeToString(), settings)
             return [list(session.run(None, dict(one))) for one in self.feeds]
         except Exception as error:
-            why = str(error).strip().partition("\n")[0][:300]
-            raise ModelError("the quantized model does not run here", where=self.where, why=why,
+            raise ModelError("the quantized model does not run here", where=self.where, why=first_line(error),
                              remedy="exclude the node that it names") from error  # fmt: skip
 
     def sqnr(self, nodes: Collection[str]) -> float:

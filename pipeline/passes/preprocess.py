@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.core.errors import ModelError
+from pipeline.core.ort_session import HostSession, first_line, load_session, make_session, ort_errors
+from pipeline.core.variant import Level
 from pipeline.model.onnx_model import LeanModel
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.inputs import constants_fixed
@@ -14,7 +16,6 @@ from pipeline.passes.weights import (
     loadable,
     quantized_operators,
     read_back,
-    session_options,
 )
 
 if TYPE_CHECKING:
@@ -73,20 +74,14 @@ def is_preprocessed(model: Model) -> bool:
 
 def _basic(model: Model, context: PassContext) -> Model:
     """The model as ONNX Runtime saves it at level basic, its large weights in a file of their own."""
-    import onnxruntime
-
     target = context.new_file(".onnx")
-    options = session_options(model)
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.optimized_model_filepath = str(target)
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    if model.weights:
-        options.add_session_config_entry(
-            "session.optimized_model_external_initializers_file_name", f"{target.stem}.weights"
-        )
+    file = {"session.optimized_model_external_initializers_file_name": f"{target.stem}.weights"}
+    settings = HostSession(
+        level=Level.BASIC, save_to=target, weights=model.folder, config=file if model.weights else {}
+    )
     try:
-        onnxruntime.InferenceSession(loadable(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
-    except Exception as error:
+        make_session(loadable(model).SerializeToString(), settings)
+    except ort_errors() as error:
         raise refused(error, context.where) from error
     made = read_back(target)
     made.proto.ir_version = max(made.proto.ir_version, CONSTANTS_IR)
@@ -95,8 +90,7 @@ def _basic(model: Model, context: PassContext) -> Model:
 
 def refused(error: Exception, where: str) -> ModelError:
     """ONNX Runtime's complaint about a model."""
-    why = str(error).strip().partition("\n")[0][:500]
-    return ModelError("ONNX Runtime cannot run the model on this computer's CPU", where=where, why=why,
+    return ModelError("ONNX Runtime cannot run the model on this computer's CPU", where=where, why=first_line(error),
                       remedy="fix what it names; onnx.checker.check_model often says more")  # fmt: skip
 
 
@@ -158,7 +152,6 @@ def declare_types(model: Model, where: str) -> None:
     A session is loaded and never initialized, with every value made an output (ep_rules A.4).
     """
     import onnx
-    from onnxruntime.capi import _pybind_state as capi
 
     graph = model.proto.graph
     asked = onnx.ModelProto()
@@ -167,8 +160,8 @@ def declare_types(model: Model, where: str) -> None:
     names = [name for node in graph.node for name in node.output if name and name not in declared]
     asked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     try:
-        session = capi.InferenceSession(session_options(model), asked.SerializeToString(), False, True)
-    except Exception as error:
+        session = load_session(asked.SerializeToString(), HostSession(weights=model.folder))
+    except ort_errors() as error:
         raise refused(error, where) from error
     found = {meta.name: meta for meta in session.outputs_meta}
     del graph.value_info[:]

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.core.errors import ConfigError, ModelError
+from pipeline.core.ort_session import HostSession, first_line, make_session, ort_errors
 from pipeline.model.onnx_model import (
     LEAN_MINIMUM_BYTES,
     ByteRange,
@@ -90,16 +91,6 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def session_options(model: Model) -> Any:
-    """Options of a session on a model in memory: silent, weights mapped from where they lie."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(model.folder))
-    return options
-
-
 def loadable(model: Model) -> "onnx.ModelProto":
     """The message with weights read in that are not where their location says: a session looks in one folder only."""
     import onnx
@@ -135,16 +126,11 @@ def check_names(proto: "onnx.ModelProto", exclude: Iterable[str], where: str) ->
 
 def check_loads(model: Model, where: str) -> Model:
     """The model, when ONNX Runtime makes a session of it on the CPU; ModelError when it does not."""
-    import onnxruntime
-
-    options = session_options(model)
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_prepacking", "1")
     try:
-        onnxruntime.InferenceSession(loadable(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
-    except Exception as error:
+        make_session(loadable(model).SerializeToString(), HostSession(weights=model.folder))
+    except ort_errors() as error:
         raise ModelError("ONNX Runtime does not load the model that the pass made", where=where,
-                         why=str(error).strip().partition("\n")[0][:500],
+                         why=first_line(error),
                          remedy="leave out the operators or nodes that it names") from error  # fmt: skip
     return model
 

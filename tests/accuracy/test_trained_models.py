@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
+from pipeline.core.ort_session import PREPACKING, HostSession, make_session
+from pipeline.core.variant import Level
 from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Model, PassContext
 from pipeline.passes.mixed import MixedOptions, MixedSearch, mixed_precision, search_of
 from pipeline.passes.static import StaticOptions, static_qdq
-from pipeline.passes.weights import loadable, session_options
+from pipeline.passes.weights import loadable
 from tests.dataset.test_first_hour import download, take
 
 pytestmark = pytest.mark.trained
@@ -110,7 +111,8 @@ def searched(
 
 
 def answers(model: Model, samples: list[dict[str, Any]]) -> Any:
-    session = onnxruntime.InferenceSession(loadable(model).SerializeToString(), session_options(model))
+    settings = HostSession(level=Level.ALL, weights=model.folder, config=PREPACKING)
+    session = make_session(loadable(model).SerializeToString(), settings)
     return np.array([session.run(None, one)[0].argmax() for one in samples])
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 
+from pipeline.core.ort_session import HostSession, make_session
+from pipeline.core.variant import Level
 from pipeline.model.onnx_model import LoadedModel, load_model
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Feeds, Model, PassContext
-from pipeline.passes.weights import loadable, session_options
+from pipeline.passes.weights import loadable
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist"
 
@@ -49,11 +50,7 @@ def context(folder: Path, samples: Sequence[Feeds] | None = None) -> PassContext
 
 def run(model: Model, one: Feeds) -> list[Any]:
     """What ONNX Runtime computes without fusing anything: the same on every processor (quantization Q.5)."""
-    options = session_options(model)
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        loadable(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = make_session(loadable(model).SerializeToString(), HostSession(weights=model.folder))
     return list(session.run(None, dict(one)))
 
 
@@ -74,7 +71,8 @@ def digits() -> tuple[Any, Any]:
 def accuracy(model: Model, first: int = 40) -> float:
     """The share of right answers over the example's images from `first` on."""
     images, labels = digits()
-    session = onnxruntime.InferenceSession(loadable(model).SerializeToString(), session_options(model))
+    settings = HostSession(level=Level.ALL, weights=model.folder)
+    session = make_session(loadable(model).SerializeToString(), settings)
     name = session.get_inputs()[0].name
     answers = [session.run(None, {name: image})[0].argmax() for image in images[first:]]
     return float((np.array(answers) == labels[first:]).mean())

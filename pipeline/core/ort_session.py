@@ -1,0 +1,97 @@
+"""Sessions of the installed onnxruntime on this computer's CPU: one place for level, threads, logs and what is kept.
+
+Nothing is prepacked unless asked for: weights stay where they are mapped. A session that saves is thrown
+away as soon as it has: arenas and spinning threads serve nobody.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.core.variant import Level
+
+CPU = "CPUExecutionProvider"
+FATAL_ONLY = 4
+LEVELS = {
+    Level.NONE: "ORT_DISABLE_ALL",
+    Level.BASIC: "ORT_ENABLE_BASIC",
+    Level.EXTENDED: "ORT_ENABLE_EXTENDED",
+    Level.LAYOUT: "ORT_ENABLE_LAYOUT",
+    Level.ALL: "ORT_ENABLE_ALL",
+}
+NO_PREPACKING = {"session.disable_prepacking": "1"}
+PREPACKING = {"session.disable_prepacking": "0"}
+"""For a session that runs many times."""
+NO_SPINNING = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
+EXACT_PRODUCTS = {"session.x64quantprecision": "1"}
+"""Products of 8-bit numbers as ARM computes them: without it, x86 processors without VNNI saturate sums of two products
+in 16 bits, and models that are right on phones are wrong here. It changes what the extended level makes of an ONNX
+model, nothing else, and on some models that fails (quantization Q.5).
+"""
+WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSession:
+    """How a session is made. One that saves to `save_to` is not for running.
+
+    `weights` is the folder of external weights of a model in memory; `config` are further session config entries, which
+    win over those set here.
+    """
+
+    level: Level = Level.NONE
+    save_to: Path | None = None
+    weights: Path | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    def options(self) -> Any:
+        """As onnxruntime's SessionOptions."""
+        from onnxruntime.capi import _pybind_state as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = FATAL_ONLY
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[self.level])
+        entries = {**NO_PREPACKING, **(NO_SPINNING if self.save_to else {})}
+        if self.save_to:
+            options.optimized_model_filepath = str(self.save_to)
+            options.intra_op_num_threads = 1
+            options.enable_cpu_mem_arena = False
+        if self.weights:
+            entries[WEIGHTS_FOLDER] = str(self.weights)
+        for key, value in {**entries, **self.config}.items():
+            options.add_session_config_entry(key, value)
+        return options
+
+
+def make_session(model: bytes | Path, settings: HostSession) -> Any:
+    """A session on the CPU, saved or ready to run; raises what `ort_errors` names."""
+    import onnxruntime
+
+    source = str(model) if isinstance(model, Path) else model
+    return onnxruntime.InferenceSession(source, settings.options(), providers=[CPU])
+
+
+def load_session(model: bytes, settings: HostSession) -> Any:
+    """A session that is loaded and not initialized: it knows types and shapes, and can be told providers.
+
+    onnxruntime's low-level class; the public one answers a failure by trying the same again. Raises as `make_session`.
+    """
+    from onnxruntime.capi import _pybind_state as ort
+
+    options = settings.options()
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(options, model, False, False)
+
+
+def ort_errors() -> tuple[type[Exception], ...]:
+    """Everything that onnxruntime raises: its own classes share no base but Exception."""
+    from onnxruntime.capi import _pybind_state as ort
+
+    own = [value for value in vars(ort).values() if isinstance(value, type) and issubclass(value, Exception)]
+    return (*own, RuntimeError, ValueError, MemoryError)
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an exception says, or its type."""
+    return str(error).strip().splitlines()[0][:500] if str(error).strip() else type(error).__name__
