@@ -1,6 +1,7 @@
 """What an artifact must compute in the library that ships, and what NNAPI flags did there."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,9 @@ from pathlib import Path
 import msgspec
 
 from device_runner.android_host.calls import CallSummary
-from device_runner.device import open_device
+from device_runner.android_host.device import Phone
+from device_runner.android_host.profile import default_profile
+from device_runner.device import DriverType, open_device
 from device_runner.errors import RunnerError
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
 from device_runner.result import RunResult
@@ -123,13 +126,7 @@ NEEDS: dict[NnapiFlag, tuple[int, str]] = {
 }
 """The API level from which a flag can do anything, and why (recorded from 1.28.0 and 1.29.0: nnapi-calls.md)."""
 
-OTHERWISE: dict[NnapiFlag, str] = {
-    NnapiFlag.USE_FP16: "nothing that NNAPI takes is computed in floating point",
-    NnapiFlag.USE_NCHW: "nothing that NNAPI takes has a layout: no convolution, no pool",
-    NnapiFlag.CPU_DISABLED: "no other device than a CPU is left to choose, so the system chooses",
-    NnapiFlag.CPU_ONLY: "NNAPI has no CPU device here, so the system chooses",
-}
-"""Why a flag did nothing at a level at which it could."""
+NOT_KNOWN = "the library asked NNAPI for the same with and without it; the cause is not known"
 
 
 def claims_nothing(summary: CallSummary | None, api_level: int) -> ProofFinding | None:
@@ -149,8 +146,9 @@ def claims_nothing(summary: CallSummary | None, api_level: int) -> ProofFinding 
     return ProofFinding(severity=Severity.WARNING, kind=FindingKind.NOTHING_CLAIMED, what=what, why=why, remedy=remedy)
 
 
-def effect(flag: NnapiFlag, api_level: int, with_it: CallSummary, without_it: CallSummary) -> Iterator[ProofFinding]:
+def effect(flag: NnapiFlag, phone: Phone, with_it: CallSummary, without_it: CallSummary) -> Iterator[ProofFinding]:
     """Findings on one flag: it changed nothing, or NNAPI takes less with it."""
+    api_level = phone.api_level
     since, why = NEEDS[flag]
     remedy = f"leave {flag.value} out below API level {since}" if api_level < since else f"leave {flag.value} out"
     if _asked(with_it) == _asked(without_it):
@@ -158,7 +156,7 @@ def effect(flag: NnapiFlag, api_level: int, with_it: CallSummary, without_it: Ca
             severity=Severity.WARNING,
             kind=FindingKind.FLAG_WITHOUT_EFFECT,
             what=f"{flag.value} has no effect at API level {api_level}",
-            why=why if api_level < since else OTHERWISE[flag],
+            why=why if api_level < since else _without_effect(flag, with_it, phone),
             remedy=remedy,
         )
     elif (less := work(with_it)) < (more := work(without_it)):
@@ -166,9 +164,30 @@ def effect(flag: NnapiFlag, api_level: int, with_it: CallSummary, without_it: Ca
             severity=Severity.WARNING,
             kind=FindingKind.FLAG_COSTS_NODES,
             what=f"with {flag.value} NNAPI takes {less} operations at API level {api_level}, {more} without it",
-            why=f"{why}; below it leaves to the CPU what has a layout" if api_level < since else "it refuses the rest",
+            why=f"{why}; {_refused(with_it, without_it)}" if api_level < since else _refused(with_it, without_it),
             remedy=remedy,
         )
+
+
+def _without_effect(flag: NnapiFlag, calls: CallSummary, phone: Phone) -> str:
+    """Why a flag did nothing at a level at which it could, as far as calls and the phone's devices show it."""
+    devices = (phone.driver or default_profile(phone.api_level)).devices
+    cpus = sum(device.type is DriverType.CPU for device in devices)
+    shown = {
+        NnapiFlag.USE_NCHW: calls.nchw is None and "NNAPI takes no convolution and no pool, whose layout it decides",
+        NnapiFlag.CPU_DISABLED: (cpus == 0 and "NNAPI has no CPU device here that it could leave out")
+        or (cpus == len(devices) and "no other device than a CPU is left to choose, so the system chooses"),
+        NnapiFlag.CPU_ONLY: (cpus == 0 and "NNAPI has no CPU device here, so the system chooses")
+        or (cpus == len(devices) and "NNAPI has CPU devices only here"),
+    }
+    return shown.get(flag) or NOT_KNOWN
+
+
+def _refused(with_it: CallSummary, without_it: CallSummary) -> str:
+    """The operations that the CPU has with a flag and NNAPI without it."""
+    less, more = (Counter(name for names in one.partitions for name in names) for one in (with_it, without_it))
+    gone = [f"{name} ({count})" for name, count in sorted((more - less).items()) if name != "TRANSPOSE"]
+    return f"left to the CPU with it: {', '.join(gone)}"
 
 
 def _asked(summary: CallSummary) -> tuple[object, ...]:

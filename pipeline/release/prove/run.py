@@ -148,11 +148,12 @@ class _Prover:
         if nothing := claims_nothing(observed.calls, trial.api_level):
             yield nothing
             return
+        phone = Phone(api_level=trial.api_level, driver=self.order.driver)
         for flag in options.flags:
             rest = msgspec.structs.replace(options, flags=tuple(other for other in options.flags if other is not flag))
             without = self._observe(device, trial, rest, calls)
             if observed.calls and without.calls:
-                yield from effect(flag, trial.api_level, observed.calls, without.calls)
+                yield from effect(flag, phone, observed.calls, without.calls)
 
     def _observe(self, device: AndroidHost, trial: Trial, options: RunOptions, calls: Path) -> ProofRun:
         key = (trial.shipped.file, msgspec.json.encode(options, order="sorted"), trial.api_level)
