@@ -15,6 +15,7 @@ BENCHMARKS = {
     "push": "pushes beside `adb push` and adbutils, and what a campaign of eight variants pushes",
     "op_config": "operator configs of one large and 1,000 small artifacts against the stock tool",
     "aware": "NNAPI-aware files: spliced beside those of the genuine Android library",
+    "quantization": "static quantization against onnxruntime.quantization by hand: time and memory",
     "partition": "claims: agreement and time against the stock usability checker, growth with nodes",
 }
 
@@ -24,7 +25,7 @@ def main() -> int:
     names = sys.argv[1:] or list(BENCHMARKS)
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
-        listed = "\n".join(f"  {name:12} {text}" for name, text in BENCHMARKS.items())
+        listed = "\n".join(f"  {name:13} {text}" for name, text in BENCHMARKS.items())
         print(f"no benchmark is called {', '.join(unknown)}; there are:\n{listed}", file=sys.stderr)
         return 2
     for name in names:

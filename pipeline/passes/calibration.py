@@ -35,8 +35,8 @@ STRIDE = 16
 """Thresholds that entropy tries lie this many bins apart."""
 IMPROBABLE = 1e-6
 """The least share of a bin: without one, a single value far out would forbid every threshold below it."""
-GROUP_BYTES = 256 << 20
-"""Values that are fetched from one inference: a model with more activations is run several times a sample."""
+GROUP_BYTES = 512 << 20
+"""Activations that are held at a time: a model with more goes over the samples several times."""
 MOVES = frozenset({"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 """Operators whose output has exactly the values of their first input: its range is known from there."""
 
@@ -161,7 +161,7 @@ def _extremes(model: Model, samples: Callable[[], Iterator[Feeds]], values: list
 
     found = _Extremes()
     proto = _copy(model)
-    for name in values:
+    for name in reversed(values):  # the last leaf runs first: each value is reduced and freed before the next is made
         for reduction in REDUCTIONS:
             proto.graph.node.add(op_type=reduction, input=[name], output=[_reduced(name, reduction)])
             proto.graph.output.add().name = _reduced(name, reduction)
@@ -245,15 +245,14 @@ def _histograms(
     """How often each of BINS magnitudes up to the greatest occurs, by value."""
     import numpy as np
 
-    proto = _copy(model)
-    declared = {value.name for value in proto.graph.output}
-    proto.graph.output.extend(v for v in (*proto.graph.value_info, *proto.graph.input)
-                              if v.name in ranges and v.name not in declared)  # fmt: skip
-    session = _session(model, proto, where)
     made = {name: np.zeros(BINS, np.int64) for name in ranges}
-    groups = _groups({name: 4 * found.counts[name] for name in ranges})
-    for number, feeds in enumerate(samples()):
-        for group in groups:
+    for group in _groups({name: 4 * found.counts[name] for name in ranges}):
+        proto = _copy(model)
+        known = {value.name: value for value in (*proto.graph.value_info, *proto.graph.input)}
+        declared = {value.name for value in proto.graph.output}
+        proto.graph.output.extend(known[name] for name in group if name not in declared)
+        session = _session(model, proto, where)
+        for number, feeds in enumerate(samples()):
             arrays = _run(session, group, feeds, number, where)
             while arrays:
                 name = group[len(arrays) - 1]
@@ -262,7 +261,7 @@ def _histograms(
 
 
 def _groups(sizes: Mapping[str, int]) -> list[list[str]]:
-    """Values that one inference may give together."""
+    """Values that one walk over the samples may give together."""
     groups: list[list[str]] = [[]]
     total = 0
     for name, size in sizes.items():

@@ -412,3 +412,19 @@ def test_pads_that_share_a_constant(tmp_path: Path) -> None:
     for step in ("qoperator", "static-qdq"):
         made = run_passes(loaded, [parse_step(step)], context(tmp_path, samples)).model
         assert sqnr(run(loaded, samples[0]), run(made, samples[0])) > 25
+
+
+def test_large_activations_are_taken_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The histograms are the same, however many walks over the samples they take."""
+    ready = preprocess(saved(wide_activations(), tmp_path), PreprocessOptions(), context(tmp_path))
+    walks = []
+
+    def samples() -> Iterator[Feeds]:
+        walks.append(1)
+        return iter(feeds(ready, 2))
+
+    whole = calibrate(ready, samples, Method.ENTROPY)
+    assert len(walks) == 2
+    monkeypatch.setattr("pipeline.passes.calibration.GROUP_BYTES", 3 << 20)
+    assert calibrate(ready, samples, Method.ENTROPY) == whole
+    assert len(walks) == 2 + 1 + 4
