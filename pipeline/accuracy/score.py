@@ -27,8 +27,8 @@ from pipeline.core.errors import ConfigError, Finding, ModelError
 
 
 class OutputsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Outputs that a device computed, and the original's on the same samples: raw tensors whose first axis is the
-    sample. `labels` has one for each sample, or none at all.
+    """Outputs that a device computed, and the original's on the same samples: raw tensors of stacked samples, as in
+    pipeline.check.labelled.LabelledSet. `labels` has one for each sample, or none at all.
     """
 
     model: str
@@ -241,8 +241,8 @@ def measure_outputs(request: OutputsRequest) -> AccuracyResult:
     answers = (
         Answer(
             sample=f"sample {number}",
-            outputs={name: array[number][None] for name, array in ours.items()},
-            expected={name: array[number][None] for name, array in theirs.items()},
+            outputs={name: array[number] for name, array in ours.items()},
+            expected={name: array[number] for name, array in theirs.items()},
             label=request.labels[number] if request.labels else None,
         )
         for number in range(counts.pop())

@@ -89,11 +89,11 @@ def _refused(file: str, error: Exception) -> ModelError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedModel:
-    """A model that is to have a reference: what it is run on, and the path of its labelled set, or "" for none."""
+    """A model that is to have a reference: what it is run on, and labelled samples for devices."""
 
     model: NamedModel
     data: Dataset = field(default_factory=Dataset)
-    labels: str = ""
+    labelled: Dataset | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def make_references(
             source=model.source,
             fixed_dimensions=model.dimensions,
             data=subject.data,
-            labels=subject.labels,
+            labelled=subject.labelled,
             folder=str(folder / model.name),
             work_folder=str(scratch),
         )

@@ -1,24 +1,21 @@
 """What a model computes without any optimization: the outputs that artifacts must match, and how wide they can be."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from device_runner.files import ZIP_ERRORS
-from device_runner.reading import open_regular
 from device_runner.spec import TensorFile
 from pipeline.check.compare import Array, Precision, Tolerance, compare_outputs, usual_tolerance
+from pipeline.check.labelled import LabelledSet, labelled_set
 from pipeline.core.errors import ModelError
 from pipeline.core.files import make_folder
-from pipeline.core.ort_session import first_line
-from pipeline.dataset import Dataset, Sample, TensorInfo, first_sample
+from pipeline.dataset import Dataset, Sample, first_sample
 from pipeline.dataset.candidates import open_session, run_session
 from pipeline.dataset.files import write_tensor
 from pipeline.dataset.guess import blame_dimensions, complete_data
-from pipeline.dataset.values import plain_dtype
 from pipeline.model.onnx_model import PreparedModel, load_model, prepare_model
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
@@ -114,7 +111,6 @@ RULES: dict[str, Callable[["NodeProto", _Known], float | None]] = {"Clip": _clip
 
 
 QUANTIZED = re.compile(r"QLinear|QuantizeLinear|Integer$|MatMulNBits|QGemm|QAttention")
-MAX_LABELLED = 10_000
 NUDGES = {"float16": 1, "float32": 4, "float64": 4}
 """By how many units in the last place inputs are changed to see whether a model repeats itself: what a fusion or two
 changes in single precision, the least that there is in half.
@@ -124,25 +120,15 @@ changes in single precision, the least that there is in half.
 class ReferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One model, the inputs to run it with, and where raw tensors go.
 
-    The model runs on the first sample of `data`. `labels` is an .npz file with `inputs` [N, ...] and `labels` [N],
-    or "".
+    The model runs on the first sample of `data`, and on those of `labelled` that devices answer, too.
     """
 
     source: SourceModel
     fixed_dimensions: dict[str, int] = {}
     data: Dataset = Dataset()
-    labels: str = ""
+    labelled: Dataset | None = None
     folder: str
     work_folder: str
-
-
-class LabelledSet(msgspec.Struct, frozen=True, kw_only=True):
-    """The labelled set as raw files: `inputs` and `outputs` are stacked samples, first axis the sample."""
-
-    samples: int
-    inputs: TensorFile
-    outputs: TensorFile
-    accuracy: float
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,6 +185,9 @@ def _computed(model: PreparedModel, data: Dataset, request: ReferenceRequest) ->
     tolerance = msgspec.structs.replace(usual_tolerance(precision), spans=spans)
     folder = Path(request.folder)
     make_folder(folder)
+    labelled, notes = (
+        labelled_set(session, takes, request.labelled, folder, request.source.name) if request.labelled else (None, ())
+    )
     return Reference(
         inputs=tuple(
             write_tensor(folder / f"input_{n}.bin", name, array)
@@ -210,9 +199,9 @@ def _computed(model: PreparedModel, data: Dataset, request: ReferenceRequest) ->
             if array.dtype.kind in "fiub"
         ),
         precision=precision,
-        labelled=_labelled(session, takes, request, folder) if request.labels else None,
+        labelled=labelled,
         input_names=tuple(sample.inputs),
-        notes=tuple(_notes(sample, outputs)),
+        notes=(*_notes(sample, outputs), *notes),
         data=data,
         sample=sample.name,
         random_inputs=random,
@@ -254,74 +243,6 @@ def _notes(sample: Sample, outputs: Mapping[str, Array]) -> Iterator[str]:
             theirs.astype(np.float64), ours.astype(np.float64), rtol=1e-3, atol=1e-3
         ):
             yield f"output {name!r} of the test data is not what the model computes on this computer"
-
-
-def _labelled(session: Any, takes: Sequence[TensorInfo], request: ReferenceRequest, folder: Path) -> LabelledSet:
-    """The labelled set, run sample by sample through the model's one input; its first output gives the answers."""
-    import numpy as np
-
-    images, labels = _read_labelled(request)
-    (value, *others) = session.get_inputs()
-    (info, *_) = takes
-    if others or info.dtype is None:
-        raise ModelError(
-            "a labelled set needs a model of one tensor input",
-            where=request.source.name,
-            remedy="leave out `labels` for this model",
-        )
-    samples = images.astype(plain_dtype(info))
-    first = session.get_outputs()[0].name
-    answers = []
-    for sample in samples:
-        shaped = _as_input(sample, value, request.labels)
-        answers.append(run_session(session, {value.name: shaped}, request.source.name)[first])
-    outputs = np.stack(answers)
-    accuracy = float((outputs.reshape(len(outputs), -1).argmax(axis=1) == labels).mean())
-    return LabelledSet(
-        samples=len(samples),
-        inputs=write_tensor(
-            folder / "labelled_inputs.bin", value.name, np.stack([_as_input(s, value, "") for s in samples])
-        ),
-        outputs=write_tensor(folder / "labelled_outputs.bin", first, outputs),
-        accuracy=accuracy,
-    )
-
-
-def _as_input(sample: Array, value: Any, where: str) -> Array:
-    """A sample in the model's shape: open dimensions and a batch of one are added."""
-    import numpy as np
-
-    fixed = [size if isinstance(size, int) else 1 for size in value.shape]
-    if int(np.prod(fixed)) != sample.size:
-        raise ModelError(
-            "the labelled set does not fit the model",
-            where=where,
-            why=f"a sample has shape {list(sample.shape)}, the input {value.name!r} takes {value.shape}",
-            remedy="make the labelled set anew for this model",
-        )
-    return sample.reshape(fixed)
-
-
-def _read_labelled(request: ReferenceRequest) -> tuple[Array, Array]:
-    import numpy as np
-
-    try:
-        with open_regular(Path(request.labels)) as file, np.load(file, allow_pickle=False) as data:
-            images, labels = data["inputs"], data["labels"]
-    except (*ZIP_ERRORS, KeyError) as error:
-        raise ModelError(
-            "the labelled set cannot be read",
-            where=request.labels,
-            why=first_line(error),
-            remedy="give an .npz file with the arrays `inputs` [N, ...] and `labels` [N]",
-        ) from error
-    if not 0 < len(images) <= MAX_LABELLED or labels.shape != (len(images),):
-        raise ModelError(
-            "the labelled set is not inputs [N, ...] with labels [N]",
-            where=request.labels,
-            why=f"inputs {list(images.shape)}, labels {list(labels.shape)}, at most {MAX_LABELLED} samples",
-        )
-    return images, labels
 
 
 def _precision(model: PreparedModel, outputs: Mapping[str, Array]) -> Precision:

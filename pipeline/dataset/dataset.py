@@ -98,6 +98,11 @@ def part_of(table: ModelConfig, part: Part) -> Dataset:
     )
 
 
+def labelled_data(table: ModelConfig) -> Dataset | None:
+    """The evaluation data of a model whose table names labels, or evaluation data of their own; None for others."""
+    return part_of(table, Part.EVALUATION) if table.labels or table.evaluation else None
+
+
 def preprocess_of(table: ModelConfig) -> PreprocessConfig | None:
     """The preprocessing that the app must repeat, wherever in a model's table it is declared."""
     parts = (part.preprocess for part in (table.evaluation, table.calibration) if part)
@@ -166,7 +171,7 @@ def samples(data: Dataset, takes: Sequence[TensorInfo]) -> Iterator[Sample]:
     count = wanted = 0
     for sample in _every(data, takes):
         count += 1
-        if data.part in (Part.ALL, sample.part):
+        if data.part is Part.ALL or data.part is sample.part:
             wanted += 1
             yield sample
             if wanted == data.limit:

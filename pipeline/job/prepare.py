@@ -20,7 +20,7 @@ from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_ex
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact, Level, Style
 from pipeline.core.workers import TaskOutcome
-from pipeline.dataset import dataset_of
+from pipeline.dataset import dataset_of, labelled_data
 from pipeline.job.targets import auto_providers, aware_settings, oldest_release, optimizer_platform, precision_orders
 from pipeline.model.sources import NamedModel, find_models, name_models
 
@@ -164,7 +164,7 @@ def prepare(
 
 
 def _subject(model: NamedModel, table: ModelConfig) -> CheckedModel:
-    return CheckedModel(model=model, data=dataset_of(table), labels=table.labels or "")
+    return CheckedModel(model=model, data=dataset_of(table), labelled=labelled_data(table))
 
 
 def _stop_if_hopeless(converted: Sequence[Converted]) -> None:
