@@ -8,7 +8,7 @@ from pathlib import Path
 
 from device_runner.library_source import name_of
 from device_runner.providers import OTHER_NAMES, PROVIDERS
-from pipeline.config.tables import MetricName, is_function
+from pipeline.config.tables import MetricName, PartConfig, is_function
 from pipeline.config.values import Config, ModelConfig, Platform, Target
 from pipeline.core.providers import aware_names
 
@@ -70,7 +70,14 @@ def _of_metric(name: str | None) -> Iterator[Problem]:
 
 
 def _of_parts(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
-    """Data that are preprocessed in two ways: the app can repeat only one."""
+    """Labels without samples, and data that are preprocessed in two ways: the app can repeat only one."""
+    evaluation = model.evaluation or PartConfig()
+    if not (evaluation.test_data or model.test_data):
+        found = (((*place, "labels"), model.labels), ((*place, "evaluation", "labels"), evaluation.labels))
+        for at, labels in found:
+            if labels and not (labels.lower().endswith(".npz") and labels == model.labels):
+                what, why = "`labels` without samples", "there is no test data that they could be of"
+                yield Problem(at, what, why, "give `test_data`, or one .npz with `inputs` and `labels`")
     for key, part in (("calibration", model.calibration), ("evaluation", model.evaluation)):
         wanted = model.preprocess or (model.evaluation.preprocess if model.evaluation else None)
         if part and part.preprocess and wanted and part.preprocess != wanted:

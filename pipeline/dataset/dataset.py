@@ -164,6 +164,11 @@ def samples(data: Dataset, takes: Sequence[TensorInfo]) -> Iterator[Sample]:
     labels, and, after the last, for a label without sample. MissingError when images need Pillow.
     """
     _check_names(data, takes)
+    if data.labels and not data.test_data:
+        raise ConfigError(
+            "labels without samples", where=data.labels, why="there is no test data that they could be of",
+            remedy="give `test_data` (--test-data), or one .npz with `inputs` and `labels` as `labels` alone",
+        )  # fmt: skip
     if not data.test_data:
         name = data.source
         yield Sample(name=name, inputs=_complete(data, takes, {}, 0, name))

@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.config import Config, PartConfig, PreprocessConfig, read_config
 from pipeline.core.errors import ConfigError
+from pipeline.dataset import Dataset, check_data
 
 MODEL = """
 name = "c"
@@ -72,3 +73,14 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, words: tuple
     answer = f"{error.where} {error.what} {error.why} {error.remedy}"
     assert all(word in answer for word in words), answer
     assert "c.toml" in error.where
+
+
+@pytest.mark.parametrize("text", ['labels = "l.csv"', '[models.evaluation]\nlabels = "l.csv"'])
+def test_labels_without_samples_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "l.csv").write_text("a,1\n")
+    (tmp_path / "c.toml").write_text(f'name = "c"\n[[models]]\npath = "m.onnx"\n{text}\n')
+    with pytest.raises(ConfigError, match="without samples") as caught:
+        read_config(tmp_path / "c.toml")
+    assert caught.value.where.endswith(("c.toml:4", "c.toml:5"))
+    with pytest.raises(ConfigError, match="without samples"):
+        check_data(Dataset(labels="l.csv"), [])
