@@ -24,7 +24,7 @@ COMPUTE = re.compile(
 DYNAMIC = {"ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"}
 QOPERATORS = {"QLinearConv", "QLinearMatMul"}
 
-ENOUGH_COMPUTE = 0.5
+ENOUGH_COMPUTE = 0.9
 """A form must have this share of the compute nodes of the best one before its partitions count: one that claims next
 to nothing has few partitions."""
 

@@ -4,6 +4,7 @@ import msgspec
 
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
+from pipeline.accuracy.score import AccuracyResult
 from pipeline.check.output import OutputCheck
 from pipeline.check.reference import Reference
 from pipeline.config import Config, ModelConfig
@@ -77,6 +78,26 @@ class Prediction(Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+class ArtifactAccuracy(Struct, frozen=True, kw_only=True):
+    """What an artifact in another precision than the model's own keeps of its accuracy, on the computer that made it.
+
+    `why` says why it could not be measured: then there is no result.
+    """
+
+    model: str
+    variant: str
+    result: AccuracyResult | None = None
+    why: str = ""
+
+    def refused(self, max_drop: float | None) -> str:
+        """Why the artifact may not ship with a budget for the drop; "" where it may, and without a budget."""
+        if max_drop is None:
+            return ""
+        if self.result is None:
+            return f"may lose more accuracy than {max_drop:g}: {self.why}"
+        return f"was not shown to lose at most {max_drop:g} of {self.result.metric}" if self.result.refused else ""
+
+
 class RecordedRun(Struct, frozen=True, kw_only=True):
     """A planned run; `baseline` marks what others are compared with. Nobody reads anything out of its `id`.
 
@@ -113,6 +134,7 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     references: dict[str, Reference] = {}
     unloadable: dict[str, tuple[str, ...]] = {}
     tables: dict[str, ModelConfig] = {}
+    accuracy: tuple[ArtifactAccuracy, ...] = ()
 
 
 class CampaignRecord(Struct, frozen=True, kw_only=True):

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
 from pipeline.campaign.options import options_name
@@ -64,6 +66,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
             for model, variant in artifacts
         ),
         withheld=withheld,
+        accuracy=record.accuracy or msgspec.UNSET,
     )
     return Assembled(report=report, record=record, choices=choices)
 
@@ -115,7 +118,8 @@ def _choices(
 
     Beside them the models of which nothing may ship to a target, with the reason.
     """
-    sound = {key: artifact for key, artifact in artifacts.items() if is_sound(record, key)}
+    refused = _over_budget(record)
+    sound = {key: artifact for key, artifact in artifacts.items() if is_sound(record, key) and key not in refused}
     candidates = _candidates(record, sound, measured)
     margin = record.config.measure.margin_percent / 100
     found, withheld = [], []
@@ -147,7 +151,8 @@ def _rejected(
         if artifact.model == model and artifact not in allowed:
             variant = artifact.variant
             checks = record.checks.get(model, {}).get(variant.name, ())
-            why, error = _why_not(checks, target)
+            over = _over_budget(record).get((model, variant.name), "")
+            why, error = (over, None) if over else _why_not(checks, target)
             found.append(Rejected(variant=variant.name, level=variant.level, why=why, error=error))
     made = {failure.variant: failure for failure in record.failures if failure.model == model and failure.variant}
     found += [
@@ -156,6 +161,13 @@ def _rejected(
         if name in made
     ]
     return found
+
+
+def _over_budget(record: JobRecord) -> dict[ArtifactKey, str]:
+    """Why artifacts may not ship for their accuracy."""
+    budget = record.config.accuracy.max_drop
+    reasons = {(one.model, one.variant): one.refused(budget) for one in record.accuracy}
+    return {key: reason for key, reason in reasons.items() if reason}
 
 
 def _why_not(checks: Sequence[OutputCheck], target: Target) -> tuple[str, float | None]:

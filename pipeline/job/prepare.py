@@ -8,6 +8,7 @@ import msgspec
 
 from device_runner.files import cache_folder
 from pipeline.advice.precisions import PrecisionVerdict
+from pipeline.campaign.record import ArtifactAccuracy
 from pipeline.check.many import CheckedArtifact, CheckedModel, Checks, check_all, check_all_inputs, make_references
 from pipeline.check.output import OutputCheck
 from pipeline.check.reference import Reference, ReferenceRequest
@@ -84,6 +85,7 @@ class Prepared:
     artifacts: tuple[Artifact, ...] = ()
     references: dict[str, Reference] = field(default_factory=dict)
     verdicts: tuple[PrecisionVerdict, ...] = ()
+    accuracy: tuple[ArtifactAccuracy, ...] = ()
     checks: dict[str, tuple[OutputCheck, ...]] = field(default_factory=dict)
     errors: tuple[PipelineError, ...] = ()
 
@@ -115,7 +117,7 @@ def _reference(config: Config) -> WhoseSession | None:
 
 def prepare(
     config: Config, found: Sequence[tuple[NamedModel, ModelConfig]], folder: Path, work: Path, progress: Progress
-) -> list[Prepared]:
+) -> tuple[list[Prepared], list[PrecisionSet]]:
     """Convert, compute references and check; what fails for one model or artifact is in its `errors`.
 
     Raises the first error where every model failed and all for want of the same: a wrong command line, a full disk.
@@ -160,7 +162,7 @@ def prepare(
         if artifact.source in one.references
     ]
     checks = check_all(exhibits, config.check, progress)
-    return [_with_checks(one, checks) for one in prepared]
+    return [_with_checks(one, checks) for one in prepared], sets
 
 
 def _subject(model: NamedModel, table: ModelConfig) -> CheckedModel:

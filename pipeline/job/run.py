@@ -20,6 +20,7 @@ from pipeline.core.errors import ExitCode, Finding, errors
 from pipeline.core.files import scratch, write_bytes, write_text
 from pipeline.core.progress import Progress, Stage
 from pipeline.core.variant import Artifact
+from pipeline.job.accuracy import with_accuracy
 from pipeline.job.assemble import Assembled, assemble
 from pipeline.job.devices import OpenDevices, blame_crashes, libraries_by_device, opened
 from pipeline.job.folder import DATABASE, locked
@@ -110,7 +111,8 @@ def run_job(config: Config, options: JobOptions, progress: Progress) -> JobResul
     found = find(config)
     hints += numbered_lines(model for model, _ in found)
     with locked(folder), scratch(folder) as work:
-        prepared = prepare(config, found, folder, work, progress)
+        prepared, sets = prepare(config, found, folder, work, progress)
+        prepared = with_accuracy(prepared, sets, config, folder, progress)
         artifacts = [artifact for one in prepared for artifact in one.artifacts]
         write_operator_configs(config, folder, artifacts)
         held = hold_against_targets(config, artifacts, read_all(artifacts, folder), versions()["onnxruntime"])
@@ -277,6 +279,7 @@ class _Job:
             checks={one.model.name: one.checks for one in prepared},
             references={name: reference for one in prepared for name, reference in one.references.items()},
             tables={one.model.name: one.table for one in prepared},
+            accuracy=tuple(found for one in prepared for found in one.accuracy),
         )
 
 

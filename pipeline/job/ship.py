@@ -345,6 +345,7 @@ def _evidence(assembled: Assembled, choices: Sequence[Choice]) -> dict[str, obje
     report = assembled.report
     shipped = {(choice.artifact.model, choice.artifact.variant.name) for choice in choices}
     rows = [row for row in report.rows if (row.model, row.variant) in shipped]
+    accuracy = msgspec.to_builtins([one for one in report.accuracy or () if (one.model, one.variant) in shipped])
     return {
         "campaign": report.campaign,
         "created_at": report.created_at,
@@ -357,4 +358,4 @@ def _evidence(assembled: Assembled, choices: Sequence[Choice]) -> dict[str, obje
             for model, variant in sorted(shipped)
         },
         "measured": msgspec.to_builtins(rows),
-    }
+    } | ({"accuracy": accuracy} if accuracy else {})

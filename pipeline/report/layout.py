@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from device_runner.device import DeviceFacts
+from pipeline.campaign.record import ArtifactAccuracy
 from pipeline.check.compare import remedy_of
 from pipeline.check.library_proof import LibraryProof
 from pipeline.check.output import OutputCheck
@@ -76,6 +77,7 @@ def _cautions(report: CampaignReport) -> Iterator[str]:
     differing = [row for row in report.rows if any(check.failed for check in row.checks)]
     if differing:
         yield f"outputs differ in {len(differing)} of {len(report.rows)} rows measured on devices"
+    yield from _accuracy_cautions(report, shipped)
     unknown = {key: found for key, found in checks.items() if key in shipped and _undecided(found)}
     if unknown:
         random = any(check.random_inputs for found in unknown.values() for check in found)
@@ -87,6 +89,22 @@ def _cautions(report: CampaignReport) -> Iterator[str]:
     if unmeasured := [choice for choice in report.choices if choice.reason.startswith("not measured")]:
         number = len({choice.target for choice in unmeasured})
         yield f"nothing was measured on devices like {number} of {len({c.target for c in report.choices})} targets"
+
+
+def _accuracy_cautions(report: CampaignReport, shipped: set[tuple[str, str]]) -> Iterator[str]:
+    """Artifacts that their accuracy keeps out, and those that ship without a budget for it."""
+    found = {(one.model, one.variant): one for one in report.accuracy or ()}
+    refused = [one for one in found.values() if one.result and one.result.refused]
+    if refused:
+        yield f"{_variants(len(refused))} may lose more accuracy than allowed and {_are(len(refused))} left out"
+    free = [key for key, one in found.items() if key in shipped and (one.result is None or one.result.verdict is None)]
+    if free:
+        number = len(free)
+        yield f"{_variants(number)} in another precision {_ship(number)} without a budget: set `[accuracy] max_drop`"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def _undecided(checks: Sequence[OutputCheck]) -> bool:
@@ -165,6 +183,29 @@ def choices(report: CampaignReport) -> Listing:
     """What ships to each target."""
     rows = ((one.target, one.model, one.variant, one.run, one.reason) for one in report.choices)
     return Listing(title="What ships", head=("Target", "Model", "Variant", "Run", "Why"), rows=tuple(rows))
+
+
+def accuracies(report: CampaignReport) -> Listing:
+    """Accuracy of artifacts in other precisions, with size and the best that was measured of each."""
+    return Listing(
+        title="Accuracy",
+        head=("Model", "Variant", "Metric", "Original", "Here", "Drop", "95 %", "Samples", "Size", "Median", "Memory"),
+        rows=tuple(_accuracy(one, report) for one in report.accuracy or ()),
+    )
+
+
+def _accuracy(one: ArtifactAccuracy, report: CampaignReport) -> tuple[str, ...]:
+    artifact = next((a for a in report.artifacts if (a.model, a.variant.name) == (one.model, one.variant)), None)
+    rows = [row for row in report.rows if (row.model, row.variant) == (one.model, one.variant) and row.statistics]
+    best = min(rows, key=lambda row: row.statistics.median_ns if row.statistics else 0, default=None)
+    return (
+        one.model,
+        one.variant,
+        *wording.accuracy(one.result, one.why),
+        wording.size(artifact.size_bytes if artifact else 0),
+        wording.duration(best.statistics.median_ns if best and best.statistics else None),
+        wording.size(best.memory_peak_bytes if best else 0),
+    )
 
 
 def proof_listing(proof: LibraryProof) -> Listing:

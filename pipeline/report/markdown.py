@@ -9,6 +9,7 @@ from pipeline.report.layout import (
     Listing,
     ListingNote,
     State,
+    accuracies,
     banner,
     choices,
     inventory,
@@ -48,6 +49,7 @@ def render(report: CampaignReport) -> str:
         _head(report),
         *_listing(choices(report)),
         *_results(report),
+        *_listing(accuracies(report)),
     ]
     parts += (part for proof in report.proofs for part in _listing(proof_listing(proof)))
     parts += _sections(report)

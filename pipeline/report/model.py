@@ -6,7 +6,7 @@ import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
-from pipeline.campaign.record import FailureRow, Host, ModelFacts, Prediction, Skipped
+from pipeline.campaign.record import ArtifactAccuracy, FailureRow, Host, ModelFacts, Prediction, Skipped
 from pipeline.campaign.statistics import Caution, Comparison, Statistics
 from pipeline.check.library_proof import LibraryProof
 from pipeline.check.output import OutputCheck
@@ -112,3 +112,5 @@ class CampaignReport(Struct, frozen=True, kw_only=True):
     checks: tuple[ArtifactCheck, ...] = ()
     withheld: tuple[Withheld, ...] = ()
     refusals: tuple[str, ...] = ()
+    accuracy: tuple[ArtifactAccuracy, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Of artifacts in another precision than their model's; unset where there are none."""

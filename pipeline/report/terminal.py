@@ -24,6 +24,7 @@ from pipeline.report.layout import (
     Results,
     Section,
     State,
+    accuracies,
     banner,
     choices,
     proof_listing,
@@ -165,6 +166,8 @@ def render(report: CampaignReport, width: int) -> Iterator[RenderableType]:
         yield results_table(found, width)
     if report.rows:
         yield Padding(Text(wording.legend(report, interval=INTERVAL in shown(width)), style="dim"), (0, 0, 1, 0))
+    if (accuracy := accuracies(report)).rows:
+        yield _listing(accuracy)
     for proof in report.proofs:
         yield from _proof_table(proof)
     for section in sections(report):

@@ -1,0 +1,121 @@
+"""The whole job in several precisions: variants, references, accuracy, what ships, and what costs only its variants."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.job.test_job import EXAMPLE, ort_mobile
+
+CONFIG = f"""
+name = "digits"
+[[models]]
+path = "{EXAMPLE / "mnist.onnx"}"
+test_data = "{EXAMPLE}"
+labels = "{EXAMPLE / "evaluation.npz"}"
+[[targets]]
+name = "phone"
+platform = "android"
+min_api_level = 29
+[variants]
+levels = ["all"]
+styles = ["fixed"]
+"""
+
+
+def run(folder: Path, rest: str, *options: str) -> tuple[int, dict[str, Any], str]:
+    """The exit code, results.json and stderr of a job without measuring."""
+    (folder / "digits.toml").write_text(CONFIG + rest)
+    ended = ort_mobile("run", folder / "digits.toml", "--convert-only", "--output", folder / "out", *options)
+    found = folder / "out" / "results.json"
+    return ended.returncode, json.loads(found.read_text()) if found.is_file() else {}, ended.stderr
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A job that may choose quantized files only, within a budget."""
+    folder = tmp_path_factory.mktemp("precisions")
+    code, results, stderr = run(folder, 'precisions = ["nnapi", "u8u8pc", "w4"]\n[accuracy]\nmax_drop = 0.02\n')
+    assert code == 0, stderr
+    return folder / "out", results
+
+
+def test_each_precision_is_a_variant_with_the_steps_that_made_it(chosen: tuple[Path, dict[str, Any]]) -> None:
+    _, results = chosen
+    artifacts = {artifact["variant"]["precision"]: artifact for artifact in results["artifacts"]}
+    assert artifacts["u8s8nnapi"]["file"] == "mnist.all-fixed-u8s8nnapi.ort"
+    assert artifacts["u8u8pc"]["steps"] == ["static-qdq:activations=u8:per_channel=True:weights=u8"]
+
+
+def test_outputs_are_compared_with_the_model_in_its_precision(chosen: tuple[Path, dict[str, Any]]) -> None:
+    output, results = chosen
+    assert all(check["passed"] for one in results["checks"] for check in one["checks"])
+    assert (output / "reference" / "mnist@u8u8pc" / "output_0.bin").is_file()
+    assert not (output / "reference" / "mnist").exists()
+
+
+def test_accuracy_is_compared_with_the_float_original(chosen: tuple[Path, dict[str, Any]]) -> None:
+    _, results = chosen
+    measured = {one["variant"]: one["result"] for one in results["accuracy"]}
+    for result in (measured["all-fixed-u8s8nnapi"], measured["all-fixed-u8u8pc"]):
+        assert result["metric"] == "top-1"
+        assert result["verdict"] == "within"
+        assert result["reference_value"] > 0.95
+        assert abs(result["drop"]) < 0.02
+
+
+def test_the_bundle_says_what_was_done_to_the_model_and_what_it_cost(chosen: tuple[Path, dict[str, Any]]) -> None:
+    output, _ = chosen
+    manifest = json.loads((output / "bundle" / "manifest.json").read_text())
+    (shipped,) = manifest["content"]["ships"]
+    assert shipped["variant"]["precision"] in ("u8s8nnapi", "u8u8pc")
+    assert shipped["steps"][0].startswith("static-qdq:")
+    (kept,) = manifest["references"]
+    assert kept["model"] == f"mnist@{shipped['variant']['precision']}"
+    assert manifest["evidence"]["accuracy"][0]["result"]["samples"] == 360
+    assert ort_mobile("verify", output / "bundle").returncode == 0
+
+
+def test_a_budget_that_is_not_shown_to_be_kept_refuses_the_artifact(tmp_path: Path) -> None:
+    code, results, stderr = run(tmp_path, 'precisions = ["u8u8"]\n[accuracy]\nmax_drop = 0.0001\n')
+    assert code == 1, stderr
+    (withheld,) = results["withheld"]
+    assert withheld["reason"] == "all-fixed-u8u8 was not shown to lose at most 0.0001 of top-1"
+    assert not (tmp_path / "out" / "bundle").exists()
+
+
+def test_a_precision_without_data_costs_its_variants_alone(tmp_path: Path) -> None:
+    model = shutil.copy(EXAMPLE / "mnist.onnx", tmp_path)
+    ended = ort_mobile(
+        "run", "--model", model, "--precision", "float,u8u8", "--quick", "--convert-only", "--output", tmp_path / "out"
+    )
+    assert ended.returncode == 0, ended.stderr
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert {artifact["variant"].get("precision") for artifact in results["artifacts"]} == {None}
+    reasons = {one["variant"]: one["reason"] for one in results["skipped"]}
+    assert reasons.keys() == {"basic-fixed-u8u8", "all-fixed-u8u8"}
+    assert "needs calibration data" in reasons["all-fixed-u8u8"]
+    assert "accuracy" not in results
+
+
+@pytest.mark.parametrize(
+    ("rest", "message", "where"),
+    [
+        ('precisions = ["int8"]\n', "there is no precision 'int8'", "[variants] precisions"),
+        ('[[models.transforms]]\ndo = "prune"\n', "there is no pass 'prune'", "models[0].transforms[0]"),
+        (
+            '[[models.transforms]]\ndo = "opset"\n[[models.transforms]]\ndo = "fp16"\noptions = { keep = true }\n',
+            "wrong option of", "models[0].transforms",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_the_config_is_found_before_any_work(
+    tmp_path: Path, rest: str, message: str, where: str
+) -> None:
+    code, results, stderr = run(tmp_path, rest)
+    assert code == 2
+    assert message in stderr
+    assert where in stderr
+    assert results == {}
