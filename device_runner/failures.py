@@ -3,248 +3,192 @@
 import errno
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import msgspec
 
 from device_runner.errors import MissingError, NoLibraryError, RunnerError, SpecError
+from device_runner.reading import visible
 from device_runner.result import Failure, FailureKind
+
+
+class Topic(StrEnum):
+    """What a text speaks of, for those whom one kind of it concerns; `LIBRARY` is what only a device can say."""
+
+    LIBRARY = "library"
+    MODEL = "model"
+    OPERATOR = "operator"
+    KERNEL = "kernel"
+    FORMAT = "format"
+    BUILD = "build"
+    ROOM = "room"
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A fragment (regular expression) of a message, and what it means; without `kind` the reporter's stays."""
+    """A fragment (regular expression) of a message, and what it means; without `kind` the reporter's stays.
+
+    In `cause`, {0} and {1} are what the fragment's groups matched.
+    """
 
     fragment: str
     cause: str
     remedy: str
     kind: FailureKind | None = None
+    topic: Topic = Topic.LIBRARY
 
+
+CHECKER = "check it with `onnx.checker.check_model(model, full_check=True)`"
 
 TEXTS = (
-    Text(
-        r"no NNAPI in this libonnxruntime",
-        "this libonnxruntime was built without NNAPI",
-        "run with the Android library of the app (its AAR), or remove nnapi",
-        FailureKind.PROVIDER_MISSING,
-    ),
-    Text(
-        r"this system has no NNAPI",
-        "the device has no libneuralnetworks.so",
-        "use a device with API level 27 or higher, or remove nnapi",
-        FailureKind.PROVIDER_MISSING,
-    ),
-    Text(
-        r"execution provider is not (supported|enabled) in this build",
-        "this libonnxruntime was built without that provider",
-        "use a library that has it, or remove the provider",
-        FailureKind.PROVIDER_MISSING,
-    ),
-    Text(
-        r"Unknown provider name",
-        "the library has no provider of that name",
-        "check the name; NNAPI is called `nnapi` here",
-        FailureKind.PROVIDER_MISSING,
-    ),
-    Text(
-        r"Both NNAPI_FLAG_CPU_DISABLED and NNAPI_FLAG_CPU_ONLY",
-        "the two flags exclude each other",
-        "give one of CPU_DISABLED and CPU_ONLY",
-        FailureKind.BAD_OPTIONS,
-    ),
-    Text(
-        r"explicitly added the CPU EP",
-        "session.disable_cpu_ep_fallback cannot be combined with the CPU provider",
-        "remove the key, or use an accelerator",
-        FailureKind.BAD_OPTIONS,
-    ),
-    Text(
-        r"fallback to CPU EP has been explicitly disabled",
-        "the provider left nodes to the CPU, and session.disable_cpu_ep_fallback forbids that",
-        "list them with `ort-mobile partition`, or remove the key",
-        FailureKind.PROVIDER_REFUSED,
-    ),
-    Text(
-        r"bad.alloc|[Ff]ailed to allocate memory|[Oo]ut of memory|Cannot allocate memory|no memory for",
-        "the process ran out of memory",
-        "use a smaller model or batch, an ORT format file with its bytes used directly, or a device with more memory",
-        FailureKind.OUT_OF_MEMORY,
-    ),
-    Text(
-        r"No space left on device|ENOSPC",
-        "the device is full",
-        "free space under /data/local/tmp; for the device `local`, on this computer",
-        FailureKind.NO_SPACE,
-    ),
-    Text(
-        r"program alignment \(\d+\) cannot be smaller than system page size",
-        "the library is aligned to smaller memory pages than this device uses (16 KB)",
-        "use a release whose library is aligned to 16 KB (1.20 and later), or build it with that alignment",
-        FailureKind.WRONG_LIBRARY,
-    ),
-    Text(
-        r"wrong ELF class|is for EM_|unexpected e_machine|invalid ELF header|has bad ELF magic|file too short"
-        r"|unsupported file type",
-        "the file is not a library for this device's processor",
-        "use the library for the device's ABI",
-        FailureKind.WRONG_LIBRARY,
-    ),
-    Text(
-        r"version `?\W?(GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found",
-        "the library was built for a newer system than this device runs",
-        "use an older library, or a device with a newer system",
-        FailureKind.WRONG_LIBRARY,
-    ),
-    Text(
-        r"version .?VERS_[\d.]+.? not found|cannot locate symbol",
-        "libraries of two releases of ONNX Runtime are mixed",
-        "use libraries from one package",
-        FailureKind.WRONG_LIBRARY,
-    ),
-    Text(
-        r"requested API version .* is not available|has no API version",
-        "the library is older than the probe supports (before 1.12)",
-        "use a newer libonnxruntime",
-        FailureKind.WRONG_LIBRARY,
-    ),
-    Text(
-        r"has no OrtGetApiBase",
-        "the file is a library, but not ONNX Runtime",
-        "give the path of libonnxruntime itself",
-        FailureKind.WRONG_LIBRARY,
-    ),
-    Text(
-        r"cannot open shared object file|library \".*\" not found|image not found|dlopen failed",
-        "the library, or one that it depends on, is missing",
-        "check the path; put the libraries that it depends on into the same folder",
-        FailureKind.MISSING_LIBRARY,
-    ),
-    Text(
-        r"[Cc]ould not find an implementation for|Failed to find kernel|Kernel not found",
-        "the library has no kernel for an operator or its type: a reduced build, or a type that no kernel supports",
-        "add the operator (and type) to the operator config of the build",
-    ),
-    Text(
-        r"No matching hash for|kernel def hash",
-        "the file has an old ORT format version, and the library lacks a kernel that it names",
-        "convert the model again",
-    ),
-    Text(
-        r"ORT format model version \[.*?\] is not supported|doesn't support ORT format models older than",
-        "this library does not support the file's version of the ORT format",
-        "convert with the onnxruntime wheel of the release that runs on the device",
-    ),
-    Text(
-        r"ORT model verification failed",
-        "the .ort file is truncated, empty or not in ORT format",
-        "convert again; in an app, keep .ort files uncompressed (aapt noCompress)",
-    ),
+    Text(r"no NNAPI in this libonnxruntime", "this libonnxruntime was built without NNAPI",
+         "run with the Android library of the app (its AAR), or remove nnapi", FailureKind.PROVIDER_MISSING),
+    Text(r"this system has no NNAPI", "the device has no libneuralnetworks.so",
+         "use a device with API level 27 or higher, or remove nnapi", FailureKind.PROVIDER_MISSING),
+    Text(r"execution provider is not (?:supported|enabled) in this build",
+         "the library was built without that provider: it is not compiled in",
+         "use a library that has it, build it in, or remove the provider", FailureKind.PROVIDER_MISSING, Topic.BUILD),
+    Text(r"Unknown provider name", "the library has no provider of that name",
+         "check the name; NNAPI is called `nnapi` here", FailureKind.PROVIDER_MISSING),
+    Text(r"Both NNAPI_FLAG_CPU_DISABLED and NNAPI_FLAG_CPU_ONLY", "the two flags exclude each other",
+         "give one of CPU_DISABLED and CPU_ONLY", FailureKind.BAD_OPTIONS),
+    Text(r"explicitly added the CPU EP", "session.disable_cpu_ep_fallback cannot be combined with the CPU provider",
+         "remove the key, or use an accelerator", FailureKind.BAD_OPTIONS),
+    Text(r"fallback to CPU EP has been explicitly disabled",
+         "the provider left nodes to the CPU, and session.disable_cpu_ep_fallback forbids that",
+         "list them with `ort-mobile partition`, or remove the key", FailureKind.PROVIDER_REFUSED),
+    Text(r"bad.alloc|[Ff]ailed to allocate memory|[Oo]ut of memory|Cannot allocate memory|no memory for"
+         r"|Not enough memory|ArenaExtend|Requested.*exceeds",
+         "it asks for more memory than there is",
+         "use a smaller model or batch, or more memory; look for constants of an enormous shape in the model; on a "
+         "device, use an ORT format file with its bytes used directly", FailureKind.OUT_OF_MEMORY, Topic.ROOM),
+    Text(r"Failed to save ORT format model", "the file could not be written: the disk is full, or it passed 2 GiB",
+         "free some space, or quantize the model", topic=Topic.ROOM),
+    Text(r"No space left on device|ENOSPC", "the disk is full",
+         "free some space (on a phone under /data/local/tmp), or choose another folder with --output",
+         FailureKind.NO_SPACE, Topic.ROOM),
+    Text(r"program alignment \(\d+\) cannot be smaller than system page size",
+         "the library is aligned to smaller memory pages than this device uses (16 KB)",
+         "use a release whose library is aligned to 16 KB (1.20 and later), or build it with that alignment",
+         FailureKind.WRONG_LIBRARY),
+    Text(r"wrong ELF class|is for EM_|unexpected e_machine|invalid ELF header|has bad ELF magic|file too short"
+         r"|unsupported file type",
+         "the file is not a library for this device's processor", "use the library for the device's ABI",
+         FailureKind.WRONG_LIBRARY),
+    Text(r"version `?\W?(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found",
+         "the library was built for a newer system than this device runs",
+         "use an older library, or a device with a newer system", FailureKind.WRONG_LIBRARY),
+    Text(r"version .?VERS_[\d.]+.? not found|cannot locate symbol",
+         "libraries of two releases of ONNX Runtime are mixed", "use libraries from one package",
+         FailureKind.WRONG_LIBRARY),
+    Text(r"requested API version .* is not available|has no API version",
+         "the library is older than the probe supports (before 1.12)", "use a newer libonnxruntime",
+         FailureKind.WRONG_LIBRARY),
+    Text(r"has no OrtGetApiBase", "the file is a library, but not ONNX Runtime",
+         "give the path of libonnxruntime itself", FailureKind.WRONG_LIBRARY),
+    Text(r"(?:libc|liblog|libandroid|libdl|libm)\.so: (?:cannot open shared object file|invalid ELF header)",
+         "the library was built for Android, and this computer runs Linux",
+         "run it with --device android-host:LIBRARY, or on a phone (adb:SERIAL)", FailureKind.WRONG_LIBRARY),
+    Text(r"cannot open shared object file|library \".*\" not found|image not found|dlopen failed",
+         "the library, or one that it depends on, is missing",
+         "check the path; put the libraries that it depends on into the same folder", FailureKind.MISSING_LIBRARY),
+    Text(r"No matching hash for|kernel def hash",
+         "the file has an old ORT format version (4, of release 1.12 and older), and the library lacks a kernel that "
+         "it names", "convert the model again with the release that the app ships", topic=Topic.FORMAT),
+    Text(r"[Cc]ould not find an implementation for|Failed to find kernel|Kernel not found",
+         "the library has no kernel for an operator or its type: a reduced build, or a type that no kernel supports",
+         "use another data type or operator; for a reduced build, add the operator (and type) to its operator config",
+         topic=Topic.KERNEL),
+    Text(r"ORT format model version \[.*?\] is not supported|doesn't support ORT format models older than",
+         "the library does not read the file's ORT format version",
+         "convert the model again with the onnxruntime of the release that the app ships", topic=Topic.FORMAT),
+    Text(r"ORT model verification failed",
+         "the bytes are no whole ORT format model: truncated, empty or of another format",
+         "convert again, or compare the file's digest with the bundle's manifest; in an app, keep .ort files "
+         "uncompressed (aapt noCompress)", topic=Topic.FORMAT),
     Text(r"Invalid fd was supplied|File doesn't exist|NO_SUCHFILE", "the model file is missing", "check the path"),
-    Text(
-        r"INVALID_PROTOBUF|Protobuf parsing failed",
-        "the file is not an ONNX model, or is an ORT format file without the suffix .ort",
-        "check the file and its suffix",
-    ),
-    Text(
-        r"ONNX format model is not supported in this build",
-        "a minimal build loads only the ORT format",
-        "convert the model",
-    ),
-    Text(r"No graph was found in the protobuf", "the file is empty", "export or convert the model again"),
-    Text(
-        r"Unsupported model IR version",
-        "the model's IR version is newer than this release",
-        "set a lower ir_version, or use a newer release",
-    ),
-    Text(
-        r"only \*guarantees\* support for models stamped with official released onnx opset versions",
-        "the model's opset is newer than this release",
-        "export at a lower opset, or use a newer release",
-    ),
-    Text(
-        r"No Op registered for",
-        "this release has no such operator at the model's opset",
-        "export at another opset, or use a newer release",
-    ),
-    Text(
-        r"is not a registered function/op",
-        "the operator belongs to a custom domain whose library is not loaded",
-        "use a model without this operator",
-    ),
-    Text(r"Type Error: Type '", "the model's types violate the operator's schema", "fix the export of the model"),
-    Text(
-        r"MLDataType for: tensor\(u?int4\)",
-        "this release does not support 4-bit types",
-        "use 1.19 or later",
-    ),
-    Text(
-        r"External data path",
-        "the model stores its weights in external files, which are missing",
-        "convert it to ORT format, which keeps everything in one file",
-    ),
-    Text(
-        r"not supported in this build",
-        "this build was made without a part of ONNX Runtime that the model needs",
-        "build it with that part, or use the full package",
-    ),
-    Text(
-        r"Invalid rank for input|Got invalid dimensions for input",
-        "an input does not have the shape that the model expects",
-        "give inputs of the model's shapes, or sizes for its dynamic dimensions",
-        FailureKind.BAD_INPUT,
-    ),
-    Text(
-        r"Unexpected input data type",
-        "an input does not have the type that the model expects",
-        "give inputs of the model's types",
-        FailureKind.BAD_INPUT,
-    ),
-    Text(
-        r"dimension \d+ \(.*\) is not fixed",
-        "the model has a dynamic dimension, and no size is given for it",
-        "set its size under `dimensions`, or give inputs",
-        FailureKind.BAD_INPUT,
-    ),
-    Text(
-        r"indices element out of data bounds|indices must be in|out of bounds",
-        "the inputs contain indices that are out of range, as random inputs may",
-        "give real inputs (test data)",
-        FailureKind.BAD_INPUT,
-    ),
-    Text(
-        r"Number of affinities does not equal|Processor id must|stoi",
-        "a session config entry has an invalid value",
-        "check session_config",
-        FailureKind.BAD_OPTIONS,
-    ),
-    Text(
-        r"Config key is empty or longer",
-        "a session config key is empty or too long",
-        "check session_config",
-        FailureKind.BAD_OPTIONS,
-    ),
-    Text(
-        r"Schema was not found for fused node\. Domain:com\.ms\.internal\.nhwc|find op_id: com\.ms\.internal\.nhwc",
-        "XNNPACK changes the layout of nodes, and has no schema for what comes of that in an ORT format file "
-        "(1.28 and 1.29: of Conv with an activation behind it; 1.17: of any)",
-        "ship a level at which the activation is fused before (extended, fixed style), or leave xnnpack out",
-        FailureKind.PROVIDER_REFUSED,
-    ),
-    Text(
-        r"input/initializer of graph (doesn't have valid|has unsupported quantized) type",
-        "NNAPI claimed a node and then could not build its model: it has no such quantized values there",
-        "quantize per tensor and with uint8 weights, make an aware file that leaves such nodes to the CPU "
-        "(`ort-mobile convert --ep nnapi --safe`), or leave nnapi out",
-        FailureKind.PROVIDER_REFUSED,
-    ),
-    Text(
-        r"The model cannot run using (the )?current set of target devices|ANEURALNETWORKS_|while running Nnapi_",
-        "the phone's NNAPI driver refused the model",
-        "try other flags, or do not use nnapi on this device",
-        FailureKind.PROVIDER_REFUSED,
-    ),
-)
-"""Fragments of facts measured with the stock wheels 1.7 to 1.31 and read in their sources."""
+    Text(r"INVALID_PROTOBUF|Protobuf parsing failed",
+         "it is no valid ONNX protobuf; perhaps an ORT format file without the suffix .ort",
+         "export it again, or check the file and its suffix", topic=Topic.MODEL),
+    Text(r"ONNX format model is not supported in this build",
+         "a minimal build was given an ONNX model: it loads only the ORT format",
+         "convert the model, and load the .ort file", topic=Topic.FORMAT),
+    Text(r"No graph was found in the protobuf", "the file is empty", "export or convert the model again",
+         topic=Topic.MODEL),
+    Text(r"Unsupported model IR version(?:: (\d+), max supported IR version: (\d+))?",
+         "the model's IR version {0} is newer than this release reads (at most {1})",
+         "export with an older IR version, or use a newer release", topic=Topic.MODEL),
+    Text(r"Opset \d+ is under development|only \*guarantees\* support for models stamped",
+         "the model's opset is newer than this release supports", "export with a lower opset, or use a newer release",
+         topic=Topic.MODEL),
+    Text(r"No Op registered for (\S+)(?: with domain_version of (-?\d+))?",
+         "operator {0} does not exist in opset {1} of this release",
+         "export the model again with another opset, or use a later release; a target's `ort_release` must be that of "
+         "what ships", topic=Topic.OPERATOR),
+    Text(r"(\S+?):(\S+?)\(-1\) is not a registered function/op|is not a registered function/op",
+         "operator {1} of domain {0} is unknown: of a custom domain, or misspelt",
+         "replace it by standard operators; libraries of custom operators are not loaded here", topic=Topic.MODEL),
+    Text(r"[Mm]issing opset in the model|opset import.*(?:missing|not)|no opset import for domain",
+         "the model does not say which opset it uses", "export the model again", topic=Topic.MODEL),
+    Text(r"We do not support type \[9\]", "it has values of optional type, which the ORT format cannot hold",
+         "remove optional inputs, outputs and operators of type Optional", topic=Topic.MODEL),
+    Text(r"MLDataType for: tensor\(u?int4\)", "this release does not support 4-bit types", "use 1.19 or later",
+         topic=Topic.MODEL),
+    Text(r"External data path", "the model stores its weights in external files, which are missing",
+         "convert it to ORT format, which keeps everything in one file"),
+    Text(r"(?:SparseTensor|Map type|Custom operator libraries|Compiling capabilities) (?:is|are) not supported in this",
+         "the build left out more than operators",
+         "build without --disable_types and --disable_ml_ops, or with minimal_build extended", topic=Topic.BUILD),
+    Text(r"not supported in this build", "this build was made without a part of ONNX Runtime that the model needs",
+         "build it with that part, or use the full package"),
+    Text(r"Invalid rank for input|Got invalid dimensions for input",
+         "an input does not have the shape that the model expects",
+         "give inputs of the model's shapes, or sizes for its dynamic dimensions", FailureKind.BAD_INPUT),
+    Text(r"Unexpected input data type", "an input does not have the type that the model expects",
+         "give inputs of the model's types", FailureKind.BAD_INPUT),
+    Text(r"dimension \d+ \(.*\) is not fixed", "the model has a dynamic dimension, and no size is given for it",
+         "set its size under `dimensions`, or give inputs", FailureKind.BAD_INPUT),
+    Text(r"indices element out of data bounds|indices must be in|out of bounds",
+         "the inputs contain indices that are out of range, as random inputs may", "give real inputs (test data)",
+         FailureKind.BAD_INPUT),
+    Text(r"Number of affinities does not equal|Processor id must|stoi", "a session config entry has an invalid value",
+         "check session_config", FailureKind.BAD_OPTIONS),
+    Text(r"Config key is empty or longer", "a session config key is empty or too long", "check session_config",
+         FailureKind.BAD_OPTIONS),
+    Text(r"Schema was not found for fused node\. Domain:com\.ms\.internal\.nhwc|find op_id: com\.ms\.internal\.nhwc",
+         "XNNPACK changes the layout of nodes, and has no schema for what comes of that in an ORT format file "
+         "(1.28 and 1.29: of Conv with an activation behind it; 1.17: of any)",
+         "ship a level at which the activation is fused before (extended, fixed style), or leave xnnpack out",
+         FailureKind.PROVIDER_REFUSED),
+    Text(r"input/initializer of graph (?:doesn't have valid|has unsupported quantized) type",
+         "NNAPI claimed a node and then could not build its model: it has no such quantized values there",
+         "quantize per tensor and with uint8 weights, make an aware file that leaves such nodes to the CPU "
+         "(`ort-mobile convert --ep nnapi --safe`), or leave nnapi out", FailureKind.PROVIDER_REFUSED),
+    Text(r"The model cannot run using (?:the )?current set of target devices|ANEURALNETWORKS_|while running Nnapi_",
+         "the phone's NNAPI driver refused the model", "try other flags, or do not use nnapi on this device",
+         FailureKind.PROVIDER_REFUSED),
+    Text(r"Type Error|TypeInferenceError|[Tt]ype.*mismatch", "the types in its graph contradict each other", CHECKER,
+         topic=Topic.MODEL),
+    Text(r"ShapeInferenceError|[Mm]ismatch between number of|[Ii]nvalid (?:shape|rank|dimension)|incompatible "
+         r"dimensions", "the shapes in its graph contradict each other", CHECKER, topic=Topic.MODEL),
+    Text(r"This is an invalid model|INVALID_GRAPH|Invalid model", "its graph breaks ONNX's rules", CHECKER,
+         topic=Topic.MODEL),
+)  # fmt: skip
+"""Fragments of facts measured with the stock wheels 1.7 to 1.31 and read in their sources; the first match counts."""
+
+MOST_QUOTED = 80
+"""Characters of a message that a cause repeats."""
+
+
+def text_of_message(message: str, *topics: Topic) -> Text | None:
+    """The first text that a message has, of the topics if any are named, its cause with the message's own words."""
+    for text in TEXTS:
+        if (not topics or text.topic in topics) and (found := re.search(text.fragment, message)):
+            words = [visible(group or "?")[:MOST_QUOTED] for group in found.groups()]
+            return replace(text, cause=text.cause.format(*words))
+    return None
+
 
 KINDS: dict[FailureKind, tuple[str, str]] = {
     FailureKind.CRASH: (
@@ -316,10 +260,7 @@ def _host_full(error: OSError) -> Failure:
 
 def explain(failure: Failure) -> Failure:
     """The failure with kind, cause and remedy filled in from its message; what it already has stays."""
-    if failure.kind in (FailureKind.CRASH, FailureKind.TIMEOUT):
-        found = None
-    else:
-        found = next((text for text in TEXTS if re.search(text.fragment, failure.message)), None)
+    found = None if failure.kind in (FailureKind.CRASH, FailureKind.TIMEOUT) else text_of_message(failure.message)
     cause, remedy = (found.cause, found.remedy) if found else KINDS[failure.kind]
     return msgspec.structs.replace(
         failure,

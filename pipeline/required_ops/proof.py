@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from device_runner.failures import Topic, text_of_message
 from pipeline.required_ops.needs import Needs, from_needs
 from pipeline.required_ops.text import operator_lines, render
 from pipeline.required_ops.value import (
@@ -165,26 +166,6 @@ _KERNEL_TEXTS = (
 _RUN_TEXT = re.compile(r"while running (?P<op>\w+) node\. Name:'(?P<node>[^']*)' Status Message: (?P<text>[^\n]*)")
 _TENSOR = re.compile(r"node in the model has the following type \(tensor\((?P<type>\w+)\)\)")
 
-_OTHER_TEXTS: tuple[tuple[str, str, str], ...] = (
-    (r"No matching hash for|Failed to find kernel def hash",
-     "the file or the library is of the time of format version 4 (release 1.12 and older)",
-     "convert the model again with the release that the app ships, and build that release"),
-    (r"The ORT format model version \[[^\]]*\] is not supported|doesn't support ORT format models older than",
-     "the file's format version is not one that this library reads",
-     "convert the model again for the release that the app ships"),
-    (r"ORT model verification failed", "the bytes are no whole ORT format model",
-     "compare the file's digest with the bundle's manifest; keep it uncompressed in the app (noCompress)"),
-    (r"ONNX format model is not supported in this build", "a minimal build was given an ONNX model",
-     "load the converted .ort file"),
-    (r"execution provider is not supported in this build", "the provider is not compiled into this library",
-     "build with it, or take another package"),
-    (r"(?:SparseTensor|Map type|Custom operator libraries|Compiling capabilities) (?:is|are) not supported in this",
-     "the build left out more than operators",
-     "build without --disable_types and --disable_ml_ops, or with minimal_build extended"),
-    (r"No Op registered for", "this release does not know the operator at all",
-     "convert for the release that the app ships"),
-)  # fmt: skip
-
 _REDUCED_TEXTS: tuple[tuple[str, str, Slot], ...] = (
     (r"Gather Tind type not supported in this build", "Gather", (INPUTS, 1)),
     (r"Data type for starts and ends inputs' is not supported in this build", "Slice", (INPUTS, 1)),
@@ -222,9 +203,8 @@ def _findings(line: str, required: RequiredOps, needs: Needs) -> Iterator[LogFin
     if match := _RUN_TEXT.search(line):
         yield from _reduced(match["text"], match["op"], match["node"], required, needs)
         return
-    other = next((entry for entry in _OTHER_TEXTS if re.search(entry[0], line)), None)
-    if other:
-        yield LogFinding(message=line.strip(), cause=other[1], line="", advice=other[2])
+    if other := text_of_message(line, Topic.FORMAT, Topic.BUILD, Topic.OPERATOR):
+        yield LogFinding(message=line.strip(), cause=other.cause, line="", advice=other.remedy)
         return
     yield from _reduced(line, "", "", required, needs)
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipeline.convert.sessions import CHECKER, explain
+from device_runner.failures import CHECKER
+from pipeline.convert.sessions import explain
 
 PREFIX = "[ONNXRuntimeError] : 1 : FAIL : "
 CASES = {

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.errors import MissingError, SpecError
-from device_runner.failures import KINDS, TEXTS, explain, failure_of
+from device_runner.failures import KINDS, TEXTS, Topic, explain, failure_of, text_of_message
 from device_runner.result import Failure, FailureKind
 
 K = FailureKind
@@ -81,6 +81,13 @@ def test_the_table_is_well_formed() -> None:
         re.compile(text.fragment)
         assert text.cause
         assert text.remedy
+
+
+def test_a_cause_repeats_what_the_message_names_and_nothing_that_acts() -> None:
+    found = text_of_message("No Op registered for Ge\x1blu with domain_version of 13")
+    assert found is not None
+    assert found.cause == r"operator Ge\x1blu does not exist in opset 13 of this release"
+    assert text_of_message("No Op registered for Gelu", Topic.FORMAT) is None
 
 
 @pytest.mark.parametrize(

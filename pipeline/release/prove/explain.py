@@ -1,9 +1,9 @@
 """From what the library said when it failed to a finding: what, why, what to do, the config line that is missing."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from device_runner.failures import Topic, text_of_message
 from device_runner.result import Failure, FailureKind
 from pipeline.check.compare import remedy_of
 from pipeline.check.library_proof import FindingKind, ProofFinding
@@ -24,15 +24,11 @@ KINDS: dict[FailureKind, FindingKind] = {
 }
 """Kinds of failures that say all; the others are told apart by their texts."""
 
-TEXTS: tuple[tuple[str, FindingKind, str], ...] = (
-    (
-        r"ORT format model|ORT model verification failed|kernel def hash|ONNX format model is not supported",
-        FindingKind.REFUSED_FORMAT,
-        "the library refuses the file's format",
-    ),
-    (r"No Op registered for", FindingKind.UNKNOWN_OPERATOR, "the library does not know an operator"),
-)
-"""Texts of ONNX Runtime 1.12 to 1.31 (see required_ops/proof.py), the kind of finding, and what is wrong."""
+TOPICS: dict[Topic, tuple[FindingKind, str]] = {
+    Topic.FORMAT: (FindingKind.REFUSED_FORMAT, "the library refuses the file's format"),
+    Topic.OPERATOR: (FindingKind.UNKNOWN_OPERATOR, "the library does not know an operator"),
+}
+"""Texts of ONNX Runtime by what they speak of: the kind of finding, and what is wrong."""
 
 WHATS: dict[FindingKind, str] = {
     FindingKind.CRASH: "the library crashed",
@@ -46,8 +42,6 @@ REMEDIES: dict[FindingKind, str] = {
     FindingKind.CRASH: "leave {provider} out of [[runs]] for this artifact, or change the model: "
     "`ort-mobile partition` knows the usual causes; the CPU's row says whether the artifact itself is sound",
     FindingKind.HANG: "give it more time (--timeout), or leave {provider} out of [[runs]] for this artifact",
-    FindingKind.UNKNOWN_OPERATOR: "set the target's `ort_release` to what ships and run again, export the model "
-    "with an older opset, or ship a later release",
     FindingKind.PROVIDER_MISSING: "build the library with {provider} ([build] providers), or leave it out of [[runs]]",
 }
 """What to do where the way to run, or the bundle itself, is what has to change."""
@@ -59,9 +53,10 @@ def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool)
     told = _told(failure, file, provider)
     if told and told.kernel_line:
         return _missing_kernel(told, said, stock=stock)
-    text = next((row for row in TEXTS if re.search(row[0], failure.message)), None)
-    kind = KINDS.get(failure.kind) or (text[1] if text else FindingKind.CANNOT_RUN)
-    what = text[2] if text and kind is text[1] else WHATS[kind]
+    text = text_of_message(failure.message, *TOPICS)
+    known, what = TOPICS[text.topic] if text else (FindingKind.CANNOT_RUN, "")
+    kind = KINDS.get(failure.kind) or known
+    what = what if what and kind is known else WHATS[kind]
     signal = f" ({failure.signal})" if failure.signal and kind is FindingKind.CRASH else ""
     cause = told.cause if told else failure.cause
     return ProofFinding(
