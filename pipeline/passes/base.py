@@ -90,6 +90,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return "+".join(f"{key}={one}" for key, one in value.items())
     return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 

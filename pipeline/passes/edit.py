@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.core.errors import MissingError, ModelError
 from pipeline.model.guards import tensor_bytes
+from pipeline.model.onnx_model import keep_only
 from pipeline.partition.graph import DTYPES, Value
 from pipeline.partition.ort_view import infer
 from pipeline.passes.base import Model, NotApplicable, PassContext
@@ -119,10 +120,15 @@ def refuse_overridable(model: Model) -> None:
 
 
 def make_constant(proto: "ModelProto") -> None:
-    """Raise the IR version of a message in which an initializer is no input, where it is too old for that."""
+    """Raise the IR version of a message in which an initializer is no input, where it is too old for that.
+
+    Initializers that are inputs then stop being such: in the newer version a caller could override them.
+    """
     inputs = {value.name for value in proto.graph.input}
-    if any(tensor.name not in inputs for tensor in proto.graph.initializer):
-        proto.ir_version = max(proto.ir_version, IR_OF_CONSTANTS)
+    names = {tensor.name for tensor in proto.graph.initializer}
+    if proto.ir_version < IR_OF_CONSTANTS and not names <= inputs:
+        keep_only(proto.graph.input, lambda value: value.name not in names)
+        proto.ir_version = IR_OF_CONSTANTS
 
 
 def missing_extra(extra: str, package: str, where: str, error: ImportError) -> MissingError:

@@ -25,11 +25,13 @@ from pipeline.passes import (
     weight_only,
 )
 from pipeline.passes.base import Model, NotApplicable, Options, Pass, PassContext, PassResult, Step, StepChange
+from pipeline.passes.batch import change as batch
 from pipeline.passes.edit import model_bytes
 from pipeline.passes.rewrites import table as rewrites
 
 SURGERY = (
-    outputs.PASS, dimensions.PASS, inputs.PASS, external.EXTERNAL, external.INLINE, opset.PASS, fold.PASS, fusions.PASS,
+    outputs.PASS, dimensions.PASS, batch.PASS, inputs.PASS, external.EXTERNAL, external.INLINE, opset.PASS, fold.PASS,
+    fusions.PASS,
 )  # fmt: skip
 
 QUANTIZATION = (
