@@ -66,17 +66,17 @@ def options_of(step: Step, where: str = "") -> Options:
 def parse_step(text: str) -> Step:
     """A step as the command line has it, `NAME[:option=value]…`; values of lists and tables are joined by `+`.
 
-    ConfigError for a name or option that there is not. `fixed-dimensions:sizes=batch=1+time=16` gives a table.
+    ConfigError for a name or option that there is not. `fixed-dimensions:sizes=batch=1+time=16` gives a table; a colon
+    in a name, as in `input:0`, is part of it.
     """
-    name, *pairs = re.split(r":(?=[a-z_0-9]+=)", text)
+    name, *pairs = re.split(r":(?=[a-z][a-z_0-9]*=)", text)
     kind = find_pass(name, "--do")
     found: dict[str, Any] = {}
     for pair in pairs:
         key, _, value = pair.partition("=")
         found[key] = _value(kind, key, value)
-    step = Step(do=name, options=found)
-    options_of(step, f"--do {text}")
-    return step
+    typed = options_of(Step(do=name, options=found), f"--do {text}")
+    return Step(do=name, options={key: msgspec.to_builtins(getattr(typed, key)) for key in found})
 
 
 def _value(kind: Pass, key: str, text: str) -> Any:

@@ -34,7 +34,7 @@ def run(path: Path, folder: Path, *steps: str) -> PassResult:
     context = PassContext(folder=folder, where=path.name)
     result = run_passes(model, [parse_step(step) for step in steps], context)
     assert model.proto.SerializeToString(deterministic=True) == before, "passes never change the model that they get"
-    assert [step.text for step in result.provenance] == list(steps)
+    assert [parse_step(step.text) for step in result.provenance] == [parse_step(step) for step in steps]
     assert [change.step for change in result.changes] == list(result.provenance)
     return result
 

@@ -228,6 +228,22 @@ def test_the_key_follows_our_sources(folder: Path, monkeypatch: pytest.MonkeyPat
     assert not cached(folder)
 
 
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("batch:size=2", {"size": 2}),
+        ("batch:size=2:axes=input:0=1+c0=1", {"size": 2, "axes": {"input:0": 1, "c0": 1}}),
+        ("prune-outputs:outputs=boxes:0+scores:0", {"outputs": ("boxes:0", "scores:0")}),
+        ("fixed-dimensions:sizes=x[0]=1:rest=2", {"sizes": {"x[0]": 1}, "rest": 2}),
+        ("external-data", {}),
+    ],
+)
+def test_a_step_is_read_and_written_alike(text: str, options: dict[str, object]) -> None:
+    step = registry.parse_step(text)
+    assert step == Step(do=text.partition(":")[0], options=options)
+    assert registry.parse_step(step.text) == step
+
+
 def test_one_model_at_a_time(folder: Path) -> None:
     shutil.copyfile(folder / "my.onnx", folder / "second.onnx")
     done = transform(folder, ".", "o.onnx", "--do", "opset:version=21")
