@@ -31,14 +31,12 @@ class BoxMatches(NamedTuple):
     labels: npt.NDArray[np.int64]
 
 
-class Matches(NamedTuple):
-    """All samples: detections by falling score, with the sample of each; and the sample and class of each label."""
+class ClassMatches(NamedTuple):
+    """One class over all samples: its detections by falling score, with the sample of each, and those of its labels."""
 
     sample: npt.NDArray[np.int64]
-    classes: npt.NDArray[np.int64]
-    hits: npt.NDArray[np.bool_]
+    hits: Floats
     label_sample: npt.NDArray[np.int64]
-    label_classes: npt.NDArray[np.int64]
 
 
 def match_boxes(outputs: Mapping[str, npt.NDArray[Any]], label: Any) -> BoxMatches:
@@ -113,38 +111,37 @@ def _matched(overlaps: Floats) -> npt.NDArray[np.bool_]:
     return hits
 
 
-def packed_matches(samples: Sequence[BoxMatches]) -> Matches:
-    """All samples in one, best detections first."""
+def packed_matches(samples: Sequence[BoxMatches]) -> tuple[ClassMatches, ...]:
+    """All samples by the classes that labels have, best detections first."""
     counts = [len(one.scores) for one in samples]
     order = np.argsort(-np.concatenate([one.scores for one in samples]), kind="stable")
-    return Matches(
-        sample=np.repeat(np.arange(len(samples)), counts)[order],
-        classes=np.concatenate([one.classes for one in samples])[order],
-        hits=np.concatenate([one.hits for one in samples])[order],
-        label_sample=np.repeat(np.arange(len(samples)), [len(one.labels) for one in samples]),
-        label_classes=np.concatenate([one.labels for one in samples]),
+    sample = np.repeat(np.arange(len(samples)), counts)[order]
+    classes = np.concatenate([one.classes for one in samples])[order]
+    hits = np.concatenate([one.hits for one in samples])[order].astype(np.float64)
+    label_sample = np.repeat(np.arange(len(samples)), [len(one.labels) for one in samples])
+    label_classes = np.concatenate([one.labels for one in samples])
+    return tuple(
+        ClassMatches(sample[classes == number], hits[classes == number], label_sample[label_classes == number])
+        for number in np.unique(label_classes)
     )
 
 
-def average_precision(matches: Matches, weights: npt.NDArray[np.int64]) -> float:
+def average_precision(classes: Sequence[ClassMatches], weights: npt.NDArray[np.int64]) -> float:
     """Mean of average precision over overlaps and the classes that labels have; each sample counts by its weight."""
-    found = []
-    for number in np.unique(matches.label_classes):
-        wanted = float(weights[matches.label_sample[matches.label_classes == number]].sum())
-        own = matches.classes == number
-        if wanted:
-            found.append(_precision(matches.hits[own], weights[matches.sample[own]], wanted))
+    wanted = [float(weights[one.label_sample].sum()) for one in classes]
+    found = [_precision(one, weights, count) for one, count in zip(classes, wanted, strict=True) if count]
     return float(np.mean(found)) if found else 0.0
 
 
-def _precision(hits: npt.NDArray[np.bool_], weights: npt.NDArray[np.int64], wanted: float) -> float:
+def _precision(one: ClassMatches, weights: npt.NDArray[np.int64], wanted: float) -> float:
     """Mean over overlaps and recall levels of the best precision at that recall or a higher one, for one class."""
-    right = np.cumsum(hits * weights[:, None], axis=0)
-    given = np.cumsum(weights)[:, None]
-    precision = np.divide(right, given, out=np.zeros(right.shape), where=given > 0)
-    precision = np.maximum.accumulate(precision[::-1], axis=0)[::-1]
+    drawn = weights[one.sample]
+    drawn, hits = drawn[drawn > 0], one.hits[drawn > 0]
+    right = np.cumsum(hits * drawn[:, None], axis=0)
+    precision = np.maximum.accumulate((right / np.cumsum(drawn)[:, None])[::-1], axis=0)[::-1]
+    recall = right / wanted
     total = 0.0
     for place in range(len(OVERLAPS)):
-        at = np.searchsorted(right[:, place] / wanted, RECALLS, side="left")
+        at = np.searchsorted(recall[:, place], RECALLS, side="left")
         total += float(precision[at[at < len(precision)], place].sum()) / len(RECALLS)
     return total / len(OVERLAPS)

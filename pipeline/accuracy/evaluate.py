@@ -86,7 +86,7 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
     _check_interface(ours, theirs, request.model)
     result = score(_answers(request, takes, ours, theirs), request.model, request.accuracy, request.data.source)
     shared = overlap(request.calibration, request.data, takes) if request.calibration else None
-    return msgspec.structs.replace(result, findings=(shared,)) if shared else result
+    return msgspec.structs.replace(result, findings=(*result.findings, shared)) if shared else result
 
 
 def _open(request: AccuracyRequest) -> Any:

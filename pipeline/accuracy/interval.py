@@ -16,6 +16,7 @@ CONFIDENCE = 0.95
 Z = 1.959963984540054
 """The 97.5 % quantile of the normal distribution: two-sided 95 %."""
 RESAMPLES = 2000
+"""Of a bootstrap; metrics that take milliseconds to count again have fewer."""
 SEED = 0
 LEAST_SAMPLES = 10
 """With fewer a bootstrap cannot leave the few values that it draws from."""
@@ -75,22 +76,25 @@ def mcnemar(lost: int, gained: int) -> float:
     return min(1.0, 2.0 * tail / (1 << total))
 
 
-def bootstrap_interval(drop: Callable[[npt.NDArray[np.int64]], float], count: int) -> Interval | None:
+def bootstrap_interval(
+    drop: Callable[[npt.NDArray[np.int64]], float], count: int, span: float = 1.0, resamples: int = RESAMPLES
+) -> Interval | None:
     """Percentiles of a drop over samples drawn again, each counting as often as it is drawn; None for too few samples.
 
-    Where no sample differs a bootstrap is sure of nothing: the bounds are then those of a share that was never seen.
+    Where no sample differs a bootstrap is sure of nothing: the bounds are then those of a share that was never seen,
+    times the `span` by which one sample can change the metric.
     """
     if count < LEAST_SAMPLES:
         return None
     generator = np.random.Generator(np.random.PCG64(SEED))
     drops = np.array(
-        [drop(np.bincount(generator.integers(0, count, count), minlength=count)) for _ in range(RESAMPLES)]
+        [drop(np.bincount(generator.integers(0, count, count), minlength=count)) for _ in range(resamples)]
     )
     if not np.isfinite(drops).all():
         return None
     low, high = (float(bound) for bound in np.quantile(drops, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))
     if low == high:
-        unseen = 1 - ((1 - CONFIDENCE) / 2) ** (1 / count)
+        unseen = span * (1 - ((1 - CONFIDENCE) / 2) ** (1 / count))
         return Interval(low - unseen, high + unseen)
     return Interval(low, high)
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from device_runner.reading import read_regular
 from pipeline.accuracy.detection import average_precision, match_boxes, packed_matches
+from pipeline.accuracy.interval import RESAMPLES
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.config.tables import is_function
 from pipeline.core.errors import ConfigError, MissingError
@@ -62,6 +63,7 @@ class Metric:
     """Whether the value is a share of 1, shown in percent; drops have a budget only then."""
     every_output: bool = False
     """Whether `measure` gets all outputs instead of one."""
+    resamples: int = RESAMPLES
 
 
 def _the_output(outputs: Outputs) -> npt.NDArray[Any]:
@@ -272,7 +274,9 @@ METRICS: dict[MetricName, Metric] = {
         _labelled(MetricName.TOP_1, partial(_top, 1), _mean, paired=True),
         _labelled(MetricName.TOP_5, partial(_top, 5), _mean, paired=True),
         _labelled(MetricName.F1, _answer_and_label, macro_f1),
-        _labelled(MetricName.MAP, match_boxes, average_precision, pack=packed_matches, every_output=True),
+        _labelled(
+            MetricName.MAP, match_boxes, average_precision, pack=packed_matches, every_output=True, resamples=500
+        ),
         _labelled(MetricName.MIOU, _regions, mean_iou),
         _labelled(MetricName.WER, partial(_text_errors, True, ()), _error_rate, higher_is_better=False),
         _labelled(MetricName.CER, partial(_text_errors, False, ()), _error_rate, higher_is_better=False),

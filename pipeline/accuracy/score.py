@@ -23,7 +23,7 @@ from pipeline.accuracy.interval import (
 from pipeline.accuracy.metrics import METRICS, Metric, Needs, OutputDrift, Outputs, class_scores, find_metric
 from pipeline.check.compare import read_tensor
 from pipeline.config import AccuracyConfig, MetricName
-from pipeline.core.errors import ConfigError, Finding, ModelError
+from pipeline.core.errors import ConfigError, Finding, ModelError, Severity
 
 
 class OutputsRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +111,9 @@ def score(answers: Iterable[Answer], model: str, config: AccuracyConfig, data: s
         value=finite(metric.value(metric.pack(ours), np.ones(len(ours), np.int64))),
         max_drop=config.max_drop,
         outputs=tuple(_drift(name, *parts) for name, parts in drifts.items()),
+        findings=tuple(
+            _not_finite(name, powers) for name, (powers, _) in drifts.items() if not np.isfinite(powers).all()
+        ),
     )
     return _with_drop(result, metric, ours, theirs)
 
@@ -164,6 +167,19 @@ def _add_drifts(drifts: dict[str, tuple[list[Any], list[Any]]], answer: Answer) 
             same.append(METRICS[MetricName.AGREEMENT].measure(*pair))
 
 
+def _not_finite(name: str, powers: list[Any]) -> Finding:
+    """A warning about NaN and infinity, or outputs of another shape: no measure of error holds there."""
+    rows = np.asarray(powers)
+    theirs = int((~np.isfinite(rows[:, 2])).sum())
+    whose, count = ("the original's", theirs) if theirs else ("the", int((~np.isfinite(rows)).any(axis=1).sum()))
+    return Finding(
+        severity=Severity.WARNING,
+        what=f"{whose} output {name!r} has NaN or infinity, or another shape, on {count} of {len(rows)} samples",
+        why="no measure of error can be computed there, and such answers count as wrong",
+        remedy="look for NaN in these samples first, then leave the layers that overflow in float",
+    )
+
+
 def _drift(name: str, powers: list[Any], same: list[Any]) -> OutputDrift:
     def value(metric: MetricName, contributions: list[Any]) -> float | None:
         row = METRICS[metric]
@@ -197,7 +213,9 @@ def _with_drop(result: AccuracyResult, metric: Metric, ours: list[Any], theirs: 
     if metric.paired:
         right = np.ones(count, np.int64) if original is None else original
         lost, gained = int((right > mine).sum()), int((right < mine).sum())
-    interval = paired_interval(lost, gained, count) if metric.paired else bootstrap_interval(drop, count)
+    interval = (
+        paired_interval(lost, gained, count) if metric.paired else bootstrap_interval(drop, count, _span(metric, mine))
+    )
     result = msgspec.structs.replace(
         result,
         reference_value=reference(every),
@@ -212,6 +230,11 @@ def _with_drop(result: AccuracyResult, metric: Metric, ours: list[Any], theirs: 
 def _lowest(interval: Interval, metric: Metric) -> float:
     """The lower bound; nothing agrees better with the original than it does itself."""
     return interval.low if metric.perfect is None else max(0.0, interval.low)
+
+
+def _span(metric: Metric, mine: Any) -> float:
+    """By how much one sample can change it: metrics with a name are shares, a function has a scale of its own."""
+    return 1.0 if metric.name in list(MetricName) else max(1.0, float(np.abs(mine).max()))
 
 
 def _judged(result: AccuracyResult, interval: Interval | None, pairs: tuple[int, int] | None) -> AccuracyResult:

@@ -195,5 +195,5 @@ def _raised(path: str, error: Exception) -> ConfigError:
 def _bad(where: str, why: str) -> ConfigError:
     return ConfigError(
         "the function for test data gives no samples", where=where, why=why,
-        remedy="give dicts from input name to numpy array, or of pairs (dict, label)",
+        remedy="give dicts from input name to numpy array, or pairs of a dict and a label",
     )  # fmt: skip

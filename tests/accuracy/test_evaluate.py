@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from device_runner.spec import ElementType, TensorFile
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
 from pipeline.accuracy.interval import DropVerdict
-from pipeline.accuracy.score import AccuracyResult, OutputsRequest, measure_outputs
+from pipeline.accuracy.score import AccuracyResult, Answer, OutputsRequest, measure_outputs, score
 from pipeline.config import AccuracyConfig
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.progress import NoProgress
@@ -181,6 +181,44 @@ def test_data_are_streamed(tmp_path: Path) -> None:
     folder = images(tmp_path / "d", 6, wrong=3)
     (folder / "4.npy").write_bytes(b"never read")
     assert "3.npy" in error(request(MODEL, data=Dataset(test_data=str(folder)))).where
+
+
+def answers(count: int, **wrong: Any) -> list[Answer]:
+    """Right answers of two classes; `wrong` has other outputs by number."""
+    made = []
+    for number in range(count):
+        right = np.eye(2, dtype=np.float32)[[number % 2]]
+        outputs = {"y": wrong.get(f"n{number}", right)}
+        made.append(Answer(sample=str(number), outputs=outputs, expected={"y": right}, label=number % 2))
+    return made
+
+
+def test_nan_is_wrong_and_reported() -> None:
+    broken = np.array([[np.nan, 1]], np.float32)
+    found = score(answers(20, n3=broken, n5=broken), "m", AccuracyConfig(max_drop=0.01), "d")
+    assert found.value == 0.9
+    (finding,) = found.findings
+    assert "NaN" in finding.what
+    assert "2 of 20" in finding.what
+    assert found.outputs[0].sqnr_db is None
+    assert not score(answers(20), "m", AccuracyConfig(), "d").findings
+
+
+def test_a_function_on_another_scale_is_not_sure_too_early(tmp_path: Path) -> None:
+    (tmp_path / "percent_metric.py").write_text(
+        "def score(outputs, label): return 100.0 * (outputs['y'].argmax() == label)\n"
+    )
+    config = AccuracyConfig(metric=str(tmp_path / "percent_metric:score"), max_drop=0.5)
+    found = score(answers(40), "m", config, "d")
+    assert found.value == 100
+    assert found.verdict is DropVerdict.CANNOT_TELL
+    assert found.drop_high is not None
+    assert found.drop_high > 5
+
+
+def test_too_few_samples_for_a_bootstrap_tell_nothing() -> None:
+    found = score(answers(5), "m", AccuracyConfig(metric="f1", max_drop=0.5), "d")
+    assert (found.drop, found.drop_low, found.verdict) == (0, None, DropVerdict.CANNOT_TELL)
 
 
 # --- outputs of a device ----------------------------------------------------------------------------------------------

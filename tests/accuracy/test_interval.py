@@ -82,13 +82,12 @@ def mean_drop(ours: npt.NDArray[np.float64]) -> Callable[[npt.NDArray[np.int64]]
     return lambda weights: float(weights @ ours / weights.sum())
 
 
-def test_bootstrap_intervals_hold_the_truth_as_often_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.accuracy.interval.RESAMPLES", 400)
+def test_bootstrap_intervals_hold_the_truth_as_often_as_they_say() -> None:
     generator = np.random.default_rng(7)
     held = 0
     for _ in range(400):
         drops = generator.exponential(0.02, 80) - 0.01
-        found = bootstrap_interval(mean_drop(drops), len(drops))
+        found = bootstrap_interval(mean_drop(drops), len(drops), resamples=400)
         assert found is not None
         held += found.low <= 0.01 <= found.high
     assert 0.90 <= held / 400 <= 0.98
@@ -102,6 +101,9 @@ def test_a_bootstrap_is_the_same_each_time_and_sure_of_nothing_that_it_never_saw
     equal = bootstrap_interval(mean_drop(np.zeros(100)), 100)
     assert equal is not None
     assert equal.high == pytest.approx(1 - 0.025 ** (1 / 100))
+    wide = bootstrap_interval(mean_drop(np.zeros(100)), 100, span=100.0)
+    assert wide is not None
+    assert wide.high == pytest.approx(100 * equal.high)
 
 
 @pytest.mark.parametrize(
