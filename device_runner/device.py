@@ -128,7 +128,7 @@ OPENERS: dict[str, str] = {
 
 
 def open_device(text: str) -> Device:
-    """The device of that name (`local`, `adb:SERIAL`); raises SpecError for a bad name, MissingError for none there."""
+    """The device of that name (`local`, `adb:SERIAL`); SpecError for a bad name, UnavailableError for none there."""
     scheme, _, rest = text.partition(":")
     if scheme not in OPENERS:
         raise SpecError(

@@ -34,7 +34,7 @@ class NoLibraryError(SpecError):
     """The path of a library where none is."""
 
 
-class MissingError(RunnerError):
+class UnavailableError(RunnerError):
     """Something is not there: a compiler, a library, an adb server, a device."""
 
     exit_code = 3

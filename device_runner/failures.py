@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from device_runner.errors import MissingError, NoLibraryError, RunnerError, SpecError
+from device_runner.errors import NoLibraryError, RunnerError, SpecError, UnavailableError
 from device_runner.reading import visible
 from device_runner.result import Failure, FailureKind
 
@@ -232,7 +232,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 ERROR_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (NoLibraryError, FailureKind.MISSING_LIBRARY),
     (SpecError, FailureKind.BAD_OPTIONS),
-    (MissingError, FailureKind.MISSING_LIBRARY),
+    (UnavailableError, FailureKind.MISSING_LIBRARY),
     (Exception, FailureKind.DEVICE_ERROR),
 )
 """What an error on the way to a run makes of it; the first that fits."""

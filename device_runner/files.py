@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from device_runner.errors import MissingError, RunnerError
+from device_runner.errors import RunnerError, UnavailableError
 from device_runner.result import Failure, FailureKind, RunResult, status_of
 from device_runner.spec import ELEMENT_BYTES, RunSpec, TensorFile
 
@@ -159,11 +159,11 @@ def state_file(name: str) -> Path:
 
 @contextlib.contextmanager
 def own_folder_errors(path: Path, variable: str = "ORT_MOBILE_CACHE") -> Iterator[None]:
-    """Turn what the system says about writing into a folder of ours into MissingError, with the remedy."""
+    """Turn what the system says about writing into a folder of ours into UnavailableError, with the remedy."""
     try:
         yield
     except OSError as error:
-        raise MissingError(
+        raise UnavailableError(
             "cannot write into the cache" if variable == "ORT_MOBILE_CACHE" else "cannot write the program's state",
             where=str(path),
             why=error.strerror or str(error),

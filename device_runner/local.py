@@ -15,7 +15,7 @@ from typing import Self
 import msgspec
 
 from device_runner.device import DeviceFacts
-from device_runner.errors import MissingError, RunnerError, SpecError
+from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.failures import explain, failure_of
 from device_runner.files import RUN_PREFIX, keep_files, missing_input, scratch_folder
 from device_runner.library_source import Library, resolve
@@ -48,13 +48,13 @@ ABIS = {"x86_64": "x86_64", "AMD64": "x86_64", "aarch64": "arm64-v8a", "arm64": 
 
 
 def wheel_library() -> Path:
-    """The libonnxruntime of the installed onnxruntime, found without importing it; raises MissingError."""
+    """The libonnxruntime of the installed onnxruntime, found without importing it; raises UnavailableError."""
     spec = importlib.util.find_spec("onnxruntime")
     folder = Path(spec.origin).parent / "capi" if spec and spec.origin else None
     names = sorted(folder.glob("libonnxruntime.*")) if folder else []
     libraries = [name for name in names if re.search(r"\.so(\.|$)|\.dylib$", name.name)]
     if not libraries:
-        raise MissingError(
+        raise UnavailableError(
             "no libonnxruntime on this computer",
             where=str(folder or "site-packages"),
             why="the package onnxruntime is not installed, or is older than 1.19 (which has no C library in it)",
@@ -64,7 +64,7 @@ def wheel_library() -> Path:
 
 
 def open_local(rest: str) -> "LocalDevice":
-    """The device `local`; raises SpecError when something follows the name, MissingError without a compiler."""
+    """The device `local`; raises SpecError when something follows the name, UnavailableError without a compiler."""
     if rest:
         raise SpecError(f"unknown device 'local:{rest}'", remedy="write `local`")
     return LocalDevice(build_probe())

@@ -90,11 +90,11 @@ class NnapiFlag(StrEnum):
     CPU_ONLY = "CPU_ONLY"
 
 
-class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StrictStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A strict, unchanging value."""
 
 
-class RunOptions(Struct, frozen=True, kw_only=True):
+class RunOptions(StrictStruct, frozen=True, kw_only=True):
     """How to run: provider with options and flags, threads, session settings.
 
     `provider` is cpu, nnapi, coreml, xnnpack, qnn, webgpu or any name that the library's generic append call knows.
@@ -113,7 +113,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     session_config: dict[str, Text] = {}
 
 
-class TensorFile(Struct, frozen=True, kw_only=True):
+class TensorFile(StrictStruct, frozen=True, kw_only=True):
     """A tensor in a file: raw little-endian elements in C order, nothing else. Strings cannot be kept so.
 
     `crc32` is zlib's checksum of the file, where the probe wrote it.
@@ -126,7 +126,7 @@ class TensorFile(Struct, frozen=True, kw_only=True):
     crc32: int | None = None
 
 
-class RunSpec(Struct, frozen=True, kw_only=True):
+class RunSpec(StrictStruct, frozen=True, kw_only=True):
     """One measured run. Paths are the host's; a device takes care of what it needs from there.
 
     `library` is libonnxruntime to run with; None takes the device's default. Without `inputs` the probe makes random

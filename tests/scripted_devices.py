@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from device_runner.device import DeviceFacts
-from device_runner.errors import MissingError
+from device_runner.errors import UnavailableError
 from device_runner.library_source import Library
 from device_runner.result import Failure, FailureKind, RunResult, Status, utc_now, without_measurement
 from device_runner.spec import RunOptions, RunSpec
@@ -49,7 +49,7 @@ class ScriptedDevice:
         return DeviceFacts(name=self.name, platform="linux", abis=("x86_64",))
 
     def library_for(self, given: str | None) -> Library:
-        raise MissingError("it has no library")
+        raise UnavailableError("it has no library")
 
     def run(self, spec: RunSpec) -> RunResult:
         if self._journal:

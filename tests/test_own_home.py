@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.errors import MissingError
+from device_runner.errors import UnavailableError
 from device_runner.files import cache_folder
 from device_runner.library_source import find_archive
 from tests import own_home
@@ -31,7 +31,7 @@ def test_home_and_cache_are_of_this_test_alone() -> None:
 
 
 def test_no_library_of_the_user_is_found() -> None:
-    with pytest.raises(MissingError, match=r"1\.29\.0"):
+    with pytest.raises(UnavailableError, match=r"1\.29\.0"):
         find_archive("android:1.29.0")
 
 

@@ -200,6 +200,15 @@ def test_no_import_leads_back_to_where_it_began() -> None:
     assert len(list(TopologicalSorter(graph).static_order())) == len(modules)  # raises CycleError with the modules
 
 
+def test_no_public_class_name_twice() -> None:
+    places: dict[str, list[str]] = {}
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
 def sessions() -> dict[str, str]:
     """What `nox -l` lists: names of sessions, without their parameters, and their text."""
     done = subprocess.run([sys.executable, "-m", "nox", "-l"], cwd=ROOT, capture_output=True, text=True, check=True)

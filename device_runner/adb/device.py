@@ -51,7 +51,7 @@ from device_runner.adb.settings import (
 )
 from device_runner.adb.store import DeviceStore, fetch_from
 from device_runner.device import DeviceFacts, Readiness, on_network, parse_selector, split_server
-from device_runner.errors import MissingError, RunnerError
+from device_runner.errors import RunnerError, UnavailableError
 from device_runner.failures import failure_of
 from device_runner.files import RUN_PREFIX, keep_files, missing_input, scratch_folder
 from device_runner.library_facts import foreign_library
@@ -102,7 +102,7 @@ KILL = 'kill -9 "$(cat "$1/pid")"; rm -rf "$1"'
 def open_adb(text: str) -> "AdbDevice":
     """The device SERIAL, or SERIAL@HOST:PORT of another adb server.
 
-    Raises MissingError when it is not there, not ready or in use; NoServer; SpecError.
+    Raises UnavailableError when it is not there, not ready or in use; NoServer; SpecError.
     """
     serial, address = split_server(text)
     server = server_at(address)
@@ -112,14 +112,14 @@ def open_adb(text: str) -> "AdbDevice":
         why = reconnect(server, serial)
         states = dict(list_serials(server))
     if serial not in states:
-        raise MissingError(f"no device {serial!r}", why=why, remedy="see `ort-mobile devices`")
+        raise UnavailableError(f"no device {serial!r}", why=why, remedy="see `ort-mobile devices`")
     link = Link(server, serial)
     facts = facts_or_reason(link, f"adb:{text}", states[serial], REMOTE_ROOT)
     if facts.readiness is not Readiness.READY and on_network(serial) and states[serial] == "device":
         reconnect(server, serial)  # a connection may hang for ever after a broken packet
         facts = facts_or_reason(link, f"adb:{text}", "device", REMOTE_ROOT)
     if facts.readiness is not Readiness.READY:
-        raise MissingError(f"device {serial} is not ready", why=facts.advice, remedy="see `ort-mobile devices`")
+        raise UnavailableError(f"device {serial} is not ready", why=facts.advice, remedy="see `ort-mobile devices`")
     return AdbDevice(link, name=facts.name)
 
 
@@ -183,18 +183,18 @@ class AdbDevice:
         self._lease: BinaryIO = take_lease(lease_key(link.server, link.serial), self.name)
 
     def facts(self) -> DeviceFacts:
-        """What it is; raises MissingError when it does not answer."""
+        """What it is; raises UnavailableError when it does not answer."""
         try:
             return self._known_facts()
         except LinkError as error:
-            raise MissingError(f"{self.name} does not answer", why=str(error), remedy="check its cable") from error
+            raise UnavailableError(f"{self.name} does not answer", why=str(error), remedy="check its cable") from error
 
     def conditions(self) -> Conditions:
-        """State of it, some seconds old at most; raises MissingError when it does not answer."""
+        """State of it, some seconds old at most; raises UnavailableError when it does not answer."""
         try:
             return self._current_conditions()
         except LinkError as error:
-            raise MissingError(f"{self.name} does not answer", why=str(error), remedy="check its cable") from error
+            raise UnavailableError(f"{self.name} does not answer", why=str(error), remedy="check its cable") from error
 
     def arrange(self, *, fixed_performance: bool, screen_on: bool) -> list[str]:
         """Set Android's fixed performance mode and keep the screen on, until it is closed; what it cannot do."""
@@ -226,13 +226,13 @@ class AdbDevice:
         return self._store.pushed_bytes
 
     def library_for(self, given: str | None) -> Library:
-        """The given library for the ABI of its probe, else Linux's own; raises MissingError where there is none."""
+        """The given library for the ABI of its probe, else Linux's own; raises UnavailableError where there is none."""
         facts = self.facts()
         if not given:
             tools = self._tools = self._tools or default_tools(facts)
             given = str(tools.library or "")
         if not given:
-            raise MissingError(NO_LIBRARY.message, why=NO_LIBRARY.cause, remedy=NO_LIBRARY.remedy)
+            raise UnavailableError(NO_LIBRARY.message, why=NO_LIBRARY.cause, remedy=NO_LIBRARY.remedy)
         return resolve(given, _abi_of_tools(facts))
 
     def run(self, spec: RunSpec) -> RunResult:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_runner.errors import MissingError, SpecError
+from device_runner.errors import SpecError, UnavailableError
 
 LONGEST = 60_000
 """Bytes of a command: adb gives the length of a service in four hexadecimal digits."""
@@ -67,7 +67,7 @@ class LinkLost(LinkError):
     """The connection ended before the answer was whole: device, cable, adbd or server went away."""
 
 
-class NoServer(MissingError):
+class NoServer(UnavailableError):
     """There is no adb server, and none could be started."""
 
 
@@ -129,7 +129,7 @@ def connect(server: Server, seconds: float) -> socket.socket:
         except ConnectionRefusedError:
             _start(server)
             connection = socket.create_connection((server.host, server.port), seconds)
-    except (OSError, UnicodeError, subprocess.SubprocessError, MissingError) as error:  # idna refuses some hosts
+    except (OSError, UnicodeError, subprocess.SubprocessError, UnavailableError) as error:  # idna refuses some hosts
         raise NoServer(
             "no adb server",
             where=str(server),
@@ -145,11 +145,11 @@ def _start(server: Server) -> None:
     import adbutils
 
     if server.host not in ("127.0.0.1", "localhost", "::1"):
-        raise MissingError(f"nothing listens on {server}")
+        raise UnavailableError(f"nothing listens on {server}")
     try:
         program = adbutils.adb_path()
     except adbutils.AdbError as error:
-        raise MissingError(str(error)) from error
+        raise UnavailableError(str(error)) from error
     command = [program, "-P", str(server.port), "start-server"]
     subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=True)
 

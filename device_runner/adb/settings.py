@@ -12,7 +12,7 @@ import re
 from typing import BinaryIO
 
 from device_runner.adb.link import Link, LinkError, Server, script
-from device_runner.errors import MissingError
+from device_runner.errors import UnavailableError
 from device_runner.files import own_folder_errors, state_folder
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def lease_key(server: Server, serial: str) -> str:
 
 
 def take_lease(key: str, name: str) -> BinaryIO:
-    """The lock of a device, held until it is closed or the process ends; raises MissingError when another has it.
+    """The lock of a device, held until it is closed or the process ends; raises UnavailableError when another has it.
 
     `key` is what tells devices apart (`lease_key`), `name` how messages call it.
     """
@@ -100,7 +100,7 @@ def take_lease(key: str, name: str) -> BinaryIO:
     except OSError as error:
         holder = path.read_text(errors="replace")[:20] or "unknown"
         file.close()
-        raise MissingError(
+        raise UnavailableError(
             f"{name} is in use", why=f"process {holder} of this computer runs on it", remedy="wait, or end that process"
         ) from error
     file.truncate(0)

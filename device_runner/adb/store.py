@@ -50,7 +50,7 @@ READ_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PatchStep:
     """The next bytes of a file: from a place of another file (its name), or its own ("")."""
 
     source: str
@@ -63,7 +63,7 @@ class Patch:
     """How a file comes of others; `head` is what the probe reads (probe/pieces.h), the bytes of own steps follow it."""
 
     path: Path
-    steps: tuple[Step, ...]
+    steps: tuple[PatchStep, ...]
     head: bytes
 
     @property
@@ -103,16 +103,16 @@ def find_patch(path: Path, sources: dict[str, Path]) -> Patch | None:
     return patch if patch.size <= WORTH * size else None
 
 
-def find_steps(path: Path, sources: dict[str, Path]) -> Iterator[Step]:
+def find_steps(path: Path, sources: dict[str, Path]) -> Iterator[PatchStep]:
     """The steps that give a file. Raises OSError."""
     names, end = list(sources), 0
     for same in find_same(path, list(sources.values())):
         if same.start > end:
-            yield Step("", end, same.start - end)
-        yield Step(names[same.source], same.offset, same.end - same.start)
+            yield PatchStep("", end, same.start - end)
+        yield PatchStep(names[same.source], same.offset, same.end - same.start)
         end = same.end
     if path.stat().st_size > end:
-        yield Step("", end, path.stat().st_size - end)
+        yield PatchStep("", end, path.stat().st_size - end)
 
 
 RESERVE_BYTES = 64 * 1024 * 1024

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
-from device_runner.errors import MissingError, RunnerError
+from device_runner.errors import RunnerError, UnavailableError
 from device_runner.files import (
     BUILD_PREFIX,
     are_sound,
@@ -84,7 +84,7 @@ def unknown_imports(imports: Iterable[str]) -> list[str]:
 
 
 def check_imports(imports: Iterable[str], libraries: Iterable[str], *, where: str) -> None:
-    """Raise MissingError when a library needs a symbol or a library that the shims do not give.
+    """Raise UnavailableError when a library needs a symbol or a library that the shims do not give.
 
     `imports` are the undefined dynamic symbols of the library at `where`, `libraries` its NEEDED entries. Asked before
     anything is loaded: the dynamic linker names one missing symbol only, a lazily bound one not before it is called.
@@ -93,7 +93,7 @@ def check_imports(imports: Iterable[str], libraries: Iterable[str], *, where: st
     others = sorted(set(libraries) - set(shim_libraries()))
     if unknown or others:
         what = ", ".join([*unknown[:8], *(["..."] if len(unknown) > 8 else []), *others])
-        raise MissingError(
+        raise UnavailableError(
             f"this library needs what android-host does not give: {what}",
             where=where,
             why="each import must be known to be the same here, or have an adapter",
@@ -204,11 +204,11 @@ class Compiler:
 
 
 def check_host() -> None:
-    """Raise MissingError where an Android x86_64 library cannot run: it needs x86-64 Linux with glibc."""
+    """Raise UnavailableError where an Android x86_64 library cannot run: it needs x86-64 Linux with glibc."""
     libc = platform.libc_ver()[0] or ("without glibc" if platform.system() == "Linux" else "")
     here = f"{platform.system()} {platform.machine()} {libc}".strip()
     if (platform.system(), platform.machine(), platform.libc_ver()[0]) != ("Linux", "x86_64", "glibc"):
-        raise MissingError(
+        raise UnavailableError(
             "android-host does not run on this computer",
             where=here,
             why="Android's x86_64 library runs in a process of x86-64 Linux with glibc only",
@@ -217,7 +217,7 @@ def check_host() -> None:
 
 
 def find_compiler() -> Compiler:
-    """cc, gcc, clang (or CC), else the package ziglang; raises MissingError when there is none."""
+    """cc, gcc, clang (or CC), else the package ziglang; raises UnavailableError when there is none."""
     own = os.environ.get("CC", "")
     names = [*([own] if own and " " not in own else []), "cc", "gcc", "clang"]
     if found := next((path for name in names if (path := shutil.which(name))), None):
@@ -225,7 +225,7 @@ def find_compiler() -> Compiler:
         return Compiler((found,), f"{Path(found).resolve()} {facts.st_size} {facts.st_mtime_ns}")
     if zig := zig_command():
         return Compiler((*zig, "cc"), zig_version())
-    raise MissingError(
+    raise UnavailableError(
         "no C compiler for the shims of android-host",
         why="neither cc, gcc nor clang is on PATH, and the package ziglang is not installed",
         remedy="pip install ziglang, or install a C compiler; `local` and `adb:SERIAL` need none of the shims",
@@ -235,7 +235,7 @@ def find_compiler() -> Compiler:
 def build_host() -> Path:
     """The folder with the shims and the fake NNAPI, built unless it is in the cache.
 
-    Raises MissingError on another system or without a compiler, RunnerError when the compiler fails.
+    Raises UnavailableError on another system or without a compiler, RunnerError when the compiler fails.
     """
     check_host()
     compiler = find_compiler()

@@ -233,7 +233,7 @@ def ask(
 ) -> Iterator[LibraryAnswer]:
     """One answer for each question, in their order; a crash or a hang is an answer too.
 
-    `limit_seconds` is for one model. Raises MissingError for a library that needs what the shims do not give,
+    `limit_seconds` is for one model. Raises UnavailableError for a library that needs what the shims do not give,
     RunnerError when the program itself cannot work.
     """
     check_imports(library.imports, library.needed, where=library.path)

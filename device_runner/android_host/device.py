@@ -59,7 +59,7 @@ class Phone:
 
 
 def open_android_host(rest: str) -> "AndroidHost":
-    """The device that `android-host:REST` names; raises SpecError for a bad option, MissingError for no library."""
+    """The device that `android-host:REST` names; raises SpecError for a bad option, UnavailableError for no library."""
     check_host()
     text, _, query = rest.partition("?")
     phone = parse_phone(query, f"{SCHEME}:{rest}")

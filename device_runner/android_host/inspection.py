@@ -25,7 +25,7 @@ from device_runner.android_host.profile import (
     operation_codes,
 )
 from device_runner.device import TYPES, DeviceFacts, DriverType
-from device_runner.errors import MissingError, RunnerError
+from device_runner.errors import RunnerError, UnavailableError
 from device_runner.probe.protocol import NnapiAnswer, NnapiDeviceAnswer, ProbeAnswer
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
 from device_runner.result import Failure, Status
@@ -252,12 +252,12 @@ class Inspectable(Protocol):
 def inspect_phone(device: Inspectable) -> DriverProfile:
     """What the phone's NNAPI is and supports, for android-host to replay.
 
-    Below API level 29 NNAPI names no devices, so the profile has none. Raises MissingError for a device without NNAPI,
-    RunnerError for one that does not answer.
+    Below API level 29 NNAPI names no devices, so the profile has none. Raises UnavailableError for a device without
+    NNAPI, RunnerError for one that does not answer.
     """
     facts = device.facts()
     if facts.platform != "android" or facts.api_level < NNAPI_API_LEVEL:
-        raise MissingError(
+        raise UnavailableError(
             f"{device.name} has no NNAPI", why=f"it needs Android of API level {NNAPI_API_LEVEL}", remedy="use a phone"
         )
     asked = questions()
@@ -267,7 +267,7 @@ def inspect_phone(device: Inspectable) -> DriverProfile:
 def ask(device: Inspectable, asked: Sequence[Question]) -> NnapiAnswer:
     """Each device's answers to all questions; one that ends the process counts as an error, and the rest is asked on.
 
-    Raises MissingError where there is no NNAPI, RunnerError when the device gives no answers.
+    Raises UnavailableError where there is no NNAPI, RunnerError when the device gives no answers.
     """
     told, rest = _ask_once(device, asked)
     for _ in range(CRASHES):
@@ -289,7 +289,9 @@ def _ask_once(device: Inspectable, asked: Sequence[Question]) -> tuple[NnapiAnsw
     if not answer.nnapi.found and answer.status is not Status.OK:
         raise _silent(device.name, answer.message, "")
     if not answer.nnapi.found:
-        raise MissingError(f"{device.name} has no NNAPI", why="it has no libneuralnetworks.so", remedy="use a phone")
+        raise UnavailableError(
+            f"{device.name} has no NNAPI", why="it has no libneuralnetworks.so", remedy="use a phone"
+        )
     whole = min((len(one.answers) for one in answer.nnapi.devices), default=len(asked))
     if answer.status is Status.OK and whole == len(asked):
         return answer.nnapi, ()

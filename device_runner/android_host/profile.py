@@ -12,6 +12,7 @@ from msgspec import Meta
 from device_runner.device import TYPE_CODES, DriverType
 from device_runner.errors import SpecError
 from device_runner.reading import read_regular
+from device_runner.spec import StrictStruct
 
 SOURCES = Path(__file__).parent / "nnapi"
 PROFILE_VERSION = 1
@@ -64,18 +65,14 @@ class ResultCode(StrEnum):
 RESULT_CODES = {kind: code for code, kind in enumerate(ResultCode, start=1)}
 
 
-class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A strict, unchanging value."""
-
-
-class DriverRefusal(Struct, frozen=True, kw_only=True):
+class DriverRefusal(StrictStruct, frozen=True, kw_only=True):
     """An operation that is refused when the types of its operands (scalars too) are exactly these."""
 
     operation: str
     operand_types: tuple[str, ...]
 
 
-class Driver(Struct, frozen=True, kw_only=True):
+class Driver(StrictStruct, frozen=True, kw_only=True):
     """One NNAPI device. `operations` and `operand_types` None accept all that its feature level has.
 
     `refuses` has what it does not take although both lists have it.
@@ -90,7 +87,7 @@ class Driver(Struct, frozen=True, kw_only=True):
     refuses: Annotated[tuple[DriverRefusal, ...], Meta(max_length=256)] = ()
 
 
-class Fault(Struct, frozen=True, kw_only=True):
+class Fault(StrictStruct, frozen=True, kw_only=True):
     """What goes wrong from call number `first` of a stage on (1 is the first), `count` times; 0: for ever."""
 
     stage: DriverStage
@@ -100,7 +97,7 @@ class Fault(Struct, frozen=True, kw_only=True):
     count: Annotated[int, Meta(ge=0)] = 0
 
 
-class DriverProfile(Struct, frozen=True, kw_only=True):
+class DriverProfile(StrictStruct, frozen=True, kw_only=True):
     """A phone's NNAPI. `feature_level` is the runtime's and counts from API level 31 on (31, or 1000006 and more).
 
     `api_level` is the phone's, for a device that is given none; `phone` says for people which one was asked.

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_runner.errors import MissingError, RunnerError, SpecError
+from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.files import (
     BUILD_PREFIX,
     are_sound,
@@ -54,7 +54,7 @@ Command = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class ProbeRecipe:
     """How to build: what compiler (name and version, for the digest), which texts to write, which commands to run.
 
     `{out}` in an argument is the folder of the build; `judge` says whether the result is checked against the rules for
@@ -70,7 +70,7 @@ class Recipe:
 def build_probe(target: str = HOST, *, api_level: int = DEFAULT_API_LEVEL, flags: Sequence[str] = ()) -> Path:
     """The probe for a target (`host`, an Android ABI, linux-x86_64, linux-aarch64), built unless it is in the cache.
 
-    `flags` go to the compiler. Raises MissingError without a compiler, RunnerError when it fails.
+    `flags` go to the compiler. Raises UnavailableError without a compiler, RunnerError when it fails.
     """
     recipe = find_recipe(target, api_level, tuple(flags))
     path = cache_folder() / "probe" / digest(recipe) / PROBE
@@ -79,8 +79,8 @@ def build_probe(target: str = HOST, *, api_level: int = DEFAULT_API_LEVEL, flags
     return path
 
 
-def find_recipe(target: str, api_level: int, flags: tuple[str, ...]) -> Recipe:
-    """The first way to build for a target that this machine has; raises MissingError, SpecError."""
+def find_recipe(target: str, api_level: int, flags: tuple[str, ...]) -> ProbeRecipe:
+    """The first way to build for a target that this machine has; raises UnavailableError, SpecError."""
     if target == HOST:
         return _host_recipe(flags)
     if target in LINUX_TARGETS:
@@ -102,21 +102,21 @@ def _compile(flags: tuple[str, ...]) -> tuple[str, ...]:
     return (*STANDARD, "-O2", *flags, "-o", "{out}/probe", *map(str, units()))
 
 
-def _host_recipe(flags: tuple[str, ...]) -> Recipe:
+def _host_recipe(flags: tuple[str, ...]) -> ProbeRecipe:
     compiler = next((found for name in _compiler_names() if (found := shutil.which(name))), None)
     strip = (
         () if platform.system() == "Darwin" or any("sanitize" in flag or flag == "-g" for flag in flags) else ("-s",)
     )
     arguments = (*_compile(flags), *strip, "-ldl", "-lpthread")
     if compiler:
-        return Recipe(_identity(compiler), ((compiler, *arguments),))
+        return ProbeRecipe(_identity(compiler), ((compiler, *arguments),))
     if (zig := zig_command()) is None:
-        raise MissingError(
+        raise UnavailableError(
             "no C compiler",
             why="neither cc, gcc nor clang is on PATH, and the package ziglang is not installed",
             remedy="pip install ziglang, or install a C compiler",
         )
-    return Recipe(zig_version(), ((*zig, "cc", "-fno-sanitize=undefined", *arguments),))
+    return ProbeRecipe(zig_version(), ((*zig, "cc", "-fno-sanitize=undefined", *arguments),))
 
 
 def _compiler_names() -> list[str]:
@@ -144,22 +144,22 @@ def zig_version() -> str:
 def _zig(target: str) -> tuple[str, ...]:
     if zig := zig_command():
         return zig
-    raise MissingError(
+    raise UnavailableError(
         f"no compiler for {target}",
         why="the package ziglang is not installed" + (", and ANDROID_NDK_HOME is not set" * (target in NDK_TRIPLES)),
         remedy="pip install ziglang" + (", or set ANDROID_NDK_HOME to an NDK" * (target in NDK_TRIPLES)),
     )
 
 
-def _linux_recipe(target: str, flags: tuple[str, ...]) -> Recipe:
+def _linux_recipe(target: str, flags: tuple[str, ...]) -> ProbeRecipe:
     arguments = ("cc", "-target", LINUX_TARGETS[target], "-fno-sanitize=undefined", *_compile(flags), "-s")
-    return Recipe(zig_version(), ((*_zig(target), *arguments, "-ldl", "-lpthread"),))
+    return ProbeRecipe(zig_version(), ((*_zig(target), *arguments, "-ldl", "-lpthread"),))
 
 
-def _ndk_recipe(ndk: Path, abi: str, api_level: int, flags: tuple[str, ...]) -> Recipe:
+def _ndk_recipe(ndk: Path, abi: str, api_level: int, flags: tuple[str, ...]) -> ProbeRecipe:
     found = sorted(ndk.glob(f"toolchains/llvm/prebuilt/*/bin/{NDK_TRIPLES[abi]}{api_level}-clang"))
     if not found:
-        raise MissingError(
+        raise UnavailableError(
             f"the NDK has no compiler for {abi} at API level {api_level}",
             where=str(ndk),
             remedy="point ANDROID_NDK_HOME at an NDK of r21 or later, or unset it to build with ziglang",
@@ -167,12 +167,12 @@ def _ndk_recipe(ndk: Path, abi: str, api_level: int, flags: tuple[str, ...]) -> 
     page = f"-Wl,-z,max-page-size={android.PAGE},-z,common-page-size={android.PAGE}"
     link = ("-fPIE", "-pie", page, "-Wl,--build-id=sha1", "-Wl,-z,now", "-Wl,--strip-debug", "-ldl")
     judge = "ndk" if abi in android.LD_EMULATION else ""
-    return Recipe(_identity(str(found[0])), ((str(found[0]), *_compile(flags), *link),), judge=judge)
+    return ProbeRecipe(_identity(str(found[0])), ((str(found[0]), *_compile(flags), *link),), judge=judge)
 
 
-def _stub_recipe(abi: str, api_level: int, flags: tuple[str, ...]) -> Recipe:
+def _stub_recipe(abi: str, api_level: int, flags: tuple[str, ...]) -> ProbeRecipe:
     if abi not in android.LD_EMULATION:
-        raise MissingError(
+        raise UnavailableError(
             f"no compiler for {abi}",
             why="ziglang alone builds for arm64-v8a and x86_64; the NDK is needed for 32 bits",
             remedy="set ANDROID_NDK_HOME to an NDK",
@@ -188,7 +188,7 @@ def _stub_recipe(abi: str, api_level: int, flags: tuple[str, ...]) -> Recipe:
     link = ("ld.lld", "-m", android.LD_EMULATION[abi], *android.LINK_FLAGS, *extra, "-o", "{out}/probe")
     objects = ("{out}/probe.o", *(f"{{out}}/{name}" for name in android.STUBS))
     texts = tuple((f"{name}.s", android.stub_source(name)) for name in android.STUBS)
-    return Recipe(zig_version(), (compiled, *stubs, (*zig, *link, *objects)), texts, "stubs")
+    return ProbeRecipe(zig_version(), (compiled, *stubs, (*zig, *link, *objects)), texts, "stubs")
 
 
 def _stub_commands(zig: Command, compiler: Command, name: str) -> tuple[Command, Command]:
@@ -196,7 +196,7 @@ def _stub_commands(zig: Command, compiler: Command, name: str) -> tuple[Command,
     return assembled, (*zig, "ld.lld", "-shared", "-soname", name, "-o", f"{{out}}/{name}", f"{{out}}/{name}.o")
 
 
-def digest(recipe: Recipe) -> str:
+def digest(recipe: ProbeRecipe) -> str:
     """Digest of everything that the result depends on: commands, compiler, sources. Not of where they lie."""
     total = hashlib.sha256()
     for text in (recipe.compiler, recipe.judge, *(t for pair in recipe.texts for t in pair)):
@@ -208,14 +208,14 @@ def digest(recipe: Recipe) -> str:
     return total.hexdigest()
 
 
-def make(recipe: Recipe, path: Path) -> None:
+def make(recipe: ProbeRecipe, path: Path) -> None:
     """Run a recipe in a folder of its own, judge the result, put it at `path` in one step, and note its digest."""
     with own_folder_errors(path):
         _make(recipe, path)
         note_digests(path.parent, [path.name])
 
 
-def _make(recipe: Recipe, path: Path) -> None:
+def _make(recipe: ProbeRecipe, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(BUILD_PREFIX, path.parent)
     with scratch_folder(BUILD_PREFIX, path.parent) as folder:
@@ -241,7 +241,7 @@ def _run_step(arguments: list[str]) -> None:
         )
 
 
-def _judge(recipe: Recipe, built: Path) -> None:
+def _judge(recipe: ProbeRecipe, built: Path) -> None:
     broken = android.broken_rules(read_elf(built), stubs=recipe.judge == "stubs") if recipe.judge else []
     if broken:
         raise RunnerError(

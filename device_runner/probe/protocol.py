@@ -29,7 +29,7 @@ from device_runner.spec import (
     OptimizationLevel,
     RunOptions,
     RunSpec,
-    Struct,
+    StrictStruct,
     TensorFile,
 )
 
@@ -62,7 +62,7 @@ LATENCY_BYTES = 16
 """Digits and comma of a latency of up to 11 days."""
 
 
-class ProbePaths(Struct, frozen=True, kw_only=True):
+class ProbePaths(StrictStruct, frozen=True, kw_only=True):
     """Where a run's files are in the eyes of the probe; `inputs` in the order of the spec's."""
 
     library: str

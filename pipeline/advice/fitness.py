@@ -35,7 +35,7 @@ ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"
 CPU = "cpu"
 
 
-class Fit(msgspec.Struct, frozen=True, kw_only=True):
+class ProviderFit(msgspec.Struct, frozen=True, kw_only=True):
     """How far one provider supports a model: `verdict` is yes, maybe or no, `reason` says why.
 
     `partitions` is None for what computes on the CPU, where a border costs nothing.
@@ -52,8 +52,8 @@ class FitRow(msgspec.Struct, frozen=True, kw_only=True):
     """One provider's answers: the model as it is, and with sizes where dimensions are dynamic."""
 
     ep: str
-    as_is: Fit
-    fixed: Fit | None = None
+    as_is: ProviderFit
+    fixed: ProviderFit | None = None
 
 
 class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,10 +197,10 @@ def _rows(
     return [*rows, last]
 
 
-def _of(answer: ModelAnswer) -> Fit:
+def _of(answer: ModelAnswer) -> ProviderFit:
     standing, provider = standing_of(answer), answer.ep
     found: AdviceVerdict = verdict(standing, provider)
-    return Fit(
+    return ProviderFit(
         nodes=standing.nodes,
         supported=standing.claimed,
         partitions=None if PROVIDER_RULES[provider].on_cpu else standing.partitions,
@@ -213,10 +213,10 @@ def _load_failure(standing: ProviderSupport) -> str:
     return f"no session can be made on the phone: {standing.load_error}" if standing.load_error else ""
 
 
-def _on_cpu(nodes: int, error: str) -> Fit:
+def _on_cpu(nodes: int, error: str) -> ProviderFit:
     if error:
-        return Fit(nodes=nodes, supported=0, verdict="no", reason=error)
-    return Fit(nodes=nodes, supported=nodes, verdict="yes", reason="every node has a kernel on the CPU")
+        return ProviderFit(nodes=nodes, supported=0, verdict="no", reason=error)
+    return ProviderFit(nodes=nodes, supported=nodes, verdict="yes", reason="every node has a kernel on the CPU")
 
 
 def _opset(subject: PartitionInput) -> int | None:

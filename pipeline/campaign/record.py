@@ -2,17 +2,13 @@
 
 import msgspec
 
-from device_runner.result import RunResult
+from device_runner.result import RunResult, Struct
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.accuracy.score import AccuracyResult
 from pipeline.check.output import OutputCheck
 from pipeline.check.reference import Reference
 from pipeline.config import Config, ModelConfig
 from pipeline.core.errors import PipelineError
-
-
-class Struct(msgspec.Struct, frozen=True, kw_only=True):
-    """An unchanging value. Unknown keys are ignored, so that an older release reads a newer campaign."""
 
 
 class Host(Struct, frozen=True, kw_only=True):

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 from statistics import NormalDist
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from device_runner.result import Mark
+from device_runner.result import Mark, Struct
 
 Floats = npt.NDArray[np.float64]
 
@@ -63,10 +62,6 @@ class Doubt(StrEnum):
     CRASHED_AT_END = "crashed_at_end"
     CPU_FALLBACK = "cpu_fallback"
     PERF_TEST = "perf_test"
-
-
-class Struct(msgspec.Struct, frozen=True, kw_only=True):
-    """An unchanging value."""
 
 
 class Round(Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ Array = npt.NDArray[np.generic]
 Floats = npt.NDArray[np.float64]
 
 
-class Precision(StrEnum):
+class OutputPrecision(StrEnum):
     """What a model computes in; decides how far outputs may differ."""
 
     FLOAT32 = "float32"
@@ -28,14 +28,14 @@ class Precision(StrEnum):
     QUANTIZED = "quantized"
 
 
-MAX_RELATIVE_ERROR = {Precision.FLOAT32: 1e-3, Precision.FLOAT16: 2e-2, Precision.QUANTIZED: 0.1}
+MAX_RELATIVE_ERROR = {OutputPrecision.FLOAT32: 1e-3, OutputPrecision.FLOAT16: 2e-2, OutputPrecision.QUANTIZED: 0.1}
 """Largest difference relative to the reference output's largest magnitude.
 
 Float: fusions reorder sums over some thousands of terms. Half: rounding at 2**-11 adds up over the layers. Quantized:
 a step or two of 255 where rounding falls the other way.
 """
 
-FLOORS = {Precision.FLOAT32: 1e-6, Precision.FLOAT16: 2e-5, Precision.QUANTIZED: 2 / 255}
+FLOORS = {OutputPrecision.FLOAT32: 1e-6, OutputPrecision.FLOAT16: 2e-5, OutputPrecision.QUANTIZED: 2 / 255}
 """Largest difference relative to what an output can span at all (`output_spans`), whatever it is on these inputs.
 
 A model's last layers round relative to the numbers that they add up, so a sigmoid of -12 has the error of the -12.
@@ -78,7 +78,7 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
         return "random inputs" if self.random_inputs else "this test data"
 
 
-def usual_tolerance(precision: Precision, max_relative_error: float | None = None) -> Tolerance:
+def usual_tolerance(precision: OutputPrecision, max_relative_error: float | None = None) -> Tolerance:
     """What a precision brings with it, with another relative error where one is asked for."""
     share = MAX_RELATIVE_ERROR[precision] if max_relative_error is None else max_relative_error
     return Tolerance(max_relative_error=share, floor=FLOORS[precision])

@@ -7,17 +7,12 @@ library ran in a process of another machine than a phone.
 from enum import StrEnum
 from typing import Final, Literal
 
-import msgspec
-
+from device_runner.result import Struct
 from device_runner.spec import RunOptions
 from pipeline.check.output import OutputCheck
 from pipeline.core.errors import Finding, Severity
 
 PROOF_VERSION: Final = 1
-
-
-class Struct(msgspec.Struct, frozen=True, kw_only=True):
-    """An unchanging value of the proof."""
 
 
 class FindingKind(StrEnum):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from device_runner.spec import TensorFile
-from pipeline.check.compare import Array, Precision, Tolerance, compare_outputs, usual_tolerance
+from pipeline.check.compare import Array, OutputPrecision, Tolerance, compare_outputs, usual_tolerance
 from pipeline.check.labelled import LabelledSet, labelled_set
 from pipeline.core.errors import ModelError
 from pipeline.core.files import make_folder
@@ -139,7 +139,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
     inputs: tuple[TensorFile, ...]
     outputs: tuple[TensorFile, ...]
-    precision: Precision
+    precision: OutputPrecision
     labelled: LabelledSet | None = None
     input_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -245,14 +245,14 @@ def _notes(sample: Sample, outputs: Mapping[str, Array]) -> Iterator[str]:
             yield f"output {name!r} of the test data is not what the model computes on this computer"
 
 
-def _precision(model: PreparedModel, outputs: Mapping[str, Array]) -> Precision:
+def _precision(model: PreparedModel, outputs: Mapping[str, Array]) -> OutputPrecision:
     """What the model computes in, from its operators and initializer types."""
     import onnx
 
     if any(QUANTIZED.search(node.op_type) for node in model.proto.graph.node):
-        return Precision.QUANTIZED
+        return OutputPrecision.QUANTIZED
     half = any(
         t.data_type in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16) for t in model.proto.graph.initializer
     )
     half = half or any(array.dtype.name == "float16" for array in outputs.values())
-    return Precision.FLOAT16 if half else Precision.FLOAT32
+    return OutputPrecision.FLOAT16 if half else OutputPrecision.FLOAT32

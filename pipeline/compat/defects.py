@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
 from pipeline.core.releases import Release
-from pipeline.model.ort_format import Graph, Node, OrtModel
+from pipeline.model.ort_format import OrtGraph, OrtModel, OrtNode
 
 RUNTIME_STYLE_SINCE = Release(1, 11)
 
@@ -102,7 +102,7 @@ def _cleaned_up(model: OrtModel) -> str:
     return next((name for graph in model.graph.walk() if (name := _identity_at(graph))), "")
 
 
-def _identity_at(graph: Graph) -> str:
+def _identity_at(graph: OrtGraph) -> str:
     """The graph output before which loading puts an Identity without a version, "" where it puts none.
 
     A DequantizeLinear whose readers are all QuantizeLinear with its own parameters is taken out with them. Where a
@@ -123,20 +123,20 @@ def _identity_at(graph: Graph) -> str:
     return ""
 
 
-def _readers(graph: Graph) -> dict[str, list[Node]]:
+def _readers(graph: OrtGraph) -> dict[str, list[OrtNode]]:
     """The nodes that read each value, in themselves or in their bodies."""
-    readers: dict[str, list[Node]] = {}
+    readers: dict[str, list[OrtNode]] = {}
     for node in graph.nodes:
         for name in (*node.inputs, *node.implicit_inputs):
             readers.setdefault(name, []).append(node)
     return readers
 
 
-def _is_linear(node: Node, op_type: str) -> bool:
+def _is_linear(node: OrtNode, op_type: str) -> bool:
     return node.op_type == op_type and len(node.inputs) >= 2 and len(node.outputs) == 1
 
 
-def _undoes(graph: Graph, first: Node, second: Node, readers: Mapping[str, list[Node]]) -> bool:
+def _undoes(graph: OrtGraph, first: OrtNode, second: OrtNode, readers: Mapping[str, list[OrtNode]]) -> bool:
     """Whether a QuantizeLinear takes back what a DequantizeLinear did, and leads to one place only."""
     if not _is_linear(second, "QuantizeLinear") or len(first.inputs) != len(second.inputs):
         return False
@@ -145,7 +145,7 @@ def _undoes(graph: Graph, first: Node, second: Node, readers: Mapping[str, list[
     return places and all(_alike(graph, *names) for names in zip(first.inputs[1:], second.inputs[1:], strict=True))
 
 
-def _alike(graph: Graph, one: str, other: str) -> bool:
+def _alike(graph: OrtGraph, one: str, other: str) -> bool:
     if one == other:
         return one in graph.initializers
     tensors = [graph.initializers.get(name) for name in (one, other)]

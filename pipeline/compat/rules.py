@@ -16,7 +16,15 @@ from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.providers import BUILD_PROVIDERS
 from pipeline.core.releases import NEWEST_KNOWN, Release, at_release
-from pipeline.model.ort_format import DEFAULT_DOMAIN, ELEMENT_TYPES, Graph, OrtModel, SequenceType, TensorType, TypeInfo
+from pipeline.model.ort_format import (
+    DEFAULT_DOMAIN,
+    ELEMENT_TYPES,
+    OrtGraph,
+    OrtModel,
+    SequenceType,
+    TensorType,
+    TypeInfo,
+)
 
 FULL_FORMATS: tuple[tuple[Release, frozenset[int]], ...] = (
     (Release(1, 5), frozenset({1})),
@@ -215,7 +223,7 @@ def loadable_by(format_version: int, kind: BuildKind) -> tuple[str, ...]:
     return tuple(spans)
 
 
-def _codes(graph: Graph) -> Iterator[int]:
+def _codes(graph: OrtGraph) -> Iterator[int]:
     yield from (tensor.data_type for tensor in graph.initializers.values())
     yield from (code for info in graph.node_args.values() if (code := _code(info)))
 

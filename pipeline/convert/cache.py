@@ -19,7 +19,7 @@ from pipeline.convert.request import SessionSettings
 from pipeline.core.errors import ModelError
 from pipeline.core.files import replacing, share_file, write_bytes
 from pipeline.core.variant import AwareBy
-from pipeline.model.ort_format import Attribute, AttributeValue, Graph, Node, OrtModel, Tensor, read_ort
+from pipeline.model.ort_format import Attribute, AttributeValue, OrtGraph, OrtModel, OrtNode, Tensor, read_ort
 
 # (sha256 of a tensor's bytes)
 TensorDigest = Callable[[Tensor], bytes]
@@ -58,7 +58,7 @@ class _Hasher:
     def __init__(self, tensor_digest: TensorDigest) -> None:
         self.tensor_digest = tensor_digest
 
-    def graph(self, graph: Graph, outer: Mapping[str, bytes], weight_digest: TensorDigest | None = None) -> bytes:
+    def graph(self, graph: OrtGraph, outer: Mapping[str, bytes], weight_digest: TensorDigest | None = None) -> bytes:
         """The hash of a graph; one of a main graph has `weight_digest`, a body sees the values of `outer`."""
         is_main = weight_digest is not None
         digest = weight_digest or self.tensor_digest
@@ -85,7 +85,7 @@ class _Hasher:
         """The hash of a constant."""
         return _hash("tensor", tensor.data_type, tensor.dims, tensor.strings or digest(tensor))
 
-    def nodes(self, graph: Graph, values: dict[str, bytes]) -> dict[int, bytes]:
+    def nodes(self, graph: OrtGraph, values: dict[str, bytes]) -> dict[int, bytes]:
         """The hash of each node by its index, their outputs' hashes into `values`."""
         hashes: dict[int, bytes] = {}
         for node in _in_order(graph):
@@ -95,7 +95,7 @@ class _Hasher:
                     values[name] = _hash("output", place, own)
         return hashes
 
-    def node(self, node: Node, values: Mapping[str, bytes]) -> bytes:
+    def node(self, node: OrtNode, values: Mapping[str, bytes]) -> bytes:
         """The hash of what a node computes; an optional output that is left out changes what it computes."""
         attributes = [(name, self.attribute(node.attributes[name], values)) for name in sorted(node.attributes)]
         inputs = [values.get(name, b"") if name else None for name in node.inputs]
@@ -113,20 +113,20 @@ class _Hasher:
         """One value of an attribute: tensors and bodies as their hashes."""
         if isinstance(value, Tensor):
             return self.tensor(value, self.tensor_digest)
-        return self.graph(value, values) if isinstance(value, Graph) else value
+        return self.graph(value, values) if isinstance(value, OrtGraph) else value
 
 
-def _records(graph: Graph, nodes: Mapping[int, bytes]) -> list[bytes]:
+def _records(graph: OrtGraph, nodes: Mapping[int, bytes]) -> list[bytes]:
     return sorted(
         _hash(r.optimizer, r.action, [None if n is None else nodes.get(n, b"") for n in r.nodes], r.produced_ops)
         for r in graph.runtime_optimizations
     )
 
 
-def _in_order(graph: Graph) -> list[Node]:
+def _in_order(graph: OrtGraph) -> list[OrtNode]:
     """The nodes so that each comes after those it reads from; ModelError when there is no such order."""
     maker = {name: node.index for node in graph.nodes for name in node.outputs if name}
-    readers: dict[int, list[Node]] = {}
+    readers: dict[int, list[OrtNode]] = {}
     waiting: dict[int, int] = {}
     for node in graph.nodes:
         needed = {maker[name] for name in (*node.inputs, *node.implicit_inputs) if name in maker}

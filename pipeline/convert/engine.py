@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.errors import MissingError, RunnerError, SpecError
+from device_runner.errors import RunnerError, SpecError, UnavailableError
 from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, unreplayable
 from pipeline.convert.aware import is_repeatable
 from pipeline.convert.cache import Cache, CachedResult, cache_key, semantic_digest
@@ -35,7 +35,7 @@ from pipeline.dataset.guess import blame_optimization
 from pipeline.model.onnx_model import LoadedModel, content_digest, load_model, prepare_model
 from pipeline.model.ort_writer import FilePlan, plan_file, write_file
 
-ONE_FILES_ERRORS = (ModelError, ConfigError, MissingError, SpecError)
+ONE_FILES_ERRORS = (ModelError, ConfigError, UnavailableError, SpecError)
 """What costs the variants of one file: onnxruntime's refusals, and a reference that cannot serve them.
 
 A full disk is none of them: it costs all.

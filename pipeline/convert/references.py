@@ -23,7 +23,7 @@ from pipeline.core.releases import installed_release
 from pipeline.core.variant import AwareBy, Way
 from pipeline.library.fetch import known_libraries
 from pipeline.model.onnx_model import LeanModel
-from pipeline.model.ort_format import Graph
+from pipeline.model.ort_format import OrtGraph
 from pipeline.partition.input import remove_model, write_model
 from pipeline.partition.reference.ask import check_asked
 from pipeline.partition.reference.diff import differing, plain_name
@@ -67,7 +67,7 @@ def genuine_parts(
     return replace(made, notes=(*whole.notes, *_missing(whole, made.read().graph)))
 
 
-def _missing(whole: WholeGraph, saved: Graph) -> Iterator[str]:
+def _missing(whole: WholeGraph, saved: OrtGraph) -> Iterator[str]:
     """A warning about nodes that our rules claim and the file lacks, by operator and first output.
 
     Inputs may have other names: level basic merges equal constants, and which name stays is the library's choice.

@@ -1,6 +1,6 @@
 """One family of errors with exit codes, and findings: each says what, where, why and what to do.
 
-It is device_runner's family carried on: a `ConfigError` is a `SpecError`, a `MissingError` is device_runner's too. Code
+It is device_runner's family carried on: a `ConfigError` is a `SpecError`, a `MissingError` an `UnavailableError`. Code
 that handles what either package raises catches the class of device_runner.
 """
 
@@ -41,7 +41,7 @@ class ModelError(PipelineError):
     """A model, its data or an artifact cannot be used; other models of the run go on."""
 
 
-class MissingError(PipelineError, runner.MissingError):
+class MissingError(PipelineError, runner.UnavailableError):
     """Something that this machine must have is not there: a compiler, a library, a device."""
 
     exit_code = ExitCode.MISSING
@@ -70,7 +70,7 @@ def class_name(error: RunnerError) -> str:
     return next((name for kind, name in _RUNNER_KINDS if isinstance(error, kind)), PipelineError.__name__)
 
 
-_RUNNER_KINDS = ((runner.SpecError, ConfigError.__name__), (runner.MissingError, MissingError.__name__))
+_RUNNER_KINDS = ((runner.SpecError, ConfigError.__name__), (runner.UnavailableError, MissingError.__name__))
 
 
 def common_exit_code(errors: Iterable[RunnerError]) -> ExitCode:

@@ -205,14 +205,14 @@ Choices: TypeAlias = tuple[tuple[tuple[int, ...], str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class DimensionUnit:
     """Dimensions that are tried together: their names, and sizes for them, each with the reason."""
 
     names: tuple[str, ...]
     choices: Choices
 
 
-def units(model: "onnx.ModelProto", takes: Sequence[TensorInfo], axes: Sequence[OpenAxis]) -> tuple[Unit, ...]:
+def units(model: "onnx.ModelProto", takes: Sequence[TensorInfo], axes: Sequence[OpenAxis]) -> tuple[DimensionUnit, ...]:
     """What is to be tried for the open axes, one unit for height and width."""
     infos = {info.name: info for info in takes}
     named = {name: group for name, group in names_of(axes).items() if not sum_parts(name)}
@@ -225,9 +225,9 @@ def units(model: "onnx.ModelProto", takes: Sequence[TensorInfo], axes: Sequence[
         pair = _pair(info, name, kinds, named)
         done |= set(pair)
         if len(pair) == 2 or kinds[name] in ("height", "width"):
-            found.append(Unit(names=pair, choices=_images(model, info, pair)))
+            found.append(DimensionUnit(names=pair, choices=_images(model, info, pair)))
         else:
-            found.append(Unit(names=(name,), choices=_usual(model, info, kinds[name])))
+            found.append(DimensionUnit(names=(name,), choices=_usual(model, info, kinds[name])))
     return tuple(found)
 
 
@@ -237,7 +237,7 @@ def sum_parts(name: str) -> tuple[str, str] | None:
     return (match.group(1), match.group(2)) if match else None
 
 
-def assignments(found: Sequence[Unit]) -> Iterator[dict[str, tuple[int, str]]]:
+def assignments(found: Sequence[DimensionUnit]) -> Iterator[dict[str, tuple[int, str]]]:
     """Sizes with reasons for every dimension, the likeliest combinations first."""
     ranked = [list(enumerate(unit.choices)) for unit in found]
     combinations = sorted(itertools.product(*ranked), key=lambda combination: sum(rank for rank, _ in combination))

@@ -27,7 +27,7 @@ from pipeline.core.progress import NoProgress, Progress
 from pipeline.dataset import preprocess_of
 from pipeline.job.assemble import Assembled
 from pipeline.job.prepare import ARTIFACTS
-from pipeline.model.ort_format import Graph, TensorType, read_ort
+from pipeline.model.ort_format import OrtGraph, TensorType, read_ort
 from pipeline.model.signature import TYPES_BY_CODE
 from pipeline.release.bundle import make_bundle
 from pipeline.release.choose import Choice
@@ -53,7 +53,7 @@ def signatures(assembled: Assembled, folder: Path) -> tuple[ModelSignature, ...]
     return tuple(_signature(model, read_ort(file).graph, assembled) for model, file in files.items())
 
 
-def _signature(model: str, graph: Graph, assembled: Assembled) -> ModelSignature:
+def _signature(model: str, graph: OrtGraph, assembled: Assembled) -> ModelSignature:
     table = assembled.record.tables.get(model) or ModelConfig(path="")
     return ModelSignature(
         model=model,
@@ -65,7 +65,7 @@ def _signature(model: str, graph: Graph, assembled: Assembled) -> ModelSignature
     )
 
 
-def _tensor(name: str, graph: Graph) -> TensorSignature:
+def _tensor(name: str, graph: OrtGraph) -> TensorSignature:
     found = graph.node_args.get(name)
     if not isinstance(found, TensorType):
         return TensorSignature(name=name, dtype=None, shape=None)

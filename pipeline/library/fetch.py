@@ -195,7 +195,7 @@ def _first(name: Name, ways: list[Way], say: Say) -> Entry:
     for way in ways:
         try:
             return way(name, say)
-        except runner.MissingError as error:  # a damaged file in a build tool's cache is one of these too
+        except runner.UnavailableError as error:  # a damaged file in a build tool's cache is one of these too
             reasons.append(f"{error.what} ({error.why})" if error.why else error.what)
             say(f"not found there: {reasons[-1]}")
             remedies = [error.remedy, *remedies] if error.remedy else remedies
@@ -221,7 +221,7 @@ def _nearest(release: str, published: set[str]) -> str:
 
 def _from_caches(name: Name, say: Say) -> Entry:
     say("looking into the caches of Gradle and Maven")
-    damaged: list[runner.MissingError] = []
+    damaged: list[runner.UnavailableError] = []
     path = next(sound_files(name, damaged), None)
     if path is None:
         raise damaged[0] if damaged else MissingError("it is in no Gradle or Maven cache")

@@ -175,7 +175,7 @@ class _Reader:
 
 def body_types(
     model: "ModelProto", work_folder: Path, unknown: Callable[[str], None] = log.warning
-) -> "ort_format.Graph | None":
+) -> "ort_format.OrtGraph | None":
     """The model as ONNX Runtime saves it in ORT format without optimization: types inside bodies are found there (A.4).
 
     None when the session cannot be made, which `unknown` is told: then nothing in a body is known or claimed.

@@ -181,7 +181,7 @@ def view(
     model: "ModelProto",
     *,
     read: Reader = read_tensor,
-    saved: "Callable[[], ort_format.Graph | None]" = lambda: None,
+    saved: "Callable[[], ort_format.OrtGraph | None]" = lambda: None,
     outside: frozenset[str] | None = None,
 ) -> Graph:
     """The main graph of a model, with its bodies.
@@ -209,7 +209,7 @@ class _Builder:
         self.outside = outside
 
     def graph(
-        self, proto: "GraphProto", types: Mapping[str, Value], outer: Graph | None, saved: "ort_format.Graph | None"
+        self, proto: "GraphProto", types: Mapping[str, Value], outer: Graph | None, saved: "ort_format.OrtGraph | None"
     ) -> Graph:
         """One graph; `types` are those of its values, `saved` is the same graph as ONNX Runtime saved it."""
         initializers = dict(self._initializers(proto))
@@ -238,11 +238,11 @@ class _Builder:
                 nodes[len(nodes)] = self._node(len(nodes), node, graph, saved)
         return graph
 
-    def _body(self, body: "GraphProto", outer: Graph, saved: "ort_format.Graph | None") -> Graph:
+    def _body(self, body: "GraphProto", outer: Graph, saved: "ort_format.OrtGraph | None") -> Graph:
         types = {name: value_of(info) for name, info in saved.node_args.items()} if saved else {}
         return self.graph(body, types, outer, saved)
 
-    def _node(self, index: int, proto: "NodeProto", graph: Graph, saved: "ort_format.Graph | None") -> Node:
+    def _node(self, index: int, proto: "NodeProto", graph: Graph, saved: "ort_format.OrtGraph | None") -> Node:
         domain = _domain(proto.domain)
         found = schema(proto.op_type, domain, self.imports.get(domain, 1))
         bodies = tuple(
@@ -309,10 +309,10 @@ def _is_constant(node: "NodeProto") -> bool:
 
 
 def _saved_body(
-    saved: "ort_format.Graph | None", owner: "NodeProto", attribute: str, position: int
-) -> "ort_format.Graph | None":
+    saved: "ort_format.OrtGraph | None", owner: "NodeProto", attribute: str, position: int
+) -> "ort_format.OrtGraph | None":
     """The body in the saved graph that belongs to a node of the model: by the node's outputs and the attribute."""
-    from pipeline.model.ort_format import Graph as OrtGraph
+    from pipeline.model.ort_format import OrtGraph
 
     found = next((node for node in saved.nodes if node.outputs == tuple(owner.output)), None) if saved else None
     held = found.attributes.get(attribute) if found else None

@@ -161,7 +161,7 @@ def view_of_file(path: Path) -> Graph:
 KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 
 
-def _refuse_unknown_operators(graph: "ort_format.Graph", where: str) -> None:
+def _refuse_unknown_operators(graph: "ort_format.OrtGraph", where: str) -> None:
     """ModelError for an operator that neither ONNX nor ONNX Runtime defines in a domain of theirs."""
     from onnx import defs
 
@@ -215,7 +215,7 @@ def _read(path: Path, tensor: "ort_format.Tensor") -> Any:
 
 
 def _graph(
-    source: "ort_format.Graph", outer: Graph | None, opset: int | None, ir_version: int, read: ReadTensor
+    source: "ort_format.OrtGraph", outer: Graph | None, opset: int | None, ir_version: int, read: ReadTensor
 ) -> Graph:
     initializers = {name: _constant(tensor, read) for name, tensor in source.initializers.items()}
     initializers |= {name: _sparse(tensor, read) for name, tensor in source.sparse_initializers.items()}
@@ -238,7 +238,7 @@ def _graph(
     return graph
 
 
-def _node(source: "ort_format.Node", bodies: tuple[Graph, ...], read: ReadTensor) -> Node:
+def _node(source: "ort_format.OrtNode", bodies: tuple[Graph, ...], read: ReadTensor) -> Node:
     return Node(
         index=source.index,
         name=source.name,
@@ -254,8 +254,7 @@ def _node(source: "ort_format.Node", bodies: tuple[Graph, ...], read: ReadTensor
 
 
 def _attribute(source: "ort_format.Attribute", read: ReadTensor) -> Any:
-    from pipeline.model.ort_format import Graph as OrtGraph
-    from pipeline.model.ort_format import Tensor
+    from pipeline.model.ort_format import OrtGraph, Tensor
 
     value = source.value
     if isinstance(value, Tensor):

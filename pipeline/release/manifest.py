@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from device_runner.result import Struct
 from device_runner.spec import ElementType, RunOptions
 from pipeline.check.compare import Tolerance
 from pipeline.check.library_proof import PROOFS, LibraryProof
@@ -26,10 +27,6 @@ MANIFEST_FILE = "manifest.json"
 SEAL_FILE = "manifest.sha256"
 MEASURED_FILE = "evidence/measured.md"
 """What was measured, for people."""
-
-
-class Struct(msgspec.Struct, frozen=True, kw_only=True):
-    """An unchanging value of the manifest."""
 
 
 class BundledFile(Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from pipeline.report.model import CampaignReport, Row
 MOST_REASONS = 5
 
 
-class State(StrEnum):
+class BannerState(StrEnum):
     """What to do with it."""
 
     STOP = "stop"
@@ -29,7 +29,7 @@ class State(StrEnum):
 class Banner:
     """The verdict and what it rests on, each reason a sentence."""
 
-    state: State
+    state: BannerState
     headline: str
     reasons: tuple[str, ...] = ()
 
@@ -37,17 +37,17 @@ class Banner:
 def banner(report: CampaignReport) -> Banner | None:
     """The verdict on a campaign: what forbids shipping before what is only to be known; None where nothing was made."""
     if stops := list(_stops(report)):
-        return Banner(state=State.STOP, headline=f"Do not ship: {stops[0]}", reasons=_shown(stops[1:]))
+        return Banner(state=BannerState.STOP, headline=f"Do not ship: {stops[0]}", reasons=_shown(stops[1:]))
     cautions = _shown(list(_cautions(report)))
     number = len({choice.file for choice in report.choices})
     files = f"{number} {'artifact' if number == 1 else 'artifacts'}"
     if not number:
         if not cautions or not report.models:  # `ort-mobile perf` has no models to choose among
             return None
-        return Banner(state=State.CAUTION, headline="Nothing was chosen to ship", reasons=cautions)
+        return Banner(state=BannerState.CAUTION, headline="Nothing was chosen to ship", reasons=cautions)
     if cautions:
-        return Banner(state=State.CAUTION, headline=f"Ready to ship with reservations: {files}", reasons=cautions)
-    return Banner(state=State.READY, headline=f"Ready to ship: {files}")
+        return Banner(state=BannerState.CAUTION, headline=f"Ready to ship with reservations: {files}", reasons=cautions)
+    return Banner(state=BannerState.READY, headline=f"Ready to ship: {files}")
 
 
 def _shown(reasons: Sequence[str]) -> tuple[str, ...]:

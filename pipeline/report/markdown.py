@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pipeline.report import wording
 from pipeline.report.layout import (
     COLUMNS,
+    BannerState,
     Listing,
     ListingNote,
-    State,
     accuracies,
     banner,
     choices,
@@ -65,7 +65,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-MARKS = {State.STOP: "🛑", State.CAUTION: "⚠️", State.READY: "✅"}
+MARKS = {BannerState.STOP: "🛑", BannerState.CAUTION: "⚠️", BannerState.READY: "✅"}
 
 
 def _banner(report: CampaignReport) -> Iterator[str]:

@@ -5,7 +5,7 @@ from typing import Final, Literal
 import msgspec
 
 from device_runner.device import DeviceFacts
-from device_runner.result import Status
+from device_runner.result import Status, Struct
 from pipeline.campaign.record import ArtifactAccuracy, FailureRow, Host, ModelFacts, Prediction, Skipped
 from pipeline.campaign.statistics import Caution, Comparison, Statistics
 from pipeline.check.library_proof import LibraryProof
@@ -14,10 +14,6 @@ from pipeline.core.variant import Artifact
 from pipeline.report.profiled import Profiled
 
 DOCUMENT_VERSION: Final = 1
-
-
-class Struct(msgspec.Struct, frozen=True, kw_only=True):
-    """An unchanging value of the document."""
 
 
 class Shape(Struct, frozen=True, kw_only=True):

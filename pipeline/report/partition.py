@@ -22,7 +22,7 @@ from pipeline.advice.answer import (
     ProviderSupport,
     standing_of,
 )
-from pipeline.advice.fitness import CPU, Fit, FitDocument, FitRow, ModelFit
+from pipeline.advice.fitness import CPU, FitDocument, FitRow, ModelFit, ProviderFit
 from pipeline.advice.verdict import Help, verdict
 from pipeline.core.providers import NNAPI, PROVIDER_RULES
 from pipeline.core.releases import by_rules, line_of
@@ -166,7 +166,7 @@ def _table(model: ModelFit) -> Iterator[str]:
         yield f"{name:<{first}}{cells}".rstrip()
 
 
-def _sides(row: FitRow) -> Iterator[Fit]:
+def _sides(row: FitRow) -> Iterator[ProviderFit]:
     yield row.as_is
     if row.fixed:
         yield row.fixed
@@ -176,7 +176,7 @@ def _sizes(sizes: Mapping[str, int]) -> list[str]:
     return [f"{name}={size}" for name, size in sizes.items()]
 
 
-def _cells(fit: Fit) -> tuple[str, str, str]:
+def _cells(fit: ProviderFit) -> tuple[str, str, str]:
     return f"{fit.supported}/{fit.nodes}", "-" if fit.partitions is None else str(fit.partitions), fit.verdict
 
 

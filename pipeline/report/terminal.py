@@ -18,12 +18,12 @@ from pipeline.report.layout import (
     COLUMNS,
     INTERVAL,
     Banner,
+    BannerState,
     Column,
     Listing,
     ListingNote,
     Results,
     Section,
-    State,
     accuracies,
     banner,
     choices,
@@ -180,7 +180,7 @@ def render(report: CampaignReport, width: int) -> Iterator[RenderableType]:
         yield _banner(verdict)
 
 
-BANNERS = {State.STOP: "bold red", State.CAUTION: "bold yellow", State.READY: "bold green"}
+BANNERS = {BannerState.STOP: "bold red", BannerState.CAUTION: "bold yellow", BannerState.READY: "bold green"}
 
 
 def _banner(found: Banner) -> RenderableType:

@@ -8,7 +8,15 @@ from typing import TypeAlias
 
 from device_runner.providers import provider_named
 from pipeline.core.errors import ModelError
-from pipeline.model.ort_format import Graph, Node, OrtModel, RuntimeOptimization, SequenceType, TensorType, TypeInfo
+from pipeline.model.ort_format import (
+    OrtGraph,
+    OrtModel,
+    OrtNode,
+    RuntimeOptimization,
+    SequenceType,
+    TensorType,
+    TypeInfo,
+)
 from pipeline.required_ops.line import NAME
 from pipeline.required_ops.value import (
     CPP_TYPES,
@@ -101,7 +109,7 @@ def _optimizer_needs(model: OrtModel, label: str) -> Iterator[tuple[Need, str]]:
         yield Need(DEFAULT_DOMAIN, "Transpose", _since("Transpose", opset), (((INPUTS, 0), name),)), label
 
 
-def _transposed_types(graph: Graph) -> Iterator[str]:
+def _transposed_types(graph: OrtGraph) -> Iterator[str]:
     """Types of the values that a Transpose may come to stand before: all of rank 2 and more that are computed."""
     for name, info in graph.node_args.items():
         if (
@@ -192,7 +200,7 @@ def _all_needs(model: OrtModel, providers: frozenset[str], *, extended: bool) ->
     yield from layout_needs(model, {need for need, _ in own}, providers, extended=extended)
 
 
-def _graph_needs(graph: Graph, outer: _Scopes, path: str) -> Iterator[tuple[Need, str]]:
+def _graph_needs(graph: OrtGraph, outer: _Scopes, path: str) -> Iterator[tuple[Need, str]]:
     scopes = (graph.node_args, *outer)
     for node in graph.nodes:
         label = f"{path}{node.name or f'{node.op_type}#{node.index}'}"
@@ -200,14 +208,14 @@ def _graph_needs(graph: Graph, outer: _Scopes, path: str) -> Iterator[tuple[Need
         for name, attribute in node.attributes.items():
             bodies = attribute.value if isinstance(attribute.value, tuple) else (attribute.value,)
             for body in bodies:
-                if isinstance(body, Graph):
+                if isinstance(body, OrtGraph):
                     yield from _graph_needs(body, scopes, f"{label}/{name}/")
     nodes = {node.index: node for node in graph.nodes} if graph.runtime_optimizations else {}
     for record in graph.runtime_optimizations:
         yield from _replayed_needs(record, nodes, scopes, path)
 
 
-def _node_need(node: Node, scopes: _Scopes) -> Need:
+def _node_need(node: OrtNode, scopes: _Scopes) -> Need:
     domain = node.domain or DEFAULT_DOMAIN
     slots = TYPE_SLOTS.get((domain, node.op_type), ())
     pairs = tuple([(slot, name) for slot in slots if (name := _slot_type(node, slot, scopes)) != ""])
@@ -221,7 +229,7 @@ def _node_need(node: Node, scopes: _Scopes) -> Need:
     )
 
 
-def _slot_type(node: Node, slot: Slot, scopes: _Scopes) -> str | None:
+def _slot_type(node: OrtNode, slot: Slot, scopes: _Scopes) -> str | None:
     """The type at an argument; empty when the node does not use it, None when a config has no name for it."""
     if slot == TRIPLE:
         names = [_argument_type(node, (INPUTS, index), scopes) for index in TRIPLE_INPUTS]
@@ -230,12 +238,12 @@ def _slot_type(node: Node, slot: Slot, scopes: _Scopes) -> str | None:
     return _argument_type(node, slot, scopes)
 
 
-def _argument_type(node: Node, slot: Slot, scopes: _Scopes) -> str | None:
+def _argument_type(node: OrtNode, slot: Slot, scopes: _Scopes) -> str | None:
     name = _argument(node, slot)
     return _value_type(name, scopes) if name else ""
 
 
-def _argument(node: Node, slot: Slot) -> str:
+def _argument(node: OrtNode, slot: Slot) -> str:
     kind, index = slot
     names = node.inputs if kind == INPUTS else node.outputs
     return names[index] if index < len(names) else ""
@@ -255,14 +263,14 @@ def _element(info: TypeInfo) -> str | None:
     return CPP_TYPES.get(info.elem_type) if isinstance(info, TensorType) else None
 
 
-def _main_type(node: Node, scopes: _Scopes) -> str | None:
+def _main_type(node: OrtNode, scopes: _Scopes) -> str | None:
     """The type by which a kernel without rules of its own would be registered: of input 0, else of output 0."""
     name = next((name for name in (*node.inputs[:1], *node.outputs[:1]) if name), "")
     return _value_type(name, scopes) if name else ""
 
 
 def _replayed_needs(
-    record: RuntimeOptimization, nodes: Mapping[int, Node], scopes: _Scopes, path: str
+    record: RuntimeOptimization, nodes: Mapping[int, OrtNode], scopes: _Scopes, path: str
 ) -> Iterator[tuple[Need, str]]:
     """What a saved optimization puts in place of its nodes: new operators, or the old one on quantized values.
 
@@ -290,11 +298,11 @@ def _parsed_id(op_id: str) -> tuple[str, str, int]:
     return domain or DEFAULT_DOMAIN, op, int(version)
 
 
-def _targets(nodes: list[Node]) -> list[Node]:
+def _targets(nodes: list[OrtNode]) -> list[OrtNode]:
     return [node for node in nodes if node.op_type not in ("DequantizeLinear", "QuantizeLinear")] or nodes
 
 
-def _replayed_types(nodes: list[Node], slot: Slot, scopes: _Scopes) -> set[str | None]:
+def _replayed_types(nodes: list[OrtNode], slot: Slot, scopes: _Scopes) -> set[str | None]:
     if slot == TRIPLE:
         return {None}
     arguments = [(node.op_type, _argument(node, (INPUTS, 0)), _argument(node, (OUTPUTS, 0))) for node in nodes]

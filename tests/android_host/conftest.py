@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from device_runner.android_host.build import check_host
-from device_runner.errors import MissingError
+from device_runner.errors import UnavailableError
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import resolve
 from pipeline.core.errors import PipelineError
@@ -24,7 +24,7 @@ def fetch(release: str) -> LibraryFacts:
         check_host()
         get_library(release, accept_licence=True)
         return resolve(release).android()
-    except (MissingError, PipelineError) as error:
+    except (UnavailableError, PipelineError) as error:
         pytest.skip(f"no android:{release} here: {error}")
 
 

@@ -29,7 +29,7 @@ from device_runner.android_host.profile import (
     read_profile,
 )
 from device_runner.device import DeviceFacts, DriverType
-from device_runner.errors import MissingError, RunnerError
+from device_runner.errors import RunnerError, UnavailableError
 from device_runner.local import LocalDevice
 from device_runner.probe.build import build_probe
 from device_runner.probe.protocol import NnapiAnswer, NnapiDeviceAnswer, ProbeAnswer, decode_answer, encode_inspection
@@ -38,7 +38,7 @@ from tests.android_host.fake_nnapi import FakeModel
 
 try:
     check_host()
-except MissingError as missing:
+except UnavailableError as missing:
     pytest.skip(f"android-host: {missing}", allow_module_level=True)
 
 
@@ -153,7 +153,7 @@ def test_the_default_profile_comes_back_with_its_runtimes_level(tmp_path: Path) 
 
 def test_below_level_29_devices_have_no_names(tmp_path: Path) -> None:
     assert inspected(PROFILES["takes all"], 28, tmp_path) == PROFILES["no device"]
-    with pytest.raises(MissingError, match="no NNAPI"):
+    with pytest.raises(UnavailableError, match="no NNAPI"):
         inspect_phone(FakePhone(PROFILES["takes all"], 26, tmp_path))
 
 
@@ -261,7 +261,7 @@ def test_what_does_not_answer_is_named() -> None:
     empty = NnapiAnswer(found=True, level=0, devices=())
     with pytest.raises(RunnerError, match="gave no answers"):
         inspect_phone(Saying(answer(half)))
-    with pytest.raises(MissingError, match="has no NNAPI"):
+    with pytest.raises(UnavailableError, match="has no NNAPI"):
         inspect_phone(Saying(answer(none)))
     with pytest.raises(RunnerError, match="gave no answers"):
         inspect_phone(Saying(answer(empty, Status.FAILED)))

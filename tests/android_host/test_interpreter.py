@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from device_runner.android_host.build import check_host
-from device_runner.errors import MissingError
+from device_runner.errors import UnavailableError
 from tests.android_host.fake_nnapi import FakeModel, compute
 
 try:
     check_host()
-except MissingError as missing:
+except UnavailableError as missing:
     pytest.skip(f"android-host: {missing}", allow_module_level=True)
 
 Array = NDArray[Any]

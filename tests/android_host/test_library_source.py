@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from device_runner.android_host.device import open_android_host
-from device_runner.errors import MissingError, SpecError
+from device_runner.errors import SpecError, UnavailableError
 from device_runner.library_facts import archive_abis
 from device_runner.library_source import Name, entries, find_archive, keep, release_of, resolve
 from device_runner.local import wheel_library
@@ -51,7 +51,7 @@ def test_names_of_releases() -> None:
 
 
 def test_a_release_that_is_not_there_says_how_to_get_it() -> None:
-    with pytest.raises(MissingError) as caught:
+    with pytest.raises(UnavailableError) as caught:
         find_archive("android:1.29.0")
     assert "ort-mobile library get android:1.29.0" in caught.value.remedy
 
@@ -122,7 +122,7 @@ def test_what_is_no_release_is_refused() -> None:
 def test_an_archive_without_the_abi_names_those_it_has(tmp_path: Path) -> None:
     path = aar(tmp_path / "app.aar", arm64=elf(183), x86=elf(3, bits=32))
     assert archive_abis(path) == ["arm64-v8a", "x86"]
-    with pytest.raises(MissingError) as caught:
+    with pytest.raises(UnavailableError) as caught:
         resolve(str(path))
     assert "for x86_64" in caught.value.what
     assert caught.value.why == "it has arm64-v8a, x86"
@@ -154,14 +154,14 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_that_are_no_library_are_refused_with_the_reason(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(MissingError) as caught:
+    with pytest.raises(UnavailableError) as caught:
         resolve(str(_file(tmp_path, kind))).android()
     assert KINDS[kind].lower() in f"{caught.value.what} {caught.value.why}".lower()
     assert caught.value.remedy
 
 
 def test_a_linux_library_is_told_from_androids() -> None:
-    with pytest.raises(MissingError) as caught:
+    with pytest.raises(UnavailableError) as caught:
         resolve(str(wheel_library())).android()
     assert "not built for Android" in caught.value.why
 

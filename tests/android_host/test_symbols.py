@@ -19,7 +19,7 @@ from device_runner.android_host.build import (
     table,
     version_script,
 )
-from device_runner.errors import MissingError
+from device_runner.errors import UnavailableError
 
 
 def test_every_adapter_of_the_table_is_written_and_every_written_one_is_listed() -> None:
@@ -58,7 +58,7 @@ def test_thunks_of_every_machine_name_every_symbol_once() -> None:
 
 
 def test_unknown_imports_and_libraries_are_named() -> None:
-    with pytest.raises(MissingError) as caught:
+    with pytest.raises(UnavailableError) as caught:
         check_imports(["malloc", "fancy_call"], ["libc.so", "libvulkan.so"], where="x.so")
     assert "fancy_call" in caught.value.what
     assert "libvulkan.so" in caught.value.what
@@ -69,7 +69,7 @@ def test_unknown_imports_and_libraries_are_named() -> None:
 def test_shims_load_together_and_pass_calls_on() -> None:
     try:
         check_host()
-    except MissingError as missing:
+    except UnavailableError as missing:
         pytest.skip(f"android-host: {missing}")
     folder = build_host()
     for name in shim_libraries():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from device_runner.device import Conditioned
-from device_runner.errors import MissingError
+from device_runner.errors import UnavailableError
 from device_runner.result import Conditions
 from pipeline.campaign.measure import measure, unfit, wait_until_fit
 from pipeline.campaign.store import open_store
@@ -76,7 +76,7 @@ def interrupt(stop: threading.Event) -> Conditions:
 
 
 def silent(_: threading.Event) -> Conditions:
-    raise MissingError("it does not answer")
+    raise UnavailableError("it does not answer")
 
 
 @pytest.mark.parametrize("answer", [interrupt, silent])

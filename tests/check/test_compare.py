@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.check.compare import FLOORS, Array, Precision, Tolerance, compare_output, remedy_of, usual_tolerance
+from pipeline.check.compare import FLOORS, Array, OutputPrecision, Tolerance, compare_output, remedy_of, usual_tolerance
 from pipeline.check.output import OutputCheck
 
 Floats = npt.NDArray[np.float32]
-PROBABILITY = Tolerance(max_relative_error=1e-3, floor=FLOORS[Precision.FLOAT32], spans={"y": 1.0}, random_inputs=True)
-NUMBERS = Tolerance(max_relative_error=1e-3, floor=FLOORS[Precision.FLOAT32], random_inputs=True)
+PROBABILITY = Tolerance(
+    max_relative_error=1e-3, floor=FLOORS[OutputPrecision.FLOAT32], spans={"y": 1.0}, random_inputs=True
+)
+NUMBERS = Tolerance(max_relative_error=1e-3, floor=FLOORS[OutputPrecision.FLOAT32], random_inputs=True)
 
 
 def check(reference: Array, actual: Array, tolerance: Tolerance = NUMBERS) -> OutputCheck:
@@ -104,7 +106,7 @@ def test_empty_outputs_and_outputs_of_nan_alone_show_nothing() -> None:
 
 
 def test_with_test_data_nan_in_other_places_fails() -> None:
-    given_data = usual_tolerance(Precision.FLOAT32)
+    given_data = usual_tolerance(OutputPrecision.FLOAT32)
     assert state(np.array([1, np.nan], np.float32), np.array([np.nan, 1], np.float32), given_data) == "failed"
     constant = check(np.ones(4, np.float32), np.ones(4, np.float32), given_data)
     assert constant.reason.startswith("cannot judge on this test data")
@@ -131,14 +133,14 @@ def test_what_the_original_does_not_repeat_itself_is_unknown() -> None:
 
 
 def test_an_exact_comparison_has_no_floor() -> None:
-    exact = usual_tolerance(Precision.FLOAT32, 0.0)
+    exact = usual_tolerance(OutputPrecision.FLOAT32, 0.0)
     right = sigmoid(noise() - 12)
     assert state(right, right, exact) == "passed"
     assert state(right, right + np.float32(1e-7), exact) == "failed"
 
 
 def test_the_floor_of_a_quantized_output_is_two_steps() -> None:
-    tolerance = Tolerance(max_relative_error=0.1, floor=FLOORS[Precision.QUANTIZED], spans={"y": 2.55})
+    tolerance = Tolerance(max_relative_error=0.1, floor=FLOORS[OutputPrecision.QUANTIZED], spans={"y": 2.55})
     right = (np.array([0, 3, 0, 6], np.float32) * 0.01).astype(np.float32)
     assert state(right, right + np.float32(0.02), tolerance) == "passed"
     assert state(right, right + np.float32(0.031), tolerance) == "failed"
@@ -148,7 +150,7 @@ def test_the_floor_of_a_quantized_output_is_two_steps() -> None:
 def test_remedies_name_test_data_before_tolerances() -> None:
     bad = remedy_of(check(noise(), 2 * noise()))
     assert bad.index("test data") < bad.index("max_relative_error")
-    with_data = remedy_of(check(noise(), 2 * noise(), usual_tolerance(Precision.FLOAT32)))
+    with_data = remedy_of(check(noise(), 2 * noise(), usual_tolerance(OutputPrecision.FLOAT32)))
     assert "test data" not in with_data
 
 

@@ -15,16 +15,16 @@ from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import errors
 from pipeline.core.releases import Release
-from pipeline.model.ort_format import Graph, Metadata, Node, OrtModel, RuntimeOptimization, Tensor, read_ort
+from pipeline.model.ort_format import Metadata, OrtGraph, OrtModel, OrtNode, RuntimeOptimization, Tensor, read_ort
 from tests.ort_models import convert
 from tests.required_ops.required_ops_strategies import random_model
 
 EXTENDED = Runtime(release=Release(1, 21), kind=BuildKind.EXTENDED)
 
 
-def model(*nodes: Node, outputs: tuple[str, ...] = (), records: tuple[RuntimeOptimization, ...] = ()) -> OrtModel:
+def model(*nodes: OrtNode, outputs: tuple[str, ...] = (), records: tuple[RuntimeOptimization, ...] = ()) -> OrtModel:
     constants = {name: Tensor(name, (), 1 if name[0] == "s" else 2) for name in ("s", "s2", "z", "z2")}
-    graph = Graph(
+    graph = OrtGraph(
         inputs=("x",), outputs=outputs, nodes=nodes, node_args={}, initializers=constants, sparse_initializers={},
         runtime_optimizations=records,
     )  # fmt: skip
@@ -33,14 +33,14 @@ def model(*nodes: Node, outputs: tuple[str, ...] = (), records: tuple[RuntimeOpt
     )
 
 
-def node(index: int, op: str, inputs: str, outputs: str) -> Node:
-    return Node(
+def node(index: int, op: str, inputs: str, outputs: str) -> OrtNode:
+    return OrtNode(
         index=index, name="", op_type=op, domain="", since_version=13, inputs=tuple(inputs.split()),
         outputs=tuple(outputs.split()), implicit_inputs=(), attributes={}, provider="",
     )  # fmt: skip
 
 
-def pair(q_parameters: str = "s z", *, source: str = "x", output: str = "y") -> tuple[Node, Node]:
+def pair(q_parameters: str = "s z", *, source: str = "x", output: str = "y") -> tuple[OrtNode, OrtNode]:
     return node(0, "DequantizeLinear", f"{source} s z", "d"), node(1, "QuantizeLinear", f"d {q_parameters}", output)
 
 
@@ -59,7 +59,7 @@ def pair(q_parameters: str = "s z", *, source: str = "x", output: str = "y") -> 
         ((*pair(source="a"), node(2, "Relu", "x", "a"), node(3, "QuantizeLinear", "d s z", "y2")), ("y", "y2"), "y"),
     ],
 )
-def test_pairs_that_loading_takes_out(nodes: tuple[Node, ...], outputs: tuple[str, ...], mark: str) -> None:
+def test_pairs_that_loading_takes_out(nodes: tuple[OrtNode, ...], outputs: tuple[str, ...], mark: str) -> None:
     assert marks_of(model(*nodes, outputs=outputs)).get("identity", "") == mark
 
 

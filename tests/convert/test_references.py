@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.errors import MissingError, RunnerError, SpecError
+from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.library_facts import MINIMAL_TEXT
 from device_runner.library_source import Name, keep, resolve
 from pipeline.convert import references
@@ -81,7 +81,7 @@ def test_what_is_named_is_taken() -> None:
 @pytest.mark.parametrize("check", ["check_host", "build_host"])
 def test_a_machine_that_cannot_run_libraries_splices(monkeypatch: pytest.MonkeyPatch, check: str) -> None:
     def refuse() -> None:
-        raise MissingError("android-host does not run on this computer")
+        raise UnavailableError("android-host does not run on this computer")
 
     monkeypatch.setattr(references, check, refuse)
     assert choose_reference("auto", "1.28") == AwareSource(optional=True)

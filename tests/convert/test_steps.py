@@ -16,7 +16,7 @@ from pipeline.convert.sessions import save_optimized
 from pipeline.convert.steps import ConvertContext, OrtParts, changes_large_weights, optimize
 from pipeline.core.variant import Level, Style, Variant
 from pipeline.model.onnx_model import ByteRange, LeanModel, LoadedModel, load_model, prepare_model
-from pipeline.model.ort_format import Graph, OrtModel, Tensor, read_ort
+from pipeline.model.ort_format import OrtGraph, OrtModel, Tensor, read_ort
 from pipeline.model.ort_writer import plan_file, write_file
 from pipeline.model.sources import SourceModel
 from tests.onnx_samples import conv_bn, linear, quantized, save
@@ -53,12 +53,12 @@ def _value(value: object, data: bytes) -> object:
     if isinstance(value, Tensor):
         content = hashlib.sha256(data[value.offset : value.offset + value.length]).hexdigest()
         return (value.dims, value.data_type, value.strings or content)
-    if isinstance(value, Graph):
+    if isinstance(value, OrtGraph):
         return sorted(_graph(value, data).items())
     return tuple(_value(part, data) for part in value) if isinstance(value, tuple) else value
 
 
-def _graph(graph: Graph, data: bytes) -> dict[str, object]:
+def _graph(graph: OrtGraph, data: bytes) -> dict[str, object]:
     nodes = [
         repr((n.operator, n.since_version, n.inputs, n.outputs, sorted(n.implicit_inputs), n.provider,
               sorted((name, a.type, _value(a.value, data)) for name, a in n.attributes.items())))

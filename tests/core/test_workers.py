@@ -31,7 +31,7 @@ RAISED: dict[str, tuple[type[runner.RunnerError], type[PipelineError]]] = {
     "disk": (DiskFullError, DiskFullError),
     "check": (CheckFailed, CheckFailed),
     "spec": (runner.SpecError, ConfigError),
-    "runner-missing": (runner.MissingError, MissingError),
+    "runner-missing": (runner.UnavailableError, MissingError),
     "runner": (runner.RunnerError, PipelineError),
 }
 """What a child raises, and what its parent gets."""
@@ -49,7 +49,7 @@ def obey(order: Order) -> int:
     if order.deed == "fail":
         raise ModelError("it is broken", where="here", why="because", remedy="mend it")
     if order.deed == "missing":
-        raise runner.MissingError("no such library", where="there", why="nobody fetched it", remedy="fetch it")
+        raise runner.UnavailableError("no such library", where="there", why="nobody fetched it", remedy="fetch it")
     if order.deed in RAISED:
         raise RAISED[order.deed][0]("failed")
     if order.deed == "bug":
@@ -113,7 +113,7 @@ def test_an_error_keeps_its_class_and_exit_code(deed: str) -> None:
 
 
 def test_one_handler_catches_what_either_package_misses() -> None:
-    assert issubclass(MissingError, runner.MissingError)
+    assert issubclass(MissingError, runner.UnavailableError)
     assert issubclass(ConfigError, runner.SpecError)
 
 

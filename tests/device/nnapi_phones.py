@@ -6,7 +6,7 @@ import pytest
 
 from device_runner.android_host.build import build_host, check_host
 from device_runner.android_host.profile import DriverProfile, encode_profile
-from device_runner.errors import MissingError
+from device_runner.errors import UnavailableError
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Phone
 
 
@@ -15,7 +15,7 @@ def shims() -> Path:
     try:
         check_host()
         return build_host()
-    except MissingError as error:
+    except UnavailableError as error:
         pytest.skip(f"android-host: {error}")
 
 

@@ -14,7 +14,7 @@ import pytest
 from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, server_at
 from device_runner.adb.store import RESERVE_BYTES, DeviceStore, StoredFile, choose_victims
-from device_runner.errors import MissingError
+from device_runner.errors import UnavailableError
 from device_runner.probe.build import build_probe
 from device_runner.result import FailureKind, RunResult, Status
 from device_runner.spec import RunSpec, encode
@@ -322,7 +322,7 @@ def test_victims_are_the_oldest_and_never_those_in_use() -> None:
 def test_a_device_serves_one_at_a_time(opened: Open, farm: Farm) -> None:
     phone = farm.phone()
     opened(phone)
-    with pytest.raises(MissingError, match=f"process {os.getpid()}"):
+    with pytest.raises(UnavailableError, match=f"process {os.getpid()}"):
         opened(phone)
 
 

@@ -14,7 +14,7 @@ from device_runner.adb import device as adb_device
 from device_runner.adb.device import AdbDevice, Tools, list_devices, open_adb
 from device_runner.adb.link import Link, NoServer, ShellOutput, list_serials, server_at
 from device_runner.device import open_device
-from device_runner.errors import MissingError
+from device_runner.errors import UnavailableError
 from device_runner.result import Status
 from device_runner.spec import RunSpec, encode
 from pipeline.core.errors import MissingError as NoDeviceError
@@ -132,7 +132,7 @@ def test_a_phone_on_the_network_is_joined_again(tmp_path_factory: pytest.TempPat
             phone.start()
             assert device.run(quick(models)).status is Status.OK
         phone.stop()
-        with pytest.raises(MissingError, match=r"refused|not ready"):
+        with pytest.raises(UnavailableError, match=r"refused|not ready"):
             open_device(name)
 
 
@@ -198,7 +198,7 @@ def test_no_device_at_all_is_one_clear_error(farm: Farm) -> None:
     "serial", ["x; reboot", "$(id)", "-s", "new\nline", "a b", "host:kill", "x" * 70_000, "é\t", "\udcff", ""]
 )
 def test_hostile_serials_are_only_serials(farm: Farm, phone: Phone, serial: str) -> None:
-    with pytest.raises(MissingError, match="no device"):
+    with pytest.raises(UnavailableError, match="no device"):
         open_adb(f"{serial}@127.0.0.1:{farm.port}")
     link = Link(server_at(f"127.0.0.1:{farm.port}"), serial)
     with pytest.raises(Exception, match=r"not found|too long|no devices|more than one|unknown host service"):

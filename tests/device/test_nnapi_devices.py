@@ -15,7 +15,7 @@ from device_runner.adb.link import Link, server_at
 from device_runner.android_host.inspection import inspect_phone
 from device_runner.android_host.profile import Driver, DriverProfile, read_profile
 from device_runner.device import DeviceFacts, DriverType, NnapiDevice
-from device_runner.errors import MissingError
+from device_runner.errors import UnavailableError
 from device_runner.spec import RunSpec
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
 from tests.device.nnapi_phones import calls_of, phone_with, shims
@@ -107,7 +107,7 @@ def test_below_level_29_it_is_there_without_names(opened: Open, farm: Farm, shim
 def test_a_phone_without_the_library_has_none(opened: Open, farm: Farm) -> None:
     device = opened(farm.phone(PHONE_PROPERTIES))
     assert device.facts().nnapi is False
-    with pytest.raises(MissingError, match="has no NNAPI"):
+    with pytest.raises(UnavailableError, match="has no NNAPI"):
         inspect_phone(device)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runner.errors import MissingError, SpecError
+from device_runner.errors import SpecError, UnavailableError
 from device_runner.failures import KINDS, TEXTS, Topic, explain, failure_of, text_of_message
 from device_runner.result import Failure, FailureKind
 
@@ -94,7 +94,7 @@ def test_a_cause_repeats_what_the_message_names_and_nothing_that_acts() -> None:
     ("error", "kind"),
     [
         (SpecError("a"), K.BAD_OPTIONS),
-        (MissingError("a"), K.MISSING_LIBRARY),
+        (UnavailableError("a"), K.MISSING_LIBRARY),
         (OSError(28, "No space left on device"), K.NO_SPACE),
     ],
 )

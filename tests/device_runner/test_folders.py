@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from device_runner.adb.settings import take_lease
-from device_runner.errors import MissingError
+from device_runner.errors import UnavailableError
 from device_runner.files import are_sound, cache_folder, note_digests, own_folder_errors, state_file, state_folder
 from device_runner.probe.build import build_probe
 
@@ -49,7 +49,7 @@ def test_a_deny_list_in_the_cache_moves_to_the_state_once() -> None:
 def test_leases_are_no_cache() -> None:
     with take_lease("serial", "adb:serial"):
         assert list((state_folder() / "leases").iterdir())
-        with pytest.raises(MissingError, match="in use"):
+        with pytest.raises(UnavailableError, match="in use"):
             take_lease("serial", "adb:serial")
     assert not cache_folder().exists()
 
@@ -87,7 +87,7 @@ def test_a_damaged_probe_is_built_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_folder_that_cannot_be_written_is_named_with_its_variable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(MissingError) as caught, own_folder_errors(tmp_path / "file" / "probe"):
+    with pytest.raises(UnavailableError) as caught, own_folder_errors(tmp_path / "file" / "probe"):
         (tmp_path / "file" / "probe").mkdir(parents=True)
     assert caught.value.why == "Not a directory"
     assert "ORT_MOBILE_CACHE" in caught.value.remedy

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from device_runner.adb.pieces import BUFFER, LONGEST, SHORTEST, WINDOW, cut, pieces_of, read_pieces, usual_bytes
-from device_runner.adb.store import SMALLEST_BYTES, Patch, Step, find_patch
+from device_runner.adb.store import SMALLEST_BYTES, Patch, PatchStep, find_patch
 from device_runner.probe.build import build_probe
 
 USUAL = 1024
@@ -134,7 +134,7 @@ def test_what_does_not_pay_goes_whole(tmp_path: Path) -> None:
     assert [path for path, patch in found.items() if patch] == ["half"]
     assert isinstance(found["half"], Patch)
     assert found["half"].sources == {name}
-    assert found["half"].steps[0] == Step(name, 0, found["half"].steps[0].size)
+    assert found["half"].steps[0] == PatchStep(name, 0, found["half"].steps[0].size)
     assert find_patch(tmp_path / "half", {}) is None
 
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.android_host.build import find_compiler
-from device_runner.errors import MissingError, RunnerError, SpecError
+from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.local import wheel_library
 from device_runner.probe import android, build
 from device_runner.probe.build import SOURCES, build_probe
@@ -288,7 +288,7 @@ def test_ziglang_serves_where_there_is_no_compiler(cache: Path, monkeypatch: pyt
 def test_no_compiler_is_a_clear_error(cache: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingError) as caught:
+    with pytest.raises(UnavailableError) as caught:
         build_probe(target)
     assert "ziglang" in caught.value.remedy or "NDK" in caught.value.remedy
 
@@ -318,7 +318,7 @@ def test_an_ndk_is_preferred_and_its_result_judged(
     assert "armv7a-linux-androideabi27-clang" in build.find_recipe("armeabi-v7a", 27, ()).steps[0][0]
     with pytest.raises(RunnerError, match="linker64"):
         build_probe("x86_64")
-    with pytest.raises(MissingError, match="API level 30"):
+    with pytest.raises(UnavailableError, match="API level 30"):
         build_probe("x86_64", api_level=30)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.errors import MissingError
+from device_runner.errors import UnavailableError
 from device_runner.files import NOTE
 from device_runner.library_facts import _unpack, foreign_library
 from device_runner.probe.elf import read_header
@@ -16,7 +16,7 @@ def test_an_aarch64_wheel_gives_its_library_once(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path))
     try:
         library = foreign_library("arm64-v8a")
-    except MissingError as error:
+    except UnavailableError as error:
         pytest.skip(f"the package index cannot be reached: {error.why}")
     assert read_header(library).abi == "arm64-v8a"
     before = library.stat().st_mtime_ns
@@ -25,7 +25,7 @@ def test_an_aarch64_wheel_gives_its_library_once(tmp_path: Path, monkeypatch: py
 
 
 def test_an_abi_without_wheels_is_told() -> None:
-    with pytest.raises(MissingError, match="no onnxruntime wheel for riscv64"):
+    with pytest.raises(UnavailableError, match="no onnxruntime wheel for riscv64"):
         foreign_library("riscv64")
 
 
@@ -37,7 +37,7 @@ def test_only_the_library_is_taken_from_a_wheel(tmp_path: Path) -> None:
     assert _unpack(wheel, tmp_path / "out").read_bytes() == b"yes"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("onnxruntime/capi/other.so", b"no")
-    with pytest.raises(MissingError, match="no libonnxruntime"):
+    with pytest.raises(UnavailableError, match="no libonnxruntime"):
         _unpack(wheel, tmp_path / "out")
 
 
@@ -49,6 +49,6 @@ def test_a_damaged_wheel_is_told_and_leaves_nothing(tmp_path: Path, damage: str)
     content = wheel.read_bytes()
     flipped = content.replace(b"yesyesyes", b"yesyesyEs", 1)
     wheel.write_bytes({"cut": content[:-30], "flipped": flipped, "text": b"no wheel"}[damage])
-    with pytest.raises(MissingError, match="cannot be unpacked"):
+    with pytest.raises(UnavailableError, match="cannot be unpacked"):
         _unpack(wheel, tmp_path / "out")
     assert not (tmp_path / "out").exists()

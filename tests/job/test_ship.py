@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from device_runner.spec import ElementType, NnapiFlag, RunOptions, TensorFile
-from pipeline.check.compare import Precision
+from pipeline.check.compare import OutputPrecision
 from pipeline.check.reference import Reference
 from pipeline.config import BuildConfig, CheckConfig, Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
 from pipeline.config.tables import BuildKind
@@ -63,7 +63,7 @@ def reference(folder: Path, count: int) -> Reference:
         (folder / name).write_bytes(bytes(4 * count))
         # The folder may have been moved since: names count, not places.
         tensors.append(TensorFile(name=name, dtype=ElementType.FLOAT32, shape=(count,), file=f"/elsewhere/{name}"))
-    return Reference(inputs=tuple(tensors[:1]), outputs=tuple(tensors[1:]), precision=Precision.FLOAT16)
+    return Reference(inputs=tuple(tensors[:1]), outputs=tuple(tensors[1:]), precision=OutputPrecision.FLOAT16)
 
 
 def test_a_reference_is_kept_with_its_tolerance(tmp_path: Path) -> None:

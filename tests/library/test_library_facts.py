@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runner.errors import MissingError
+from device_runner.errors import UnavailableError
 from device_runner.files import cache_folder
 from device_runner.library_facts import MINIMAL_TEXT, android_facts, archive_abis, read_facts
 from device_runner.library_source import find_archive, library_folder, resolve, resolve_all
@@ -74,7 +74,7 @@ def test_the_installed_wheel_is_a_full_build_for_linux() -> None:
 @pytest.mark.parametrize("cut", [0, 3, 40, 63, 64, 200, 400])
 def test_a_cut_off_library_is_refused(tmp_path: Path, cut: int) -> None:
     path = write(tmp_path / "l.so", library("x86_64", extra=texts("1.28.0"))[:cut])
-    with pytest.raises(MissingError, match="no libonnxruntime"):
+    with pytest.raises(UnavailableError, match="no libonnxruntime"):
         read_facts(path)
 
 
@@ -86,7 +86,7 @@ def test_any_cut_or_flip_of_a_library_is_facts_or_a_missing_error(
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     path = write(tmp_path_factory.mktemp("flip") / "l.so", bytes(whole[: data.draw(st.integers(0, len(whole)))]))
-    with contextlib.suppress(MissingError):
+    with contextlib.suppress(UnavailableError):
         read_facts(path)
 
 
@@ -95,20 +95,20 @@ def test_a_place_beyond_all_files_is_refused(tmp_path: Path) -> None:
     whole = library("x86_64")
     start = 64 + 2 * 56
     path = write(tmp_path / "l.so", whole[: start + 8] + b"\xff" * 8 + whole[start + 16 :])
-    with pytest.raises(MissingError, match="no libonnxruntime"):
+    with pytest.raises(UnavailableError, match="no libonnxruntime"):
         read_facts(path)
 
 
 def test_a_library_of_linux_is_none_for_phones(tmp_path: Path) -> None:
     path = write(tmp_path / "l.so", library("x86_64", needed="libc.so.6"))
     assert read_facts(path).system == "linux"
-    with pytest.raises(MissingError, match="no Android libonnxruntime"):
+    with pytest.raises(UnavailableError, match="no Android libonnxruntime"):
         android_facts(path, "x86_64")
 
 
 def test_an_aar_for_another_abi_names_those_it_has(tmp_path: Path) -> None:
     path = official_aar(tmp_path / "a.aar", abis=("arm64-v8a",))
-    with pytest.raises(MissingError) as caught:
+    with pytest.raises(UnavailableError) as caught:
         resolve(str(path), "x86_64")
     assert caught.value.why == "it has arm64-v8a"
 
@@ -117,7 +117,7 @@ def test_a_member_under_a_wrong_abi_is_told(tmp_path: Path) -> None:
     path = tmp_path / "a.aar"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("jni/arm64-v8a/libonnxruntime.so", library("x86_64"))
-    with pytest.raises(MissingError, match="for x86_64, not for arm64-v8a"):
+    with pytest.raises(UnavailableError, match="for x86_64, not for arm64-v8a"):
         _ = resolve(str(path), "arm64-v8a").facts
 
 
@@ -125,7 +125,7 @@ def test_a_member_under_a_wrong_abi_is_told(tmp_path: Path) -> None:
 def test_a_truncated_aar_leaves_nothing_behind(tmp_path: Path, cut: int) -> None:
     path = official_aar(tmp_path / "a.aar")
     path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(MissingError) as caught:
+    with pytest.raises(UnavailableError) as caught:
         resolve(str(path))
     assert "cannot be unpacked" in caught.value.what
     assert not [file for file in library_folder().rglob("*") if file.is_file()]
@@ -138,7 +138,7 @@ def test_a_damaged_member_leaves_nothing_behind(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[place] ^= 0xFF
     path.write_bytes(content)
-    with pytest.raises(MissingError, match="cannot be unpacked"):
+    with pytest.raises(UnavailableError, match="cannot be unpacked"):
         resolve(str(path))
     assert not [file for file in library_folder().rglob("*") if file.is_file()]
 
@@ -152,7 +152,7 @@ def test_entries_that_escape_are_not_taken(tmp_path: Path, name: str) -> None:
     path.parent.mkdir()
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(name, library("x86_64"))
-    with pytest.raises(MissingError, match=r"no libonnxruntime.so for x86_64"):
+    with pytest.raises(UnavailableError, match=r"no libonnxruntime.so for x86_64"):
         resolve(str(path), "x86_64")
     files = {file.name for file in tmp_path.rglob("*") if file.is_file()}
     assert files == {"a.aar"}
@@ -193,6 +193,6 @@ def test_a_wheel_that_was_fetched_for_another_abi_is_not_taken(abi: str, remedy:
         place = cache_folder() / "wheels" / "9.8.7-aarch64" / "libonnxruntime.so"
         place.parent.mkdir(parents=True)
         place.write_bytes(library("arm64-v8a", needed="libc.so.6"))
-    with pytest.raises(MissingError, match=r"no library wheel:9\.8\.7") as caught:
+    with pytest.raises(UnavailableError, match=r"no library wheel:9\.8\.7") as caught:
         find_archive("wheel:9.8.7", abi)
     assert remedy in caught.value.remedy

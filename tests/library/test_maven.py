@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from device_runner.errors import MissingError as RunnerMissing
+from device_runner.errors import UnavailableError as RunnerMissing
 from device_runner.library_source import Name, entries, find_archive, library_folder, resolve
 from pipeline.core.errors import MissingError
 from pipeline.library import maven

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import ModelError
 from pipeline.model.ort_format import (
-    Graph,
     MapType,
-    Node,
+    OrtGraph,
     OrtModel,
+    OrtNode,
     SequenceType,
     Tensor,
     TensorType,
@@ -149,7 +149,7 @@ def ours(path: Path) -> dict[str, Any]:
     }
 
 
-def our_graph(graph: Graph, data: bytes) -> dict[str, Any]:
+def our_graph(graph: OrtGraph, data: bytes) -> dict[str, Any]:
     return {
         "inputs": graph.inputs,
         "outputs": graph.outputs,
@@ -161,14 +161,14 @@ def our_graph(graph: Graph, data: bytes) -> dict[str, Any]:
     }
 
 
-def our_node(node: Node, data: bytes) -> tuple[Any, ...]:
+def our_node(node: OrtNode, data: bytes) -> tuple[Any, ...]:
     attributes = {name: (item.type, our_value(item.value, data)) for name, item in node.attributes.items()}
     named = (node.name, node.op_type, node.domain, node.provider)
     return (*named, node.since_version, node.index, node.inputs, node.outputs, node.implicit_inputs, attributes)
 
 
 def our_value(value: Any, data: bytes) -> Any:
-    if isinstance(value, Graph):
+    if isinstance(value, OrtGraph):
         return our_graph(value, data)
     return our_tensor(value, data) if isinstance(value, Tensor) else value
 

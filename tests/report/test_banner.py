@@ -10,7 +10,7 @@ from pipeline.campaign.record import Host
 from pipeline.check.library_proof import LibraryProof, ProvenLibrary
 from pipeline.check.output import OutputCheck
 from pipeline.report import html, markdown, terminal
-from pipeline.report.layout import State, banner
+from pipeline.report.layout import BannerState, banner
 from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Withheld
 from tests.report.test_proof import PROOF
 
@@ -45,14 +45,14 @@ def texts(given: CampaignReport) -> dict[str, str]:
 def test_what_was_checked_and_measured_is_ready() -> None:
     found = banner(report())
     assert found is not None
-    assert (found.state, found.headline, found.reasons) == (State.READY, "Ready to ship: 1 artifact", ())
+    assert (found.state, found.headline, found.reasons) == (BannerState.READY, "Ready to ship: 1 artifact", ())
 
 
 def test_a_failed_proof_stops_before_anything_else_is_said() -> None:
     given = report(proofs=(PROOF,))
     found = banner(given)
     assert found is not None
-    assert found.state is State.STOP
+    assert found.state is BannerState.STOP
     assert found.headline.startswith("Do not ship: the proof in app.aar failed: m basic-fixed (xnnpack): ")
     for text in (texts(given)["markdown"], texts(given)["html"]):
         assert text.index("Do not ship") < text.index("What ships")
@@ -88,7 +88,7 @@ def test_what_could_not_be_judged_is_a_reservation_and_no_failure(style: str) ->
     given = report(checks=(ArtifactCheck(model="m", variant="all-fixed", checks=(UNKNOWN,)),))
     found = banner(given)
     assert found is not None
-    assert found.state is State.CAUTION
+    assert found.state is BannerState.CAUTION
     text = texts(given)[style]
     assert "outputs of 1 variant that ships cannot be judged on random inputs: give test data" in text
     assert "Outputs that could not be judged" in text
@@ -100,7 +100,7 @@ def test_other_reservations() -> None:
     not_run = LibraryProof(bundle="", library=ProvenLibrary(file="a.aar"), not_run="no C compiler")
     found = banner(report(choices=(unmeasured,), proofs=(not_run,)))
     assert found is not None
-    assert found.state is State.CAUTION
+    assert found.state is BannerState.CAUTION
     assert found.reasons == (
         "not proven in a.aar: no C compiler",
         "nothing was measured on devices like 1 of 1 targets",

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from pipeline.model.ort_format import (
     Attribute,
-    Graph,
     Metadata,
-    Node,
+    OrtGraph,
     OrtModel,
+    OrtNode,
     RuntimeOptimization,
     SequenceType,
     TensorType,
@@ -94,11 +94,11 @@ def _versions(domain: str, op: str) -> tuple[int, ...]:
     return tuple(sorted(found)) or (1,)
 
 
-def _random_graph(rng: random.Random, depth: int) -> Graph:
+def _random_graph(rng: random.Random, depth: int) -> OrtGraph:
     names = [f"v{k}" for k in range(rng.randint(1, 10))]
     nodes = tuple(_random_node(rng, names, k, depth) for k in range(rng.randint(0, 9)))
     records = [_random_record(rng, len(nodes)) for _ in range(rng.randint(0, 2))] if rng.random() < 0.3 else []
-    return Graph(
+    return OrtGraph(
         inputs=tuple(names[:1]),
         outputs=tuple(names[-1:]),
         nodes=nodes,
@@ -115,7 +115,7 @@ def _random_type(rng: random.Random) -> TypeInfo:
     return SequenceType(tensor) if rng.random() < 0.05 else tensor
 
 
-def _random_node(rng: random.Random, names: list[str], index: int, depth: int) -> Node:
+def _random_node(rng: random.Random, names: list[str], index: int, depth: int) -> OrtNode:
     domain, op = rng.choice(_MODEL_OPERATORS)
     bodies = {}
     if depth and rng.random() < 0.3:
@@ -123,7 +123,7 @@ def _random_node(rng: random.Random, names: list[str], index: int, depth: int) -
         bodies["body"] = Attribute(5, _random_graph(rng, depth - 1))
         if rng.random() < 0.2:
             bodies["bodies"] = Attribute(10, tuple(_random_graph(rng, depth - 1) for _ in range(2)))
-    return Node(
+    return OrtNode(
         name=rng.choice(("", f"node{index}")),
         op_type=op,
         domain=domain,

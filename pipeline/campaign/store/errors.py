@@ -25,7 +25,7 @@ def damaged(what: str, where: str, why: str) -> StoreError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class DatabaseRefusal:
     """`said` is a part of what SQLite or PostgreSQL says, in lower case."""
 
     said: str
@@ -35,83 +35,83 @@ class Refusal:
 
 
 REFUSALS = (
-    Refusal(
+    DatabaseRefusal(
         said="unable to open database file",
         what="the database file cannot be opened",
         remedy="check that its folder exists and that you may write there",
         error=MissingError,
     ),
-    Refusal(
+    DatabaseRefusal(
         said="readonly database",
         what="the database cannot be written to",
         remedy="check the permissions of the file and its folder, or give another one",
     ),
-    Refusal(
+    DatabaseRefusal(
         said="database or disk is full",
         what="the disk is full",
         remedy="make room and start again: runs that were stored are kept and not repeated",
     ),
-    Refusal(
+    DatabaseRefusal(
         said="no space left on device",
         what="the database server's disk is full",
         remedy="make room there and start again: runs that were stored are kept and not repeated",
     ),
-    Refusal(
+    DatabaseRefusal(
         said="database is locked",
         what="another process holds the database",
         remedy="wait for it to end, or give this one a database of its own",
     ),
-    Refusal(
+    DatabaseRefusal(
         said="file is not a database",
         what="the file is no SQLite database",
         remedy="give another file name, or move that file away",
     ),
-    Refusal(
+    DatabaseRefusal(
         said="malformed",
         what="the database is damaged",
         remedy="restore a copy, or save what is readable with `sqlite3 FILE .recover`",
         error=StoreError,
     ),
-    Refusal(
+    DatabaseRefusal(
         said="could not decode to utf-8",
         what="the database is damaged: a text in it is none",
         remedy="restore a copy of the database; without one, start again with another --output or database",
         error=StoreError,
     ),
-    Refusal(
+    DatabaseRefusal(
         said="disk i/o error",
         what="the disk failed while reading or writing the database",
         remedy="check the disk; SQLite also says so on network folders that cannot lock files",
     ),
-    Refusal(
+    DatabaseRefusal(
         said="authentication failed",
         what="the database server refuses the user or the password",
         remedy="check them in the URL, or give the password in PGPASSWORD or ~/.pgpass",
         error=MissingError,
     ),
-    Refusal(
+    DatabaseRefusal(
         said="does not exist",
         what="the database server does not know this database, user or table",
         remedy="create it (createdb NAME), or correct the URL",
         error=MissingError,
     ),
-    Refusal(
+    DatabaseRefusal(
         said="connection failed",
         what="the database server cannot be reached",
         remedy="check host and port in the URL and that the server runs",
         error=MissingError,
     ),
-    Refusal(
+    DatabaseRefusal(
         said="already exists",
         what="the database is not one of this pipeline",
         remedy="give another one: it has tables of the same names",
     ),
-    Refusal(
+    DatabaseRefusal(
         said="no such column",
         what="the database is not one of this pipeline",
         remedy="give another one: its tables have the same names but other columns",
     ),
-    Refusal(
+    DatabaseRefusal(
         said="foreign key",
         what="a value belongs to a campaign that is not in the database",
         remedy="the campaign was deleted while it ran: start it again",
@@ -119,7 +119,9 @@ REFUSALS = (
 )
 """The first whose `said` occurs counts."""
 
-UNKNOWN = Refusal(said="", what="the database refuses", remedy="see why above; --debug shows where it came from")
+UNKNOWN = DatabaseRefusal(
+    said="", what="the database refuses", remedy="see why above; --debug shows where it came from"
+)
 
 
 @contextmanager

@@ -115,7 +115,7 @@ def _add_reader(graph: "GraphProto", whole: WholeGraph, reading: Reading, *, sli
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OptimizedPart:
     """A part as it comes out of a session. `known` are the values that its nodes made before.
 
     `moved` has new names of values that are read outside.
@@ -126,7 +126,7 @@ class Part:
     moved: Mapping[str, str]
 
 
-def without_readers(model: LeanModel, before: LeanModel) -> Part:
+def without_readers(model: LeanModel, before: LeanModel) -> OptimizedPart:
     """An optimized part without the stand-ins of readers outside, and what the session made for these alone.
 
     `before` is the part as it was cut out: what has a name there may be read outside. Where an optimizer took away what
@@ -145,7 +145,7 @@ def without_readers(model: LeanModel, before: LeanModel) -> Part:
         copies = [type(value).FromString(value.SerializeToString()) for value in values]
         del getattr(proto.graph, field)[:]
         getattr(proto.graph, field).extend(copies)
-    return Part(LeanModel(proto=proto, folder=model.folder, weights=model.weights), known, moved)
+    return OptimizedPart(LeanModel(proto=proto, folder=model.folder, weights=model.weights), known, moved)
 
 
 def _moved(before: "GraphProto", after: "GraphProto") -> dict[str, str]:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.convert.splice.cut import Part
+from pipeline.convert.splice.cut import OptimizedPart
 from pipeline.convert.splice.edits import reads, sorted_nodes
 from pipeline.model.onnx_model import ByteRange, LeanModel, range_digests
 from pipeline.partition.basic import rename_values
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 
-def merge(whole: LeanModel, parts: Sequence[Part]) -> LeanModel:
+def merge(whole: LeanModel, parts: Sequence[OptimizedPart]) -> LeanModel:
     """One model of the nodes of all parts, with the inputs and outputs of the whole.
 
     The first part keeps its names; what later ones made anew is renamed where a name is taken: initializers that an

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.convert.splice.claims import WholeGraph
 from pipeline.convert.splice.cleanup import remove_cancelling_pairs, remove_duplicate_casts
-from pipeline.convert.splice.cut import Part, cut, without_readers
+from pipeline.convert.splice.cut import OptimizedPart, cut, without_readers
 from pipeline.convert.splice.edits import key
 from pipeline.convert.splice.merge import merge
 from pipeline.core.variant import Level
@@ -257,7 +257,7 @@ class _Splicer:
         self.run = run
         self.rest = frozenset(key(node) for node in whole.nodes) - whole.out_of_reach
 
-    def remainder(self, level: Level) -> Part:
+    def remainder(self, level: Level) -> OptimizedPart:
         """What the CPU runs, optimized; in two steps where layout passes meet quantized nodes."""
         quantized = any(node.op_type in QUANTIZED for node in self.whole.nodes if key(node) in self.rest)
         if level not in {Level.LAYOUT, Level.ALL} or not quantized:
@@ -269,9 +269,9 @@ class _Splicer:
         again = cut(replace(self.whole, model=merged), inside, slices)
         second = without_readers(self.run(again, layout_only(level)), again)
         moved = {old: second.moved.get(new, new) for old, new in first.moved.items()}
-        return Part(second.model, first.known, {**second.moved, **moved})
+        return OptimizedPart(second.model, first.known, {**second.moved, **moved})
 
-    def untouched(self, *, fuse: bool) -> list[Part]:
+    def untouched(self, *, fuse: bool) -> list[OptimizedPart]:
         """What is claimed, and what has claims in its bodies; `fuse` with the one fusion that takes claimed pairs."""
         found = {node.op_type for node in self.whole.nodes if key(node) in self.whole.kept}
         if not fuse or not {"MatMul", "Add"} <= found or self.installed < MATMUL_ADD_SINCE:
@@ -281,10 +281,10 @@ class _Splicer:
             parts.append(self._as_it_is(self.whole.closed))
         return parts
 
-    def _optimized(self, inside: Collection[str], passes: Passes) -> Part:
+    def _optimized(self, inside: Collection[str], passes: Passes) -> OptimizedPart:
         part = cut(self.whole, inside)
         return without_readers(self.run(part, passes) if part.proto.graph.output else part, part)
 
-    def _as_it_is(self, inside: Collection[str]) -> Part:
+    def _as_it_is(self, inside: Collection[str]) -> OptimizedPart:
         part = cut(self.whole, inside)
         return without_readers(part, part)

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.convert.splice.claims import WholeGraph
 from pipeline.convert.splice.edits import key
 from pipeline.core.errors import ModelError
-from pipeline.model.ort_format import Graph as OrtGraph
-from pipeline.model.ort_format import Node as OrtNode
-from pipeline.model.ort_format import Tensor
+from pipeline.model.ort_format import OrtGraph, OrtNode, Tensor
 from pipeline.partition.basic import CAST_PREFIX
 from pipeline.partition.onnx_view import NEVER
 

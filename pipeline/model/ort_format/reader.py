@@ -22,11 +22,11 @@ from pipeline.model.ort_format.values import (
     Attribute,
     AttributeValue,
     Dim,
-    Graph,
     MapType,
     Metadata,
-    Node,
+    OrtGraph,
     OrtModel,
+    OrtNode,
     Resolver,
     ResolverArg,
     RuntimeOptimization,
@@ -180,13 +180,13 @@ def _resolver_args(reader: Reader, at: int, slots: Slots) -> tuple[ResolverArg, 
     return tuple(args)
 
 
-def _graph(reader: Reader, at: int, depth: int) -> Graph:
+def _graph(reader: Reader, at: int, depth: int) -> OrtGraph:
     if depth > MAX_GRAPH_DEPTH:
         raise BrokenError(f"graphs lie in graphs more than {MAX_GRAPH_DEPTH} deep")
     slots = reader.table(at)
     tensors = [_tensor(reader, tensor) for tensor in reader.tables(at, slots, 0)]
     sparse = [_sparse(reader, tensor) for tensor in reader.tables(at, slots, 7)]
-    return Graph(
+    return OrtGraph(
         inputs=reader.texts(at, slots, 5),
         outputs=reader.texts(at, slots, 6),
         nodes=tuple([_node(reader, node, depth) for node in reader.tables(at, slots, 2)]),
@@ -197,9 +197,9 @@ def _graph(reader: Reader, at: int, depth: int) -> Graph:
     )
 
 
-def _node(reader: Reader, at: int, depth: int) -> Node:
+def _node(reader: Reader, at: int, depth: int) -> OrtNode:
     slots = reader.table(at)
-    return Node(
+    return OrtNode(
         reader.text(at, slots, 0),
         reader.text(at, slots, 5),
         reader.text(at, slots, 2),

@@ -74,7 +74,7 @@ class Attribute(msgspec.Struct, frozen=True, gc=False):
     value: "AttributeValue"
 
 
-class Node(msgspec.Struct, frozen=True, gc=False):
+class OrtNode(msgspec.Struct, frozen=True, gc=False):
     """One operator. `domain` is as written (empty for ai.onnx); `since_version` is the schema's, not the model's opset.
 
     `provider` is what the converting session assigned; loading assigns anew. Empty input names: optional, left out.
@@ -96,13 +96,13 @@ class Node(msgspec.Struct, frozen=True, gc=False):
         """`domain:op` with the default domain spelled out, as in every table and JSON of the project."""
         return f"{self.domain or DEFAULT_DOMAIN}:{self.op_type}"
 
-    def subgraphs(self) -> Iterator["Graph"]:
+    def subgraphs(self) -> Iterator["OrtGraph"]:
         """The bodies of If, Loop, Scan and whatever else carries graphs, in the order of the attributes."""
         for attribute in self.attributes.values():
-            if isinstance(attribute.value, Graph):
+            if isinstance(attribute.value, OrtGraph):
                 yield attribute.value
             elif isinstance(attribute.value, tuple):
-                yield from (part for part in attribute.value if isinstance(part, Graph))
+                yield from (part for part in attribute.value if isinstance(part, OrtGraph))
 
 
 class RuntimeOptimization(msgspec.Struct, frozen=True, gc=False):
@@ -117,18 +117,18 @@ class RuntimeOptimization(msgspec.Struct, frozen=True, gc=False):
     produced_ops: tuple[str, ...]
 
 
-class Graph(msgspec.Struct, frozen=True, gc=False):
+class OrtGraph(msgspec.Struct, frozen=True, gc=False):
     """A graph or a body. `node_args` has the types of its values, also of names that fusions left behind."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[OrtNode, ...]
     node_args: dict[str, TypeInfo]
     initializers: dict[str, Tensor]
     sparse_initializers: dict[str, SparseTensor]
     runtime_optimizations: tuple[RuntimeOptimization, ...]
 
-    def walk(self) -> Iterator["Graph"]:
+    def walk(self) -> Iterator["OrtGraph"]:
         """Yield the graph itself and all that its nodes contain, outer before inner."""
         yield self
         for node in self.nodes:
@@ -137,7 +137,7 @@ class Graph(msgspec.Struct, frozen=True, gc=False):
 
 
 AttributeValue: TypeAlias = """(
-    float | int | str | Tensor | Graph | tuple[float | int | str | Tensor | Graph, ...] | None
+    float | int | str | Tensor | OrtGraph | tuple[float | int | str | Tensor | OrtGraph, ...] | None
 )"""
 
 
@@ -169,6 +169,6 @@ class OrtModel(msgspec.Struct, frozen=True, kw_only=True):
     format_version: str
     ir_version: int
     opset_import: dict[str, int]
-    graph: Graph
+    graph: OrtGraph
     metadata: Metadata
     resolver: Resolver

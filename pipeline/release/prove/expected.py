@@ -16,7 +16,7 @@ from device_runner.errors import RunnerError
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
 from device_runner.result import RunResult
 from device_runner.spec import NnapiFlag, OptimizationLevel, RunOptions, RunSpec, TensorFile
-from pipeline.check.compare import FLOORS, Array, Precision, Tolerance, read_tensor, usual_tolerance
+from pipeline.check.compare import FLOORS, Array, OutputPrecision, Tolerance, read_tensor, usual_tolerance
 from pipeline.check.library_proof import FindingKind, ProofFinding
 from pipeline.check.reference import QUANTIZED
 from pipeline.core.errors import ModelError, Severity
@@ -73,7 +73,9 @@ def _files(bundle: Path, tensors: tuple[KeptTensor, ...]) -> tuple[TensorFile, .
 
 def _tolerance(kept: KeptReference) -> Tolerance:
     """As the check had it that let the artifact ship; an older bundle kept the relative error alone."""
-    return kept.tolerance or Tolerance(max_relative_error=kept.max_relative_error, floor=FLOORS[Precision.FLOAT32])
+    return kept.tolerance or Tolerance(
+        max_relative_error=kept.max_relative_error, floor=FLOORS[OutputPrecision.FLOAT32]
+    )
 
 
 def _run_here(
@@ -103,16 +105,16 @@ def _said(result: RunResult) -> str:
     return result.failure.message.partition("\n")[0][:300] if result.failure else ""
 
 
-def _precision(file: Path) -> Precision:
+def _precision(file: Path) -> OutputPrecision:
     """What an artifact computes in, judged by its operators and initializers."""
     try:
         graphs = list(read_ort(file).graph.walk())
     except ModelError:
-        return Precision.FLOAT32
+        return OutputPrecision.FLOAT32
     if any(re.search(QUANTIZED, node.op_type) for graph in graphs for node in graph.nodes):
-        return Precision.QUANTIZED
+        return OutputPrecision.QUANTIZED
     half = any(tensor.data_type in HALVES for graph in graphs for tensor in graph.initializers.values())
-    return Precision.FLOAT16 if half else Precision.FLOAT32
+    return OutputPrecision.FLOAT16 if half else OutputPrecision.FLOAT32
 
 
 RELAXED_API_LEVEL = 28

@@ -34,7 +34,7 @@ class ProofOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class ProofTrial:
     """An artifact, a way to run it, and an API level; `targets` are those that it ships to so."""
 
     shipped: Shipped
@@ -76,9 +76,9 @@ def wanted_targets(content: Content, order: ProofOrder) -> tuple[list[Shipped], 
     return wanted, list(dict.fromkeys(shipped.target for shipped in asked if shipped.platform != ANDROID))
 
 
-def trials_of(wanted: list[Shipped], order: ProofOrder) -> list[Trial]:
+def trials_of(wanted: list[Shipped], order: ProofOrder) -> list[ProofTrial]:
     """Every run, the lowest API level first; what several targets have in common is run once."""
-    found: dict[bytes, Trial] = {}
+    found: dict[bytes, ProofTrial] = {}
     for shipped in wanted:
         for trial in _trials(shipped, order):
             key = msgspec.json.encode((shipped.file, trial.options, trial.api_level), order="sorted")
@@ -88,10 +88,10 @@ def trials_of(wanted: list[Shipped], order: ProofOrder) -> list[Trial]:
     return sorted(found.values(), key=lambda trial: trial.api_level)
 
 
-def _trials(shipped: Shipped, order: ProofOrder) -> Iterator[Trial]:
+def _trials(shipped: Shipped, order: ProofOrder) -> Iterator[ProofTrial]:
     for level in order.api_levels or levels_of(shipped):
         for number, options in enumerate(shipped.runs or (_chosen(shipped),)):
-            yield Trial(
+            yield ProofTrial(
                 shipped=shipped, options=options, api_level=level, targets=(shipped.target,), chosen=number == 0
             )
 

@@ -24,7 +24,7 @@ from pipeline.core.progress import Progress
 from pipeline.release.manifest import Manifest, Shipped
 from pipeline.release.prove.expected import SEED, ExpectedOutputs, claims_nothing, effect, expected_of
 from pipeline.release.prove.explain import explain_checks, explain_failure, not_compared
-from pipeline.release.prove.order import ProofOrder, Trial, trials_of, wanted_targets
+from pipeline.release.prove.order import ProofOrder, ProofTrial, trials_of, wanted_targets
 from pipeline.release.verify import verify_bundle
 
 
@@ -100,7 +100,7 @@ class _Prover:
         self.expected: dict[str, ExpectedOutputs] = {}
         self.seen: dict[tuple[str, bytes, int], ProofRun] = {}
 
-    def rows(self, trials: list[Trial]) -> Iterator[ProofRow]:
+    def rows(self, trials: list[ProofTrial]) -> Iterator[ProofRow]:
         """A row for each trial, in their order; trials are sorted by API level."""
         for level, group in groupby(trials, key=lambda trial: trial.api_level):
             calls = self.work / "calls.jsonl"
@@ -115,7 +115,7 @@ class _Prover:
             if expected.origin and expected.outputs is not None:
                 yield f"{file} was compared with {expected.origin}: the bundle keeps no reference of the original model"
 
-    def _row(self, device: AndroidHost, trial: Trial, calls: Path) -> ProofRow:
+    def _row(self, device: AndroidHost, trial: ProofTrial, calls: Path) -> ProofRow:
         observed = self._observe(device, trial, trial.options, calls)
         findings = tuple(self._findings(device, trial, observed, calls))
         summary = observed.calls
@@ -134,7 +134,9 @@ class _Prover:
             findings=findings,
         )
 
-    def _findings(self, device: AndroidHost, trial: Trial, observed: ProofRun, calls: Path) -> Iterator[ProofFinding]:
+    def _findings(
+        self, device: AndroidHost, trial: ProofTrial, observed: ProofRun, calls: Path
+    ) -> Iterator[ProofFinding]:
         options, failure = trial.options, observed.result.failure
         if failure:
             yield explain_failure(failure, self.bundle / trial.shipped.file, options.provider, stock=self.stock)
@@ -155,7 +157,7 @@ class _Prover:
             if observed.calls and without.calls:
                 yield from effect(flag, phone, observed.calls, without.calls)
 
-    def _observe(self, device: AndroidHost, trial: Trial, options: RunOptions, calls: Path) -> ProofRun:
+    def _observe(self, device: AndroidHost, trial: ProofTrial, options: RunOptions, calls: Path) -> ProofRun:
         key = (trial.shipped.file, msgspec.json.encode(options, order="sorted"), trial.api_level)
         if key not in self.seen:
             self.seen[key] = self._run(device, trial.shipped, options, calls)

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.convert.splice.claims import WholeGraph
 from pipeline.convert.splice.cleanup import remove_cancelling_pairs, remove_duplicate_casts
-from pipeline.convert.splice.cut import PREFIX, Part, cut, without_readers
+from pipeline.convert.splice.cut import PREFIX, OptimizedPart, cut, without_readers
 from pipeline.convert.splice.edits import key, reads, sorted_nodes
 from pipeline.convert.splice.merge import merge
 from pipeline.convert.splice.splicing import given_up, pushed_to
@@ -108,7 +108,7 @@ def test_names_that_clash_are_made_new() -> None:
         constant = numpy_helper.from_array(np.array([number, number], np.float32), "k")
         nodes = [helper.make_node("Add", ["x", "k"], ["same"]), helper.make_node("Relu", ["same"], [f"y{number}"])]
         model = make(nodes, [value("x", [2])], [value("y", [2])], [constant])
-        parts.append(Part(lean(model), frozenset({f"y{number}"}), {}))
+        parts.append(OptimizedPart(lean(model), frozenset({f"y{number}"}), {}))
     merged = merge(lean(source), parts).proto.graph
     constants = {t.name: float(numpy_helper.to_array(t)[0]) for t in merged.initializer}
     made = {node.output[0]: node for node in merged.node}

@@ -9,7 +9,7 @@ import pytest
 
 from device_runner.android_host import build
 from device_runner.device import open_device
-from device_runner.errors import MissingError, SpecError
+from device_runner.errors import SpecError, UnavailableError
 from device_runner.local import wheel_library
 from pipeline.core.progress import NoProgress
 from pipeline.job.ship import attested
@@ -53,7 +53,7 @@ def test_other_computers_are_refused_by_name_and_the_job_goes_on(
         lambda: prove_bundle(bundle, ProofOrder(library="android:1.29.0"), NoProgress()),
         lambda: open_device("android-host:android:1.29.0"),
     ):
-        with pytest.raises(MissingError, match="does not run on this computer") as caught:
+        with pytest.raises(UnavailableError, match="does not run on this computer") as caught:
             use()
         assert told in caught.value.where
         assert "`local`" in caught.value.remedy
@@ -95,7 +95,7 @@ def test_files_that_cannot_be_run_are_told_with_the_remedy(bundle: Path, tmp_pat
         lambda: prove_bundle(bundle, ProofOrder(library=library), NoProgress()),
         lambda: open_device(f"android-host:{library}"),
     ):
-        with pytest.raises((MissingError, SpecError)) as caught:
+        with pytest.raises((UnavailableError, SpecError)) as caught:
             use()
         assert FILES[kind] in f"{caught.value.what} {caught.value.why}"
         assert caught.value.remedy
@@ -108,7 +108,7 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(build, "zig_command", tuple)
-    with pytest.raises(MissingError, match="no C compiler") as caught:
+    with pytest.raises(UnavailableError, match="no C compiler") as caught:
         build.build_host()
     assert "pip install ziglang" in caught.value.remedy
     assert "`local`" in caught.value.remedy
