@@ -1,6 +1,8 @@
 """Static quantization: weights and activations in integers, with ranges from calibration data."""
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import msgspec
 
 from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import LeanModel, content_digest
@@ -39,7 +41,7 @@ class StaticOptions(Options, frozen=True, kw_only=True):
     """Names of nodes that stay float."""
     method: Method = Method.MINMAX
     """How ranges follow from calibration data: minmax, entropy or percentile."""
-    percentile: float = 99.999
+    percentile: Annotated[float, msgspec.Meta(gt=50, le=100)] = 99.999
     """The share of magnitudes inside the range, in percent, for the method percentile."""
     reduce_range: bool = False
     """Weights in 7 bits, for x86-64 processors without VNNI."""

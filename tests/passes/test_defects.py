@@ -65,9 +65,11 @@ def test_an_old_opset_is_raised_for_scales_of_channels(tmp_path: Path) -> None:
     assert sqnr(run(model, inputs), run(made, inputs)) > 20
 
 
-def test_a_distribution_is_no_method() -> None:
+@pytest.mark.parametrize("option", ["method=distribution", "percentile=200", "percentile=0", "weights=s4", "bits=4"])
+def test_wrong_options_are_refused(option: str) -> None:
+    """The stock method Distribution ruins 8-bit models, and QDQ with 4 bits cannot become an ORT format file."""
     with pytest.raises(ConfigError, match="static-qdq"):
-        parse_step("static-qdq:method=distribution")
+        parse_step(f"static-qdq:{option}")
 
 
 def test_constants_in_nodes_and_normalization_are_quantized(tmp_path: Path) -> None:
