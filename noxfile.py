@@ -240,6 +240,12 @@ def oracle(session: nox.Session, onnxruntime: str) -> None:
 
 
 @development_session
+def precisions(session: nox.Session) -> None:
+    """Whether docs/reference/precisions.md is what the rules say: real models in every precision, for minutes."""
+    run_in("development", session, "python", "docs/make_precisions.py", "--check", *session.posargs)
+
+
+@development_session
 def op_config_proofs(session: nox.Session) -> None:
     """Operator configs proven both ways: all of tests/ground_truth and 10,000 generated models (--generated N)."""
     run_in("development", session, "python", "-m", "tests.op_config_proofs", *session.posargs)

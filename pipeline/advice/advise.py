@@ -9,6 +9,7 @@ import msgspec
 
 from pipeline.advice.answer import Advice, AdviceRequest, AdvisedAnswer, Combination, FixResult, gain_of
 from pipeline.advice.fixes import ENABLERS, OTHER_FORMAT, Fix, fixes_for
+from pipeline.advice.precisions import precision_of, quantized_advice
 from pipeline.advice.trial import State, TrialContext, attempt, judged
 from pipeline.advice.verdict import improves, perfect, preference, verdict
 from pipeline.check.reference import Reference, ReferenceRequest, make_reference
@@ -64,6 +65,7 @@ def advise(request: AdviceRequest) -> Advice:
             best=combination,
             checked_on=_checked_on(reference),
             copied=request.write_to if request.write_to and not changed else None,
+            precision=quantized_advice(precision_of(loaded.proto), base.answer) or msgspec.UNSET,
         )
 
 

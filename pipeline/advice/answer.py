@@ -106,6 +106,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     checked_on: str = ""
     error: str | None = None
     copied: str | None = None
+    precision: str | msgspec.UnsetType = msgspec.UNSET
+    """Which precision the provider wants, where nodes are refused for the model's own; unset for no such node."""
 
     @property
     def wrote(self) -> bool:

@@ -1,11 +1,12 @@
 """`ort-mobile check`: how far each provider supports one model, as it is and with sizes for its dimensions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from pipeline.advice.answer import AdviceVerdict, FixChoice, ProviderSupport, standing_of
+from pipeline.advice.precisions import precision_of, quantized_advice
 from pipeline.advice.verdict import Help, helps_of, verdict
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.ort_session import HostSession, make_session, ort_errors
@@ -129,7 +130,7 @@ def _fit(request: FitRequest, folder: Path) -> ModelFit:
         optimize=views.optimize,
         rows=tuple(_rows(before, fixed, cpu, fixed_cpu)),
         helps=helps_of(before, fixed, sizes or {}),
-        notes=_notes(now, cpu, dynamic, sizes),
+        notes=(*_notes(now, cpu, dynamic, sizes), *_precision_notes(views.subject, now)),
     )
 
 
@@ -235,6 +236,14 @@ def _notes(
     if dynamic and sizes is None:
         notes.append(f"no sizes were found that fit {', '.join(dynamic)}: give them with --dimension NAME=N")
     return tuple(dict.fromkeys(notes))
+
+
+def _precision_notes(subject: PartitionInput, answers: tuple[ModelAnswer, ...]) -> Iterator[str]:
+    """Which precisions providers want, where nodes are refused for the model's own."""
+    form = precision_of(subject.loaded.proto) if subject.loaded else ""
+    for advice in dict.fromkeys(quantized_advice(form, answer) for answer in answers):
+        if advice:
+            yield advice
 
 
 def check_models(

@@ -2,7 +2,6 @@
 
 import difflib
 import hashlib
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,8 +17,6 @@ from pipeline.dataset.files import ReadRequest, SampleFiles, find_samples, safe
 from pipeline.dataset.labels import read_labels
 from pipeline.dataset.values import function_samples, plain_dtype, value_array
 from pipeline.model.signature import Array, TensorInfo, open_axes
-
-log = logging.getLogger(__name__)
 
 
 class Part(StrEnum):
@@ -164,8 +161,7 @@ def samples(data: Dataset, takes: Sequence[TensorInfo]) -> Iterator[Sample]:
 
     Test data give as many as they have in the part that is asked for, up to the limit; anything else gives one.
     ConfigError for the first wrong sample, with its file and the reason: also for one without label where there are
-    labels, and, after the last, for a label without sample. MissingError when images need Pillow. Where so few samples
-    were given that none is for calibration by its content, it gets all, which `overlap` reports.
+    labels, and, after the last, for a label without sample. MissingError when images need Pillow.
     """
     _check_names(data, takes)
     if data.labels and not data.test_data:
@@ -185,10 +181,7 @@ def samples(data: Dataset, takes: Sequence[TensorInfo]) -> Iterator[Sample]:
             yield sample
             if wanted == data.limit:
                 return
-    if not wanted and count and data.part is Part.CALIBRATION:
-        log.warning("%s: too few samples to divide: calibration gets all %d", data.test_data, count)
-        yield from samples(msgspec.structs.replace(data, part=Part.ALL), takes)
-    elif not wanted:
+    if not wanted:
         raise _none(data, count)
 
 

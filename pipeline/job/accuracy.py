@@ -15,6 +15,7 @@ from pipeline.core.variant import Artifact
 from pipeline.core.workers import TaskOutcome
 from pipeline.dataset import Part, part_of
 from pipeline.job.prepare import ARTIFACTS, Prepared
+from pipeline.job.targets import calibration_data
 
 NO_DATA = "there are no evaluation data: give `test_data`, or `evaluation` of the model in the config"
 
@@ -49,7 +50,7 @@ def _request(
         dimensions=group.own.model.dimensions,
         session_options=artifact.session_options,
         accuracy=config.accuracy,
-        calibration=part_of(table, Part.CALIBRATION),
+        calibration=calibration_data(config, table),
     )
 
 

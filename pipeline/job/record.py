@@ -11,6 +11,7 @@ from pipeline import __version__
 from pipeline.campaign.options import options_name
 from pipeline.campaign.plan import PlannedRun, SkippedRun, lane_id
 from pipeline.campaign.record import FailureRow, Host, ModelFacts, RecordedRun, Skipped
+from pipeline.compat.preflight import text_of
 from pipeline.core.errors import PipelineError
 from pipeline.job.prepare import Prepared
 
@@ -83,6 +84,8 @@ def notes(prepared: Sequence[Prepared]) -> list[str]:
             )
         found += [f"{one.model.name}: {note}" for note in (one.reference.notes if one.reference else ())]
         found += [f"{one.model.name}: {note}" for note in dict.fromkeys(n for a in one.artifacts for n in a.notes)]
+        shared = [text_of(each) for a in one.accuracy if a.result for each in a.result.findings]
+        found += [f"{one.model.name}: {text}" for text in dict.fromkeys(shared)]
     return found
 
 

@@ -8,7 +8,7 @@ from pipeline.convert.precisions import AutoProvider, PrecisionOrder
 from pipeline.convert.request import OptimizerPlatform
 from pipeline.core.providers import PROVIDER_RULES, rules_of_run
 from pipeline.core.releases import line_of
-from pipeline.dataset import Part, part_of
+from pipeline.dataset import Dataset, Part, dataset_of, part_of
 from pipeline.model.sources import NamedModel
 from pipeline.partition.answer import Settings
 from pipeline.partition.options import make_settings
@@ -82,10 +82,19 @@ def precision_orders(config: Config, found: Sequence[tuple[NamedModel, ModelConf
         own = resolve_precisions(table.precisions, level, f"{where}.precisions") or general
         orders[id(table)] = own, tuple(_step(one, f"{where}.transforms[{n}]") for n, one in enumerate(table.transforms))
     return [
-        PrecisionOrder(model=model, precisions=names, transforms=steps, data=part_of(table, Part.CALIBRATION))
+        PrecisionOrder(model=model, precisions=names, transforms=steps, data=calibration_data(config, table))
         for model, table in found
         for names, steps in [orders[id(table)]]
     ]
+
+
+def calibration_data(config: Config, table: ModelConfig) -> Dataset:
+    """What ranges are taken from: kept apart from evaluation data where these are labelled, named, or decide.
+
+    Where accuracy is only shown, all samples serve both (few people have more than three at first); that is reported.
+    """
+    decides = config.accuracy.max_drop is not None or table.labels or table.calibration or table.evaluation
+    return part_of(table, Part.CALIBRATION) if decides else dataset_of(table)
 
 
 def _step(asked: TransformConfig, where: str) -> Step:

@@ -51,6 +51,8 @@ def advice_lines(advice: Advice) -> Iterator[str]:
     for result in gains:
         yield f"    [green]{escape(result.name)}[/] ({escape(result.title)}): {result.gain}{_error(result)}"
     yield from _others(advice)
+    if advice.precision:
+        yield f"  {escape(advice.precision)}"
     if advice.copied:
         yield f"  nothing to improve in the model itself; copied unchanged to {escape(visible(advice.copied))}"
     if advice.best:

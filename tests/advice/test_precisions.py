@@ -1,5 +1,7 @@
 """Precisions of real quantized models, and the one that is chosen for each provider by its rules."""
 
+import subprocess
+import sys
 import zipfile
 from functools import lru_cache
 
@@ -21,6 +23,7 @@ from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import PartitionRequest, judge
 from tests.ground_truth import ORACLE
 
+ROOT = ORACLE.parent.parent
 REAL = ORACLE / "real.zip"
 FORMS = {
     "mnist.base": "",
@@ -105,6 +108,14 @@ def test_what_could_not_be_made_is_dropped_with_its_reason() -> None:
         "cpu: dyn8 kept: the CPU has kernels for every node",
     ]
     assert kept_precisions(found) == ("", "dyn8")
+
+
+def test_the_table_in_the_reference_is_what_the_rules_say() -> None:
+    """One model of the table; `nox -s precisions` compares all."""
+    command = [sys.executable, "docs/make_precisions.py", "--check", "--model", "mnist"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.stdout == "every cell is current\n", ended.stdout + ended.stderr
+    assert ended.returncode == 0
 
 
 def test_advice_names_the_form_that_a_provider_supports() -> None:
