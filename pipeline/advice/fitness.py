@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.providers import CPU
 from pipeline.advice.answer import AdviceVerdict, FixChoice, ProviderSupport, standing_of
 from pipeline.advice.precisions import precision_of, quantized_advice
 from pipeline.advice.verdict import Help, helps_of, verdict
@@ -32,8 +33,6 @@ from pipeline.partition.ort_view import refused
 
 ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"}
 """The verdicts in one word, as ONNX Runtime's mobile usability checker gives them."""
-
-CPU = "cpu"
 
 
 class ProviderFit(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from device_runner.providers import CPU
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, XNNPACK
 from pipeline.core.variant import OWN_PRECISION
@@ -19,7 +20,6 @@ from pipeline.passes.registry import find_pass
 AUTO = "auto"
 """Asks for the best precision of each provider of the targets."""
 
-CPU = "cpu"
 COREML = (COREML_NN, COREML_MLPROGRAM)
 
 PER_CHANNEL_SINCE_API_LEVEL = 29

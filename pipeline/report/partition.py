@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from device_runner.providers import provider_named
+from device_runner.providers import CPU, provider_named
 from pipeline.advice.answer import (
     Advice,
     AdviceVerdict,
@@ -22,7 +22,7 @@ from pipeline.advice.answer import (
     ProviderSupport,
     standing_of,
 )
-from pipeline.advice.fitness import CPU, FitDocument, FitRow, ModelFit, ProviderFit
+from pipeline.advice.fitness import FitDocument, FitRow, ModelFit, ProviderFit
 from pipeline.advice.verdict import Help, verdict
 from pipeline.core.providers import NNAPI, PROVIDER_RULES
 from pipeline.core.releases import by_rules, line_of
