@@ -15,7 +15,7 @@ from device_runner.probe.build import build_probe
 from device_runner.result import RunResult, Status, utc_now
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.measure import CampaignPlan, measure
-from pipeline.campaign.plan import Inputs, PlannedRun
+from pipeline.campaign.plan import Inputs, run_of
 from pipeline.campaign.record import CampaignRecord
 from pipeline.campaign.store import open_store
 from pipeline.config import MeasureConfig
@@ -55,7 +55,7 @@ def seconds_of(count: int, folder: Path) -> float:
     devices = {f"sleeping:{number}": SleepingDevice(f"sleeping:{number}") for number in range(count)}
     plan = CampaignPlan(
         campaign="c",
-        lanes=[PlannedRun(device=name, artifact=artifact, options=RunOptions()) for name in devices],
+        lanes=[run_of(name, artifact, RunOptions()) for name in devices],
         measure=MeasureConfig(rounds=ROUNDS),
         artifacts=folder,
         inputs={"m": Inputs(dimensions={})},

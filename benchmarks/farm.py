@@ -19,7 +19,7 @@ from device_runner.probe.build import build_probe
 from device_runner.result import Status, utc_now
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.measure import CampaignPlan, measure
-from pipeline.campaign.plan import Inputs, PlannedRun
+from pipeline.campaign.plan import Inputs, run_of
 from pipeline.campaign.record import CampaignRecord
 from pipeline.campaign.store import Store, open_store
 from pipeline.config import MeasureConfig
@@ -121,7 +121,7 @@ def plan(devices: Sequence[str], identity: str, wanted: MeasureConfig) -> Campai
     options = [RunOptions(intra_op_threads=1, inter_op_threads=number) for number in range(LANES)]
     return CampaignPlan(
         campaign=identity,
-        lanes=[PlannedRun(device=device, artifact=artifact, options=one) for device in devices for one in options],
+        lanes=[run_of(device, artifact, one) for device in devices for one in options],
         measure=wanted,
         artifacts=EXAMPLE.parent,
         inputs={"mnist": Inputs(dimensions={})},

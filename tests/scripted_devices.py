@@ -13,7 +13,7 @@ from device_runner.library_source import Library
 from device_runner.result import Failure, FailureKind, RunResult, Status, utc_now, without_measurement
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.measure import CampaignPlan
-from pipeline.campaign.plan import Inputs, PlannedRun
+from pipeline.campaign.plan import Inputs, PlannedRun, run_of
 from pipeline.campaign.record import CampaignRecord
 from pipeline.campaign.store import Store
 from pipeline.config import ConditionsConfig, MeasureConfig
@@ -21,6 +21,10 @@ from pipeline.core.variant import Artifact, Level, Variant
 
 CAMPAIGN = CampaignRecord(id="c1", name="scripted", created_at="2026-01-01T00:00:00.000Z")
 DEFAULT_CONDITIONS = ConditionsConfig()
+ARTIFACT = Artifact(
+    model="m", variant=Variant(level=Level.BASIC), file="m.ort", size_bytes=1, sha256="a" * 64,
+    semantic_digest="b" * 64, operators={}, source_operators={},
+)  # fmt: skip
 
 
 def latencies_of(device: str, spec_id: str) -> tuple[int, ...]:
@@ -78,12 +82,11 @@ class ScriptedDevice:
 
 def lanes_of(devices: Iterable[str], count: int) -> list[PlannedRun]:
     """So many lanes on each device, of one model with different threads."""
-    artifact = Artifact(
-        model="m", variant=Variant(level=Level.BASIC), file="m.ort", size_bytes=1, sha256="a" * 64,
-        semantic_digest="b" * 64, operators={}, source_operators={},
-    )  # fmt: skip
-    options = [RunOptions(intra_op_threads=number + 1) for number in range(count)]
-    return [PlannedRun(device=device, artifact=artifact, options=one) for device in devices for one in options]
+    return [
+        run_of(device, ARTIFACT, RunOptions(intra_op_threads=number + 1))
+        for device in devices
+        for number in range(count)
+    ]
 
 
 def plan_of(lanes: list[PlannedRun], rounds: int, conditions: ConditionsConfig = DEFAULT_CONDITIONS) -> CampaignPlan:

@@ -114,19 +114,23 @@ GIVE_UP_AFTER = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignPlan:
-    """What is to be measured. `library` and `inputs` are by device and by model; `judge` compares a run's outputs."""
+    """What is to be measured. `libraries` are by device, `inputs` by the source of a run.
+
+    `judge` compares a run's outputs; with None they are not kept.
+    """
 
     campaign: str
     lanes: Sequence[PlannedRun]
     measure: MeasureConfig
     artifacts: Path
-    """The folder in which the artifacts' files lie."""
+    """The folder in which the files lie that have no path of their own."""
     inputs: Mapping[str, Inputs]
     libraries: Mapping[str, str | None]
-    judge: Callable[[PlannedRun, RunResult], tuple[OutputCheck, ...]]
+    judge: Callable[[PlannedRun, RunResult], tuple[OutputCheck, ...]] | None
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """Lane id to what is expected of it."""
-    conditions: ConditionsConfig = field(default_factory=ConditionsConfig)
+    conditions: ConditionsConfig | None = field(default_factory=ConditionsConfig)
+    """The state of a device in which runs start, and what is set on it meanwhile; None asks for nothing."""
     pauses_seconds: Sequence[float] = PAUSES_SECONDS
     quarantine_seconds: Sequence[float] = QUARANTINE_SECONDS
     profiles: Path = Path("profiles")
@@ -142,9 +146,9 @@ class CampaignPlan:
         return spec_of(
             lane,
             number,
-            model_file=str(self.artifacts / lane.artifact.file),
+            model_file=str(self.artifacts / lane.file),
             library=self.libraries.get(lane.device),
-            inputs=self.inputs[lane.artifact.model],
+            inputs=self.inputs[lane.source],
             measure=self.measure,
         )
 
@@ -190,10 +194,6 @@ def measure(
             stop.set()
 
 
-def _with_outputs(spec: RunSpec, folder: str) -> RunSpec:
-    return msgspec.structs.replace(spec, outputs_folder=folder)
-
-
 def runs_left(plan: CampaignPlan, store: Store) -> Counter[str]:
     """How many runs of each device are not stored yet."""
     stored = _Stored(store, plan.campaign)
@@ -235,7 +235,7 @@ class _Worker:
 
     def run(self) -> UnfinishedDevice | None:
         try:
-            if isinstance(self.device, Conditioned):
+            if self.plan.conditions and isinstance(self.device, Conditioned):
                 arrange(self.device, self.plan.conditions)
             return self._until_left()
         except BaseException:
@@ -268,7 +268,7 @@ class _Worker:
 
     def _unfit(self) -> str:
         """Wait for the conditions; why the device is to be left alone, or ""."""
-        if isinstance(self.device, Conditioned):
+        if self.plan.conditions and isinstance(self.device, Conditioned):
             return wait_until_fit(self.device, self.plan.conditions, self.stop)
         return ""
 
@@ -277,10 +277,13 @@ class _Worker:
         self.progress(self.device.name, lane, number)
         with tempfile.TemporaryDirectory(dir=self.work, prefix="run.") as folder:
             spec = self.plan.spec(lane, number)
-            spec = with_profiler(spec, folder) if self.plan.is_profiled(number) else _with_outputs(spec, folder)
+            if self.plan.is_profiled(number):
+                spec = with_profiler(spec, folder)
+            elif self.plan.judge:
+                spec = msgspec.structs.replace(spec, outputs_folder=folder)
             result = self._tried(spec)
             judged = result.status is Status.OK and spec.perf_test is None
-            checks = self.plan.judge(lane, result) if judged else ()
+            checks = self.plan.judge(lane, result) if self.plan.judge and judged else ()
             if spec.profile:
                 result = with_profile(result, self.plan.profiles / f"{safe_name(lane.key)}.json")
         self.store.add_run(self._record(lane, number, spec, result, checks))
@@ -303,8 +306,8 @@ class _Worker:
             campaign=self.plan.campaign,
             planned=lane_id(lane),
             round=number,
-            model=lane.artifact.model,
-            variant=lane.artifact.variant.name,
+            model=lane.model,
+            variant=lane.variant,
             spec=spec,
             result=result,
             checks=checks,

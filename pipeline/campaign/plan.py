@@ -1,8 +1,8 @@
 """From a config and its artifacts to the runs that are legal, and a reason for each that is not. Pure functions."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 
 import msgspec
@@ -12,6 +12,7 @@ from device_runner.minimize import Denied
 from device_runner.spec import OUTPUTS_LIMIT_BYTES, RunOptions, RunSpec, TensorFile
 from pipeline.campaign.deny_list import denied_here
 from pipeline.campaign.options import options_name, run_options
+from pipeline.campaign.record import Skipped
 from pipeline.config import REPLAY_KEY, MeasureConfig, RunConfig
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Artifact, Variant
@@ -19,35 +20,58 @@ from pipeline.core.variant import Artifact, Variant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
-    """One thing that is measured over all rounds: an artifact with run options on a device."""
+    """What is measured over all rounds: a file with run options on a device.
+
+    `variant` is its variant's name, `file` its path or that in the folder of artifacts. `source` names the model in its
+    precision, whose inputs it is given. `session_options` are those that the file needs.
+    """
 
     device: str
-    artifact: Artifact
+    model: str
+    variant: str
+    source: str
+    file: str
+    sha256: str
+    size_bytes: int
     options: RunOptions
+    session_options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def run_options(self) -> RunOptions:
-        """What is really run with: the artifact's own session options, and those asked for before them."""
-        session_config = self.artifact.session_options | self.options.session_config
+        """What is really run with: the file's own session options, and those asked for before them."""
+        session_config = {**self.session_options, **self.options.session_config}
         return msgspec.structs.replace(self.options, session_config=session_config)
 
     @property
     def run_name(self) -> str:
         """`VARIANT/PROVIDER…`, as baselines in configs and tables name it."""
-        return f"{self.artifact.variant.name}/{options_name(self.options)}"
+        return f"{self.variant}/{options_name(self.options)}"
 
     @property
     def key(self) -> str:
         """Unique in a campaign: device, model, variant and options."""
-        return f"{self.device}/{self.artifact.model}/{self.run_name}"
+        return f"{self.device}/{self.model}/{self.run_name}"
+
+    def skipped(self, reason: str) -> Skipped:
+        """That it is not possible there, and why."""
+        return Skipped(
+            reason=reason, device=self.device, model=self.model, variant=self.variant, run=options_name(self.options)
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkippedRun:
-    """A run that the config asks for and that is not possible there."""
-
-    lane: PlannedRun
-    reason: str
+def run_of(device: str, artifact: Artifact, options: RunOptions) -> PlannedRun:
+    """An artifact with run options on a device."""
+    return PlannedRun(
+        device=device,
+        model=artifact.model,
+        variant=artifact.variant.name,
+        source=artifact.source,
+        file=artifact.file,
+        sha256=artifact.sha256,
+        size_bytes=artifact.size_bytes,
+        options=options,
+        session_options=artifact.session_options,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,42 +92,44 @@ def plan_lanes(
     artifacts: Sequence[Artifact],
     devices: Sequence[DeviceFacts],
     denied: Sequence[Denied] = (),
-) -> tuple[list[PlannedRun], list[SkippedRun]]:
+) -> tuple[list[PlannedRun], list[Skipped]]:
     """Every artifact with every run that its variant matches on every device, split in legal and skipped.
 
     Raises ConfigError for a [[runs]] table that makes no sense, as `run_options` does.
     """
     lanes: list[PlannedRun] = []
-    skipped: list[SkippedRun] = []
+    skipped: list[Skipped] = []
     for facts in devices:
-        for lane in _wanted(runs, artifacts, facts.name):
-            failure = denied_here(lane.run_options, facts, denied, lane.artifact.sha256)
-            reason = failure.message if failure else _unreplayable(lane)
+        for lane, artifact in _wanted(runs, artifacts, facts.name):
+            failure = denied_here(lane.run_options, facts, denied, lane.sha256)
+            reason = failure.message if failure else _unreplayable(artifact, lane.options)
             if reason:
-                skipped.append(SkippedRun(lane=lane, reason=reason))
+                skipped.append(lane.skipped(reason))
             else:
                 lanes.append(lane)
     return lanes, skipped
 
 
-def _unreplayable(lane: PlannedRun) -> str:
+def _unreplayable(artifact: Artifact, options: RunOptions) -> str:
     """Why a run that asks for replay cannot load the artifact, or ""."""
-    broken = lane.artifact.unreplayable
-    asked = lane.options.session_config.get(REPLAY_KEY) == "1"
+    broken = artifact.unreplayable
+    asked = options.session_config.get(REPLAY_KEY) == "1"
     return f"ONNX Runtime cannot replay its own records of {', '.join(broken)}" if broken and asked else ""
 
 
-def _wanted(runs: Sequence[RunConfig], artifacts: Sequence[Artifact], device: str) -> Iterator[PlannedRun]:
+def _wanted(
+    runs: Sequence[RunConfig], artifacts: Sequence[Artifact], device: str
+) -> Iterator[tuple[PlannedRun, Artifact]]:
     """Lanes of one device by model, then in the order of the config; equal ones once."""
     seen = set()
     ways = [(run.variants, options) for run in runs for options in run_options(run)]
     for model in dict.fromkeys(artifact.model for artifact in artifacts):
         for (patterns, options), artifact in product(ways, artifacts):
-            lane = PlannedRun(device=device, artifact=artifact, options=options)
+            lane = run_of(device, artifact, options)
             meant = artifact.model == model and matches(patterns, options.provider, artifact.variant)
             if meant and lane.key not in seen:
                 seen.add(lane.key)
-                yield lane
+                yield lane, artifact
 
 
 def matches(patterns: Sequence[str], provider: str, variant: Variant) -> bool:
@@ -118,7 +144,7 @@ def baseline_of(lanes: Sequence[PlannedRun], wanted: str | None) -> PlannedRun:
 
     `wanted` is `VARIANT` or `VARIANT/PROVIDER…`; without it, or where it is not among them, the first on the CPU.
     """
-    named = [lane for lane in lanes if wanted in (lane.run_name, lane.artifact.variant.name)]
+    named = [lane for lane in lanes if wanted in (lane.run_name, lane.variant)]
     on_cpu = [lane for lane in lanes if lane.options.provider == "cpu"]
     return (named or on_cpu or list(lanes))[0]
 
@@ -134,7 +160,7 @@ def representatives(lanes: Sequence[PlannedRun]) -> dict[str, PlannedRun]:
 
 def _what_runs(lane: PlannedRun) -> tuple[str, str, str, bytes]:
     options = msgspec.json.encode(lane.run_options, order="sorted")
-    return lane.device, lane.artifact.model, lane.artifact.sha256, options
+    return lane.device, lane.model, lane.sha256, options
 
 
 def order_of_round(lanes: Sequence[PlannedRun], number: int) -> list[PlannedRun]:
@@ -159,7 +185,7 @@ def spec_of(
     return RunSpec(
         id=spec_id(lane, number),
         model=model_file,
-        model_sha256=lane.artifact.sha256,
+        model_sha256=lane.sha256,
         library=library,
         options=lane.run_options,
         inputs=inputs.tensors,

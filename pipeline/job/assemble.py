@@ -8,15 +8,13 @@ import msgspec
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
 from pipeline.campaign.options import options_name
-from pipeline.campaign.plan import PlannedRun
 from pipeline.campaign.record import CampaignRecord, JobRecord, RunRecord
 from pipeline.campaign.store import Store
 from pipeline.check.output import OutputCheck
 from pipeline.config import Target, wanted_variants
 from pipeline.core.variant import Artifact
 from pipeline.job.predict import finding, profiles_of
-from pipeline.release.choose import Choice, Rejected, choose, rejections
-from pipeline.release.choose import MeasuredVariant as Candidate
+from pipeline.release.choose import Choice, MeasuredVariant, Rejected, choose, rejections
 from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Withheld
 from pipeline.report.profiled import Profiled
 from pipeline.report.rows import MeasuredRow, make_rows, run_group, worst_checks
@@ -91,7 +89,7 @@ def _by_lane(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
 def _measured(
     record: JobRecord, artifacts: Mapping[ArtifactKey, Artifact], runs: Mapping[str, Sequence[RunRecord]]
 ) -> dict[str, MeasuredRow]:
-    """Every planned lane by its id, with its timed runs, in the order of the plan."""
+    """Every planned run by its id, with its timed runs, in the order of the plan."""
     keys = {lane.id: f"{lane.variant}/{lane.run}" for lane in record.planned}
     return {
         lane.id: MeasuredRow(
@@ -127,7 +125,7 @@ def _choices(
         for model in record.models:
             whole = [artifact for artifact in sound.values() if artifact.model == model.name]
             own = _loadable(record, target, whole) or whole  # the gate before the bundle says why none of them loads
-            ran = [candidate for candidate in candidates if candidate.lane.artifact in own]
+            ran = [candidate for candidate in candidates if candidate.artifact in own]
             rejected = _rejected(record, artifacts, own, target, model.name)
             choice = choose(target, own, ran, devices, margin, rejected)
             if choice:
@@ -194,16 +192,17 @@ def is_sound(record: JobRecord, key: ArtifactKey) -> bool:
 
 def _candidates(
     record: JobRecord, sound: Mapping[ArtifactKey, Artifact], measured: Mapping[str, MeasuredRow]
-) -> list[Candidate]:
-    """Lanes that may ship: a sound artifact, no failed round, outputs near enough on the device too."""
+) -> list[MeasuredVariant]:
+    """Runs that may ship: a sound artifact, no failed round, outputs near enough on the device too."""
     found = []
     for lane in record.planned:
         one = measured[lane.id]
         artifact = sound.get((lane.model, lane.variant))
         fine = one.status is Status.OK and all(run.result.status is Status.OK for run in one.runs)
         if artifact and fine and not any(check.failed for check in worst_checks(run.checks for run in one.runs)):
-            whole = PlannedRun(device=lane.device, artifact=artifact, options=lane.options)
-            found.append(Candidate(lane=whole, group=run_group(one)))
+            found.append(
+                MeasuredVariant(device=lane.device, artifact=artifact, options=lane.options, group=run_group(one))
+            )
     return found
 
 

@@ -4,14 +4,15 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 from device_runner.device import Device, DeviceFacts, Readiness, is_selector, open_device
 from device_runner.errors import RunnerError, SpecError
 from device_runner.minimize import Denied
 from device_runner.result import FailureKind, RunResult
 from pipeline.campaign.deny_list import blame
-from pipeline.campaign.measure import CampaignPlan
-from pipeline.campaign.plan import lane_id
+from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure, runs_left
+from pipeline.campaign.plan import PlannedRun, lane_id
 from pipeline.campaign.record import Skipped
 from pipeline.campaign.store import Store
 from pipeline.config import Platform, Target
@@ -117,6 +118,24 @@ def libraries_by_device(
 
 def _told(error: RunnerError) -> str:
     return "; ".join(part for part in (error.what, error.why, error.remedy) if part)
+
+
+def measure_all(
+    plan: CampaignPlan, devices: Mapping[str, Device], store: Store, work: Path, progress: Progress
+) -> list[UnfinishedDevice]:
+    """Run everything of a plan that is not stored yet, as `measure` does, and show it: a line for each device."""
+    to_do = runs_left(plan, store)
+    begun: set[str] = set()
+    with progress.stage("measure", to_do.total()) as stage:
+        lines = {name: stage.part(name, to_do[name]) for name in devices}
+
+        def show(device: str, run: PlannedRun, number: int) -> None:
+            if device in begun:  # one has ended when the next begins
+                lines[device].done()
+            begun.add(device)
+            lines[device].at(f"{plan.round_name(number)}: {run.model}/{run.run_name}")
+
+        return measure(plan, devices, store, work, show)
 
 
 def blame_crashes(

@@ -13,7 +13,8 @@ from device_runner.device import Device
 from device_runner.files import tensor_bytes
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions
-from pipeline.campaign.plan import Inputs, PlannedRun, SkippedRun
+from pipeline.campaign.plan import Inputs, PlannedRun
+from pipeline.campaign.record import Skipped
 from pipeline.check.compare import compare_outputs, read_tensor, top1_check
 from pipeline.check.many import tolerance_for
 from pipeline.check.output import OutputCheck
@@ -60,7 +61,7 @@ class OutputJudge:
 
     def __call__(self, lane: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
         """The checks of one run; outputs that the device did not hand over fail."""
-        model = lane.artifact.source
+        model = lane.source
         actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
         checks = compare_outputs(self.expected[model], actual, self.tolerances[model])
         return (*checks, *self._labelled(model, result))
@@ -121,17 +122,17 @@ def possible_lanes(
     read: ReadArtifacts,
     devices: Mapping[str, Device],
     libraries: Mapping[str, str | None],
-) -> tuple[list[PlannedRun], list[SkippedRun]]:
+) -> tuple[list[PlannedRun], list[Skipped]]:
     """Lanes that the library of their device can load, and the others with the reason; unknown ones are left in."""
     possible: list[PlannedRun] = []
-    impossible: list[SkippedRun] = []
+    impossible: list[Skipped] = []
     runtimes = {name: runtime_on(devices[name], libraries.get(name)) for name in {lane.device for lane in lanes}}
     for lane in lanes:
         runtime = runtimes[lane.device]
-        use = use_of(lane.options, lane.artifact.session_options)
-        reason = first_error(judged(read, lane.artifact.file, runtime, use)) if runtime else ""
+        use = use_of(lane.options, lane.session_options)
+        reason = first_error(judged(read, lane.file, runtime, use)) if runtime else ""
         if reason:
-            impossible.append(SkippedRun(lane=lane, reason=reason))
+            impossible.append(lane.skipped(reason))
         else:
             possible.append(lane)
     return possible, impossible

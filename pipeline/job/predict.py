@@ -34,10 +34,10 @@ def predict(
     for lane in lanes:
         settings = settings_of(lane.options, facts[lane.device], release)
         if settings:
-            file = str(folder / ARTIFACTS / lane.artifact.file)
+            file = str(folder / ARTIFACTS / lane.file)
             request = PartitionRequest(source=SourceModel(path=file), settings=settings)
-            key = f"{lane.artifact.sha256} {settings}"
-            asked.setdefault(key, (request, lane.artifact.size_bytes, []))[2].append(lane_id(lane))
+            key = f"{lane.sha256} {settings}"
+            asked.setdefault(key, (request, lane.size_bytes, []))[2].append(lane_id(lane))
     return _answers(asked, progress) if asked else {}
 
 

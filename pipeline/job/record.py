@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipeline import __version__
 from pipeline.campaign.options import options_name
-from pipeline.campaign.plan import PlannedRun, SkippedRun, lane_id
+from pipeline.campaign.plan import PlannedRun, lane_id
 from pipeline.campaign.record import FailureRow, Host, ModelFacts, RecordedRun, Skipped
 from pipeline.compat.preflight import text_of
 from pipeline.core.errors import PipelineError
@@ -23,24 +23,12 @@ def planned_lane(lane: PlannedRun, *, baseline: bool, same_as: str = "") -> Reco
     return RecordedRun(
         id=lane_id(lane),
         device=lane.device,
-        model=lane.artifact.model,
-        variant=lane.artifact.variant.name,
+        model=lane.model,
+        variant=lane.variant,
         options=lane.options,
         run=options_name(lane.options),
         baseline=baseline,
         same_as=same_as,
-    )
-
-
-def skipped_row(skip: SkippedRun) -> Skipped:
-    """A skipped lane as the report shows it."""
-    lane = skip.lane
-    return Skipped(
-        reason=skip.reason,
-        device=lane.device,
-        model=lane.artifact.model,
-        variant=lane.artifact.variant.name,
-        run=options_name(lane.options),
     )
 
 

@@ -9,20 +9,19 @@ from device_runner.device import Device, DeviceFacts
 from device_runner.minimize import Denied
 from device_runner.result import utc_now
 from pipeline.campaign.deny_list import known_denied
-from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure, runs_left
-from pipeline.campaign.measure import Progress as Tell
+from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, runs_left
 from pipeline.campaign.options import check_runs
-from pipeline.campaign.plan import PlannedRun, SkippedRun, baseline_of, lane_id, plan_lanes, representatives
+from pipeline.campaign.plan import PlannedRun, baseline_of, lane_id, plan_lanes, representatives
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RecordedRun, Skipped
 from pipeline.campaign.store import Store, open_store
 from pipeline.config import Config
 from pipeline.core.errors import ExitCode, Finding, errors
 from pipeline.core.files import scratch, write_bytes, write_text
-from pipeline.core.progress import Progress, Stage
+from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact
 from pipeline.job.accuracy import with_accuracy
 from pipeline.job.assemble import Assembled, assemble
-from pipeline.job.devices import OpenDevices, blame_crashes, libraries_by_device, opened
+from pipeline.job.devices import OpenDevices, blame_crashes, libraries_by_device, measure_all, opened
 from pipeline.job.folder import DATABASE, locked
 from pipeline.job.gate import (
     OutputJudge,
@@ -43,7 +42,6 @@ from pipeline.job.record import (
     notes,
     planned_lane,
     preparation_failures,
-    skipped_row,
     versions,
 )
 from pipeline.job.resume import known_on_network, resume
@@ -180,24 +178,23 @@ class _Job:
             legal, skipped = plan_lanes(self.config.runs, measurable, list(field.facts.values()), known_denied())
             libraries = libraries_by_device(field.facts, self.config.targets, self.options.library)
             lanes, refused = self._possible(legal, field.devices, libraries)
-            campaign = self._enter(field.facts, lanes, [*map(skipped_row, [*skipped, *refused]), *field.unusable])
+            campaign = self._enter(field.facts, lanes, [*skipped, *refused, *field.unusable])
             run_for = representatives(lanes)
             predictions = predict(lanes, field.facts, oldest_release(self.config), self.folder, progress)
             plan = self._plan(
                 campaign.id, [lane for lane in lanes if run_for[lane_id(lane)] is lane], libraries, predictions
             )
-            to_do = runs_left(plan, self.store)
-            with progress.stage("measure", to_do.total()) as stage:
-                lines = {name: stage.part(name, to_do[name]) for name in field.devices}
-                left = self._measured(plan, field, work, _told_by(plan, lines))
+            left = self._measured(plan, field, work, progress)
             wanted = self.options.blame
             denied = blame_crashes(plan, field.devices, field.facts, self.store, progress) if wanted else ()
             return _Ended(campaign=campaign, left=(*left, *_away(campaign, field)), denied=denied)
 
-    def _measured(self, plan: CampaignPlan, field: OpenDevices, work: Path, tell: Tell) -> list[UnfinishedDevice]:
+    def _measured(
+        self, plan: CampaignPlan, field: OpenDevices, work: Path, progress: Progress
+    ) -> list[UnfinishedDevice]:
         """Run the plan; an interruption says how many runs are kept."""
         try:
-            return measure(plan, field.devices, self.store, work, tell)
+            return measure_all(plan, field.devices, self.store, work, progress)
         except KeyboardInterrupt as error:
             planned = len(plan.lanes) * plan.rounds
             kept = planned - runs_left(plan, self.store).total()
@@ -213,7 +210,7 @@ class _Job:
 
     def _possible(
         self, legal: Sequence[PlannedRun], devices: Mapping[str, Device], libraries: Mapping[str, str | None]
-    ) -> tuple[Sequence[PlannedRun], Sequence[SkippedRun]]:
+    ) -> tuple[Sequence[PlannedRun], Sequence[Skipped]]:
         """Lanes that the library can load; every one with onnxruntime_perf_test, which brings a library of its own."""
         if self.config.measure.perf_test and not self.options.library:
             return legal, []
@@ -228,7 +225,10 @@ class _Job:
     ) -> CampaignPlan:
         references = {name: reference for one in self.prepared for name, reference in one.references.items()}
         inputs = {
-            one.model.name: inputs_of(one.reference, one.model.dimensions) for one in self.prepared if one.reference
+            name: inputs_of(one.reference, one.model.dimensions)
+            for one in self.prepared
+            if one.reference
+            for name in one.references
         }
         return CampaignPlan(
             campaign=campaign,
@@ -283,19 +283,6 @@ class _Job:
         )
 
 
-def _told_by(plan: CampaignPlan, lines: Mapping[str, Stage]) -> Tell:
-    """Shows each device's runs: one has ended when the next begins."""
-    begun: set[str] = set()
-
-    def tell(device: str, lane: PlannedRun, number: int) -> None:
-        if device in begun:
-            lines[device].done()
-        begun.add(device)
-        lines[device].at(f"{plan.round_name(number)}: {lane.artifact.model}/{lane.run_name}")
-
-    return tell
-
-
 def _away(campaign: CampaignRecord, field: OpenDevices) -> Iterator[UnfinishedDevice]:
     """Devices of a resumed campaign that could not be opened this time."""
     reasons = {one.device: one.reason for one in field.unusable}
@@ -308,7 +295,7 @@ def _planned(lanes: Sequence[PlannedRun], baseline: str | None) -> Iterator[Reco
     """The lanes with the baseline of each device and model marked."""
     groups: dict[tuple[str, str], list[PlannedRun]] = {}
     for lane in lanes:
-        groups.setdefault((lane.device, lane.artifact.model), []).append(lane)
+        groups.setdefault((lane.device, lane.model), []).append(lane)
     run_for = representatives(lanes)
     for group in groups.values():
         first = run_for[lane_id(baseline_of(group, baseline))]

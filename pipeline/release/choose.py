@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from device_runner.device import DeviceFacts
 from device_runner.spec import RunOptions
-from pipeline.campaign.plan import PlannedRun
 from pipeline.campaign.statistics import RunGroup, Verdict, compare, describe, ranks
 from pipeline.config import Target
 from pipeline.core.variant import Artifact, Level, Style
@@ -40,9 +39,11 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredVariant:
-    """A lane with its rounds; only lanes that ran without failure and passed their check are handed in."""
+    """An artifact with run options on a device and its rounds; those that failed a run or check are not handed in."""
 
-    lane: PlannedRun
+    device: str
+    artifact: Artifact
+    options: RunOptions
     group: RunGroup
 
 
@@ -60,7 +61,7 @@ def choose(
     the simplest to ship (see `plainness`). Nothing measured there: the most optimized one, on the CPU. `rejected` are
     the model's other variants, for the reason.
     """
-    fitting = [m for m in measured if suits(target, devices[m.lane.device]) and ranks(m.group) and describe(m.group)]
+    fitting = [m for m in measured if suits(target, devices[m.device]) and ranks(m.group) and describe(m.group)]
     if fitting:
         return _fastest(target, fitting, margin)
     return _advised(target, artifacts, rejected)
@@ -91,15 +92,13 @@ def _median(measured: MeasuredVariant) -> float:
 def _fastest(target: Target, fitting: list[MeasuredVariant], margin: float) -> Choice:
     best = min(fitting, key=_median)
     rivals = [m for m in fitting if m is best or not _surely_slower(m, best, margin)]
-    chosen = min(rivals, key=lambda m: plainness(m.lane.artifact, m.lane.options))
+    chosen = min(rivals, key=lambda m: plainness(m.artifact, m.options))
     others = len(rivals) - 1
-    reason = f"the fastest of {len(fitting)} measured on {chosen.lane.device}" if not others else (
-        f"measured on {chosen.lane.device}: statistically tied with the fastest; simplest of the {len(rivals)} tied "
+    reason = f"the fastest of {len(fitting)} measured on {chosen.device}" if not others else (
+        f"measured on {chosen.device}: statistically tied with the fastest; simplest of the {len(rivals)} tied "
         f"ones of {len(fitting)}"
     )  # fmt: skip
-    return Choice(
-        target=target, artifact=chosen.lane.artifact, options=chosen.lane.options, reason=reason, measured=True
-    )
+    return Choice(target=target, artifact=chosen.artifact, options=chosen.options, reason=reason, measured=True)
 
 
 def _surely_slower(one: MeasuredVariant, best: MeasuredVariant, margin: float) -> bool:

@@ -14,7 +14,7 @@ from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.plan import plan_lanes
 from pipeline.config import RunConfig
-from tests.scripted_devices import ScriptedDevice, lanes_of
+from tests.scripted_devices import ARTIFACT, ScriptedDevice
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 FACTS = DeviceFacts(name="told:x", platform="android", soc="Chip 9", api_level=30, abis=("arm64-v8a",))
@@ -76,7 +76,7 @@ def test_the_smallest_part_is_denied_and_not_tried_again(tmp_path: Path) -> None
 
 def test_campaigns_skip_what_is_denied() -> None:
     perf("--blame")
-    artifact = lanes_of(["told:x"], 1)[0].artifact
+    artifact = ARTIFACT
     guilty = RunConfig(session_config={"session.a": "1", "session.b": "1", "session.z": "1"})
     lanes, skipped = plan_lanes([RunConfig(), guilty], [artifact], [FACTS], known_denied())
     assert [lane.options for lane in lanes] == [RunOptions()]
@@ -150,8 +150,8 @@ def test_a_provider_that_crashes_alone_is_denied_for_that_model(monkeypatch: pyt
     perf("--provider", "nnapi", "--blame")
     (entry,) = known_denied()
     assert entry.options == RunOptions(provider="nnapi")
-    artifact = lanes_of(["told:x"], 1)[0].artifact
+    artifact = ARTIFACT
     same = msgspec.structs.replace(artifact, model="n", sha256=entry.model_sha256)
     lanes, skipped = plan_lanes([RunConfig(provider="nnapi")], [artifact, same], [FACTS], known_denied())
-    assert [lane.artifact for lane in lanes] == [artifact]
-    assert [skip.lane.artifact for skip in skipped] == [same]
+    assert [lane.sha256 for lane in lanes] == [artifact.sha256]
+    assert [skip.model for skip in skipped] == [same.model]

@@ -12,10 +12,9 @@ from pipeline.campaign.options import MOST_RUNS, options_name, run_options
 from pipeline.campaign.plan import plan_lanes
 from pipeline.config import RunConfig
 from pipeline.core.errors import ConfigError
-from tests.scripted_devices import lanes_of
+from tests.scripted_devices import ARTIFACT
 
 PHONE = DeviceFacts(name="adb:1", platform="android", api_level=30)
-ARTIFACT = lanes_of(["x"], 1)[0].artifact
 
 
 def runs(text: str) -> list[RunOptions]:

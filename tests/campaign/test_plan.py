@@ -10,13 +10,13 @@ from device_runner.spec import NnapiFlag, RunOptions
 from pipeline.campaign.options import options_name, run_options
 from pipeline.campaign.plan import (
     Inputs,
-    PlannedRun,
     baseline_of,
     lane_id,
     matches,
     order_of_round,
     plan_lanes,
     representatives,
+    run_of,
     spec_of,
 )
 from pipeline.config import ADVISED_RUNS, MeasureConfig, RunConfig
@@ -97,9 +97,7 @@ def test_the_baseline_is_the_one_named_or_the_first_on_the_cpu() -> None:
 
 
 def test_specs_carry_the_artifacts_session_options_and_the_runs_go_before_them() -> None:
-    lane = PlannedRun(
-        device="local", artifact=artifact(), options=RunOptions(session_config={"a": "2", "session.b": "3"})
-    )
+    lane = run_of("local", artifact(), RunOptions(session_config={"a": "2", "session.b": "3"}))
     spec = spec_of(
         lane, 3, model_file="m.ort", library=None, inputs=Inputs(dimensions={"n": 1}), measure=MeasureConfig()
     )

@@ -88,7 +88,7 @@ lanes, skipped = plan_lanes(config.runs, artifacts, phones)
 print(json.dumps({
     "runs": [f"{lane.device} {lane.run_name}" for lane in lanes],
     "options": [lane.run_options.provider_options for lane in lanes if lane.options.provider == "tpu"],
-    "skipped": [f"{one.lane.device}: {one.reason}" for one in skipped if one.lane.options.provider == "tpu"],
+    "skipped": [f"{one.device}: {one.reason}" for one in skipped if one.run.startswith("tpu")],
 }))
 """
 

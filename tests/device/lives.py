@@ -21,7 +21,7 @@ from device_runner.adb.link import Link
 from device_runner.result import RunResult, utc_now
 from device_runner.spec import RunOptions
 from pipeline.campaign.measure import CampaignPlan, measure
-from pipeline.campaign.plan import Inputs, PlannedRun
+from pipeline.campaign.plan import Inputs, PlannedRun, run_of
 from pipeline.campaign.record import CampaignRecord, RunRecord
 from pipeline.campaign.store import Store, open_store
 from pipeline.check.output import OutputCheck
@@ -106,7 +106,7 @@ def lanes_of(ground: Ground) -> list[PlannedRun]:
                 size_bytes=path.stat().st_size, sha256=sha256_of(path), semantic_digest="0" * 64,
                 operators={}, source_operators={},
             )  # fmt: skip
-            found.append(PlannedRun(device=member.name, artifact=artifact, options=RunOptions(intra_op_threads=1)))
+            found.append(run_of(member.name, artifact, RunOptions(intra_op_threads=1)))
     return found
 
 
@@ -117,7 +117,7 @@ class Judge:
     ground: Ground
 
     def __call__(self, lane: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
-        member, _, number = lane.artifact.model.partition("-")
+        member, _, number = lane.model.partition("-")
         (output,) = result.outputs
         got = np.fromfile(output.file, np.float32)
         wanted = numbers_of(self.ground, int(member), int(number))
@@ -133,7 +133,7 @@ def plan_of(ground: Ground, lanes: Sequence[PlannedRun]) -> CampaignPlan:
             rounds=ground.rounds, warmup=0, min_runs=MIN_RUNS, min_seconds=1e-9, timeout_seconds=RUN_LIMIT_SECONDS
         ),
         artifacts=Path(ground.folder),
-        inputs={lane.artifact.model: Inputs(dimensions={}) for lane in lanes},
+        inputs={lane.source: Inputs(dimensions={}) for lane in lanes},
         libraries={},
         judge=Judge(ground),
         pauses_seconds=ground.wait_seconds,

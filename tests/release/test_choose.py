@@ -3,7 +3,6 @@
 from device_runner.device import DeviceFacts
 from device_runner.result import Mark
 from device_runner.spec import RunOptions
-from pipeline.campaign.plan import PlannedRun
 from pipeline.campaign.statistics import Round, RunGroup
 from pipeline.config import Platform, Target
 from pipeline.core.variant import Artifact, Level, Style, Variant
@@ -31,8 +30,9 @@ def measured(
         Round(number=n, latencies_ns=tuple(int(ms * 1e6) + 100 * k + n for k in range(20)), marks=marks)
         for n in range(6)
     )
-    lane = PlannedRun(device=device, artifact=of, options=RunOptions(provider=provider))
-    return MeasuredVariant(lane=lane, group=RunGroup(key=lane.key, rounds=rounds))
+    options = RunOptions(provider=provider)
+    group = RunGroup(key=f"{of.variant.name}/{provider}", rounds=rounds)
+    return MeasuredVariant(device=device, artifact=of, options=options, group=group)
 
 
 def test_the_fastest_on_such_a_device_wins() -> None:
