@@ -12,7 +12,7 @@ from device_runner.minimize import Denied
 from device_runner.spec import OUTPUTS_LIMIT_BYTES, RunOptions, RunSpec, TensorFile
 from pipeline.campaign.deny_list import denied_here
 from pipeline.campaign.options import options_name, run_options
-from pipeline.campaign.record import Skipped
+from pipeline.campaign.record import RecordedRun, Skipped
 from pipeline.config import REPLAY_KEY, MeasureConfig, RunConfig
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Artifact, Variant
@@ -156,6 +156,34 @@ def representatives(lanes: Sequence[PlannedRun]) -> dict[str, PlannedRun]:
     """
     first: dict[tuple[str, str, str, bytes], PlannedRun] = {}
     return {lane_id(lane): first.setdefault(_what_runs(lane), lane) for lane in lanes}
+
+
+def distinct(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """The runs that are measured, each for all that run the same."""
+    run_for = representatives(runs)
+    return [run for run in runs if run_for[lane_id(run)] is run]
+
+
+def recorded(runs: Sequence[PlannedRun], baseline: str | None) -> Iterator[RecordedRun]:
+    """The runs as they are stored, with the baseline of each device and model marked, and what runs the same."""
+    groups: dict[tuple[str, str], list[PlannedRun]] = {}
+    for run in runs:
+        groups.setdefault((run.device, run.model), []).append(run)
+    run_for = representatives(runs)
+    for group in groups.values():
+        compared = run_for[lane_id(baseline_of(group, baseline))]
+        for run in group:
+            first = run_for[lane_id(run)]
+            yield RecordedRun(
+                id=lane_id(run),
+                device=run.device,
+                model=run.model,
+                variant=run.variant,
+                options=run.options,
+                run=options_name(run.options),
+                baseline=run is compared,
+                same_as="" if first is run else lane_id(first),
+            )
 
 
 def _what_runs(lane: PlannedRun) -> tuple[str, str, str, bytes]:

@@ -125,7 +125,8 @@ def perf(
 
     from pipeline.cli.show import show_denied
     from pipeline.config import MeasureConfig
-    from pipeline.job.perf import PerfOrder, exit_code, measure_files
+    from pipeline.job.perf import exit_code, measure_files
+    from pipeline.job.perf_files import PerfOrder
     from pipeline.report import terminal
     from pipeline.report.profiles import show_profiles
     from pipeline.report.terminal import open_console

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 @click.option("--list", "list_only", is_flag=True, help="List the stored campaigns instead.")
 def report(folder: Path, database: str | None, campaign: str | None, list_only: bool, json_to: str | None) -> None:
     """Write report.html, report.md and results.json again from the results stored in FOLDER, and show the table."""
-    from pipeline.job.folder import list_campaigns, stored
-    from pipeline.job.run import write_reports
+    from pipeline.job.folder import list_campaigns, stored, write_reports
     from pipeline.report import terminal
     from pipeline.report.terminal import open_console
 

@@ -4,6 +4,7 @@ Each step takes values and gives values; `run` is their sequence. What is stored
 write its report and its bundle again without measuring.
 """
 
-from pipeline.job.run import JobOptions, JobResult, run_job
+from pipeline.job.campaign import JobOptions
+from pipeline.job.run import JobResult, run_job
 
 __all__ = ["JobOptions", "JobResult", "run_job"]

@@ -8,7 +8,7 @@ import msgspec
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
 from pipeline.campaign.options import options_name
-from pipeline.campaign.record import CampaignRecord, JobRecord, RunRecord
+from pipeline.campaign.record import CampaignRecord, JobRecord
 from pipeline.campaign.store import Store
 from pipeline.check.output import OutputCheck
 from pipeline.config import Target, wanted_variants
@@ -17,7 +17,7 @@ from pipeline.job.predict import finding, profiles_of
 from pipeline.release.choose import Choice, MeasuredVariant, Rejected, choose, rejections
 from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Withheld
 from pipeline.report.profiled import Profiled
-from pipeline.report.rows import MeasuredRow, make_rows, run_group, worst_checks
+from pipeline.report.rows import MeasuredRow, make_rows, measured_rows, run_group, worst_checks
 
 ArtifactKey = tuple[str, str]
 """Model and variant name."""
@@ -37,11 +37,12 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     record = campaign.job()
     artifacts = {(a.model, a.variant.name): a for a in store.artifacts(campaign.id)}
     devices = {facts.name: facts for facts in store.devices(campaign.id)}
-    runs = _by_lane(store.runs(campaign.id))
-    measured = _measured(record, artifacts, runs)
+    runs = store.runs(campaign.id)
+    sizes = {key: artifact.size_bytes for key, artifact in artifacts.items()}
+    measured = measured_rows(record.planned, runs, sizes)
     profiles = tuple(profiles_of(record.planned, runs))
     margin = record.config.measure.margin_percent / 100
-    rows = make_rows(list(measured.values()), margin)
+    rows = make_rows(measured, margin)
     choices, withheld = _choices(record, artifacts, measured, devices)
     report = CampaignReport(
         name=campaign.name,
@@ -58,7 +59,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         failures=(*record.failures, *rows.failures),
         choices=tuple(_choice_row(choice) for choice in choices),
         profiles=profiles,
-        warnings=(*record.warnings, *_findings(measured.values(), profiles)),
+        warnings=(*record.warnings, *_findings(measured, profiles)),
         checks=tuple(
             ArtifactCheck(model=model, variant=variant, checks=record.checks.get(model, {}).get(variant, ()))
             for model, variant in artifacts
@@ -79,37 +80,10 @@ def _findings(measured: Iterable[MeasuredRow], profiles: Iterable[Profiled]) -> 
     yield from (f"{one.device} / {one.name} / {one.run}: {one.finding}" for one in profiles if one.finding)
 
 
-def _by_lane(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
-    found: dict[str, list[RunRecord]] = {}
-    for run in runs:
-        found.setdefault(run.planned, []).append(run)
-    return found
-
-
-def _measured(
-    record: JobRecord, artifacts: Mapping[ArtifactKey, Artifact], runs: Mapping[str, Sequence[RunRecord]]
-) -> dict[str, MeasuredRow]:
-    """Every planned run by its id, with its timed runs, in the order of the plan."""
-    keys = {lane.id: f"{lane.variant}/{lane.run}" for lane in record.planned}
-    return {
-        lane.id: MeasuredRow(
-            device=lane.device,
-            model=lane.model,
-            variant=lane.variant,
-            run=lane.run,
-            runs=[run for run in runs.get(lane.id, ()) if not run.spec.profile],
-            size_bytes=artifacts[lane.model, lane.variant].size_bytes,
-            baseline=lane.baseline,
-            same_as=keys.get(lane.same_as, ""),
-        )
-        for lane in record.planned
-    }
-
-
 def _choices(
     record: JobRecord,
     artifacts: Mapping[ArtifactKey, Artifact],
-    measured: Mapping[str, MeasuredRow],
+    measured: Sequence[MeasuredRow],
     devices: Mapping[str, DeviceFacts],
 ) -> tuple[tuple[Choice, ...], tuple[Withheld, ...]]:
     """One choice per target and model, of artifacts whose outputs were not found wrong, wherever they ran.
@@ -191,12 +165,11 @@ def is_sound(record: JobRecord, key: ArtifactKey) -> bool:
 
 
 def _candidates(
-    record: JobRecord, sound: Mapping[ArtifactKey, Artifact], measured: Mapping[str, MeasuredRow]
+    record: JobRecord, sound: Mapping[ArtifactKey, Artifact], measured: Sequence[MeasuredRow]
 ) -> list[MeasuredVariant]:
     """Runs that may ship: a sound artifact, no failed round, outputs near enough on the device too."""
     found = []
-    for lane in record.planned:
-        one = measured[lane.id]
+    for lane, one in zip(record.planned, measured, strict=True):
         artifact = sound.get((lane.model, lane.variant))
         fine = one.status is Status.OK and all(run.result.status is Status.OK for run in one.runs)
         if artifact and fine and not any(check.failed for check in worst_checks(run.checks for run in one.runs)):

@@ -13,7 +13,7 @@ from device_runner.result import FailureKind, RunResult
 from pipeline.campaign.deny_list import blame
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure, runs_left
 from pipeline.campaign.plan import PlannedRun, lane_id
-from pipeline.campaign.record import Skipped
+from pipeline.campaign.record import CampaignRecord, Skipped
 from pipeline.campaign.store import Store
 from pipeline.config import Platform, Target
 from pipeline.core.errors import MissingError
@@ -30,6 +30,15 @@ class OpenDevices:
     devices: dict[str, Device]
     facts: dict[str, DeviceFacts]
     unusable: tuple[Skipped, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedCampaign:
+    """A campaign after its runs: devices that could not finish, and options newly denied."""
+
+    campaign: CampaignRecord
+    left: tuple[UnfinishedDevice, ...] = ()
+    denied: tuple[Denied, ...] = ()
 
 
 @contextlib.contextmanager

@@ -18,7 +18,6 @@ from pipeline.core.files import make_folder, safe_name
 from pipeline.core.progress import Progress
 from pipeline.core.providers import rules_of_run
 from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
-from pipeline.job.prepare import ARTIFACTS
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Settings
 from pipeline.partition.judge import PartitionRequest, judge
@@ -34,7 +33,7 @@ def predict(
     for lane in lanes:
         settings = settings_of(lane.options, facts[lane.device], release)
         if settings:
-            file = str(folder / ARTIFACTS / lane.file)
+            file = str(folder / lane.file)
             request = PartitionRequest(source=SourceModel(path=file), settings=settings)
             key = f"{lane.sha256} {settings}"
             asked.setdefault(key, (request, lane.size_bytes, []))[2].append(lane_id(lane))
@@ -135,11 +134,12 @@ def _coverage(result: RunResult) -> Coverage | None:
     return msgspec.structs.replace(first, partitions=last.partitions) if first and last else None
 
 
-def profiles_of(lanes: Iterable[RecordedRun], runs: Mapping[str, Sequence[RunRecord]]) -> Iterator[Profiled]:
-    """The profile runs of planned lanes, in the order of the plan; `runs` are by lane id, timed ones among them."""
-    for lane in lanes:
-        for record in runs.get(lane.id, ()):
-            if record.spec.profile:
+def profiles_of(planned: Iterable[RecordedRun], runs: Sequence[RunRecord]) -> Iterator[Profiled]:
+    """The profile runs of planned ones, in the order of the plan."""
+    profiles = [record for record in runs if record.spec.profile]
+    for lane in planned:
+        for record in profiles:
+            if record.planned == lane.id:
                 yield profiled(f"{lane.model} / {lane.variant}", lane.run, record.result, record.prediction)
 
 

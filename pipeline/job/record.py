@@ -2,15 +2,15 @@
 
 import os
 import platform
+import secrets
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from device_runner.result import utc_now
 from pipeline import __version__
-from pipeline.campaign.options import options_name
-from pipeline.campaign.plan import PlannedRun, lane_id
-from pipeline.campaign.record import FailureRow, Host, ModelFacts, RecordedRun, Skipped
+from pipeline.campaign.record import CampaignRecord, FailureRow, Host, JobRecord, ModelFacts, Skipped
 from pipeline.compat.preflight import text_of
 from pipeline.core.errors import PipelineError
 from pipeline.job.prepare import Prepared
@@ -18,18 +18,10 @@ from pipeline.job.prepare import Prepared
 PROGRAMS = ("onnxruntime", "onnx", "numpy", "flatbuffers")
 
 
-def planned_lane(lane: PlannedRun, *, baseline: bool, same_as: str = "") -> RecordedRun:
-    """A lane with what its artifact is called."""
-    return RecordedRun(
-        id=lane_id(lane),
-        device=lane.device,
-        model=lane.model,
-        variant=lane.variant,
-        options=lane.options,
-        run=options_name(lane.options),
-        baseline=baseline,
-        same_as=same_as,
-    )
+def new_campaign(name: str, document: JobRecord | None = None) -> CampaignRecord:
+    """A campaign that begins now, under an id that no other has."""
+    now = utc_now()
+    return CampaignRecord(id=f"{now}-{secrets.token_hex(3)}", name=name, created_at=now, document=document)
 
 
 def conversion_skips(prepared: Sequence[Prepared]) -> list[Skipped]:

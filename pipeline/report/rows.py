@@ -1,14 +1,14 @@
 """From stored runs to the rows, failures and skipped runs of a report. Pure functions."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
 from device_runner.result import Failure, FailureKind, RunResult, Status
-from pipeline.campaign.record import FailureRow, RunRecord, Skipped
+from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped
 from pipeline.campaign.statistics import DEFAULT_MARGIN, Round, RunGroup, Summary, summarize
 from pipeline.check.output import OutputCheck
 from pipeline.report.model import Row, Shape
@@ -47,6 +47,30 @@ class Rows:
     rows: tuple[Row, ...]
     failures: tuple[FailureRow, ...]
     skipped: tuple[Skipped, ...]
+
+
+def measured_rows(
+    planned: Sequence[RecordedRun], runs: Iterable[RunRecord], size_bytes: Mapping[tuple[str, str], int]
+) -> list[MeasuredRow]:
+    """Planned runs with their timed runs, in the order of the plan; sizes are by model and variant."""
+    timed: dict[str, list[RunRecord]] = {}
+    for record in runs:
+        if not record.spec.profile:
+            timed.setdefault(record.planned, []).append(record)
+    keys = {one.id: f"{one.variant}/{one.run}" for one in planned}
+    return [
+        MeasuredRow(
+            device=one.device,
+            model=one.model,
+            variant=one.variant,
+            run=one.run,
+            runs=timed.get(one.id, ()),
+            size_bytes=size_bytes[one.model, one.variant],
+            baseline=one.baseline,
+            same_as=keys.get(one.same_as, ""),
+        )
+        for one in planned
+    ]
 
 
 def make_rows(measured: Sequence[MeasuredRow], margin: float = DEFAULT_MARGIN) -> Rows:

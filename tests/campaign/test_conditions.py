@@ -8,10 +8,11 @@ import pytest
 
 from device_runner.device import Conditioned
 from device_runner.errors import UnavailableError
-from device_runner.result import Conditions
+from device_runner.result import Conditions, FailureKind
 from pipeline.campaign.measure import measure, unfit, wait_until_fit
 from pipeline.campaign.store import open_store
 from pipeline.config import ConditionsConfig
+from pipeline.report.document import decode
 from tests.scripted_devices import CAMPAIGN, ScriptedDevice, lanes_of, plan_of
 
 DEFAULT = ConditionsConfig()
@@ -131,3 +132,21 @@ def test_perf_waits_and_arranges_where_it_is_asked(monkeypatch: pytest.MonkeyPat
     assert "thermal status 3, at most 1 is wanted" in text
     assert said()[0] == 0, "without a wish a hot device is measured"
     assert asked_of[-1].asked == {}
+
+
+def test_perf_tries_a_run_again_that_the_way_to_the_device_spoiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from click.testing import CliRunner
+
+    from pipeline.cli.perf import perf
+
+    failures = iter([FailureKind.LOST_DEVICE])
+    device = ScriptedDevice("told:y", lambda _: next(failures, None))
+    monkeypatch.setattr("pipeline.job.perf.open_device", lambda _: device)
+    model, told = tmp_path / "m.onnx", tmp_path / "told.json"
+    model.write_bytes(b"x")
+    arguments = [str(model), "--device", "told:y", "--rounds", "2", "--json", str(told)]
+    ended = CliRunner().invoke(perf, arguments, catch_exceptions=False)
+    report = decode(told.read_bytes())
+    assert (ended.exit_code, report.failures, [row.rounds for row in report.rows]) == (0, (), [2])

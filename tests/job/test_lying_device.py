@@ -14,7 +14,8 @@ from pipeline.config.read import read_config
 from pipeline.core.errors import ExitCode
 from pipeline.core.progress import progress_for
 from pipeline.job import run
-from pipeline.job.run import JobOptions, run_job
+from pipeline.job.campaign import JobOptions
+from pipeline.job.run import run_job
 from pipeline.release.verify import verify_bundle
 from tests.lying_adb import Document, Lie, LyingAdb, document
 

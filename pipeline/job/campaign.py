@@ -1,0 +1,175 @@
+"""The campaign of a job: planned for the devices that are there, entered in the store, measured."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from device_runner.device import Device, DeviceFacts
+from pipeline.campaign.deny_list import known_denied
+from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, runs_left
+from pipeline.campaign.plan import PlannedRun, distinct, plan_lanes, recorded
+from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, Skipped
+from pipeline.campaign.store import Store
+from pipeline.config import Config
+from pipeline.core.progress import Progress
+from pipeline.job.devices import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, measure_all, opened
+from pipeline.job.gate import TargetCheck, possible_lanes
+from pipeline.job.judge import OutputJudge, inputs_of
+from pipeline.job.predict import PROFILES, predict
+from pipeline.job.prepare import ARTIFACTS, Prepared
+from pipeline.job.record import (
+    conversion_skips,
+    host,
+    model_facts,
+    new_campaign,
+    notes,
+    preparation_failures,
+    versions,
+)
+from pipeline.job.resume import known_on_network, resume
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """What the command line adds to a config."""
+
+    output: Path | None = None
+    devices: tuple[str, ...] = ()
+    library: str | None = None
+    convert_only: bool = False
+    resume: bool = False
+    blame: bool = False
+    """Find the options that crash and keep them in the deny list."""
+    quick: bool = False
+    """Convert and measure less, for a first look."""
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignJob:
+    """A campaign of prepared models: enters it in the store and measures it."""
+
+    config: Config
+    options: JobOptions
+    prepared: Sequence[Prepared]
+    folder: Path
+    store: Store
+    held: TargetCheck
+    release: str
+    """The oldest release among the targets: its rules say what is expected of runs."""
+    hints: tuple[str, ...] = ()
+    """What a reader of the report must know of the job as a whole."""
+
+    def enter_unmeasured(self) -> EndedCampaign:
+        """Enter a campaign of which nothing is measured."""
+        return EndedCampaign(campaign=self._enter({}, [], []))
+
+    def measure(self, work: Path, progress: Progress) -> EndedCampaign:
+        """Open the devices, enter the plan, run what is not stored yet, and find what crashes where that is asked."""
+        with opened(self._devices()) as field:
+            measurable = [a for one in self.prepared for a in one.artifacts if a.source in one.references]
+            legal, skipped = plan_lanes(self.config.runs, measurable, list(field.facts.values()), known_denied())
+            libraries = libraries_by_device(field.facts, self.config.targets, self.options.library)
+            lanes, refused = self._possible(legal, field.devices, libraries)
+            campaign = self._enter(field.facts, lanes, [*skipped, *refused, *field.unusable])
+            predictions = predict(lanes, field.facts, self.release, self.folder / ARTIFACTS, progress)
+            plan = self._plan(campaign.id, distinct(lanes), libraries, predictions)
+            left = self._measured(plan, field, work, progress)
+            wanted = self.options.blame
+            denied = blame_crashes(plan, field.devices, field.facts, self.store, progress) if wanted else ()
+            return EndedCampaign(campaign=campaign, left=(*left, *_away(campaign, field)), denied=denied)
+
+    def _measured(
+        self, plan: CampaignPlan, field: OpenDevices, work: Path, progress: Progress
+    ) -> list[UnfinishedDevice]:
+        """Run the plan; an interruption says how many runs are kept."""
+        try:
+            return measure_all(plan, field.devices, self.store, work, progress)
+        except KeyboardInterrupt as error:
+            planned = len(plan.lanes) * plan.rounds
+            kept = planned - runs_left(plan, self.store).total()
+            raise KeyboardInterrupt(
+                f"{kept} of {planned} runs are kept; no report and no bundle were written"
+            ) from error
+
+    def _devices(self) -> list[str]:
+        """What is to be opened; with `resume` also devices on the network that an adb server has forgotten."""
+        asked = self.options.devices
+        forgotten = known_on_network(self.store, self.config) if self.options.resume and not asked else []
+        return [*(asked or self.config.devices), *forgotten]
+
+    def _possible(
+        self, legal: Sequence[PlannedRun], devices: Mapping[str, Device], libraries: Mapping[str, str | None]
+    ) -> tuple[Sequence[PlannedRun], Sequence[Skipped]]:
+        """Lanes that the library can load; every one with onnxruntime_perf_test, which brings a library of its own."""
+        if self.config.measure.perf_test and not self.options.library:
+            return legal, []
+        return possible_lanes(legal, self.held.read, devices, libraries)
+
+    def _plan(
+        self,
+        campaign: str,
+        lanes: Sequence[PlannedRun],
+        libraries: Mapping[str, str | None],
+        predictions: Mapping[str, Prediction],
+    ) -> CampaignPlan:
+        references = {name: reference for one in self.prepared for name, reference in one.references.items()}
+        inputs = {
+            name: inputs_of(one.reference, one.model.dimensions)
+            for one in self.prepared
+            if one.reference
+            for name in one.references
+        }
+        return CampaignPlan(
+            campaign=campaign,
+            lanes=lanes,
+            measure=self.config.measure,
+            conditions=self.config.conditions,
+            artifacts=self.folder / ARTIFACTS,
+            inputs=inputs,
+            libraries=libraries,
+            judge=OutputJudge(references, self.config.check),
+            predictions=predictions,
+            profiles=self.folder / PROFILES,
+        )
+
+    def _enter(
+        self, facts: Mapping[str, DeviceFacts], lanes: Sequence[PlannedRun], skipped: Sequence[Skipped]
+    ) -> CampaignRecord:
+        """Store the plan before anything is measured; with `resume` the last one of the same plan goes on."""
+        record = self._record(lanes, skipped)
+        if self.options.resume and (known := self._resumed(record, facts)):
+            return known
+        artifacts = [artifact for one in self.prepared for artifact in one.artifacts]
+        campaign = new_campaign(self.config.name, record)
+        self.store.start(campaign, facts.values(), artifacts)
+        return campaign
+
+    def _resumed(self, record: JobRecord, facts: Mapping[str, DeviceFacts]) -> CampaignRecord | None:
+        artifacts = [artifact for one in self.prepared for artifact in one.artifacts]
+        return resume(self.store, record, artifacts, facts)
+
+    def _record(self, lanes: Sequence[PlannedRun], skipped: Sequence[Skipped]) -> JobRecord:
+        prepared = self.prepared
+        return JobRecord(
+            config=self.config,
+            host=host(),
+            versions=versions(),
+            models=tuple(model_facts(one) for one in prepared),
+            planned=tuple(recorded(lanes, self.config.measure.baseline)),
+            skipped=(*conversion_skips(prepared), *skipped),
+            failures=tuple(preparation_failures(prepared)),
+            warnings=(*self.hints, *notes(prepared), *self.held.notes),
+            unloadable=self.held.unloadable,
+            checks={one.model.name: one.checks for one in prepared},
+            references={name: reference for one in prepared for name, reference in one.references.items()},
+            tables={one.model.name: one.table for one in prepared},
+            accuracy=tuple(found for one in prepared for found in one.accuracy),
+        )
+
+
+def _away(campaign: CampaignRecord, field: OpenDevices) -> Iterator[UnfinishedDevice]:
+    """Devices of a resumed campaign that could not be opened this time."""
+    reasons = {one.device: one.reason for one in field.unusable}
+    for name in dict.fromkeys(run.device for run in campaign.job().planned):
+        if name not in field.devices:
+            yield UnfinishedDevice(device=name, reason=reasons.get(name, "it is not connected"))
