@@ -47,6 +47,9 @@ def show_conversion(report: ConversionReport) -> None:
         out.print(escape(visible(line)))
     for line in aware_lines(artifact for _, artifact in rows):
         out.print(escape(line))
+    for model, verdicts in report.verdicts.items():
+        for verdict in verdicts:
+            out.print(escape(visible(f"{model}: precision {verdict.text}")))
     for path in report.configs:
         out.print(f"operators they need: {escape(str(path))}")
     show_failures(report.converted)

@@ -83,3 +83,16 @@ def test_models_that_all_fail_leave_no_line_of_totals(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.count("the file is empty") == 2
+
+
+def test_precisions_become_files_of_their_own_and_auto_says_what_it_kept(tmp_path: Path) -> None:
+    shown = ort_mobile(
+        tmp_path, "convert", str(MNIST), "--precision", "float,auto", "--test-data", str(MNIST.parent),
+        "--level", "basic", "--style", "fixed", "--check", "--output", "out",
+    )  # fmt: skip
+    assert {path.name for path in (tmp_path / "out").glob("*.ort")} == {
+        "mnist.basic-fixed.ort", "mnist.basic-fixed-s8s8pc.ort",
+    }  # fmt: skip
+    assert "2 of 2 give the original model's outputs" in shown
+    assert "precision cpu-arm64: s8s8pc kept" in shown
+    assert "precision cpu-arm64: dyn8 dropped: s8s8pc comes first" in shown
