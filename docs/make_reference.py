@@ -17,8 +17,10 @@ import msgspec
 from device_runner.result import RunResult
 from device_runner.spec import RunSpec
 from pipeline.cli.main import COMMANDS, cli
+from pipeline.cli.transform import option_lines
 from pipeline.config import TABLES, Table, config_schema, key_texts, null_last
 from pipeline.core.errors import ExitCode
+from pipeline.passes.registry import PASSES
 from pipeline.report.document import schema as results_schema
 
 DOCS = Path(__file__).resolve().parent
@@ -107,6 +109,28 @@ def config_page() -> str:
     return MADE + CONFIG_INTRO + "".join(table_page(table, heading) for heading, table in TABLES.items())
 
 
+PASSES_INTRO = """# Passes
+
+Changes of a model, for `ort-mobile transform --do NAME:option=value`, in the order of `ort-mobile transform --list`.
+The result is compared with the model before it: **exact** outputs are equal, **rounding** ones equal but for rounding,
+**lossy** ones have another precision, and with **interface** inputs or outputs are others.
+
+"""
+
+
+def passes_page() -> str:
+    """Every pass with its options."""
+    parts = [MADE, PASSES_INTRO]
+    for one in PASSES.values():
+        needs = ["calibration data"] * one.needs_data + [f"the extra `{one.extra}`"] * bool(one.extra)
+        parts.append(f"## `{one.name}`\n\n{one.title} Outputs: {one.effect.value}.")
+        parts.append(f" Needs {' and '.join(needs)}.\n\n" if needs else "\n\n")
+        if lines := option_lines(one):
+            rows = (f"| `{option}` | {text} |\n" for option, text in lines)
+            parts.append("| option and default | meaning |\n| --- | --- |\n" + "".join(rows) + "\n")
+    return "".join(parts).rstrip("\n") + "\n"
+
+
 def runner_schema(kind: type[msgspec.Struct], description: str) -> str:
     """The JSON schema of what `python -m device_runner` reads or writes."""
     made = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(kind)))
@@ -122,7 +146,8 @@ def pages() -> dict[Path, str]:
     return {
         DOCS / "reference" / "commands.md": commands_page(),
         DOCS / "reference" / "config.md": config_page(),
-        DOCS / "config.schema.json": json.dumps(config_schema(), indent=2) + "\n",
+        DOCS / "reference" / "passes.md": passes_page(),
+        DOCS / "config.schema.json": json.dumps(config_schema(tuple(PASSES)), indent=2) + "\n",
         DOCS / "results.schema.json": json.dumps(results_schema(), indent=2) + "\n",
         DOCS / "run-spec.schema.json": runner_schema(RunSpec, "Everything that one measured run needs."),
         DOCS / "run-result.schema.json": runner_schema(

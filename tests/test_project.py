@@ -59,7 +59,7 @@ def test_the_reference_is_current() -> None:
 
 
 def test_links_in_the_docs_lead_somewhere() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     links = [
         (page, target)
         for page in pages

@@ -49,5 +49,6 @@ def schema() -> None:
     import json
 
     from pipeline.config import config_schema
+    from pipeline.passes.registry import PASSES
 
-    click.echo(json.dumps(config_schema(), indent=2))
+    click.echo(json.dumps(config_schema(tuple(PASSES)), indent=2))

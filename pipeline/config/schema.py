@@ -1,21 +1,28 @@
 """The JSON schema of the config, and what each key means, out of the types themselves."""
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from device_runner.providers import PROVIDERS
+from pipeline.config.tables import TransformConfig
 from pipeline.config.values import TABLES, Config
 from pipeline.core.providers import aware_names
 
 
-def config_schema() -> dict[str, Any]:
-    """JSON schema of the config, for editors; the docstrings under the keys become descriptions."""
+def config_schema(passes: Sequence[str] = ()) -> dict[str, Any]:
+    """JSON schema of the config, for editors; the docstrings under the keys become descriptions.
+
+    `passes` are the names that `do` of a transform may have; any where none are given.
+    """
     (schema,), components = msgspec.json.schema_components([Config], ref_template="#/$defs/{name}")
     for table in TABLES.values():
         for key, text in key_texts(table).items():
             components[table.__name__]["properties"][key].setdefault("description", text)
+    if passes:
+        components[TransformConfig.__name__]["properties"]["do"]["enum"] = list(passes)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": null_last(components)}
 
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from device_runner.device import DeviceFacts
 from pipeline.campaign.record import ArtifactAccuracy
 from pipeline.check.compare import remedy_of
@@ -242,14 +244,19 @@ def inventory(report: CampaignReport) -> tuple[Listing, ...]:
 
 
 def _artifacts(artifacts: Sequence[Artifact]) -> Listing:
-    """With how provider-aware ones were made, where there are any."""
-    head: tuple[str, ...] = ("Model", "Variant", "Size", "sha256")
-    rows = [(one.model, one.variant.name, wording.size(one.size_bytes), one.sha256) for one in artifacts]
-    if not any(one.aware_by for one in artifacts):
-        return Listing(title="Artifacts", head=head, rows=tuple(rows))
-    made = [one.aware_by.text if one.aware_by else "" for one in artifacts]
-    whole = tuple((*row, text) for row, text in zip(rows, made, strict=True))
-    return Listing(title="Artifacts", head=(*head, "Provider-aware"), rows=whole)
+    """How provider-aware ones were made, and the passes before, have columns where there are any."""
+    columns = {
+        "Model": [one.model for one in artifacts],
+        "Variant": [one.variant.name for one in artifacts],
+        "Size": [wording.size(one.size_bytes) for one in artifacts],
+        "sha256": [one.sha256 for one in artifacts],
+    }
+    optional = {
+        "Provider-aware": [one.aware_by.text if one.aware_by else "" for one in artifacts],
+        "Passes": ["" if one.steps is msgspec.UNSET else ", ".join(one.steps) for one in artifacts],
+    }
+    columns |= {title: texts for title, texts in optional.items() if any(texts)}
+    return Listing(title="Artifacts", head=tuple(columns), rows=tuple(zip(*columns.values(), strict=True)))
 
 
 def _device(facts: DeviceFacts) -> tuple[str, ...]:

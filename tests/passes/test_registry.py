@@ -1,0 +1,114 @@
+"""One registry of passes: what a row there adds is found everywhere, without another line of code.
+
+A pass that does not exist is registered in Python processes of their own by a `sitecustomize` module, which workers
+import too.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.partition_samples import chain
+
+ROOT = Path(__file__).resolve().parents[2]
+
+REGISTER = """
+from dataclasses import replace
+from pipeline.passes import registry
+from pipeline.passes.base import Effect, NotApplicable, Options, Pass
+
+class LabelOptions(Options, frozen=True, kw_only=True):
+    label: str
+    '''What the producer is called.'''
+    times: int = 1
+    '''How often.'''
+
+def label(model, options, context):
+    if model.proto.producer_name == options.label:
+        raise NotApplicable("nothing to do", why="it has this label")
+    proto = type(model.proto)()
+    proto.CopyFrom(model.proto)
+    proto.producer_name = options.label * options.times
+    return replace(model, proto=proto)
+
+registry.PASSES["label"] = Pass(
+    name="label", title="Put a label on it.", apply=label, effect=Effect.EXACT, options=LabelOptions
+)
+"""
+
+CONFIG = """
+name = "labelled"
+[[models]]
+path = "model.onnx"
+[[models.transforms]]
+do = "label"
+options = { label = "made here" }
+[[targets]]
+name = "phone"
+platform = "android"
+"""
+
+PAGES = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import make_reference
+print(json.dumps({path.name: text for path, text in make_reference.pages().items()}))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a model, a config, and a pass that is registered in every Python that starts with it."""
+    (tmp_path / "sitecustomize.py").write_text(REGISTER)
+    (tmp_path / "config.toml").write_text(CONFIG)
+    onnx.save(chain("Relu", "Abs", "Relu"), tmp_path / "model.onnx")
+    return tmp_path
+
+
+def python(folder: Path, *arguments: str, code: int = 0) -> str:
+    """Stdout of a Python process that has the pass, or stderr where it ends with another code than 0."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stderr if code else done.stdout
+
+
+def test_the_command_line_lists_and_runs_it(folder: Path) -> None:
+    transform = ("-m", "pipeline", "transform")
+    assert "label                    Put a label on it.\n    label " in python(folder, *transform, "--list")
+    words = ("model.onnx", "out.onnx", "--do", "label:label=ab:times=2", "--json", "-")
+    answer = json.loads(python(folder, *transform, *words))
+    assert [step["text"] for step in answer["steps"]] == ["label:label=ab:times=2"]
+    assert onnx.load(folder / "out.onnx").producer_name == "abab"
+
+
+def test_its_options_and_its_precondition_are_checked(folder: Path) -> None:
+    transform = ("-m", "pipeline", "transform", "model.onnx", "out.onnx", "--do")
+    assert "options: label, times" in python(folder, *transform, "label:colour=red", code=2)
+    assert "did you mean 'label'?" in python(folder, *transform, "labels:label=x", code=2)
+    assert "it has this label" in python(folder, *transform, "label:label=x", "--do", "label:label=x", code=1)
+
+
+def test_the_docs_and_the_schema_of_configs_have_it(folder: Path) -> None:
+    pages: dict[str, str] = json.loads(python(folder, "-c", PAGES, str(ROOT / "docs")))
+    assert "## `label`\n\nPut a label on it. Outputs: exact.\n" in pages["passes.md"]
+    assert "| `times=1` | How often. |" in pages["passes.md"]
+    assert "label" in json.loads(pages["config.schema.json"])["$defs"]["TransformConfig"]["properties"]["do"]["enum"]
+
+
+def test_a_job_plans_it_and_reports_where_it_comes_from(folder: Path) -> None:
+    python(folder, "-m", "pipeline", "run", "config.toml", "--convert-only", "--output", "out")
+    out = folder / "out"
+    texts = {path.name: path.read_text() for path in (out / "results.json", out / "report.md")}
+    manifest = json.loads(next(out.rglob("manifest.json")).read_text())
+    step = "label:label=made here"
+    assert step in texts["results.json"]
+    assert step in texts["report.md"]
+    assert step in json.dumps(manifest)

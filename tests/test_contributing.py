@@ -1,0 +1,124 @@
+"""CONTRIBUTING.md is true: the files exist, there are few of them, and its examples work in a copy of the code."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.partition_samples import chain
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+RECIPES = dict(re.findall(r"^## (Add .+?)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
+
+
+def blocks(title: str) -> list[str]:
+    """The Python examples of a recipe."""
+    return re.findall(r"^```(?:python|text)\n(.*?)^```", RECIPES[title], re.MULTILINE | re.DOTALL)
+
+
+def test_the_files_that_are_named_exist() -> None:
+    named = set(re.findall(r"`((?:pipeline|device_runner|tests|docs)/[\w./]*)`(?! \(new\))", TEXT))
+    assert len(named) > 15
+    assert {path for path in named if not (ROOT / path).exists()} == set()
+
+
+@pytest.mark.parametrize("title", RECIPES)
+def test_a_recipe_touches_at_most_three_files(title: str) -> None:
+    listed = RECIPES[title].partition("Files:\n")[2].partition("\n\n\n")[0]
+    files = re.findall(r"^- `([\w./]+)`( \(new\))?: ", listed, re.MULTILINE)
+    assert 1 <= len(files) <= 3
+    for path, new in files:
+        assert (ROOT / path).is_file() is not bool(new), path
+
+
+@pytest.mark.parametrize("name", ["PROVIDERS", "PASSES", "OPENERS", "NEWEST_KNOWN", "COLUMNS", "TEXTS"])
+def test_the_registries_that_are_named_are_where_the_recipes_say(name: str) -> None:
+    """The recipe whose file has the registry is the one that names it or its rows."""
+    files = [path for text in RECIPES.values() for path in re.findall(r"^- `([\w./]+)`: ", text, re.MULTILINE)]
+    assert any(re.search(rf"^{name}\b", (ROOT / path).read_text(), re.MULTILINE) for path in files)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the packages that a newcomer may edit, and a model."""
+    for package in ("pipeline", "device_runner"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    onnx.save(chain("Relu", "Identity", "Abs", "Relu"), tmp_path / "model.onnx")
+    return tmp_path
+
+
+def edit(path: Path, before: str, new: str) -> None:
+    """Put text in front of a line that stands once in a file."""
+    text = path.read_text(encoding="utf-8")
+    assert text.count(before) == 1, before
+    path.write_text(text.replace(before, new + before), encoding="utf-8")
+
+
+def python(copy: Path, *arguments: str) -> str:
+    """Stdout of a Python process that has the copy's packages."""
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_example_of_a_provider_works(copy: Path) -> None:
+    run, rules, module = blocks("Add an execution provider")
+    edit(copy / "device_runner/providers.py", ")  # fmt: skip\n\nPROVIDERS: dict", run)
+    edit(copy / "pipeline/core/providers.py", ")  # fmt: skip\n\nPROVIDER_RULES: dict", rules)
+    (copy / "pipeline/partition/mynpu.py").write_text(module)
+    answer = json.loads(python(copy, "-m", "pipeline", "partition", "model.onnx", "--ep", "mynpu", "--json", "-"))
+    (model,) = answer["models"]
+    assert (model["claimed"], model["nodes"], model["load"]["partitions"]) == (2, 4, 2)
+    assert "Identity is not supported by MyNPU" in {one["reason"] for one in model["decisions"]}
+    assert "mynpu" in python(copy, "-m", "pipeline", "perf", "--help")
+
+
+def test_the_example_of_a_pass_works(copy: Path) -> None:
+    (module,) = blocks("Add a pass")
+    (copy / "pipeline/passes/drop_identity.py").write_text(module)
+    registry = copy / "pipeline/passes/registry.py"
+    edit(registry, "from pipeline.passes.base import", "from pipeline.passes import drop_identity\n")
+    edit(registry, "\n\nPASSES: dict", "\nSURGERY = (*SURGERY, drop_identity.PASS)")
+    assert "drop-identity" in python(copy, "-m", "pipeline", "transform", "--list")
+    transform = ("-m", "pipeline", "transform", "model.onnx", "out.onnx", "--do", "drop-identity:most=3")
+    assert "drop-identity:most=3" in python(copy, *transform)
+    assert [node.op_type for node in onnx.load(copy / "out.onnx").graph.node] == ["Relu", "Abs", "Relu"]
+
+
+def test_the_example_of_an_error_cause_works(copy: Path) -> None:
+    (row,) = blocks("Add a cause of errors")
+    edit(copy / "device_runner/failures.py", '    Text(\n        r"no NNAPI in this libonnxruntime",', row)
+    script = """
+from device_runner.failures import explain
+from device_runner.result import Failure, FailureKind
+found = explain(Failure(kind=FailureKind.RUN_ERROR, message="MyNPU: out of scratch memory (4 MB)"))
+print(found.kind.value, found.cause)
+"""
+    expected = "out-of-memory the model needs more of the accelerator's memory than there is"
+    assert python(copy, "-c", script).strip().replace("_", "-") == expected
+
+
+def test_the_example_of_a_column_works(copy: Path) -> None:
+    (column,) = blocks("Add a column to the report")
+    edit(
+        copy / "pipeline/report/layout.py",
+        ")  # fmt: skip\n\n\n@dataclass(frozen=True, slots=True, kw_only=True)\nclass Results",
+        column,
+    )
+    script = """
+from types import SimpleNamespace
+from pipeline.report.layout import COLUMNS
+from pipeline.report.model import Row
+print(COLUMNS[-1].title, COLUMNS[-1].text(SimpleNamespace(**dict.fromkeys(Row.__struct_fields__, 7))))
+"""
+    assert python(copy, "-c", script).strip() == "Rounds 7"
