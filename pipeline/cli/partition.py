@@ -122,7 +122,7 @@ def _show(document: "PartitionDocument") -> None:
     from pipeline.report.partition import show_answers
     from pipeline.report.reference import show_reference
 
-    show_answers(document.told if isinstance(document, ReferencedDocument) else document.models)
+    show_answers(document.complete if isinstance(document, ReferencedDocument) else document.models)
     if isinstance(document, ReferencedDocument):
         show_reference(document.reference)
 

@@ -13,10 +13,10 @@ How a provider module is written. It exports
 - `claim(graph, settings) -> rules.Claim`: units (`units.node_units`, or `units.plain_units` where QDQ means nothing),
   judged one by one, grouped by `grouping.group_by_waves`, vetoes. It is called for the main graph and for each body.
 
-It is named in its row of `core.providers.PROVIDER_RULES`. A check takes a `rules.Case` and gives a `Refusal(code, text,
-remedy)` or None; what many rows need is made by the factories of `rules` (`constant(1, "weight")`, `rank(0, 4, 4)`).
-Codes are those of ep_rules; the text says to a model's author what about this node is in the way (which value, its
-shape or type, which limit), the remedy what to change. A check that foresees a crash or an exception gives a Refusal
-with `fatal=True`. Whatever a later release changed is a `release` or `before` of the row, or a comparison with
-`case.settings.ort_release` inside the check.
+It is named in its row of `core.providers.PROVIDER_RULES`. A check gets a `rules.Case` and returns
+`Refusal(code, text, remedy)` or None; what many rows need is made by the factories of `rules` (`constant(1, "weight")`,
+`rank(0, 4, 4)`). Codes are those of ep_rules; the text explains to a model's author what about this node is not
+supported (which value, its shape or type, which limit), the remedy what to change. A check that predicts a crash or an
+exception returns a Refusal with `fatal=True`. Whatever a later release changed is a `release` or `before` of the row,
+or a comparison with `case.settings.ort_release` inside the check.
 """

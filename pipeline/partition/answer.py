@@ -1,4 +1,4 @@
-"""What is asked and what is answered: settings, decisions, partitions, and the JSON of `ort-mobile partition`."""
+"""Questions and answers: settings, decisions, partitions, and the JSON of `ort-mobile partition`."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -22,7 +22,7 @@ NNAPI_FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything beside the model that a claim depends on. Options that another provider reads are ignored.
+    """Everything but the model that a claim depends on. Options that another provider reads are ignored.
 
     `provider` is a name of `PROVIDER_RULES`; ConfigError for another.
     `ort_release` is (major, minor) of the ONNX Runtime on the phone. `api_level` is NNAPI's feature level (27 to 31 as
@@ -65,7 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def nchw(self) -> bool:
-        """Whether NNAPI takes layouts as they are (flag USE_NCHW)."""
+        """Whether NNAPI keeps layouts unchanged (flag USE_NCHW)."""
         return "USE_NCHW" in self.nnapi_flags
 
     @property
@@ -112,7 +112,7 @@ class LoadForecast(msgspec.Struct, frozen=True, kw_only=True):
     """What making a session on the phone will give: compiled nodes, or why it fails.
 
     `partitions` counts what the last round compiles, `rounds` what each does: a provider is asked again when functions
-    were inlined, and the nodes of earlier rounds stay compiled. `estimate` marks answers that had to foresee the layout
+    were inlined, and the nodes of earlier rounds stay compiled. `estimate` marks answers that had to predict the layout
     transformation of NHWC providers.
     """
 

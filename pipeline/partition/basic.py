@@ -43,7 +43,7 @@ def save_basic(loaded: LoadedModel, work_folder: Path) -> LoadedModel:
 
 
 def _bring_weights(loaded: LoadedModel, work_folder: Path) -> None:
-    """Put the files of weights beside the saved model, which names them as the model did."""
+    """Put the files of weights into the folder of the saved model, which names them as the model did."""
     for file in {place.file for place in loaded.weights.values()} - {loaded.path.resolve()}:
         target = work_folder / file.relative_to(loaded.folder)
         if not target.exists():
@@ -71,7 +71,7 @@ def undone_for_provider(saved: "ModelProto", source: "ModelProto") -> "ModelProt
 
 
 def _touched(graph: "GraphProto") -> bool:
-    """Whether names tell of inserted Casts, or inlined functions; a Cast may have been a CastLike."""
+    """Whether names show inserted Casts or inlined functions; a Cast may have been a CastLike."""
     names = (name for node in graph.node for name in (node.name, *node.input, *node.output))
     return any(name.startswith(CAST_PREFIX) or INLINED.match(name) for name in names) or any(
         node.op_type == "Cast" for node in graph.node

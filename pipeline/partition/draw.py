@@ -149,7 +149,7 @@ def isotonic(values: Sequence[float]) -> list[float]:
 COLOURS = (
     "#2563a8", "#c2571a", "#2f7d4f", "#7b4fa3", "#a8324a", "#0e7c86", "#8a6d1b", "#5b5fc7", "#a3458f", "#4d6b2f",
 )  # fmt: skip
-"""Fills of partitions in turn: dark enough for white text (contrast 4.5 and more), told apart by brightness too."""
+"""Fills of partitions in turn: dark enough for white text (contrast 4.5 and more), which differ in brightness too."""
 
 BOX_HEIGHT, LAYER_HEIGHT, MARGIN, HEAD = 40, 74, 40, 96
 CHARACTER, SMALL = 7.6, 5.6
@@ -267,8 +267,8 @@ def _node(decision: Decision, x: float, y: float) -> str:
     fill = f' fill="{COLOURS[(decision.partition or 0) % len(COLOURS)]}"' if decision.claimed else ""
     left, top = x - width / 2, y - BOX_HEIGHT / 2
     box = f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{BOX_HEIGHT}" rx="7"{fill}/>'
-    told = [decision.op_type, *decision.outputs, decision.reason or "", decision.remedy or ""]
-    title = _clean(" · ".join(text for text in told if text))
+    texts = [decision.op_type, *decision.outputs, decision.reason or "", decision.remedy or ""]
+    title = _clean(" · ".join(text for text in texts if text))
     second = "name" if decision.claimed else "why"
     return (
         f'<g class="{"claimed" if decision.claimed else "refused"}"><title>{title}</title>{box}'

@@ -182,7 +182,7 @@ def _rename(name: str, prefix: str, actual: dict[str, str]) -> str:
 
 
 def _resolve(attribute: "AttributeProto", given: "Mapping[str, AttributeProto]") -> "AttributeProto | None":
-    """An attribute of a function's node; one that refers to an attribute of the call takes its value, or goes."""
+    """An attribute of a function's node; one that refers to an attribute of the call gets its value, or is removed."""
     import onnx
 
     if not attribute.ref_attr_name:

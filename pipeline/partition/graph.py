@@ -110,7 +110,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """A graph or a body of If, Loop, Scan. `nodes` by index; `initializers` includes what came of Constant nodes.
+    """A graph or a body of If, Loop, Scan. `nodes` by index; `initializers` includes the values of Constant nodes.
 
     `overridable` names initializers that a caller may replace: listed as graph inputs, IR version 4 or later (A.4).
     `outer` is the graph around a body. `opset` is the main graph's import of the default domain (None: not imported).

@@ -1,7 +1,7 @@
 """Grouping of supported units into partitions by waves (ep_rules B), and the rounds of a session (A.2, A.7).
 
 Claimed nodes are one fused node from then on; functions that nobody claimed and the CPU cannot run are inlined, and the
-provider is asked again about the nodes that came of them.
+provider is asked again about the nodes of their bodies.
 """
 
 import importlib
@@ -301,7 +301,7 @@ class SavedFile:
     view: View
 
 
-def foresee(shipped: SavedFile, shown: Graph, found: Claim, settings: Settings) -> LoadForecast:
+def predict_load(shipped: SavedFile, shown: Graph, found: Claim, settings: Settings) -> LoadForecast:
     """How many compiled nodes the session will have, or why it cannot be made.
 
     `found` is the claim on `shown`, which is not asked for again where that is the graph that ships.

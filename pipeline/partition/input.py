@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def write_model(model: LeanModel, target: Path, *, named: bool = False, external: bool = True) -> None:
-    """Write a model for another process, its weights in files beside it (`TARGET.0`…): links, where these can be.
+    """Write a model for another process, its weights in files next to it (`TARGET.0`…): links, where these can be.
 
     `named` names nodes after their outputs. With `external` False weights come into the message, but for those that the
     model itself keeps outside. ModelError for a message that is too large.
@@ -68,7 +68,7 @@ def _written(target: Path) -> list[Path]:
 
 
 def name_nodes(proto: "ModelProto") -> None:
-    """Name every node of the main graph after its first output that has a name: libraries tell names only."""
+    """Name every node of the main graph after its first output that has a name: libraries report names only."""
     for node in proto.graph.node:
         node.name = next((output for output in node.output if output), node.name)
 
@@ -178,7 +178,7 @@ def body_types(
 ) -> "ort_format.OrtGraph | None":
     """The model as ONNX Runtime saves it in ORT format without optimization: types inside bodies are found there (A.4).
 
-    None when the session cannot be made, which `unknown` is told: then nothing in a body is known or claimed.
+    None when the session cannot be made, which is reported to `unknown`: then nothing in a body is known or claimed.
     """
     from pipeline.model.ort_format import read_ort
     from pipeline.partition.ort_view import slim_copy

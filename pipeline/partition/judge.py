@@ -32,7 +32,7 @@ from pipeline.partition.answer import (
 from pipeline.partition.basic import save_basic, undone_for_provider
 from pipeline.partition.functions import before_partitioning
 from pipeline.partition.graph import DTYPES, Graph, Node
-from pipeline.partition.grouping import SavedFile, cuts, foresee, operator_gains
+from pipeline.partition.grouping import SavedFile, cuts, operator_gains, predict_load
 from pipeline.partition.input import NO_SIZES, PartitionInput, body_types, open_subject, resized, tensor_reader
 from pipeline.partition.ort_view import infer, slim_copy
 from pipeline.partition.rules import Claim, bodies, claim
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 MOST_TRIALS = 12
-"""Loading a model takes a tenth of a second, and the first sizes are nearly always accepted."""
+"""Loading a model needs a tenth of a second, and the first sizes are nearly always accepted."""
 
 
 def dynamic_names(model: "ModelProto") -> tuple[str, ...]:
@@ -141,7 +141,7 @@ def scratch_folder(source: SourceModel) -> Iterator[Path]:
 
 @dataclass(slots=True)
 class Views:
-    """What every provider is shown of one model: graphs are made once, however many providers are asked."""
+    """The graphs of one model that providers judge: graphs are made once, however many providers are asked."""
 
     subject: PartitionInput
     optimize: Optimize
@@ -209,7 +209,7 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
     if loaded:
         _check_constants(loaded, shown, views.subject.source.name)
     found = claim(shown, settings)
-    return _answer(views, settings, shown, found, foresee(shipped, shown, found, settings))
+    return _answer(views, settings, shown, found, predict_load(shipped, shown, found, settings))
 
 
 def _with_sizes(views: Views, answer: ModelAnswer, settings: Settings) -> SizedAnswer | None:
@@ -256,7 +256,7 @@ def failed_answer(request: PartitionRequest, error: PipelineError | None) -> Mod
 
 
 def reason_of(error: PipelineError | None) -> tuple[str, str | None]:
-    """What an answer says of an error: what and why, and the remedy."""
+    """The texts of an error in an answer: what and why, and the remedy."""
     if error is None:
         return "no answer", None
     return "; ".join(part for part in (error.what, error.why) if part), error.remedy or None

@@ -32,7 +32,7 @@ MICROSOFT_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 
 class Schema(NamedTuple):
-    """What a node takes from its schema."""
+    """What a node gets from its schema."""
 
     since_version: int
     defaults: Mapping[str, Any]
@@ -98,7 +98,7 @@ NOT_F16 = frozenset({
 
 
 def is_inlined(graph: Graph, node: Node) -> bool:
-    """Whether the CPU cannot run a node of the default domain as it stands and takes its function's body."""
+    """Whether the CPU cannot run a node of the default domain as it stands and uses its function's body."""
     if node.domain != "":
         return False
     first = graph.value(next(iter(node.inputs), ""))
@@ -186,9 +186,9 @@ def view(
 ) -> Graph:
     """The main graph of a model, with its bodies.
 
-    `saved` gives the same graph from a saved ORT format file, for types inside bodies (A.4); it is asked only when the
+    `saved` gives the same graph from a saved ORT format file, for types inside bodies (A.4); it is read only when the
     model has control flow. `outside` names the initializers that count as external data (a lean model keeps others in
-    its own file); None: what the message says. Raises ModelError when ONNX Runtime cannot load the model.
+    its own file); None: the text of the error. Raises ModelError when ONNX Runtime cannot load the model.
     """
     types = infer(model)
     imports = {_domain(entry.domain): entry.version for entry in model.opset_import}

@@ -46,7 +46,7 @@ COREML_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "AllowLowPrecisionAccumulationOnGPU": FLAGS,
     "ModelCacheDirectory": (),
 }
-"""Keys of the CoreML provider with the values it takes (any, where none are listed); others throw (ep_rules E.1)."""
+"""Keys of the CoreML provider with the values it accepts (any, where none are listed); others throw (ep_rules E.1)."""
 
 
 def parse_coreml_options(pairs: Iterable[str]) -> dict[str, str]:

@@ -85,7 +85,7 @@ def _declare(value: Any, tensor: Any) -> None:
 def infer_symbols(model: "ModelProto", names: Iterable[str]) -> dict[str, tuple[int | str | None, ...]]:
     """Dimensions of some values that nodes of the main graph make, with symbolic names where they have no number.
 
-    An unknown rank shows as no dimensions, as a scalar does; what `infer` says of the value tells them apart.
+    An unknown rank shows as no dimensions, as a scalar does; the value that `infer` returns distinguishes them.
     """
     slim = slim_copy(model)
     declared = {value.name for value in slim.graph.output}
@@ -100,7 +100,7 @@ def _load(data: bytes) -> dict[str, Value]:
 
 
 def _outputs(data: bytes) -> list[Any]:
-    """What a loaded and never initialized session says of its outputs."""
+    """The outputs of a session that is loaded and never initialized."""
     try:
         outputs: list[Any] = load_session(data, HostSession()).outputs_meta
     except ort_errors() as error:
@@ -114,7 +114,7 @@ def refused(error: Exception, what: str = "ONNX Runtime cannot load the model") 
     return ModelError(
         what,
         why=text[:2000],
-        remedy="fix what it names; onnx.checker.check_model often says more",
+        remedy="fix what it names; onnx.checker.check_model often has details",
     )
 
 

@@ -16,9 +16,9 @@ from pipeline.partition.units import Unit, UnitValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a provider takes of one graph: groups of nodes in their order, and why it refuses the others, by index.
+    """What a provider claims of one graph: groups of nodes in their order, and why it refuses the others, by index.
 
-    A fatal refusal says that asking the provider ends the session: then nothing else in here counts.
+    A fatal refusal says that asking the provider ends the session: then nothing else here matters.
     """
 
     groups: tuple[tuple[Node, ...], ...] = ()
@@ -36,7 +36,7 @@ class Claim:
 
 
 def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
-    """What the provider takes of one graph, not of its bodies; `only` are the nodes that are still free."""
+    """What the provider claims of one graph, not of its bodies; `only` are the nodes that are still free."""
     module = importlib.import_module(settings.rules.rules)
     found: Claim = module.claim(graph, settings) if only is None else module.claim(graph, settings, only)
     return found

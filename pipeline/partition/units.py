@@ -89,7 +89,7 @@ def crashes(graph: Graph, node: Node, release: Release) -> Refusal | None:
 
 
 def _candidate(graph: Graph, node: Node, release: Release) -> SelectorGroup | None:
-    """The nodes around a target before its selector is asked; None when the op or a Relu behind it allows no group."""
+    """The nodes around a target before its selector decides; None when the op or a Relu behind it allows no group."""
     row = TABLE.get(node.op_type)
     if row is None or node.domain not in DOMAINS or row.release > release:
         return None

@@ -242,7 +242,7 @@ def _input(case: Case, position: int) -> Refusal | None:
 
 
 def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
-    """What CoreML takes of one graph; of a body only with EnableOnSubgraphs (E.1).
+    """What CoreML claims of one graph; of a body only with EnableOnSubgraphs (E.1).
 
     `only` are the nodes that no provider has yet, when it is asked again after functions were inlined (A.2).
     """

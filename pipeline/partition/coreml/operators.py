@@ -79,7 +79,7 @@ def _sizes(case: Case) -> Refusal | None:
 
 
 def too_long(shape: Shape) -> bool:
-    """Whether a dimension is above what Core ML takes."""
+    """Whether a dimension is above what Core ML supports."""
     return any(dim is not None and dim > LARGEST for dim in shape)
 
 
@@ -90,7 +90,7 @@ def _same_lower(case: Case) -> Refusal | None:
 
 
 def _kernel(case: Case) -> Refusal | None:
-    """kernel_shape, when given, repeats what the weight says (a dynamic dimension counts as 0)."""
+    """kernel_shape, when given, repeats the weight's (a dynamic dimension counts as 0)."""
     kernel = case.attribute("kernel_shape")
     found = tuple(dim or 0 for dim in (case.shape(1) or ())[2:])
     if kernel is None or tuple(kernel) == found:

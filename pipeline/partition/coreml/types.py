@@ -36,7 +36,7 @@ def f16_by_version(case: Case) -> frozenset[str]:
 
 
 def wide_types(case: Case) -> frozenset[str]:
-    """What MLProgram takes beside f32 where nothing else is said: a matter of release and of who built it (E.2)."""
+    """What MLProgram supports in addition to f32 unless a row has its own: it depends on release and builder (E.2)."""
     settings = case.settings
     if not mlprogram(case):
         return frozenset()

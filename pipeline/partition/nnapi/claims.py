@@ -194,7 +194,7 @@ def _version(case: Case, rule: Rule) -> Refusal | None:
 
 
 def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
-    """What NNAPI takes of one graph: nothing in bodies (D.1), outside the opset window (A.3), below level 27.
+    """What NNAPI claims of one graph: nothing in bodies (D.1), outside the opset window (A.3), below level 27.
 
     `only` are the nodes that no provider has yet, when it is asked again after functions were inlined (A.2).
     """
@@ -262,7 +262,7 @@ class _Judge:
 
     def _verdict(self, unit: Unit, wave: Wave) -> Refusal | None:
         if self.only is not None and unit.target.index not in self.only:
-            return Refusal("other_ep", "the CPU has taken it already, before a function beside it was inlined")
+            return Refusal("other_ep", "the CPU has it already, from before a function next to it was inlined")
         if unit.target.index in self.stopped:
             return Refusal(
                 "stop_op",

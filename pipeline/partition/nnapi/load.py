@@ -79,7 +79,7 @@ class _Builder:
         return self._types(names, "initializer")
 
     def inputs(self) -> Refusal | None:
-        """So must values that come from outside; u8 ones need a consumer that says their scale."""
+        """So must values that come from outside; u8 ones need a consumer that gives their scale."""
         names = [name for name in self.outside if self.graph.constant(name) is None and name not in self.skipped]
         return self._types(names, "input")
 
@@ -96,7 +96,7 @@ class _Builder:
                 return _failure(
                     self._reader(name),
                     f"the partition's {what} '{name}' is u8 and no operation in the partition "
-                    "has it as the input that says its scale",
+                    "has it as the input that gives its scale",
                     "leave this node to the CPU (--safe), or do not quantize it",
                 )
         return None
@@ -118,7 +118,7 @@ class _Builder:
         return None
 
     def _scales(self, unit: Unit, known: dict[str, tuple[float, int] | None]) -> Refusal | None:
-        """A quantized value has one scale: what its producer says and what its consumer says must be equal."""
+        """A quantized value has one scale: its producer's and its consumer's must be equal."""
         for io in _quantized_inputs(unit):
             wanted, found = parameters(self.graph, io), known.get(io.name)
             if io.name in self.skipped or wanted is None or found is None or wanted == found:
@@ -229,7 +229,7 @@ ADVICE = "set USE_NCHW, leave the node to the CPU (--safe), or ship ONNX Runtime
 
 
 def layout_refusal(graph: Graph, found: Claim, settings: Settings) -> Refusal | None:
-    """The first claim that the transformation undoes, None where none is foreseen."""
+    """The first claim that the transformation undoes, None where none is predicted."""
     if not settings.nhwc or not found.groups:
         return None
     units = node_units(graph, settings.ort_release).units
@@ -309,7 +309,7 @@ def _undone(node: Node, why: str) -> Refusal:
 def forecast(rounds: Iterable[LayoutRound], settings: Settings) -> LoadForecast:
     """The compiled nodes of the last round (`rounds` has those of each), or the first thing that goes wrong.
 
-    NNAPI takes nothing in bodies. Without USE_NCHW the layout is transformed between question and answer.
+    NNAPI claims nothing in bodies. Without USE_NCHW the layout is transformed between question and answer.
     """
     counts: list[int] = []
     for asked in rounds:

@@ -1,7 +1,7 @@
 """What the genuine library that ships claims and saves: Android's libonnxruntime is asked in a process here.
 
 Claims are those of the saving mode (session saved in ORT format without the compile step), as our rules compute them.
-Every node is first named after its first output, because the library tells names only.
+Every node is first named after its first output, because the library reports names only.
 """
 
 import re
@@ -37,7 +37,7 @@ class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
 
     A graph with functions is asked again after they are inlined: `inlined` is set, and what was claimed then stands
     behind the first answer's partitions, inlined nodes as "". `partitions` is None where the library is older than 1.24
-    and tells which nodes it claims (`nodes`) and in how many groups (`count`), but not how it groups them. `reasons`
+    and reports which nodes it claims (`nodes`) and in how many groups (`count`), but not how it groups them. `reasons`
     has the library's own words for refused nodes, when they were asked for; `reason` those for refusing all of them.
     With `error` set nothing else is known; `crashed` when the process ended.
     """
@@ -55,7 +55,7 @@ class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What claims depend on beside model and library. `stop_ops` None leaves the provider's own list."""
+    """What claims depend on in addition to model and library. `stop_ops` None leaves the provider's own list."""
 
     provider: str = NNAPI
     api_level: int = 31
@@ -116,7 +116,7 @@ def claims_of_named(models: Sequence[Path], library: LibraryFacts, asked: ClaimQ
 
 
 def check_asked(facts: LibraryFacts, provider: str) -> None:
-    """MissingError for a library that has not what it takes to claim nodes of an ONNX model."""
+    """MissingError for a library that cannot claim nodes of an ONNX model."""
     if facts.kind != "full":
         raise MissingError(
             f"a {facts.kind} build cannot be asked for claims",

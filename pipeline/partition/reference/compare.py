@@ -41,7 +41,7 @@ from pipeline.partition.reference.ask import (
     claims_of_named,
     tells_claims,
 )
-from pipeline.partition.reference.diff import ClaimDiff, as_answer, beside
+from pipeline.partition.reference.diff import ClaimDiff, as_answer, diff_claims
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -89,7 +89,7 @@ def _show(request: ShowRequest) -> None:
             raise ModelError(
                 "an ORT format file cannot be shown to a library",
                 where=request.source.name,
-                why="it tells its claims of ONNX models only",
+                why="it reports its claims of ONNX models only",
                 remedy="give the ONNX model that the file was made from",
             )
         if request.optimize is Optimize.BASIC:
@@ -143,8 +143,8 @@ class ReferencedDocument(PartitionDocument, frozen=True, kw_only=True):
     reference: LibraryReference
 
     @property
-    def told(self) -> tuple[ModelAnswer, ...]:
-        """Answers that are whole: a library before 1.24 does not tell how nodes are grouped."""
+    def complete(self) -> tuple[ModelAnswer, ...]:
+        """Answers that are whole: a library before 1.24 does not report how nodes are grouped."""
         pairs = zip(self.models, self.reference.models, strict=True)
         return tuple(
             m for m, one in pairs if m.error or self.reference.rules or len(m.partitions) == one.library_partitions
@@ -162,7 +162,7 @@ class ReferencedDocument(PartitionDocument, frozen=True, kw_only=True):
 def open_reference(text: str, provider: str, release: str) -> LibraryFacts:
     """The library that can be asked about a provider; `release` is the one that the user named, "" for none.
 
-    Raises ConfigError for what no Android library can tell, MissingError where it is not available or cannot run here.
+    Raises ConfigError for what no Android library reports, MissingError where it is not available or cannot run here.
     """
     if provider not in in_android_libraries():
         raise ConfigError(
@@ -175,7 +175,7 @@ def open_reference(text: str, provider: str, release: str) -> LibraryFacts:
     check_asked(facts, provider)
     if provider == XNNPACK and not tells_claims(facts):
         raise ConfigError(
-            f"a library of {facts.release} does not tell what XNNPACK claims",
+            f"a library of {facts.release} does not report what XNNPACK claims",
             why="that came with release 1.24; before, only NNAPI logs its claims",
             remedy="ask about nnapi, or a library of 1.24 or later",
         )
@@ -190,14 +190,14 @@ def open_reference(text: str, provider: str, release: str) -> LibraryFacts:
 
 
 def rules_known(facts: LibraryFacts) -> bool:
-    """Whether there are rules for a library's release; of one that does not tell it, that is for the user to know."""
+    """Whether there are rules for a library's release; where it reports none, the user names the release."""
     return not facts.release or has_rules(line_of(facts.release))
 
 
 def rules_release(facts: LibraryFacts, named: str) -> str:
-    """The release whose rules stand beside a library: its own, or the nearest that has some; "" for the installed one.
+    """The release whose rules a library is compared with: its own or the nearest with rules; "": the installed one.
 
-    `named` is what the user said, which counts where the file does not tell.
+    `named` is the user's, for files that do not report their release.
     """
     wanted = facts.release or named
     if not wanted:
@@ -248,7 +248,7 @@ def _pairs(
 ) -> Iterator[tuple[ClaimDiff, ModelAnswer]]:
     """Each model's comparison with the answer that holds: ours, or the library's where its release has no rules."""
     pairs = list(zip(find_models(paths, SUFFIXES), answers, strict=True))
-    with tempfile.TemporaryDirectory(prefix="ort-mobile-beside-") as name:
+    with tempfile.TemporaryDirectory(prefix="ort-mobile-compare-") as name:
         requests = [
             ShowRequest(
                 source=source,
@@ -267,7 +267,7 @@ def _pairs(
         if answer.error:
             yield ClaimDiff(path=answer.path, asked=False), answer
         else:
-            one = beside(answer, claims[answer.path], settings, known=known)
+            one = diff_claims(answer, claims[answer.path], settings, known=known)
             yield one, (answer if known else as_answer(answer, one, facts.release))
 
 

@@ -1,4 +1,4 @@
-"""Our answer for a model beside a genuine library's, node by node: what differs, with both reasons."""
+"""Our answer for a model compared with a genuine library's, node by node: what differs, with both reasons."""
 
 import re
 from collections import Counter
@@ -18,7 +18,7 @@ TOKEN = re.compile(r"_token_\d+")
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """What one side says of a node. `partition` is None for a refused node, and where groups are not told."""
+    """One side's answer for a node. `partition` is None for a refused node, and where groups are not reported."""
 
     claimed: bool
     partition: int | None = None
@@ -26,7 +26,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """One node by its first output. A side is None where it says nothing: no rules of ours, a node without a name."""
+    """One node by its first output. A side is None where it has no answer: no rules of ours, a node without a name."""
 
     output: str
     op_type: str
@@ -40,7 +40,7 @@ class ClaimDiff(msgspec.Struct, frozen=True, kw_only=True):
 
     A model without an answer of ours is not `asked` about: what is wrong with it is known already.
 
-    A library before 1.24 tells the number of its partitions, and not which nodes are together.
+    A library before 1.24 reports the number of its partitions, not which nodes are together.
     """
 
     path: str
@@ -54,7 +54,7 @@ class ClaimDiff(msgspec.Struct, frozen=True, kw_only=True):
     crashed: bool = False
 
 
-def beside(answer: ModelAnswer, theirs: LibraryClaims, settings: Settings, *, known: bool) -> ClaimDiff:
+def diff_claims(answer: ModelAnswer, theirs: LibraryClaims, settings: Settings, *, known: bool) -> ClaimDiff:
     """The comparison for one model; without rules for the release (`known`) the library's side alone."""
     if theirs.error is not None:
         return ClaimDiff(path=answer.path, error=theirs.error, crashed=theirs.crashed)
@@ -96,7 +96,7 @@ def _nodes(answer: ModelAnswer, theirs: LibraryClaims, same: bool | None) -> Ite
         seen.add(name)
         taken = decision.claimed if same else name in claimed
         side = Side(claimed=taken, partition=placed.get(name), reason="" if taken else reasons.get(name, theirs.reason))
-        told = bool(same) or not unnamed or name in claimed
+        known_side = bool(same) or not unnamed or name in claimed
         regrouped = taken and decision.claimed and ours_alike.get(name) != theirs_alike.get(name)
         yield NodeDiff(
             output=first_output(decision),
@@ -104,7 +104,7 @@ def _nodes(answer: ModelAnswer, theirs: LibraryClaims, same: bool | None) -> Ite
             ours=None
             if same is None
             else Side(claimed=decision.claimed, partition=decision.partition, reason=decision.reason or ""),
-            library=side if told else None,
+            library=side if known_side else None,
             different=same is False and (taken != decision.claimed or regrouped),
         )
     for name in sorted(claimed - seen):
@@ -164,7 +164,7 @@ def _theirs(decision: Decision, side: Side | None) -> Decision:
 def first_answer(theirs: LibraryClaims, ours: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
     """The partitions that the library gave when it was asked first, as many as ours where it was asked twice.
 
-    The record does not say where the second answer begins; it can only begin behind a first one that agrees.
+    The record does not show where the second answer begins; it can only begin behind a first one that agrees.
     """
     partitions = theirs.partitions or ()
     prefix = partitions[: len(ours)] if theirs.inlined else partitions
@@ -172,7 +172,7 @@ def first_answer(theirs: LibraryClaims, ours: Sequence[Sequence[str]]) -> tuple[
 
 
 def same_claims(theirs: LibraryClaims, ours: Sequence[Sequence[str]]) -> bool:
-    """Whether the library's partitions are ours: as sets of sets; as sets of nodes where it does not tell groups."""
+    """Whether the library's partitions are ours: as sets of sets; as sets of nodes where it does not report groups."""
     if theirs.partitions is None:
         return _plains(theirs.nodes) == _plains(name for group in ours for name in group)
     return _same(first_answer(theirs, ours), ours)
@@ -194,7 +194,7 @@ def _same(theirs: Sequence[Sequence[str]], ours: Sequence[Sequence[str]]) -> boo
 
 
 def plain_name(name: str) -> str:
-    """A name as both sides tell it: the library's end at a NUL, and numbers of copies are left out."""
+    """A name as both sides report it: the library's end at a NUL, and numbers of copies are left out."""
     return TOKEN.sub("", name.partition("\0")[0])
 
 

@@ -30,7 +30,7 @@ from pipeline.partition.xnnpack import checks as check
 from pipeline.partition.xnnpack.checks import resize, softmax_reads_outside
 
 CONV_TYPES = {("u8", "u8", "u8"), ("s8", "s8", "s8"), ("s8", "s8pc", "s8")}
-"""Kinds of input, weight and output that Conv takes; s8pc has a scale for each output channel."""
+"""Kinds of input, weight and output that Conv supports; s8pc has a scale for each output channel."""
 
 REMEDY = "quantize activations and weights alike: u8 with u8, or i8 with i8 (weights per channel if you like)"
 
@@ -310,7 +310,7 @@ def refusal(case: Case) -> Refusal | None:
 
 
 def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
-    """What XNNPACK takes of one graph, bodies included; nothing outside the opset window (A.3).
+    """What XNNPACK claims of one graph, bodies included; nothing outside the opset window (A.3).
 
     `only` are the nodes that no provider has yet, when it is asked again after functions were inlined (A.2).
     """
