@@ -18,8 +18,8 @@ Floats = npt.NDArray[np.float64]
 OVERLAPS: Floats = np.linspace(0.5, 0.95, 10)
 RECALLS: Floats = np.linspace(0, 1, 101)
 MOST_DETECTIONS = 100
-PARTS = ("boxes", "scores", "classes")
-"""What three outputs must have in their names; `labels` may stand for `classes`."""
+PARTS = (("boxes",), ("scores",), ("classes", "labels"))
+"""What three outputs must have in their names, one of these words each."""
 
 
 class BoxMatches(NamedTuple):
@@ -52,7 +52,8 @@ def match_boxes(outputs: Mapping[str, npt.NDArray[Any]], label: Any) -> BoxMatch
         )  # fmt: skip
     found = _detections(outputs)
     found = found[np.argsort(-found[:, 4], kind="stable")]
-    kept = np.concatenate([_best_of(found, number) for number in np.unique(found[:, 5])] or [np.zeros((0, 6))])
+    best = [found[found[:, 5] == number][:MOST_DETECTIONS] for number in np.unique(found[:, 5])]
+    kept = np.concatenate([*best, np.zeros((0, 6))])
     hits = np.zeros((len(kept), len(OVERLAPS)), bool)
     for number in np.unique(kept[:, 5]):
         own, theirs = kept[:, 5] == number, wanted[:, 0] == number
@@ -60,17 +61,15 @@ def match_boxes(outputs: Mapping[str, npt.NDArray[Any]], label: Any) -> BoxMatch
     return BoxMatches(kept[:, 5].astype(np.int64), kept[:, 4], hits, wanted[:, 0].astype(np.int64))
 
 
-def _best_of(found: Floats, number: float) -> Floats:
-    best: Floats = found[found[:, 5] == number][:MOST_DETECTIONS]
-    return best
-
-
 def _detections(outputs: Mapping[str, npt.NDArray[Any]]) -> Floats:
     """Rows x1, y1, x2, y2, score, class: one output of such rows, or three by their names."""
     for array in outputs.values():
         if array.ndim >= 2 and array.shape[-1] == 6:
             return array.reshape(-1, 6).astype(np.float64)
-    parts = [_named(outputs, part) for part in PARTS]
+    parts = [
+        next((array for name, array in outputs.items() if any(word in name.lower() for word in words)), None)
+        for words in PARTS
+    ]
     if any(part is None for part in parts):
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in outputs.items())
         raise ConfigError(
@@ -80,11 +79,6 @@ def _detections(outputs: Mapping[str, npt.NDArray[Any]]) -> Floats:
         )  # fmt: skip
     boxes, scores, classes = (np.asarray(part, np.float64) for part in parts)
     return np.column_stack([boxes.reshape(-1, 4), scores.reshape(-1), classes.reshape(-1)])
-
-
-def _named(outputs: Mapping[str, npt.NDArray[Any]], part: str) -> npt.NDArray[Any] | None:
-    names = (part, "labels") if part == "classes" else (part,)
-    return next((array for name, array in outputs.items() if any(word in name.lower() for word in names)), None)
 
 
 def overlap_of(boxes: Floats, others: Floats) -> Floats:

@@ -211,30 +211,24 @@ def _with_drop(result: AccuracyResult, metric: Metric, ours: list[Any], theirs: 
     every = np.ones(count, np.int64)
     lost = gained = 0
     if metric.paired:
-        right = np.ones(count, np.int64) if original is None else original
+        right = every if original is None else original
         lost, gained = int((right > mine).sum()), int((right < mine).sum())
-    interval = (
-        paired_interval(lost, gained, count) if metric.paired else bootstrap_interval(drop, count, _span(metric, mine))
-    )
+        interval: Interval | None = paired_interval(lost, gained, count)
+    else:
+        # One sample can change a metric with a name by 1 at most; a user's function has a scale of its own.
+        span = 1.0 if metric.name in list(MetricName) else max(1.0, float(np.abs(mine).max()))
+        interval = bootstrap_interval(drop, count, span, metric.resamples)
+    if interval and metric.perfect is not None:  # nothing agrees better with the original than it does itself
+        interval = interval._replace(low=max(0.0, interval.low))
     result = msgspec.structs.replace(
         result,
         reference_value=reference(every),
         drop=drop(every),
-        drop_low=_lowest(interval, metric) if interval else None,
+        drop_low=interval.low if interval else None,
         drop_high=interval.high if interval else None,
         p_value=mcnemar(lost, gained) if metric.paired and theirs else None,
     )
     return _judged(result, interval, (lost, gained) if metric.paired else None)
-
-
-def _lowest(interval: Interval, metric: Metric) -> float:
-    """The lower bound; nothing agrees better with the original than it does itself."""
-    return interval.low if metric.perfect is None else max(0.0, interval.low)
-
-
-def _span(metric: Metric, mine: Any) -> float:
-    """By how much one sample can change it: metrics with a name are shares, a function has a scale of its own."""
-    return 1.0 if metric.name in list(MetricName) else max(1.0, float(np.abs(mine).max()))
 
 
 def _judged(result: AccuracyResult, interval: Interval | None, pairs: tuple[int, int] | None) -> AccuracyResult:

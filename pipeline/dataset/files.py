@@ -64,7 +64,12 @@ class ReadRequest:
 def find_samples(path: Path, wanted: ReadRequest) -> Iterator[SampleFiles]:
     """Every sample under a path, in the order of names with numbers by value; ConfigError names what is wrong."""
     if path.is_file():
-        yield from _stacked(path, wanted) if is_stacked(path, _taken(wanted)) else (_read(path, wanted),)
+        if not is_stacked(path, _taken(wanted)):
+            yield _read(path, wanted)
+            return
+        info = _only_open(path, wanted)
+        for name, array, label in stacked_samples(path, info):
+            yield SampleFiles(name=name, inputs=[(info.name, array)], expected=[], label=label)
         return
     if not path.is_dir():
         raise ConfigError(
@@ -96,12 +101,6 @@ def _by_class(path: Path, wanted: ReadRequest) -> Iterator[SampleFiles]:
     for place, (folder, files) in enumerate(found):
         label = int(folder.name) if all(named) else place
         yield from (replace(_read(file, wanted), label=label) for file in files)
-
-
-def _stacked(path: Path, wanted: ReadRequest) -> Iterator[SampleFiles]:
-    info = _only_open(path, wanted)
-    for name, array, label in stacked_samples(path, info):
-        yield SampleFiles(name=name, inputs=[(info.name, array)], expected=[], label=label)
 
 
 def _taken(wanted: ReadRequest) -> set[str]:

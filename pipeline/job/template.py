@@ -33,7 +33,8 @@ path = {path}
 {test_data}
 # Values of single inputs: a number, a list of all elements, or a range of random numbers (`high` is not in it).
 {values}
-# A labelled evaluation set: an .npz file with `inputs` and `labels`.
+# Labels of `test_data` (a CSV file with a line `file,label` for each sample), or a labelled set of its own (.npz with
+# `inputs` and `labels`).
 # labels = "evaluation.npz"
 {dimensions}
 

@@ -16,7 +16,7 @@ from PIL import Image
 from device_runner.spec import ElementType
 from pipeline.config import ModelConfig, PartConfig, PreprocessConfig
 from pipeline.core.errors import ConfigError
-from pipeline.dataset import Dataset, Part, TensorInfo, check_data, overlap, part_of, preprocess_of, samples
+from pipeline.dataset import Dataset, Part, Sample, TensorInfo, check_data, overlap, part_of, preprocess_of, samples
 
 X = TensorInfo(name="x", dtype=ElementType.FLOAT32, shape=(1, 3))
 
@@ -207,13 +207,11 @@ def test_about_a_quarter_is_for_calibration_and_limits_count_samples_of_the_part
     assert check_data(Dataset(test_data=folder, part=Part.EVALUATION, limit=1000), [X]) >= 270
 
 
-def test_too_few_samples_for_two_parts_are_named(tmp_path: Path) -> None:
-    folder = str(folder_of(tmp_path, 1))
-    empty = Part.CALIBRATION if next(samples(Dataset(test_data=folder), [X])).part is Part.EVALUATION else (
-        Part.EVALUATION
-    )  # fmt: skip
-    with pytest.raises(ConfigError, match=f"the {empty} part") as caught:
-        check_data(Dataset(test_data=folder, part=empty), [X])
+@pytest.mark.parametrize("part", [Part.CALIBRATION, Part.EVALUATION])
+def test_too_few_samples_for_two_parts_are_named(tmp_path: Path, part: Part) -> None:
+    number = next(n for n in range(100) if Sample(name="", inputs={"x": vector(n)}).part is not part)
+    with pytest.raises(ConfigError, match=f"the {part} part") as caught:
+        check_data(Dataset(test_data=str(folder_of(tmp_path, 1, start=number)), part=part), [X])
     assert "1 sample" in caught.value.why
 
 
