@@ -160,8 +160,9 @@ def _comparison(found: "Verification") -> str:
         return "not checked: no output is a tensor of numbers"
     error = max((check.max_rel_error or 0.0 for check in found.checks), default=0.0)
     apart = f"largest relative error {error:.2g}" if error else "equal to the last bit"
+    if not found.judged:
+        return f"outputs differ by design: {apart}, on {found.data}"
     passed = sum(check.passed for check in found.checks)
     unknown = [check for check in found.checks if check.unknown]
-    head = f"{passed} of {len(found.checks)} outputs are the original's" if found.judged else "outputs"
-    doubt = f"; {unknown[0].output}: {unknown[0].reason}" if unknown and found.judged else ""
-    return f"{head}, {apart}, on {found.data}{doubt}"
+    doubt = f"; {unknown[0].output}: {unknown[0].reason}" if unknown else ""
+    return f"{passed} of {len(found.checks)} outputs are the original's, {apart}, on {found.data}{doubt}"
