@@ -57,10 +57,17 @@ def options_of(step: Step, where: str = "") -> Options:
     try:
         return msgspec.convert(step.options, kind, strict=False)
     except msgspec.ValidationError as error:
-        known = ", ".join(kind.__struct_fields__) or "none"
+        known = ", ".join(_with_choices(field) for field in msgspec.structs.fields(kind)) or "none"
         raise ConfigError(
             f"wrong option of {step.do}", where=where, why=str(error), remedy=f"options: {known}"
         ) from error
+
+
+def _with_choices(field: msgspec.structs.FieldInfo) -> str:
+    """An option as a remedy names it, with its values where there are few."""
+    info = msgspec.inspect.type_info(field.type)
+    values = [value for value in info.values if value] if isinstance(info, msgspec.inspect.LiteralType) else []
+    return f"{field.name} ({', '.join(map(str, values))})" if values else field.name
 
 
 def parse_step(text: str) -> Step:

@@ -190,8 +190,9 @@ def transform_file(
     ConfigError for a destination that is the model itself or a folder; errors as those of `transform`.
     """
     model = Path(source.path)
-    if destination.is_dir():
-        raise ConfigError("the result is a file", where=str(destination), remedy="name a file, as in out.onnx")
+    if destination.exists() and not destination.is_file():
+        raise ConfigError("the result is a file", where=str(destination), why="a folder or a device has that name",
+                          remedy="name a file, as in out.onnx")  # fmt: skip
     if destination.exists() and destination.samefile(model):
         raise ConfigError("the result would replace the model", where=str(destination), remedy="name another file")
     size = model.stat().st_size if model.is_file() else 0
@@ -207,6 +208,11 @@ def transform_file(
         if outcome.value is None:
             raise outcome.error or ModelError("no answer", where=source.name)
         report = outcome.value
+        data_file = destination.parent / report.saved.data_file
+        if report.saved.data_file and data_file.exists() and not destination.exists():
+            raise ConfigError("the file of the weights is there already", where=str(data_file),
+                              why="it may be another model's: there is no model of that name beside it",
+                              remedy="remove it, or name another result")  # fmt: skip
         if not (report.verification and report.verification.failed):
             for name in (report.saved.data_file, report.saved.file):
                 if name:

@@ -1,6 +1,7 @@
 """`ort-mobile transform`: what it writes and shows, its cache, and what it answers to bad input."""
 
 import json
+import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -106,6 +107,8 @@ def test_a_wrong_result_is_not_written(folder: Path, monkeypatch: pytest.MonkeyP
         (["my.onnx", "o.onnx", "--do", "opset"], 2, "version"),
         (["my.onnx", "my.onnx", "--do", "opset:version=21"], 2, "would replace the model"),
         (["my.onnx", ".", "--do", "opset:version=21"], 2, "name a file"),
+        (["my.onnx", "pipe", "--do", "opset:version=21"], 2, "name a file"),
+        (["my.onnx", "o.onnx", "--do", "transformer-fusions:model_type=brt"], 2, "bart, bert"),
         (["my.onnx", "o.onnx", "--do", "opset:version=11"], 1, "adapters"),
         (["my.onnx", "o.onnx", "--do", "opset:version=13", "--do", "inline-data"], 1, "leave the step out"),
         (["my.onnx", "o.onnx", "--do", "opset:version=13", "--input", "x=1"], 2, "no input 'x'"),
@@ -115,12 +118,23 @@ def test_a_wrong_result_is_not_written(folder: Path, monkeypatch: pytest.MonkeyP
 )  # fmt: skip
 def test_bad_input_is_refused_and_nothing_is_written(words: list[str], code: int, says: str, folder: Path) -> None:
     before = (folder / "my.onnx").read_bytes()
+    os.mkfifo(folder / "pipe")
     done = transform(folder, *words)
     assert done.code == code, done
     assert says in done.err
     assert "Traceback" not in done.err
-    assert leftovers(folder) == set()
+    assert leftovers(folder) == {"pipe"}
+    assert (folder / "pipe").is_fifo()
     assert (folder / "my.onnx").read_bytes() == before
+
+
+def test_weights_of_another_model_are_not_replaced(folder: Path) -> None:
+    (folder / "o.onnx.data").write_bytes(b"another model's")
+    done = transform(folder, "my.onnx", "o.onnx", "--do", "external-data:min_bytes=64")
+    assert done.code == 2
+    assert "there already" in done.err
+    assert leftovers(folder) == {"o.onnx.data"}
+    assert (folder / "o.onnx.data").read_bytes() == b"another model's"
 
 
 def test_a_broken_file_is_named(folder: Path) -> None:
