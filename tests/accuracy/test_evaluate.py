@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from device_runner.spec import ElementType, TensorFile
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
-from pipeline.accuracy.interval import DropVerdict
+from pipeline.accuracy.interval import DropVerdict, Interval, bootstrap_interval
 from pipeline.accuracy.score import AccuracyResult, Answer, OutputsRequest, measure_outputs, score
 from pipeline.config import AccuracyConfig
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
@@ -214,6 +214,23 @@ def test_a_function_on_another_scale_is_not_sure_too_early(tmp_path: Path) -> No
     assert found.verdict is DropVerdict.CANNOT_TELL
     assert found.drop_high is not None
     assert found.drop_high > 5
+
+
+def test_detections_are_drawn_again_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting detections again takes milliseconds: thousands of draws would take minutes."""
+    drawn: list[int] = []
+
+    def counted(weights_to_drop: Any, count: int, span: float, resamples: int) -> Interval | None:
+        drawn.append(resamples)
+        return bootstrap_interval(weights_to_drop, count, span, 20)
+
+    monkeypatch.setattr("pipeline.accuracy.score.bootstrap_interval", counted)
+    rows = np.array([[[0, 0, 10, 10, 0.9, 0]]], np.float32)
+    label = [[0, 0, 0, 10, 10]]
+    made = [Answer(sample=str(n), outputs={"y": rows}, expected={"y": rows}, label=label) for n in range(12)]
+    assert score(made, "m", AccuracyConfig(metric="map"), "d").value == pytest.approx(1)
+    score(answers(12), "m", AccuracyConfig(metric="f1"), "d")
+    assert drawn == [500, 2000]
 
 
 def test_too_few_samples_for_a_bootstrap_tell_nothing() -> None:
