@@ -16,7 +16,9 @@ import pytest
 
 from device_runner.providers import OTHER_NAMES, PROVIDERS, provider_named
 from device_runner.spec import RunOptions
+from pipeline.core.errors import ConfigError
 from pipeline.core.providers import BUILD_PROVIDERS, PROVIDER_RULES, rules_of_run
+from pipeline.partition.options import make_settings
 from tests.partition_samples import chain
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -196,6 +198,13 @@ def test_the_registries_agree() -> None:
 def test_a_run_leads_to_the_rules_of_its_claims(options: RunOptions, rules: str | None) -> None:
     found = rules_of_run(options.provider, options.provider_options)
     assert (found and found.name) == rules
+
+
+def test_a_name_without_rules_is_refused_with_those_that_have_some() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_settings("qnn")
+    assert caught.value.what == "no rules for the execution provider 'qnn'"
+    assert caught.value.remedy == "use one of nnapi, coreml-nn, coreml-mlprogram, xnnpack"
 
 
 def test_a_name_without_a_row_is_passed_on_as_it_is() -> None:

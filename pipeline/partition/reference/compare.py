@@ -16,7 +16,7 @@ from device_runner.android_host.build import check_host
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import resolve
 from pipeline.core.errors import ConfigError, ExitCode, ModelError
-from pipeline.core.providers import XNNPACK, in_android_libraries
+from pipeline.core.providers import PROVIDER_RULES, XNNPACK, in_android_libraries
 from pipeline.core.releases import has_rules, line_of, rules_of
 from pipeline.core.workers import Task, TaskOutcome, run_tasks
 from pipeline.model.onnx_model import LoadedModel, keep_only, subgraphs
@@ -164,11 +164,13 @@ def open_reference(text: str, provider: str, release: str) -> LibraryFacts:
 
     Raises ConfigError for what no Android library reports, MissingError where it is not available or cannot run here.
     """
-    if provider not in in_android_libraries():
+    run = PROVIDER_RULES[provider].run
+    if run.home and run.never_on("android"):
+        owner = run.home.owner
         raise ConfigError(
             f"no Android library can be asked about {provider}",
-            why="CoreML is in Apple's libraries only, which run on Apple's systems only",
-            remedy="leave --reference out, or ask about nnapi or xnnpack",
+            why=f"{run.title} is in {owner}'s libraries only, which run on {owner}'s systems only",
+            remedy=f"leave --reference out, or ask about {' or '.join(in_android_libraries())}",
         )
     check_host()
     facts = resolve(text).android()
