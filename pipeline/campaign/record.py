@@ -9,6 +9,7 @@ from pipeline.check.output import OutputCheck
 from pipeline.check.reference import Reference
 from pipeline.config import Config, ModelConfig
 from pipeline.core.errors import PipelineError
+from pipeline.core.variant import Level
 
 
 class Host(Struct, frozen=True, kw_only=True):
@@ -46,7 +47,10 @@ class Skipped(Struct, frozen=True, kw_only=True):
 
 
 class FailureRow(Struct, frozen=True, kw_only=True):
-    """What was tried and failed: the kind in one word, what was said, why, what to do; equal failures are counted."""
+    """What was tried and failed: the kind in one word, what was said, why, what to do; equal failures are counted.
+
+    `level` is that of a variant that could not be made; earlier releases did not store it.
+    """
 
     kind: str
     message: str
@@ -57,6 +61,7 @@ class FailureRow(Struct, frozen=True, kw_only=True):
     variant: str = ""
     run: str = ""
     times: int = 1
+    level: Level | msgspec.UnsetType = msgspec.UNSET
 
 
 class Prediction(Struct, frozen=True, kw_only=True):

@@ -127,10 +127,10 @@ def _rejected(
             why, error = (over, None) if over else _why_not(checks, target)
             found.append(Rejected(variant=variant.name, level=variant.level, why=why, error=error))
     made = {failure.variant: failure for failure in record.failures if failure.model == model and failure.variant}
+    earlier = {variant.name: variant.level for variant in wanted_variants(record.config.variants)}
     found += [
-        Rejected(variant=name, level=variant.level, why=f"could not be made: {made[name].message}")
-        for name, variant in {variant.name: variant for variant in wanted_variants(record.config.variants)}.items()
-        if name in made
+        Rejected(variant=name, level=failure.level or earlier.get(name), why=f"could not be made: {failure.message}")
+        for name, failure in made.items()
     ]
     return found
 

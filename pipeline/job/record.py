@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import msgspec
+
 from device_runner.result import utc_now
 from pipeline import __version__
 from pipeline.campaign.record import CampaignRecord, FailureRow, Host, JobRecord, ModelFacts, Skipped
@@ -42,14 +44,14 @@ def preparation_failures(prepared: Sequence[Prepared]) -> list[FailureRow]:
         for failure in one.converted.failures:
             if not failure.skipped:
                 error = PipelineError(failure.what, where=failure.where, why=failure.why, remedy=failure.remedy)
-                rows.append(_failure_row(error, one.model.name, failure.variant.name))
+                row = _failure_row(error, one.model.name)
+                variant = failure.variant
+                rows.append(msgspec.structs.replace(row, variant=variant.name, level=variant.level))
     return rows
 
 
-def _failure_row(error: PipelineError, model: str, variant: str = "") -> FailureRow:
-    return FailureRow(
-        kind="preparation", message=error.what, cause=error.why, remedy=error.remedy, model=model, variant=variant
-    )
+def _failure_row(error: PipelineError, model: str) -> FailureRow:
+    return FailureRow(kind="preparation", message=error.what, cause=error.why, remedy=error.remedy, model=model)
 
 
 def notes(prepared: Sequence[Prepared]) -> list[str]:

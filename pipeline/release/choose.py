@@ -29,10 +29,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """A variant that may not ship, and why, as in "failed the numeric check"; `error` is its largest relative one."""
+    """A variant that may not ship, and why, as in "failed the numeric check"; `error` is its largest relative one.
+
+    `level` is None where it is not known any more.
+    """
 
     variant: str
-    level: Level
+    level: Level | None
     why: str
     error: float | None = None
 
@@ -126,7 +129,7 @@ def _advice(artifact: Artifact) -> tuple[bool, int, str]:
 def _why_this(chosen: Artifact, candidates: Sequence[Artifact], rejected: Sequence[Rejected]) -> str:
     """Why an unmeasured artifact and no other: what was better and may not ship, else what speaks for its level."""
     rank = ADVISED_LEVELS.index(chosen.variant.level)
-    better = [one for one in rejected if ADVISED_LEVELS.index(one.level) < rank]
+    better = [one for one in rejected if one.level and ADVISED_LEVELS.index(one.level) < rank]
     if better:
         return f"the most optimized that may ship: {rejections(better)}"
     if chosen.variant.level is Level.ALL:

@@ -13,17 +13,22 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from msgspec import UNSET
 
+from pipeline.campaign.record import FailureRow
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.campaign.store.migrations import revisions, upgrade
 from pipeline.campaign.store.tables import REVISION, campaigns, metadata, row_digest
+from pipeline.config import Platform, Target
 from pipeline.core.errors import PipelineError
+from pipeline.core.variant import Level
 from pipeline.job.assemble import assemble
-from tests.campaign.store.samples import CAMPAIGN, run_record
+from tests.campaign.store.samples import CAMPAIGN, DOCUMENT, run_record
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = Path(__file__).with_name("data")
@@ -114,6 +119,24 @@ def test_a_campaign_whose_plan_cannot_be_read_costs_no_other(store: Store) -> No
     with pytest.raises(PipelineError, match="stored by another release") as caught:
         assemble(store, strange)
     assert "config" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("variant", "level"),
+    [("extended-fixed", None), ("extended-fixed-u8s8pc", None), ("extended-fixed-u8s8pc", Level.EXTENDED)],
+    ids=["an earlier release", "an unknown level", "this release"],
+)
+def test_a_variant_that_could_not_be_made_is_named_where_nothing_ships(
+    variant: str, level: Level | None, store: Store
+) -> None:
+    failure = FailureRow(kind="preparation", message="no memory", model="mnist", variant=variant, level=level or UNSET)
+    target = Target(name="desk", platform=Platform.LINUX)
+    config = msgspec.structs.replace(DOCUMENT.config, targets=(target,))
+    document = msgspec.structs.replace(DOCUMENT, config=config, failures=(failure,), planned=())
+    campaign = msgspec.structs.replace(CAMPAIGN, id="c9", document=document)
+    store.start(campaign)
+    (withheld,) = assemble(store, campaign).report.withheld
+    assert withheld.reason == f"{variant} could not be made: no memory"
 
 
 def test_campaigns_of_before_keep_the_order_in_which_they_were_entered(tmp_path: Path) -> None:
