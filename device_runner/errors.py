@@ -18,6 +18,16 @@ class RunnerError(Exception):
     def __str__(self) -> str:
         return ": ".join(part for part in (self.where, self.what, self.why) if part)
 
+    @property
+    def reason(self) -> str:
+        """What failed and why, on one line without its place."""
+        return "; ".join(part for part in (self.what, self.why) if part)
+
+    @property
+    def text(self) -> str:
+        """As `reason`, with what to do."""
+        return "; ".join(part for part in (self.reason, self.remedy) if part)
+
     def lines(self) -> list[tuple[str, str]]:
         """The four parts with their labels, empty ones left out, in the order a terminal shows them."""
         parts = [("error", self.what), ("where", self.where), ("why", self.why), ("remedy", self.remedy)]

@@ -110,7 +110,7 @@ def _reference(loaded: LoadedModel, data: Dataset, sizes: dict[str, int], folder
     except PipelineError as error:
         if isinstance(error, ConfigError) and data.given:
             raise
-        return "; ".join(part for part in (error.what, error.why) if part)
+        return error.reason
     except (ValueError, OverflowError, MemoryError) as error:
         return f"its inputs are too large to be made here: {error}"
 
@@ -270,7 +270,7 @@ def advise_answers(
     found: dict[str, Advice] = {}
     for outcome in run_tasks(advise, Advice, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS):
         error = outcome.error
-        why = "; ".join(part for part in (error.what, error.why, error.remedy) if part) if error else "no advice"
+        why = error.text if error else "no advice"
         found[outcome.task.label] = outcome.value or Advice(error=why)
     return tuple(_advised(answer, found.get(answer.path)) for answer in answers)
 

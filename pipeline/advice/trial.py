@@ -98,7 +98,7 @@ def attempt(fix: Fix, state: State, bench: TrialContext, *, must_gain: bool = Tr
             return result, None
         return _compared(fix, result, state, fixed, bench)
     except PipelineError as error:
-        why = "; ".join(part for part in (error.what, error.why) if part)
+        why = error.reason
     except Exception as error:  # noqa: BLE001 - a hostile model may break one fix, and must not cost the others
         why = f"the fix failed: {type(error).__name__}: {error}"[:300]
     return msgspec.structs.replace(result, outcome=FixOutcome.REJECTED, why=why), None

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_runner.errors import RunnerError
 from pipeline.compat.rules import ArtifactFacts, Runtime, Use, check_artifact, check_use, facts_of
-from pipeline.core.errors import Finding, ModelError, Severity, errors
+from pipeline.core.errors import Finding, ModelError, errors, finding_of
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +35,9 @@ def read_artifacts(files: Mapping[str, Path]) -> ReadArtifacts:
                 known[identity] = facts_of(read_ort(file), name)
             facts[name] = _named(known[identity], name)
         except ModelError as error:
-            unreadable[name] = _finding(error, name)
+            unreadable[name] = finding_of(error, name)
         except OSError as error:
-            unreadable[name] = _finding(ModelError("the file cannot be read", why=str(error)), name)
+            unreadable[name] = finding_of(ModelError("the file cannot be read", why=str(error)), name)
     return ReadArtifacts(facts=facts, unreadable=unreadable)
 
 
@@ -46,10 +45,6 @@ def _named(facts: ArtifactFacts, name: str) -> ArtifactFacts:
     import msgspec
 
     return msgspec.structs.replace(facts, name=name)
-
-
-def _finding(error: RunnerError, where: str, severity: Severity = Severity.ERROR) -> Finding:
-    return Finding(severity=severity, what=error.what, where=where, why=error.why, remedy=error.remedy)
 
 
 def judged(read: ReadArtifacts, name: str, runtime: Runtime, use: Use) -> tuple[Finding, ...]:
@@ -60,11 +55,6 @@ def judged(read: ReadArtifacts, name: str, runtime: Runtime, use: Use) -> tuple[
     return (*(check_artifact(facts, runtime, use) if facts else ()), *check_use(use, runtime, name))
 
 
-def text_of(finding: Finding) -> str:
-    """A finding on one line, as reports show why something was not tried."""
-    return "; ".join(part for part in (finding.what, finding.why, finding.remedy) if part)
-
-
 def first_error(findings: Iterable[Finding]) -> str:
     """The first thing that will not work on one line, "" where nothing speaks against it."""
-    return next((text_of(finding) for finding in errors(findings)), "")
+    return next((finding.text for finding in errors(findings)), "")

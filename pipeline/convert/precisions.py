@@ -213,7 +213,7 @@ def _verdicts(
 
 
 def _refusal(error: PipelineError | None) -> str:
-    return "; ".join(part for part in (error.what, error.why) if part) if error else ""
+    return error.reason if error else ""
 
 
 def _answers(

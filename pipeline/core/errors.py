@@ -87,13 +87,23 @@ class Severity(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong, in the four parts of our errors."""
+    """One thing that speaks against something, in the four parts of our errors: the only type for that."""
 
     severity: Severity
     what: str
     where: str = ""
     why: str = ""
     remedy: str = ""
+
+    @property
+    def text(self) -> str:
+        """What, why and what to do on one line, as reports show why something was not tried."""
+        return "; ".join(part for part in (self.what, self.why, self.remedy) if part)
+
+
+def finding_of(error: RunnerError, where: str, severity: Severity = Severity.ERROR) -> Finding:
+    """An error of one thing as what speaks against it, where several are looked at."""
+    return Finding(severity=severity, what=error.what, where=where, why=error.why, remedy=error.remedy)
 
 
 def errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:

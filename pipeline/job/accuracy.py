@@ -9,7 +9,6 @@ from pipeline.accuracy.score import AccuracyResult
 from pipeline.campaign.record import ArtifactAccuracy
 from pipeline.config import Config, ModelConfig
 from pipeline.convert.precisions import PrecisionSet
-from pipeline.core.errors import PipelineError
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact
 from pipeline.core.workers import TaskOutcome
@@ -62,7 +61,7 @@ def _of(
     for artifact in one.artifacts:
         if artifact.variant.precision and one.sound(artifact):
             outcome = outcomes.get((one.model.name, artifact.sha256))
-            why = _text(outcome.error) if outcome and outcome.error else "" if outcome else NO_DATA
+            why = outcome.error.text if outcome and outcome.error else "" if outcome else NO_DATA
             found.append(
                 ArtifactAccuracy(
                     model=one.model.name,
@@ -72,7 +71,3 @@ def _of(
                 )
             )
     return tuple(found)
-
-
-def _text(error: PipelineError) -> str:
-    return "; ".join(part for part in (error.what, error.why, error.remedy) if part)

@@ -75,7 +75,7 @@ def _open(name: str, stack: contextlib.ExitStack) -> tuple[Device, DeviceFacts] 
     except SpecError:
         raise
     except RunnerError as error:
-        return Skipped(device=name, reason=_told(error))
+        return Skipped(device=name, reason=error.text)
     if facts.readiness is not Readiness.READY:
         return Skipped(device=name, reason=f"{facts.readiness.value}: {facts.advice}")
     return device, facts
@@ -94,7 +94,7 @@ def found(names: Sequence[str]) -> tuple[list[str], list[Skipped]]:
         except SpecError:
             raise
         except RunnerError as error:
-            silent.append(Skipped(device=name, reason=_told(error)))
+            silent.append(Skipped(device=name, reason=error.text))
     return list(devices), silent
 
 
@@ -123,10 +123,6 @@ def libraries_by_device(
         return fitting[0].library if fitting and by_cable else None
 
     return {name: given or chosen(phone) for name, phone in facts.items()}
-
-
-def _told(error: RunnerError) -> str:
-    return "; ".join(part for part in (error.what, error.why, error.remedy) if part)
 
 
 def measure_all(

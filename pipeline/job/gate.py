@@ -13,7 +13,7 @@ from device_runner.device import Device
 from device_runner.spec import RunOptions
 from pipeline.campaign.plan import PlannedRun
 from pipeline.campaign.record import Skipped
-from pipeline.compat.preflight import ReadArtifacts, first_error, judged, read_artifacts, text_of
+from pipeline.compat.preflight import ReadArtifacts, first_error, judged, read_artifacts
 from pipeline.compat.rules import Use
 from pipeline.config import Config, Target
 from pipeline.config.tables import BuildKind
@@ -52,14 +52,14 @@ def hold_against_targets(
     for target in config.targets:
         library = shipped_library(target, config, installed)
         for finding in library.findings:
-            notes.setdefault(f"{finding.where}: {text_of(finding)}", [])
+            notes.setdefault(f"{finding.where}: {finding.text}", [])
         for artifact in artifacts:
             name = f"{artifact.model}/{artifact.variant.name}"
             found = judged(read, artifact.file, library.runtime, Use(session_config=artifact.session_options))
             if errors(found):
                 unloadable[target.name] = (*unloadable.get(target.name, ()), name)
             for finding in found:
-                notes.setdefault(f"target {target.name}: {text_of(finding)}", []).append(name)
+                notes.setdefault(f"target {target.name}: {finding.text}", []).append(name)
     return TargetCheck(
         read=read, unloadable=unloadable, notes=tuple(_note(text, names) for text, names in notes.items())
     )
@@ -122,7 +122,7 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
 
 def unshipped(assembled: Assembled, findings: Iterable[Finding]) -> Assembled:
     """The same with what kept the bundle from being made among the report's refusals and warnings."""
-    told = tuple(f"{finding.where}: {text_of(finding)}" for finding in errors(findings))
+    told = tuple(f"{finding.where}: {finding.text}" for finding in errors(findings))
     warnings = (*assembled.report.warnings, *(f"no bundle: {text}" for text in told))
     report = msgspec.structs.replace(assembled.report, warnings=warnings, refusals=told)
     return replace(assembled, report=report)

@@ -13,7 +13,6 @@ import msgspec
 from device_runner.result import utc_now
 from pipeline import __version__
 from pipeline.campaign.record import CampaignRecord, FailureRow, Host, JobRecord, ModelFacts, Skipped
-from pipeline.compat.preflight import text_of
 from pipeline.core.errors import PipelineError
 from pipeline.job.prepare import Prepared
 
@@ -66,7 +65,7 @@ def notes(prepared: Sequence[Prepared]) -> list[str]:
             )
         found += [f"{one.model.name}: {note}" for note in (one.reference.notes if one.reference else ())]
         found += [f"{one.model.name}: {note}" for note in dict.fromkeys(n for a in one.artifacts for n in a.notes)]
-        shared = [text_of(each) for a in one.accuracy if a.result for each in a.result.findings]
+        shared = [each.text for a in one.accuracy if a.result for each in a.result.findings]
         found += [f"{one.model.name}: {text}" for text in dict.fromkeys(shared)]
     return found
 

@@ -207,8 +207,7 @@ def _proof(bundle: Path, library: str, targets: tuple[str, ...], progress: Progr
     try:
         return prove_bundle(bundle, ProofOrder(library=library, targets=targets), progress)
     except RunnerError as error:
-        why = "; ".join(part for part in (error.what, error.why, error.remedy) if part)
-        return LibraryProof(bundle="", library=ProvenLibrary(file=Path(library).name), not_run=why)
+        return LibraryProof(bundle="", library=ProvenLibrary(file=Path(library).name), not_run=error.text)
 
 
 def proven(assembled: Assembled, folder: Path) -> Assembled:

@@ -259,7 +259,7 @@ def reason_of(error: PipelineError | None) -> tuple[str, str | None]:
     """The texts of an error in an answer: what and why, and the remedy."""
     if error is None:
         return "no answer", None
-    return "; ".join(part for part in (error.what, error.why) if part), error.remedy or None
+    return error.reason, error.remedy or None
 
 
 def _answer(views: Views, settings: Settings, graph: Graph, found: Claim, load: LoadForecast) -> ModelAnswer:

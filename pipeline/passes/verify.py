@@ -62,8 +62,7 @@ def verify(original: SourceModel, changed: Path, effects: Iterable[Effect], data
     except ConfigError:
         raise
     except PipelineError as error:
-        why = "; ".join(part for part in (error.what, error.why) if part)
-        return Verification(why=why, judged=judged)
+        return Verification(why=error.reason, judged=judged)
     tolerance = reference.tolerance(0.0 if kinds <= {Effect.EXACT} else None)
     checks = compare_outputs(*pair.outputs(reference), tolerance)
     return Verification(checks=tuple(checks), data=reference.data.source, judged=judged)

@@ -4,6 +4,7 @@ What it is comes from the library itself where it is available, else from the co
 its own gets that build, every other one the release's own full package.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +13,17 @@ from device_runner.device import Device
 from device_runner.errors import RunnerError
 from device_runner.library_facts import PAGE_BYTES, LibraryFacts, is_archive, small_pages
 from device_runner.library_source import find_archive, resolve_all
-from pipeline.compat.preflight import _finding, log
 from pipeline.compat.rules import Runtime
 from pipeline.config import Config, Platform, Target
 from pipeline.config.tables import BuildConfig, BuildKind
-from pipeline.core.errors import Finding, Severity
+from pipeline.core.errors import Finding, Severity, finding_of
 from pipeline.core.releases import Release, line_of
 from pipeline.core.variant import Style
 from pipeline.ort_build.history import build_of, check_budget, newest_build, operators_of, sizes_of_record
 from pipeline.ort_build.request import campaign_digest, kind_of, providers_of
 from pipeline.required_ops import RequiredOps
 
+log = logging.getLogger(__name__)
 ELF_PLATFORMS = frozenset({Platform.ANDROID, Platform.LINUX})
 
 
@@ -100,11 +101,11 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
     try:
         archive = find_archive(target.library or "")
     except RunnerError as error:
-        return ShippedLibrary(runtime=planned, sizes={}, findings=(_finding(error, where, Severity.WARNING),))
+        return ShippedLibrary(runtime=planned, sizes={}, findings=(finding_of(error, where, Severity.WARNING),))
     try:
         found = {library.abi: library.facts for library in resolve_all(target.library or "")}
     except RunnerError as error:
-        return ShippedLibrary(runtime=planned, sizes={}, findings=(_finding(error, where),))
+        return ShippedLibrary(runtime=planned, sizes={}, findings=(finding_of(error, where),))
     wanted = [LINUX_ABIS.get(abi, abi) for abi in target.abis] or list(found)
     missing = [abi for abi in wanted if abi not in found]
     shipping = [found[abi] for abi in wanted if abi in found]

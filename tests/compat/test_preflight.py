@@ -167,7 +167,8 @@ def test_one_bad_artifact_costs_no_other(tmp_path: Path) -> None:
     assert judged(read, "good", newest, Use()) == ()
     assert judged(read, "other", newest, Use()) == ()
     (finding,) = errors(judged(read, "good", Runtime(release=Release(1, 15)), Use()))
-    assert first_error([finding]).startswith("ONNX Runtime 1.15 (full) does not load ORT format version 6")
+    assert first_error([finding]) == finding.text
+    assert finding.text.startswith("ONNX Runtime 1.15 (full) does not load ORT format version 6")
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def show(request: ShowRequest) -> ShownGraph:
     try:
         _show(request)
     except ModelError as error:
-        return ShownGraph(error="; ".join(part for part in (error.what, error.why) if part))
+        return ShownGraph(error=error.reason)
     return ShownGraph()
 
 
