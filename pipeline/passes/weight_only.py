@@ -36,12 +36,12 @@ def weight_only(model: Model, options: WeightOnlyOptions, context: PassContext) 
 
     The QDQ form is not made: it leaves 4-bit tensors, which no ORT format file can hold (quantization Q.7).
     """
-    quantizer = _quantizer(options.bits, context.where)
     ready = preprocess(model, PreprocessOptions(), context)
     chosen = chosen_nodes(ready.proto, options, context.where)
+    tools = _tools(options.bits, context.where)
     proto = whole(ready)
     gemm_to_matmul(proto.graph, chosen)
-    made = _quantized(proto, options, quantizer, chosen, context.where)
+    made = _quantized(proto, options, tools, chosen, context.where)
     if not any(node.op_type == "MatMulNBits" for node in made.graph.node):
         raise NotApplicable("no weight was quantized", where=context.where,
                             why="no Gemm or MatMul could be written in this form",
@@ -68,33 +68,34 @@ def _flat(tensor: "onnx.TensorProto") -> bool:
     return all(dim == 1 for dim in tensor.dims[:-2])
 
 
-def _quantizer(bits: int, where: str) -> Any:
-    """The class of this release that writes MatMulNBits."""
+def _tools(bits: int, where: str) -> Any:
+    """The module of this release that writes MatMulNBits."""
+    import importlib
+
     import onnxruntime
 
     try:
-        from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+        return importlib.import_module("onnxruntime.quantization.matmul_nbits_quantizer")
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("onnx_ir"):
             raise MissingError("quantizing weights only needs the package onnx-ir", where=where,
                                remedy="pip install 'ort-mobile-pipeline[quantization]'") from error  # fmt: skip
         release = onnxruntime.__version__
         raise NotApplicable(f"onnxruntime {release} has no tool for weights of {bits} bits", where=where,
-                            remedy="install onnxruntime 1.23 or newer for quantizing") from error  # fmt: skip
-    return MatMulNBitsQuantizer
+                            remedy="install onnxruntime 1.22 or newer to quantize with") from error  # fmt: skip
 
 
 def _quantized(
-    proto: "onnx.ModelProto", options: WeightOnlyOptions, quantizer: Any, chosen: set[str], where: str
+    proto: "onnx.ModelProto", options: WeightOnlyOptions, tools: Any, chosen: set[str], where: str
 ) -> "onnx.ModelProto":
     excluded = [node.name for node in proto.graph.node if node.name not in chosen]
     try:
         with quiet():
-            tool = quantizer(
-                proto, bits=options.bits, block_size=options.block, is_symmetric=options.symmetric,
-                accuracy_level=options.accuracy_level or None, nodes_to_exclude=excluded,
-                op_types_to_quantize=("MatMul",),
+            config = tools.DefaultWeightOnlyQuantConfig(
+                bits=options.bits, block_size=options.block, is_symmetric=options.symmetric,
+                accuracy_level=options.accuracy_level or None, op_types_to_quantize=("MatMul",),
             )  # fmt: skip
+            tool = tools.MatMulNBitsQuantizer(proto, algo_config=config, nodes_to_exclude=excluded)
             tool.process()
     except Exception as error:
         raise ModelError("onnxruntime.quantization cannot quantize the weights", where=where,
