@@ -5,6 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
+from device_runner.spec import NnapiFlag
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import COREML_MLPROGRAM, PROVIDER_RULES, ProviderRules
 from pipeline.core.releases import DEFAULT_RELEASE, OLDEST_RULES, Release, by_rules, line_of
@@ -17,7 +18,7 @@ class Optimize(StrEnum):
     BASIC = "basic"
 
 
-NNAPI_FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
+NNAPI_FLAGS = tuple(flag.value for flag in NnapiFlag)
 """Flags of NNAPI; only USE_NCHW changes claims (ep_rules D.1)."""
 
 
