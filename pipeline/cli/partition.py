@@ -85,7 +85,7 @@ def _answers(
         if data.given:
             raise click.UsageError("--test-data and --input are what --advise and --fix compare outputs on; add one")
         return found
-    from pipeline.advice.advise import advise_answers
+    from pipeline.advice.many import advise_answers
 
     write_to = str(fix) if fix else ""
     return [
