@@ -55,7 +55,7 @@ def seconds_of(count: int, folder: Path) -> float:
     devices = {f"sleeping:{number}": SleepingDevice(f"sleeping:{number}") for number in range(count)}
     plan = CampaignPlan(
         campaign="c",
-        lanes=[run_of(name, artifact, RunOptions()) for name in devices],
+        planned_runs=[run_of(name, artifact, RunOptions()) for name in devices],
         measure=MeasureConfig(rounds=ROUNDS),
         artifacts=folder,
         inputs={"m": Inputs(dimensions={})},

@@ -121,7 +121,7 @@ def plan(devices: Sequence[str], identity: str, wanted: MeasureConfig) -> Campai
     options = [RunOptions(intra_op_threads=1, inter_op_threads=number) for number in range(LANES)]
     return CampaignPlan(
         campaign=identity,
-        lanes=[run_of(device, artifact, one) for device in devices for one in options],
+        planned_runs=[run_of(device, artifact, one) for device in devices for one in options],
         measure=wanted,
         artifacts=EXAMPLE.parent,
         inputs={"mnist": Inputs(dimensions={})},

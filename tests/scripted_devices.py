@@ -93,7 +93,7 @@ def plan_of(lanes: list[PlannedRun], rounds: int, conditions: ConditionsConfig =
     """A plan whose tries follow each other at once."""
     return CampaignPlan(
         campaign=CAMPAIGN.id,
-        lanes=lanes,
+        planned_runs=lanes,
         measure=MeasureConfig(rounds=rounds),
         conditions=conditions,
         artifacts=Path("artifacts"),

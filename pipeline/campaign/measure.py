@@ -20,7 +20,7 @@ from device_runner.errors import RunnerError
 from device_runner.profile import with_profile, with_profiler
 from device_runner.result import Conditions, FailureKind, RunResult, Status
 from device_runner.spec import RunSpec
-from pipeline.campaign.plan import Inputs, PlannedRun, lane_id, order_of_round, spec_of
+from pipeline.campaign.plan import Inputs, PlannedRun, order_of_round, planned_id, spec_of
 from pipeline.campaign.record import Prediction, RunRecord
 from pipeline.campaign.store import REPEATED, Store
 from pipeline.check.output import OutputCheck
@@ -120,7 +120,7 @@ class CampaignPlan:
     """
 
     campaign: str
-    lanes: Sequence[PlannedRun]
+    planned_runs: Sequence[PlannedRun]
     measure: MeasureConfig
     artifacts: Path
     """The folder in which the files lie that have no path of their own."""
@@ -128,7 +128,7 @@ class CampaignPlan:
     libraries: Mapping[str, str | None]
     judge: Callable[[PlannedRun, RunResult], tuple[OutputCheck, ...]] | None
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
-    """Lane id to what is expected of it."""
+    """Planned run id to what is expected of it."""
     conditions: ConditionsConfig | None = field(default_factory=ConditionsConfig)
     """The state of a device in which runs start, and what is set on it meanwhile; None asks for nothing."""
     pauses_seconds: Sequence[float] = PAUSES_SECONDS
@@ -141,14 +141,14 @@ class CampaignPlan:
         """Timed rounds, and one more where runs are profiled: its times are compared with nothing."""
         return self.measure.rounds + self.measure.profile
 
-    def spec(self, lane: PlannedRun, number: int) -> RunSpec:
-        """What a lane runs in a round; its outputs are not kept."""
+    def spec(self, planned: PlannedRun, number: int) -> RunSpec:
+        """What a planned run runs in a round; its outputs are not kept."""
         return spec_of(
-            lane,
+            planned,
             number,
-            model_file=str(self.artifacts / lane.file),
-            library=self.libraries.get(lane.device),
-            inputs=self.inputs[lane.source],
+            model_file=str(self.artifacts / planned.file),
+            library=self.libraries.get(planned.device),
+            inputs=self.inputs[planned.source],
             measure=self.measure,
         )
 
@@ -170,7 +170,7 @@ class UnfinishedDevice:
 
 
 Progress = Callable[[str, PlannedRun, int], None]
-"""Called with the device's name, the lane and the round before each run; from the devices' threads."""
+"""Called with the device's name, the planned run and the round before each run; from the devices' threads."""
 
 
 def measure(
@@ -198,15 +198,15 @@ def runs_left(plan: CampaignPlan, store: Store) -> Counter[str]:
     """How many runs of each device are not stored yet."""
     stored = _Stored(store, plan.campaign)
     return Counter(
-        lane.device
-        for lane in plan.lanes
+        planned.device
+        for planned in plan.planned_runs
         for number in range(plan.rounds)
-        if lane_id(lane) not in stored.given_up and (lane_id(lane), number) not in stored.finished
+        if planned_id(planned) not in stored.given_up and (planned_id(planned), number) not in stored.finished
     )
 
 
 class _Stored:
-    """What is stored of a campaign when it starts or goes on: runs that are done, lanes that cannot work."""
+    """What is stored of a campaign when it starts or goes on: runs that are done, planned runs that cannot work."""
 
     def __init__(self, store: Store, campaign: str) -> None:
         self.store = store
@@ -226,7 +226,7 @@ class _Worker:
         self.work = work
         self.progress = progress
         self.stop = stop
-        self.lanes = [lane for lane in plan.lanes if lane.device == device.name]
+        self.planned_runs = [planned for planned in plan.planned_runs if planned.device == device.name]
         self.finished = set(stored.finished)
         self.given_up = set(stored.given_up)
         self.failures_in_a_row = 0
@@ -258,10 +258,10 @@ class _Worker:
 
     def _rounds(self) -> UnfinishedDevice | None:
         for number in range(self.plan.rounds):
-            for lane in order_of_round(self.lanes, number):
-                if lane_id(lane) in self.given_up or (lane_id(lane), number) in self.finished:
+            for planned in order_of_round(self.planned_runs, number):
+                if planned_id(planned) in self.given_up or (planned_id(planned), number) in self.finished:
                     continue
-                reason = self._unfit() or ("interrupted" if self.stop.is_set() else self._run_one(lane, number))
+                reason = self._unfit() or ("interrupted" if self.stop.is_set() else self._run_one(planned, number))
                 if reason:
                     return UnfinishedDevice(device=self.device.name, reason=reason)
         return None
@@ -272,22 +272,22 @@ class _Worker:
             return wait_until_fit(self.device, self.plan.conditions, self.stop)
         return ""
 
-    def _run_one(self, lane: PlannedRun, number: int) -> str:
+    def _run_one(self, planned: PlannedRun, number: int) -> str:
         """Run one spec and store what it gave; the reason when the device must be left alone, else ""."""
-        self.progress(self.device.name, lane, number)
+        self.progress(self.device.name, planned, number)
         with tempfile.TemporaryDirectory(dir=self.work, prefix="run.") as folder:
-            spec = self.plan.spec(lane, number)
+            spec = self.plan.spec(planned, number)
             if self.plan.is_profiled(number):
                 spec = with_profiler(spec, folder)
             elif self.plan.judge:
                 spec = msgspec.structs.replace(spec, outputs_folder=folder)
             result = self._tried(spec)
             judged = result.status is Status.OK and spec.perf_test is None
-            checks = self.plan.judge(lane, result) if self.plan.judge and judged else ()
+            checks = self.plan.judge(planned, result) if self.plan.judge and judged else ()
             if spec.profile:
-                result = with_profile(result, self.plan.profiles / f"{safe_name(lane.key)}.json")
-        self.store.add_run(self._record(lane, number, spec, result, checks))
-        return self._learn(lane, number, result)
+                result = with_profile(result, self.plan.profiles / f"{safe_name(planned.key)}.json")
+        self.store.add_run(self._record(planned, number, spec, result, checks))
+        return self._learn(planned, number, result)
 
     def _tried(self, spec: RunSpec) -> RunResult:
         """The result of the first try that the way to the device did not spoil, else of the last."""
@@ -300,28 +300,28 @@ class _Worker:
         return result
 
     def _record(
-        self, lane: PlannedRun, number: int, spec: RunSpec, result: RunResult, checks: tuple[OutputCheck, ...]
+        self, planned: PlannedRun, number: int, spec: RunSpec, result: RunResult, checks: tuple[OutputCheck, ...]
     ) -> RunRecord:
         return RunRecord(
             campaign=self.plan.campaign,
-            planned=lane_id(lane),
+            planned=planned_id(planned),
             round=number,
-            model=lane.model,
-            variant=lane.variant,
+            model=planned.model,
+            variant=planned.variant,
             spec=spec,
             result=result,
             checks=checks,
-            prediction=self.plan.predictions.get(lane_id(lane)),
+            prediction=self.plan.predictions.get(planned_id(planned)),
         )
 
-    def _learn(self, lane: PlannedRun, number: int, result: RunResult) -> str:
-        """A lane that cannot work is not tried in later rounds; a device that fails again and again is left alone."""
+    def _learn(self, planned: PlannedRun, number: int, result: RunResult) -> str:
+        """A run that cannot work is not tried in later rounds; a device that fails again and again is left alone."""
         failure = result.failure
         if failure is None or failure.kind not in REPEATED:
-            self.finished.add((lane_id(lane), number))
-        of_the_lane = failure and failure.kind is not FailureKind.LOST_DEVICE and self.failures_in_a_row == 0
-        if failure and (failure.kind not in REPEATED or of_the_lane):
-            self.given_up.add(lane_id(lane))  # where the device had just answered, until the campaign goes on
+            self.finished.add((planned_id(planned), number))
+        of_the_run = failure and failure.kind is not FailureKind.LOST_DEVICE and self.failures_in_a_row == 0
+        if failure and (failure.kind not in REPEATED or of_the_run):
+            self.given_up.add(planned_id(planned))  # where the device had just answered, until the campaign goes on
         if failure is None or failure.kind not in OF_THE_DEVICE:
             self.failures_in_a_row = 0
             self.quarantines = iter(self.plan.quarantine_seconds)

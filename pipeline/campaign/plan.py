@@ -87,7 +87,7 @@ class Inputs:
     outputs_limit_bytes: int = OUTPUTS_LIMIT_BYTES
 
 
-def plan_lanes(
+def plan_runs(
     runs: Sequence[RunConfig],
     artifacts: Sequence[Artifact],
     devices: Sequence[DeviceFacts],
@@ -97,17 +97,17 @@ def plan_lanes(
 
     Raises ConfigError for a [[runs]] table that makes no sense, as `run_options` does.
     """
-    lanes: list[PlannedRun] = []
+    planned_runs: list[PlannedRun] = []
     skipped: list[Skipped] = []
     for facts in devices:
-        for lane, artifact in _wanted(runs, artifacts, facts.name):
-            failure = denied_here(lane.run_options, facts, denied, lane.sha256)
-            reason = failure.message if failure else _unreplayable(artifact, lane.options)
+        for planned, artifact in _wanted(runs, artifacts, facts.name):
+            failure = denied_here(planned.run_options, facts, denied, planned.sha256)
+            reason = failure.message if failure else _unreplayable(artifact, planned.options)
             if reason:
-                skipped.append(lane.skipped(reason))
+                skipped.append(planned.skipped(reason))
             else:
-                lanes.append(lane)
-    return lanes, skipped
+                planned_runs.append(planned)
+    return planned_runs, skipped
 
 
 def _unreplayable(artifact: Artifact, options: RunOptions) -> str:
@@ -120,16 +120,16 @@ def _unreplayable(artifact: Artifact, options: RunOptions) -> str:
 def _wanted(
     runs: Sequence[RunConfig], artifacts: Sequence[Artifact], device: str
 ) -> Iterator[tuple[PlannedRun, Artifact]]:
-    """Lanes of one device by model, then in the order of the config; equal ones once."""
+    """Planned runs of one device by model, then in the order of the config; equal ones once."""
     seen = set()
     ways = [(run.variants, options) for run in runs for options in run_options(run)]
     for model in dict.fromkeys(artifact.model for artifact in artifacts):
         for (patterns, options), artifact in product(ways, artifacts):
-            lane = run_of(device, artifact, options)
+            planned = run_of(device, artifact, options)
             meant = artifact.model == model and matches(patterns, options.provider, artifact.variant)
-            if meant and lane.key not in seen:
-                seen.add(lane.key)
-                yield lane, artifact
+            if meant and planned.key not in seen:
+                seen.add(planned.key)
+                yield planned, artifact
 
 
 def matches(patterns: Sequence[str], provider: str, variant: Variant) -> bool:
@@ -139,29 +139,29 @@ def matches(patterns: Sequence[str], provider: str, variant: Variant) -> bool:
     return named and (not family or provider in family | {"cpu"})
 
 
-def baseline_of(lanes: Sequence[PlannedRun], wanted: str | None) -> PlannedRun:
-    """The lane that the others of its device and model are compared with; `lanes` are those, in order.
+def baseline_of(planned_runs: Sequence[PlannedRun], wanted: str | None) -> PlannedRun:
+    """The planned run that the others of its device and model are compared with; `planned_runs` are those, in order.
 
     `wanted` is `VARIANT` or `VARIANT/PROVIDER…`; without it, or where it is not among them, the first on the CPU.
     """
-    named = [lane for lane in lanes if wanted in (lane.run_name, lane.variant)]
-    on_cpu = [lane for lane in lanes if lane.options.provider == "cpu"]
-    return (named or on_cpu or list(lanes))[0]
+    named = [planned for planned in planned_runs if wanted in (planned.run_name, planned.variant)]
+    on_cpu = [planned for planned in planned_runs if planned.options.provider == "cpu"]
+    return (named or on_cpu or list(planned_runs))[0]
 
 
-def representatives(lanes: Sequence[PlannedRun]) -> dict[str, PlannedRun]:
-    """Lane id to the lane whose runs count for it: itself, or the first of its device and model that runs the same.
+def representatives(planned_runs: Sequence[PlannedRun]) -> dict[str, PlannedRun]:
+    """The id of a planned run to that whose runs count for it: itself, or the first that runs the same there.
 
     The same bytes with the same session options: measuring them twice gives noise and no knowledge.
     """
     first: dict[tuple[str, str, str, bytes], PlannedRun] = {}
-    return {lane_id(lane): first.setdefault(_what_runs(lane), lane) for lane in lanes}
+    return {planned_id(planned): first.setdefault(_what_runs(planned), planned) for planned in planned_runs}
 
 
 def distinct(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """The runs that are measured, each for all that run the same."""
     run_for = representatives(runs)
-    return [run for run in runs if run_for[lane_id(run)] is run]
+    return [run for run in runs if run_for[planned_id(run)] is run]
 
 
 def recorded(runs: Sequence[PlannedRun], baseline: str | None) -> Iterator[RecordedRun]:
@@ -171,51 +171,51 @@ def recorded(runs: Sequence[PlannedRun], baseline: str | None) -> Iterator[Recor
         groups.setdefault((run.device, run.model), []).append(run)
     run_for = representatives(runs)
     for group in groups.values():
-        compared = run_for[lane_id(baseline_of(group, baseline))]
+        compared = run_for[planned_id(baseline_of(group, baseline))]
         for run in group:
-            first = run_for[lane_id(run)]
+            first = run_for[planned_id(run)]
             yield RecordedRun(
-                id=lane_id(run),
+                id=planned_id(run),
                 device=run.device,
                 model=run.model,
                 variant=run.variant,
                 options=run.options,
                 run=options_name(run.options),
                 baseline=run is compared,
-                same_as="" if first is run else lane_id(first),
+                same_as="" if first is run else planned_id(first),
             )
 
 
-def _what_runs(lane: PlannedRun) -> tuple[str, str, str, bytes]:
-    options = msgspec.json.encode(lane.run_options, order="sorted")
-    return lane.device, lane.model, lane.sha256, options
+def _what_runs(planned: PlannedRun) -> tuple[str, str, str, bytes]:
+    options = msgspec.json.encode(planned.run_options, order="sorted")
+    return planned.device, planned.model, planned.sha256, options
 
 
-def order_of_round(lanes: Sequence[PlannedRun], number: int) -> list[PlannedRun]:
-    """Lanes in the order of a round: every other round runs backwards, so that no lane always runs warm."""
-    return list(lanes) if number % 2 == 0 else list(reversed(lanes))
+def order_of_round(planned_runs: Sequence[PlannedRun], number: int) -> list[PlannedRun]:
+    """Runs in the order of a round: every other round runs backwards, so that none always runs warm."""
+    return list(planned_runs) if number % 2 == 0 else list(reversed(planned_runs))
 
 
-def lane_id(lane: PlannedRun) -> str:
-    """The identity of a lane in specs and in the database: its key, or that's digest where it is long."""
-    return lane.key if len(lane.key) <= 200 else hashlib.sha256(lane.key.encode()).hexdigest()
+def planned_id(planned: PlannedRun) -> str:
+    """The identity of a planned run in specs and in the database: its key, or that's digest where it is long."""
+    return planned.key if len(planned.key) <= 200 else hashlib.sha256(planned.key.encode()).hexdigest()
 
 
-def spec_id(lane: PlannedRun, number: int) -> str:
-    """The identity of one run: lane and round."""
-    return f"{lane_id(lane)}#{number}"
+def spec_id(planned: PlannedRun, number: int) -> str:
+    """The identity of one run: planned run and round."""
+    return f"{planned_id(planned)}#{number}"
 
 
 def spec_of(
-    lane: PlannedRun, number: int, *, model_file: str, library: str | None, inputs: Inputs, measure: MeasureConfig
+    planned: PlannedRun, number: int, *, model_file: str, library: str | None, inputs: Inputs, measure: MeasureConfig
 ) -> RunSpec:
-    """The RunSpec of one lane in one round; the artifact's own session options come with it."""
+    """The RunSpec of one planned run in one round; the artifact's own session options come with it."""
     return RunSpec(
-        id=spec_id(lane, number),
+        id=spec_id(planned, number),
         model=model_file,
-        model_sha256=lane.sha256,
+        model_sha256=planned.sha256,
         library=library,
-        options=lane.run_options,
+        options=planned.run_options,
         inputs=inputs.tensors,
         labelled=inputs.labelled,
         dimensions=inputs.dimensions,

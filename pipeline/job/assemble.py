@@ -169,12 +169,12 @@ def _candidates(
 ) -> list[MeasuredVariant]:
     """Runs that may ship: a sound artifact, no failed round, outputs near enough on the device too."""
     found = []
-    for lane, one in zip(record.planned, measured, strict=True):
-        artifact = sound.get((lane.model, lane.variant))
+    for planned, one in zip(record.planned, measured, strict=True):
+        artifact = sound.get((planned.model, planned.variant))
         fine = one.status is Status.OK and all(run.result.status is Status.OK for run in one.runs)
         if artifact and fine and not any(check.failed for check in worst_checks(run.checks for run in one.runs)):
             found.append(
-                MeasuredVariant(device=lane.device, artifact=artifact, options=lane.options, group=run_group(one))
+                MeasuredVariant(device=planned.device, artifact=artifact, options=planned.options, group=run_group(one))
             )
     return found
 

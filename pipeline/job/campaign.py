@@ -7,13 +7,13 @@ from pathlib import Path
 from device_runner.device import Device, DeviceFacts
 from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, runs_left
-from pipeline.campaign.plan import PlannedRun, distinct, plan_lanes, recorded
+from pipeline.campaign.plan import PlannedRun, distinct, plan_runs, recorded
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, Skipped
 from pipeline.campaign.store import Store
 from pipeline.config import Config
 from pipeline.core.progress import Progress
 from pipeline.job.devices import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, measure_all, opened
-from pipeline.job.gate import TargetCheck, possible_lanes
+from pipeline.job.gate import TargetCheck, possible_runs
 from pipeline.job.judge import OutputJudge, inputs_of
 from pipeline.job.predict import PROFILES, predict
 from pipeline.job.prepare import ARTIFACTS, Prepared
@@ -67,12 +67,12 @@ class CampaignJob:
         """Open the devices, enter the plan, run what is not stored yet, and find what crashes where that is asked."""
         with opened(self._devices()) as field:
             measurable = [a for one in self.prepared for a in one.artifacts if a.source in one.references]
-            legal, skipped = plan_lanes(self.config.runs, measurable, list(field.facts.values()), known_denied())
+            legal, skipped = plan_runs(self.config.runs, measurable, list(field.facts.values()), known_denied())
             libraries = libraries_by_device(field.facts, self.config.targets, self.options.library)
-            lanes, refused = self._possible(legal, field.devices, libraries)
-            campaign = self._enter(field.facts, lanes, [*skipped, *refused, *field.unusable])
-            predictions = predict(lanes, field.facts, self.release, self.folder / ARTIFACTS, progress)
-            plan = self._plan(campaign.id, distinct(lanes), libraries, predictions)
+            planned_runs, refused = self._possible(legal, field.devices, libraries)
+            campaign = self._enter(field.facts, planned_runs, [*skipped, *refused, *field.unusable])
+            predictions = predict(planned_runs, field.facts, self.release, self.folder / ARTIFACTS, progress)
+            plan = self._plan(campaign.id, distinct(planned_runs), libraries, predictions)
             left = self._measured(plan, field, work, progress)
             wanted = self.options.blame
             denied = blame_crashes(plan, field.devices, field.facts, self.store, progress) if wanted else ()
@@ -85,7 +85,7 @@ class CampaignJob:
         try:
             return measure_all(plan, field.devices, self.store, work, progress)
         except KeyboardInterrupt as error:
-            planned = len(plan.lanes) * plan.rounds
+            planned = len(plan.planned_runs) * plan.rounds
             kept = planned - runs_left(plan, self.store).total()
             raise KeyboardInterrupt(
                 f"{kept} of {planned} runs are kept; no report and no bundle were written"
@@ -100,15 +100,15 @@ class CampaignJob:
     def _possible(
         self, legal: Sequence[PlannedRun], devices: Mapping[str, Device], libraries: Mapping[str, str | None]
     ) -> tuple[Sequence[PlannedRun], Sequence[Skipped]]:
-        """Lanes that the library can load; every one with onnxruntime_perf_test, which brings a library of its own."""
+        """Runs that the library can load; every one with onnxruntime_perf_test, which brings a library of its own."""
         if self.config.measure.perf_test and not self.options.library:
             return legal, []
-        return possible_lanes(legal, self.held.read, devices, libraries)
+        return possible_runs(legal, self.held.read, devices, libraries)
 
     def _plan(
         self,
         campaign: str,
-        lanes: Sequence[PlannedRun],
+        planned_runs: Sequence[PlannedRun],
         libraries: Mapping[str, str | None],
         predictions: Mapping[str, Prediction],
     ) -> CampaignPlan:
@@ -121,7 +121,7 @@ class CampaignJob:
         }
         return CampaignPlan(
             campaign=campaign,
-            lanes=lanes,
+            planned_runs=planned_runs,
             measure=self.config.measure,
             conditions=self.config.conditions,
             artifacts=self.folder / ARTIFACTS,
@@ -133,10 +133,10 @@ class CampaignJob:
         )
 
     def _enter(
-        self, facts: Mapping[str, DeviceFacts], lanes: Sequence[PlannedRun], skipped: Sequence[Skipped]
+        self, facts: Mapping[str, DeviceFacts], planned_runs: Sequence[PlannedRun], skipped: Sequence[Skipped]
     ) -> CampaignRecord:
         """Store the plan before anything is measured; with `resume` the last one of the same plan goes on."""
-        record = self._record(lanes, skipped)
+        record = self._record(planned_runs, skipped)
         if self.options.resume and (known := self._resumed(record, facts)):
             return known
         artifacts = [artifact for one in self.prepared for artifact in one.artifacts]
@@ -148,14 +148,14 @@ class CampaignJob:
         artifacts = [artifact for one in self.prepared for artifact in one.artifacts]
         return resume(self.store, record, artifacts, facts)
 
-    def _record(self, lanes: Sequence[PlannedRun], skipped: Sequence[Skipped]) -> JobRecord:
+    def _record(self, planned_runs: Sequence[PlannedRun], skipped: Sequence[Skipped]) -> JobRecord:
         prepared = self.prepared
         return JobRecord(
             config=self.config,
             host=host(),
             versions=versions(),
             models=tuple(model_facts(one) for one in prepared),
-            planned=tuple(recorded(lanes, self.config.measure.baseline)),
+            planned=tuple(recorded(planned_runs, self.config.measure.baseline)),
             skipped=(*conversion_skips(prepared), *skipped),
             failures=tuple(preparation_failures(prepared)),
             warnings=(*self.hints, *notes(prepared), *self.held.notes),

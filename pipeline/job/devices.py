@@ -12,7 +12,7 @@ from device_runner.minimize import Denied
 from device_runner.result import FailureKind, RunResult
 from pipeline.campaign.deny_list import blame
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure, runs_left
-from pipeline.campaign.plan import PlannedRun, lane_id
+from pipeline.campaign.plan import PlannedRun, planned_id
 from pipeline.campaign.record import CampaignRecord, Skipped
 from pipeline.campaign.store import Store
 from pipeline.config import Platform, Target
@@ -150,21 +150,25 @@ def blame_crashes(
     store: Store,
     progress: Progress,
 ) -> tuple[Denied, ...]:
-    """What is newly denied for lanes that crashed in any round, also before this process; one device at a time."""
+    """What is newly denied for runs that crashed in any round, also before this process; one device at a time."""
     crashes = _crashes(store, plan.campaign)
-    lanes = [lane for lane in plan.lanes if lane_id(lane) in crashes and lane.device in devices]
+    planned_runs = [
+        planned for planned in plan.planned_runs if planned_id(planned) in crashes and planned.device in devices
+    ]
     found = []
-    with progress.stage("blame", len(lanes)) as stage:
-        for lane in lanes:
-            stage.at(lane.key)
-            entry = blame(devices[lane.device], facts[lane.device], plan.spec(lane, 0), crashes[lane_id(lane)])
+    with progress.stage("blame", len(planned_runs)) as stage:
+        for planned in planned_runs:
+            stage.at(planned.key)
+            entry = blame(
+                devices[planned.device], facts[planned.device], plan.spec(planned, 0), crashes[planned_id(planned)]
+            )
             found += [entry] if entry else []
             stage.done()
     return tuple(found)
 
 
 def _crashes(store: Store, campaign: str) -> dict[str, RunResult]:
-    """The last crash of each lane that crashed, by lane id."""
+    """The last crash of each planned run that crashed, by planned run id."""
     return {
         run.planned: run.result
         for run in store.runs(campaign)

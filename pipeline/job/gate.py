@@ -70,24 +70,26 @@ def _note(text: str, names: Sequence[str]) -> str:
     return f"{text} ({listed})" if names else text
 
 
-def possible_lanes(
-    lanes: Sequence[PlannedRun],
+def possible_runs(
+    planned_runs: Sequence[PlannedRun],
     read: ReadArtifacts,
     devices: Mapping[str, Device],
     libraries: Mapping[str, str | None],
 ) -> tuple[list[PlannedRun], list[Skipped]]:
-    """Lanes that the library of their device can load, and the others with the reason; unknown ones are left in."""
+    """Runs that the library of their device can load, and the others with the reason; unknown ones are left in."""
     possible: list[PlannedRun] = []
     impossible: list[Skipped] = []
-    runtimes = {name: runtime_on(devices[name], libraries.get(name)) for name in {lane.device for lane in lanes}}
-    for lane in lanes:
-        runtime = runtimes[lane.device]
-        use = use_of(lane.options, lane.session_options)
-        reason = first_error(judged(read, lane.file, runtime, use)) if runtime else ""
+    runtimes = {
+        name: runtime_on(devices[name], libraries.get(name)) for name in {planned.device for planned in planned_runs}
+    }
+    for planned in planned_runs:
+        runtime = runtimes[planned.device]
+        use = use_of(planned.options, planned.session_options)
+        reason = first_error(judged(read, planned.file, runtime, use)) if runtime else ""
         if reason:
-            impossible.append(lane.skipped(reason))
+            impossible.append(planned.skipped(reason))
         else:
-            possible.append(lane)
+            possible.append(planned)
     return possible, impossible
 
 

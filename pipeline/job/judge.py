@@ -39,9 +39,9 @@ class OutputJudge:
             for model, reference in references.items()
         }
 
-    def __call__(self, lane: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
+    def __call__(self, planned: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
         """The checks of one run; outputs that the device did not hand over fail."""
-        model = lane.source
+        model = planned.source
         actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
         checks = compare_outputs(self.expected[model], actual, self.tolerances[model])
         return (*checks, *self._labelled(model, result))

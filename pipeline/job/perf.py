@@ -45,7 +45,7 @@ def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
         runs, skipped = planned_files(order, device.name, facts, judge)
         plan = CampaignPlan(
             campaign=campaign.id,
-            lanes=distinct(runs),
+            planned_runs=distinct(runs),
             measure=order.measure,
             conditions=order.conditions,
             artifacts=Path(),
@@ -83,8 +83,8 @@ def _profiles(
 ) -> tuple[Profiled, ...]:
     """Each once more with the profiler on: what it costs is not in the times that are compared."""
     found = []
-    with progress.stage("profile", len(plan.lanes)) as stage:
-        for run in plan.lanes:
+    with progress.stage("profile", len(plan.planned_runs)) as stage:
+        for run in plan.planned_runs:
             stage.at(run.variant)
             found.append(profile_run(device, facts, run.variant, plan.spec(run, 0), Path(str(order.profiles))))
             stage.done()

@@ -11,7 +11,7 @@ from device_runner.profile import Coverage, measured_coverage, with_profile, wit
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.options import options_name
-from pipeline.campaign.plan import PlannedRun, lane_id
+from pipeline.campaign.plan import PlannedRun, planned_id
 from pipeline.campaign.record import Prediction, RecordedRun, RunRecord
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import make_folder, safe_name
@@ -26,17 +26,17 @@ from pipeline.report.profiled import Profiled
 
 
 def predict(
-    lanes: Sequence[PlannedRun], facts: Mapping[str, DeviceFacts], release: str, folder: Path, progress: Progress
+    planned_runs: Sequence[PlannedRun], facts: Mapping[str, DeviceFacts], release: str, folder: Path, progress: Progress
 ) -> dict[str, Prediction]:
-    """Predictions by lane id, for lanes of providers whose rules are known; equal questions are asked once."""
+    """Predictions by the id of planned runs, for providers whose rules are known; equal questions are asked once."""
     asked: dict[str, tuple[PartitionRequest, int, list[str]]] = {}
-    for lane in lanes:
-        settings = settings_of(lane.options, facts[lane.device], release)
+    for planned in planned_runs:
+        settings = settings_of(planned.options, facts[planned.device], release)
         if settings:
-            file = str(folder / lane.file)
+            file = str(folder / planned.file)
             request = PartitionRequest(source=SourceModel(path=file), settings=settings)
-            key = f"{lane.sha256} {settings}"
-            asked.setdefault(key, (request, lane.size_bytes, []))[2].append(lane_id(lane))
+            key = f"{planned.sha256} {settings}"
+            asked.setdefault(key, (request, planned.size_bytes, []))[2].append(planned_id(planned))
     return _answers(asked, progress) if asked else {}
 
 
@@ -48,8 +48,8 @@ def _answers(asked: Mapping[str, tuple[PartitionRequest, int, list[str]]], progr
     with progress.stage("predict", len(tasks)) as stage:
         limit = time_limit(size for _, size, _ in asked.values())
         for outcome in run_tasks(judge, ModelAnswer, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
-            for lane in asked[outcome.task.label][2]:
-                found[lane] = summarized(outcome.value) if outcome.value else Prediction(error=str(outcome.error))
+            for planned in asked[outcome.task.label][2]:
+                found[planned] = summarized(outcome.value) if outcome.value else Prediction(error=str(outcome.error))
             stage.done()
     return found
 
@@ -137,10 +137,10 @@ def _coverage(result: RunResult) -> Coverage | None:
 def profiles_of(planned: Iterable[RecordedRun], runs: Sequence[RunRecord]) -> Iterator[Profiled]:
     """The profile runs of planned ones, in the order of the plan."""
     profiles = [record for record in runs if record.spec.profile]
-    for lane in planned:
+    for one in planned:
         for record in profiles:
-            if record.planned == lane.id:
-                yield profiled(f"{lane.model} / {lane.variant}", lane.run, record.result, record.prediction)
+            if record.planned == one.id:
+                yield profiled(f"{one.model} / {one.variant}", one.run, record.result, record.prediction)
 
 
 def profile_run(device: Device, facts: DeviceFacts, name: str, spec: RunSpec, folder: Path) -> Profiled:

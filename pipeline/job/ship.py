@@ -14,7 +14,7 @@ from device_runner.library_source import name_of, release_of
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY
 from device_runner.spec import ElementType, RunOptions, TensorFile
 from pipeline.campaign.options import PREPACKING_KEY, SPINNING_KEYS
-from pipeline.campaign.plan import plan_lanes
+from pipeline.campaign.plan import plan_runs
 from pipeline.check.library_proof import PROOFS, LibraryProof, ProvenLibrary
 from pipeline.check.many import tolerance_for
 from pipeline.check.reference import Reference
@@ -324,9 +324,9 @@ def runs_of(config: Config, choice: Choice) -> tuple[RunOptions, ...]:
     """
     target, artifact = choice.target, choice.artifact
     place = DeviceFacts(name=target.name, platform=target.platform.value, abis=target.abis)
-    lanes, _ = plan_lanes(config.runs, [artifact], [place])
+    planned_runs, _ = plan_runs(config.runs, [artifact], [place])
     ways: dict[bytes, RunOptions] = {}
-    for options in (choice.options, *(lane.options for lane in lanes)):
+    for options in (choice.options, *(planned.options for planned in planned_runs)):
         session_config = artifact.session_options | options.session_config
         whole = msgspec.structs.replace(options, session_config=session_config)
         ways.setdefault(_meaning(whole), whole)

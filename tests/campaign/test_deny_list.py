@@ -12,7 +12,7 @@ from device_runner.minimize import Denied
 from device_runner.result import FailureKind
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.deny_list import known_denied
-from pipeline.campaign.plan import plan_lanes
+from pipeline.campaign.plan import plan_runs
 from pipeline.config import RunConfig
 from tests.scripted_devices import ARTIFACT, ScriptedDevice
 
@@ -78,11 +78,11 @@ def test_campaigns_skip_what_is_denied() -> None:
     perf("--blame")
     artifact = ARTIFACT
     guilty = RunConfig(session_config={"session.a": "1", "session.b": "1", "session.z": "1"})
-    lanes, skipped = plan_lanes([RunConfig(), guilty], [artifact], [FACTS], known_denied())
+    lanes, skipped = plan_runs([RunConfig(), guilty], [artifact], [FACTS], known_denied())
     assert [lane.options for lane in lanes] == [RunOptions()]
     assert "crash on Chip 9" in skipped[0].reason
     other = msgspec.structs.replace(FACTS, soc="Chip 8")
-    assert len(plan_lanes([guilty], [artifact], [other], known_denied())[0]) == 1
+    assert len(plan_runs([guilty], [artifact], [other], known_denied())[0]) == 1
 
 
 def test_without_the_option_nothing_is_denied(tmp_path: Path) -> None:
@@ -152,6 +152,6 @@ def test_a_provider_that_crashes_alone_is_denied_for_that_model(monkeypatch: pyt
     assert entry.options == RunOptions(provider="nnapi")
     artifact = ARTIFACT
     same = msgspec.structs.replace(artifact, model="n", sha256=entry.model_sha256)
-    lanes, skipped = plan_lanes([RunConfig(provider="nnapi")], [artifact, same], [FACTS], known_denied())
+    lanes, skipped = plan_runs([RunConfig(provider="nnapi")], [artifact, same], [FACTS], known_denied())
     assert [lane.sha256 for lane in lanes] == [artifact.sha256]
     assert [skip.model for skip in skipped] == [same.model]

@@ -13,7 +13,7 @@ import pytest
 from device_runner.result import FailureKind
 from device_runner.spec import RunSpec
 from pipeline.campaign.measure import GIVE_UP_AFTER, CampaignPlan, measure, runs_left
-from pipeline.campaign.plan import lane_id
+from pipeline.campaign.plan import planned_id
 from pipeline.campaign.store import REPEATED, Store, open_store
 from tests.scripted_devices import CAMPAIGN, ScriptedDevice, check_attribution, lanes_of, plan_of
 
@@ -28,7 +28,7 @@ def opened(folder: Path) -> Store:
 
 
 def wanted(plan: CampaignPlan) -> set[tuple[str, int]]:
-    return {(lane_id(lane), number) for lane in plan.lanes for number in range(plan.measure.rounds)}
+    return {(planned_id(lane), number) for lane in plan.planned_runs for number in range(plan.measure.rounds)}
 
 
 def test_every_device_runs_its_own_lanes_and_no_other(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def follow_schedule(folder: Path, seed: int) -> None:
         runs = store.runs(CAMPAIGN.id)
         check_attribution(store)
     assert max(Counter((run.spec.id, run.round) for run in runs).values()) == 1
-    for lane in plan.lanes:
-        own = [run for run in runs if run.planned == lane_id(lane)]
+    for lane in plan.planned_runs:
+        own = [run for run in runs if run.planned == planned_id(lane)]
         failures = [run.result.failure.kind for run in own if run.result.failure]
         final = [kind for kind in failures if kind not in REPEATED]
         assert len(final) == 1 or (len(own) == ROUNDS and not failures)

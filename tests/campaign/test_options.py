@@ -9,7 +9,7 @@ from device_runner.device import DeviceFacts
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY, FALLBACK_KEY
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.campaign.options import MOST_RUNS, options_name, run_options
-from pipeline.campaign.plan import plan_lanes
+from pipeline.campaign.plan import plan_runs
 from pipeline.config import RunConfig
 from pipeline.core.errors import ConfigError
 from tests.scripted_devices import ARTIFACT
@@ -73,7 +73,7 @@ def test_friendly_keys_are_onnx_runtimes_own() -> None:
 
 def test_a_matrix_runs_what_is_legal_and_tells_the_rest() -> None:
     run = RunConfig(provider=("cpu", "nnapi"), flags="all", threads=(0, 2))
-    lanes, skipped = plan_lanes([run], [ARTIFACT], [PHONE])
+    lanes, skipped = plan_runs([run], [ARTIFACT], [PHONE])
     assert len(lanes) == 2 * (1 + 12)
     assert len({lane.key for lane in lanes}) == len(lanes)
     reasons = [skip.reason for skip in skipped]
@@ -84,7 +84,7 @@ def test_a_matrix_runs_what_is_legal_and_tells_the_rest() -> None:
 
 def test_threads_go_with_their_affinities_only() -> None:
     run = RunConfig(threads=(2, 4), affinities=("2", "2;3;4"))
-    lanes, skipped = plan_lanes([run], [ARTIFACT], [PHONE])
+    lanes, skipped = plan_runs([run], [ARTIFACT], [PHONE])
     assert [options_name(lane.options) for lane in lanes] == [
         "cpu+threads=2+affinities=2",
         "cpu+threads=4+affinities=2;3;4",

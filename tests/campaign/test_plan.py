@@ -11,10 +11,10 @@ from pipeline.campaign.options import options_name, run_options
 from pipeline.campaign.plan import (
     Inputs,
     baseline_of,
-    lane_id,
     matches,
     order_of_round,
-    plan_lanes,
+    plan_runs,
+    planned_id,
     representatives,
     run_of,
     spec_of,
@@ -40,7 +40,7 @@ ALL = [artifact(level) for level in (Level.NONE, Level.BASIC, Level.ALL)]
 
 
 def test_the_documented_advice_is_nnapi_on_basic_and_cpu_on_all() -> None:
-    lanes, skipped = plan_lanes(ADVISED_RUNS, ALL, [PHONE])
+    lanes, skipped = plan_runs(ADVISED_RUNS, ALL, [PHONE])
     assert [lane.run_name for lane in lanes] == [
         "basic-fixed/nnapi",
         "none-fixed/cpu",
@@ -67,7 +67,7 @@ def test_the_documented_advice_is_nnapi_on_basic_and_cpu_on_all() -> None:
 )
 def test_illegal_runs_are_skipped_with_their_reason(options: RunOptions, facts: DeviceFacts, reason: str) -> None:
     run = RunConfig(provider=options.provider, flags=tuple(flag.value for flag in options.flags))
-    lanes, skipped = plan_lanes([run], ALL, [facts])
+    lanes, skipped = plan_runs([run], ALL, [facts])
     assert lanes == []
     assert [reason in skip.reason for skip in skipped] == [True] * 3
 
@@ -84,13 +84,13 @@ def test_unknown_flags_are_refused_with_what_there_is() -> None:
 
 
 def test_rounds_alternate_and_lose_nothing() -> None:
-    lanes, _ = plan_lanes(ADVISED_RUNS, ALL, [PHONE])
+    lanes, _ = plan_runs(ADVISED_RUNS, ALL, [PHONE])
     assert order_of_round(lanes, 0) == lanes
     assert order_of_round(lanes, 1) == lanes[::-1]
 
 
 def test_the_baseline_is_the_one_named_or_the_first_on_the_cpu() -> None:
-    lanes, _ = plan_lanes(ADVISED_RUNS, ALL, [PHONE])
+    lanes, _ = plan_runs(ADVISED_RUNS, ALL, [PHONE])
     assert baseline_of(lanes, None).run_name == "none-fixed/cpu"
     assert baseline_of(lanes, "all-fixed").run_name == "all-fixed/cpu"
     assert baseline_of(lanes, "basic-fixed/nnapi").run_name == "basic-fixed/nnapi"
@@ -120,9 +120,9 @@ def test_the_same_bytes_with_the_same_options_are_run_once_on_each_device() -> N
     replay = msgspec.structs.replace(artifact(Level.EXTENDED), session_options={"a": "0"})
     own_options = RunConfig(session_config={"a": "1"})
     artifacts = [*ALL[:2], other, replay, artifact(model="another")]
-    lanes, _ = plan_lanes([RunConfig(), own_options], artifacts, [HERE, PHONE])
+    lanes, _ = plan_runs([RunConfig(), own_options], artifacts, [HERE, PHONE])
     found = representatives(lanes)
-    assert {name: lane_id(lane) for name, lane in found.items() if name != lane_id(lane)} == {
+    assert {name: planned_id(lane) for name, lane in found.items() if name != planned_id(lane)} == {
         f"{device}/{model}/{run}": f"{device}/{model}/{first}"
         for device in ("local", "adb:1")
         for model, run, first in (

@@ -14,7 +14,7 @@ from pipeline.config.tables import BuildConfig, BuildKind
 from pipeline.core.errors import Severity, errors
 from pipeline.core.releases import Release
 from pipeline.core.variant import Style
-from pipeline.job.gate import possible_lanes
+from pipeline.job.gate import possible_runs
 from pipeline.job.targets import oldest_release
 from pipeline.release.shipped import budget_findings, library_release, planned_runtime, runtime_on, shipped_library
 from tests.library.library_files import library, official_aar, official_jar, texts
@@ -199,6 +199,6 @@ def test_a_run_in_an_archive_or_a_release_that_cannot_load_the_artifact_is_refus
     keep(jar.read_bytes(), file="a.jar", name=Name("jvm", "1.12.1"), source="here", licence="MIT")
     read = read_artifacts({"m.ort": convert(linear(8), tmp_path / "m.ort")})
     artifact = lanes_of(["local"], 1)[0]
-    possible, (skipped,) = possible_lanes([artifact], read, {"local": local}, {"local": given})
+    possible, (skipped,) = possible_runs([artifact], read, {"local": local}, {"local": given})
     assert possible == []
     assert skipped.reason.startswith("ONNX Runtime 1.12 (full) does not load ORT format version 6")

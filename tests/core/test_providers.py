@@ -74,7 +74,7 @@ PLAN = """
 import json
 from pathlib import Path
 from device_runner.device import DeviceFacts
-from pipeline.campaign.plan import plan_lanes
+from pipeline.campaign.plan import plan_runs
 from pipeline.config import read_config
 from pipeline.config.defaults import wanted_variants
 from pipeline.core.variant import Artifact
@@ -86,7 +86,7 @@ artifacts = [
     for one in wanted_variants(config.variants)
 ]
 phones = [DeviceFacts(name=f"adb:{level}", platform="android", api_level=level) for level in (32, 33)]
-lanes, skipped = plan_lanes(config.runs, artifacts, phones)
+lanes, skipped = plan_runs(config.runs, artifacts, phones)
 print(json.dumps({
     "runs": [f"{lane.device} {lane.run_name}" for lane in lanes],
     "options": [lane.run_options.provider_options for lane in lanes if lane.options.provider == "tpu"],

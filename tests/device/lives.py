@@ -128,7 +128,7 @@ def plan_of(ground: Ground, lanes: Sequence[PlannedRun]) -> CampaignPlan:
     """The campaign of the ground, with short waits."""
     return CampaignPlan(
         campaign=CAMPAIGN.id,
-        lanes=lanes,
+        planned_runs=lanes,
         measure=MeasureConfig(
             rounds=ground.rounds, warmup=0, min_runs=MIN_RUNS, min_seconds=1e-9, timeout_seconds=RUN_LIMIT_SECONDS
         ),
