@@ -16,16 +16,32 @@ if TYPE_CHECKING:
 
 
 def show_passes(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
-    """A callback that lists every pass with its options and ends the command."""
+    """A callback that lists every pass in one line and ends the command."""
     if not value or ctx.resilient_parsing:
         return
     from pipeline.passes.registry import PASSES
 
     for one in PASSES.values():
-        click.echo(f"{one.name:<24} {one.title}" + (f" Needs the extra {one.extra!r}." if one.extra else ""))
-        for name, text in option_lines(one):
-            click.echo(f"    {name:<28} {text}")
+        click.echo(pass_line(one))
     ctx.exit()
+
+
+def show_options(ctx: click.Context, _param: click.Parameter, name: str | None) -> None:
+    """A callback that shows one pass with its options and ends the command."""
+    if not name or ctx.resilient_parsing:
+        return
+    from pipeline.passes.registry import find_pass
+
+    one = find_pass(name, "--options")
+    click.echo(pass_line(one))
+    for option, text in option_lines(one):
+        click.echo(f"    {option:<28} {text}".rstrip())
+    ctx.exit()
+
+
+def pass_line(one: "Pass") -> str:
+    """A pass in one line."""
+    return f"{one.name:<24} {one.title}" + (f" Needs the extra {one.extra!r}." if one.extra else "")
 
 
 def option_lines(one: "Pass") -> list[tuple[str, str]]:
@@ -52,7 +68,11 @@ def option_lines(one: "Pass") -> list[tuple[str, str]]:
 )  # fmt: skip
 @click.option(
     "--list", is_flag=True, is_eager=True, expose_value=False, callback=show_passes,
-    help="List all passes with their options.",
+    help="List all passes, one a line.",
+)  # fmt: skip
+@click.option(
+    "--options", is_eager=True, expose_value=False, metavar="NAME", callback=show_options,
+    help="Show the options of a pass.",
 )  # fmt: skip
 @click.option("--check/--no-check", default=True, help="Compare the result's outputs with the original's.")
 @data_options

@@ -39,17 +39,18 @@ def null_last(schema: Any) -> Any:
 
 
 def key_texts(table: type[msgspec.Struct]) -> dict[str, str]:
-    """What each key of a table means: the string under it in the source."""
+    """What each key of a table means: the string under it in the source, of its base classes too."""
     import ast
     import inspect
     import textwrap
 
-    body = ast.parse(textwrap.dedent(inspect.getsource(table))).body[0]
-    lines = body.body if isinstance(body, ast.ClassDef) else []
     texts = {}
-    for statement, following in itertools.pairwise(lines):
-        if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
-            texts[ast.unparse(statement.target)] = _filled(" ".join(ast.literal_eval(following.value).split()))
+    for owner in reversed([kind for kind in table.__mro__ if kind.__module__.partition(".")[0] != "msgspec"][:-1]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+        lines = body.body if isinstance(body, ast.ClassDef) else []
+        for statement, following in itertools.pairwise(lines):
+            if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
+                texts[ast.unparse(statement.target)] = _filled(" ".join(ast.literal_eval(following.value).split()))
     return texts
 
 

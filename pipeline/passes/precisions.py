@@ -40,6 +40,11 @@ class Precision:
         """Whether a pass of it needs calibration data."""
         return any(find_pass(step.do).needs_data for step in self.steps)
 
+    @property
+    def by_search(self) -> bool:
+        """Whether what it quantizes depends on the data: a search decides."""
+        return any(step.do == "mixed-precision" for step in self.steps)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
@@ -174,7 +179,25 @@ _ROWS = (
     ),
 )
 
-PRECISIONS: Mapping[str, Precision] = {row.name: row for row in _ROWS}
+_SEARCHED = {"mixnnapi": "u8s8nnapi", "mixxnnpack": "s8s8xnnpack", "mixu8s8pc": "u8s8pc", "mixs8s8pc": "s8s8pc"}
+"""Precisions that begin with another one and leave float what costs most accuracy (quantization Q.8)."""
+
+
+def _searched(name: str, begin: Precision) -> Precision:
+    (step,) = begin.steps
+    return Precision(
+        name=name,
+        title=f"as {begin.name}, with the operator types and layers that cost most accuracy left float",
+        steps=(Step(do="mixed-precision", options=step.options),),
+        unsuited=begin.unsuited,
+    )
+
+
+_BY_NAME = {row.name: row for row in _ROWS}
+PRECISIONS: Mapping[str, Precision] = {
+    **_BY_NAME,
+    **{name: _searched(name, _BY_NAME[begin]) for name, begin in _SEARCHED.items()},
+}
 """Every precision by its name, in the order of the reference."""
 
 _RECIPE_ROWS = (

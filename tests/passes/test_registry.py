@@ -82,7 +82,8 @@ def python(folder: Path, *arguments: str, code: int = 0) -> str:
 
 def test_the_command_line_lists_and_runs_it(folder: Path) -> None:
     transform = ("-m", "pipeline", "transform")
-    assert "label                    Put a label on it.\n    label " in python(folder, *transform, "--list")
+    assert "label                    Put a label on it.\n" in python(folder, *transform, "--list")
+    assert "Put a label on it.\n    label " in python(folder, *transform, "--options", "label")
     words = ("model.onnx", "out.onnx", "--do", "label:label=ab:times=2", "--json", "-")
     answer = json.loads(python(folder, *transform, *words))
     assert [step["text"] for step in answer["steps"]] == ["label:label=ab:times=2"]

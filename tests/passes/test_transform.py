@@ -65,14 +65,25 @@ def test_the_comparison_uses_the_users_data(folder: Path) -> None:
     assert "on data.npz" in done.out
 
 
-def test_list_has_every_pass_with_its_options(folder: Path) -> None:
+def test_list_has_every_pass_in_one_line(folder: Path) -> None:
     done = transform(folder, "--list")
     assert done.code == 0
-    heads = [line.split()[0] for line in done.out.splitlines() if not line.startswith(" ")]
-    assert heads == list(registry.PASSES)
-    for one in registry.PASSES.values():
-        for option in one.options.__struct_fields__:
-            assert any(line.split()[0].partition("=")[0] == option for line in done.out.splitlines()), option
+    assert [line.split()[0] for line in done.out.splitlines()] == list(registry.PASSES)
+
+
+@pytest.mark.parametrize("name", ["mixed-precision", "prune-outputs", "opset"])
+def test_options_of_a_pass_are_shown_with_what_they_mean(folder: Path, name: str) -> None:
+    done = transform(folder, "--options", name)
+    lines = [line.split(maxsplit=1) for line in done.out.splitlines()[1:]]
+    assert done.code == 0
+    assert [line[0].partition("=")[0] for line in lines] == list(registry.PASSES[name].options.__struct_fields__)
+    assert all(len(line) == 2 for line in lines), "each has a text, inherited ones too"
+
+
+def test_options_of_no_pass_are_refused(folder: Path) -> None:
+    done = transform(folder, "--options", "static-qd")
+    assert done.code == 2
+    assert "did you mean 'static-qdq'?" in done.err
 
 
 def _shifted(model: LeanModel, _options: Options, _context: PassContext) -> LeanModel:
