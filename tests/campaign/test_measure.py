@@ -221,6 +221,6 @@ def test_kill_9_at_any_point_loses_and_doubles_nothing(tmp_path: Path) -> None:
     campaign_in_child(tmp_path)
     with opened(tmp_path) as store:
         runs = store.runs(CAMPAIGN.id)
-        assert Counter((run.spec.id, run.round) for run in runs) == Counter(wanted(plan))
+        assert Counter((run.planned, run.round) for run in runs) == Counter(wanted(plan))
         check_attribution(store)
     assert begun(tmp_path) <= len(wanted(plan)) + KILLS * len(NAMES)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.config import ModelConfig
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -45,7 +47,7 @@ def test_errors_show_their_four_parts_and_no_traceback(tmp_path: Path) -> None:
     assert done.stderr.splitlines() == [
         "error: unknown key `paht`",
         "where: c.toml:3",
-        "why: this table takes: path, name, test_data, inputs, preprocess, labels, calibration, evaluation, dimensions",
+        f"why: this table takes: {', '.join(ModelConfig.__struct_fields__)}",
         "remedy: did you mean `path`?",
     ]
 
