@@ -10,6 +10,7 @@ from pipeline.check.reference import Reference
 from pipeline.config import Config, ModelConfig
 from pipeline.core.errors import PipelineError
 from pipeline.core.variant import Level
+from pipeline.passes.mixed import MixedSearch
 
 
 class Host(Struct, frozen=True, kw_only=True):
@@ -99,6 +100,14 @@ class ArtifactAccuracy(Struct, frozen=True, kw_only=True):
         return f"was not shown to lose at most {max_drop:g} of {self.result.metric}" if self.result.refused else ""
 
 
+class PrecisionSearch(Struct, frozen=True, kw_only=True):
+    """What a search found of a model: which types and layers stay float in a precision, and what each costs alone."""
+
+    model: str
+    precision: str
+    search: MixedSearch
+
+
 class RecordedRun(Struct, frozen=True, kw_only=True):
     """A planned run; `baseline` marks what others are compared with. Nobody reads anything out of its `id`.
 
@@ -136,6 +145,7 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     unloadable: dict[str, tuple[str, ...]] = {}
     tables: dict[str, ModelConfig] = {}
     accuracy: tuple[ArtifactAccuracy, ...] = ()
+    searches: tuple[PrecisionSearch, ...] = ()
 
 
 class CampaignRecord(Struct, frozen=True, kw_only=True):

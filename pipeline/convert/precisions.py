@@ -14,6 +14,7 @@ from pipeline.model.sources import NamedModel, SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.passes.base import Step
+from pipeline.passes.mixed import MixedSearch
 from pipeline.passes.precisions import AUTO, PRECISIONS, candidates
 from pipeline.passes.run import SECONDS_WITH_DATA, TransformReport, TransformRequest, transform
 
@@ -55,6 +56,8 @@ class ModelInPrecision:
     precision: str = ""
     steps: tuple[Step, ...] = ()
     error: PipelineError | None = None
+    search: MixedSearch | None = None
+    """What was measured to decide what stays float."""
 
     @property
     def name(self) -> str:
@@ -177,7 +180,7 @@ def _result(
         return replace(one, error=error or ModelError("no answer", where=one.model.source.name))
     source = SourceModel(path=str(Path(request.folder) / report.saved.file))
     size = report.saved.size_bytes + report.saved.data_bytes
-    return replace(one, model=replace(one.model, source=source, size_bytes=size))
+    return replace(one, model=replace(one.model, source=source, size_bytes=size), search=report.search)
 
 
 def _verdicts(

@@ -66,6 +66,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         ),
         withheld=withheld,
         accuracy=record.accuracy or msgspec.UNSET,
+        searches=record.searches or msgspec.UNSET,
     )
     return Assembled(report=report, record=record, choices=choices)
 

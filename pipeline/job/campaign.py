@@ -164,6 +164,7 @@ class CampaignJob:
             references={name: reference for one in prepared for name, reference in one.references.items()},
             tables={one.model.name: one.table for one in prepared},
             accuracy=tuple(found for one in prepared for found in one.accuracy),
+            searches=tuple(found for one in prepared for found in one.searches),
         )
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from device_runner.files import cache_folder
 from pipeline.advice.precisions import PrecisionVerdict
-from pipeline.campaign.record import ArtifactAccuracy
+from pipeline.campaign.record import ArtifactAccuracy, PrecisionSearch
 from pipeline.check.many import CheckedArtifact, CheckedModel, Checks, check_all, check_all_inputs, make_references
 from pipeline.check.output import OutputCheck
 from pipeline.check.reference import Reference, ReferenceRequest
@@ -85,6 +85,7 @@ class Prepared:
     artifacts: tuple[Artifact, ...] = ()
     references: dict[str, Reference] = field(default_factory=dict)
     verdicts: tuple[PrecisionVerdict, ...] = ()
+    searches: tuple[PrecisionSearch, ...] = ()
     accuracy: tuple[ArtifactAccuracy, ...] = ()
     checks: dict[str, tuple[OutputCheck, ...]] = field(default_factory=dict)
     errors: tuple[PipelineError, ...] = ()
@@ -142,7 +143,7 @@ def prepare(
         )
     _stop_if_hopeless(converted)
     # what could not be converted is not tried a second time: it may have taken its whole time
-    prepared = [_named(*pair, one, group.verdicts) for pair, one, group in zip(found, converted, sets, strict=True)]
+    prepared = [_named(*pair, one, group) for pair, one, group in zip(found, converted, sets, strict=True)]
     sources = {artifact.source for one in prepared for artifact in one.artifacts}
     usable = [
         _subject(replace(one.model, name=one.name), given[one.model.name][1])
@@ -182,15 +183,18 @@ def _stop_at_config_errors(references: Iterable[TaskOutcome[ReferenceRequest, Re
         raise next(error for error in errors if error)
 
 
-def _named(
-    model: NamedModel, table: ModelConfig, converted: Converted, verdicts: tuple[PrecisionVerdict, ...]
-) -> Prepared:
+def _named(model: NamedModel, table: ModelConfig, converted: Converted, group: PrecisionSet) -> Prepared:
     return Prepared(
         model=model,
         table=table,
         converted=converted,
         artifacts=tuple(msgspec.structs.replace(a, model=model.name) for a in converted.artifacts),
-        verdicts=verdicts,
+        verdicts=group.verdicts,
+        searches=tuple(
+            PrecisionSearch(model=model.name, precision=one.precision, search=one.search)
+            for one in group.models
+            if one.search
+        ),
         errors=(converted.error,) if converted.error else (),
     )
 

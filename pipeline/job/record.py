@@ -56,6 +56,9 @@ def _failure_row(error: PipelineError, model: str) -> FailureRow:
 def notes(prepared: Sequence[Prepared]) -> list[str]:
     """Findings on models that a user should see."""
     found = [f"{one.model.name}: precision {verdict.text}" for one in prepared for verdict in one.verdicts]
+    found += [
+        f"{one.model.name}: precision {each.precision}: {each.search.text}" for one in prepared for each in one.searches
+    ]
     for one in prepared:
         dynamic = one.converted.result.dynamic if one.converted.result else ()
         if dynamic:

@@ -20,6 +20,7 @@ from pipeline.model.onnx_model import content_digest, load_model, range_digests
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Feeds, Model, PassContext, PassResult, Step, StepChange
+from pipeline.passes.mixed import MixedSearch, search_of
 from pipeline.passes.registry import find_pass, run_passes
 from pipeline.passes.save import DATA_SUFFIX, SavedModel, save_model
 from pipeline.passes.verify import Verification, verify
@@ -51,13 +52,17 @@ class TransformRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransformReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done to a model: each step's change, the files, and how the outputs compare (None: not asked)."""
+    """What was done to a model: each step's change, the files, and how the outputs compare (None: not asked).
+
+    `search` is that of the pass mixed-precision, where it is among the steps.
+    """
 
     model: str
     steps: tuple[StepChange, ...]
     saved: SavedModel
     verification: Verification | None = None
     reused: bool = False
+    search: MixedSearch | None = None
 
 
 class CachedPasses(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,8 +176,9 @@ def transform(request: TransformRequest) -> TransformReport:
     if request.check:
         verification = verify(request.source, folder / request.name, effects, data, work / "check")
     return TransformReport(
-        model=request.source.name, steps=result.changes, saved=saved, verification=verification, reused=reused
-    )
+        model=request.source.name, steps=result.changes, saved=saved, verification=verification, reused=reused,
+        search=search_of(result.model.proto),
+    )  # fmt: skip
 
 
 def transform_file(

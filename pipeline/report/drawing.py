@@ -1,10 +1,11 @@
-"""Small drawings for the HTML page, as numbers: where the latencies of a row lie, and how its rounds went."""
+"""Drawings for the HTML page, as numbers: latencies of a row, its rounds, accuracy against cost, losses of layers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pipeline.campaign.record import ArtifactAccuracy, PrecisionSearch
 from pipeline.report import wording
-from pipeline.report.model import Row
+from pipeline.report.model import CampaignReport, Row
 
 STRIP_WIDTH, STRIP_HEIGHT = 160, 26
 ROUNDS_WIDTH, ROUNDS_HEIGHT = 70, 26
@@ -78,3 +79,124 @@ def _y(relative: float) -> float:
     """Up is slower."""
     above = min(max((relative - 1) / ROUNDS_RANGE, -1.0), 1.0)
     return round(ROUNDS_HEIGHT / 2 - above * (ROUNDS_HEIGHT / 2 - MARGIN), 1)
+
+
+FRONT_WIDTH, FRONT_HEIGHT, FRONT_MARGIN = 480, 200, 24
+BARS_HEIGHT = 120
+BEST_DB = 60.0
+"""Layers that alone leave this much signal to noise cost nothing that could be seen: their bars have no height."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A place with what it stands for; `best` marks those that no other beats in both directions, and float layers."""
+
+    x: float
+    y: float
+    label: str
+    best: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    """Accuracy (up) against median latency, or size where nothing was measured (right is more), of one model."""
+
+    title: str
+    points: tuple[Point, ...]
+    line: str
+    least: str
+    most: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossBars:
+    """A bar for each layer, worst first; `width` is that of one."""
+
+    title: str
+    bars: tuple[Point, ...]
+    width: float
+    label: str
+
+
+def fronts(report: CampaignReport) -> tuple[Front, ...]:
+    """One drawing for each model with accuracy of at least two artifacts, its own precision among them."""
+    found = (report.accuracy or (), dict.fromkeys(one.model for one in report.accuracy or ()))
+    drawn = (_front(report, [one for one in found[0] if one.model == model]) for model in found[1])
+    return tuple(one for one in drawn if one)
+
+
+def _front(report: CampaignReport, group: Sequence[ArtifactAccuracy]) -> Front | None:
+    model = group[0].model
+    values = {one.variant: one.result.value for one in group if one.result}
+    original = next((one.result.reference_value for one in group if one.result), None)
+    own = {a.variant.name: original for a in report.artifacts if a.model == model and not a.variant.precision}
+    accuracy = {name: value for name, value in {**own, **values}.items() if value is not None}
+    medians = {
+        row.variant: row.statistics.median_ns for row in sorted(report.rows, key=_slowest_first)
+        if row.model == model and row.statistics and row.variant in accuracy
+    }  # fmt: skip
+    sizes = {a.variant.name: a.size_bytes for a in report.artifacts if a.model == model and a.variant.name in accuracy}
+    costs: dict[str, float] = dict(medians or sizes)
+    if len({accuracy[name] for name in costs} | {costs[name] for name in costs}) < 3:
+        return None
+    show = wording.duration if medians else wording.size
+    points = _placed({name: (cost, accuracy[name]) for name, cost in costs.items()}, show)
+    best = sorted((point for point in points if point.best), key=lambda point: point.x)
+    return Front(
+        title=f"{model}: accuracy against {'median latency' if medians else 'size'}; the line joins what nothing beats",
+        points=points,
+        line=" ".join(f"{point.x},{point.y}" for point in best),
+        least=show(int(min(costs.values()))),
+        most=show(int(max(costs.values()))),
+        label="; ".join(point.label for point in best),
+    )
+
+
+def _slowest_first(row: Row) -> float:
+    return -row.statistics.median_ns if row.statistics else 0.0
+
+
+def _placed(values: dict[str, tuple[float, float]], show: Callable[[int], str]) -> tuple[Point, ...]:
+    """Points of variants by cost and accuracy, inside the margins."""
+    costs, accuracies = zip(*values.values(), strict=True)
+    most, low, high = max(costs), min(accuracies), max(accuracies)
+    return tuple(
+        Point(
+            x=round(FRONT_MARGIN + cost / most * (FRONT_WIDTH - 2 * FRONT_MARGIN), 1),
+            y=round(FRONT_MARGIN + (high - value) / ((high - low) or 1) * (FRONT_HEIGHT - 3 * FRONT_MARGIN), 1),
+            label=f"{name}: {value:.4g} at {show(int(cost))}",
+            best=not any(_beats(other, (cost, value)) for other in values.values()),
+        )
+        for name, (cost, value) in values.items()
+    )
+
+
+def _beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    """Whether one is no worse in cost and accuracy, and better in either."""
+    return one[0] <= other[0] and one[1] >= other[1] and one != other
+
+
+def loss_bars(report: CampaignReport) -> tuple[LossBars, ...]:
+    """One drawing for each search that measured layers."""
+    return tuple(_bars(one) for one in report.searches or () if one.search.layers)
+
+
+def _bars(one: PrecisionSearch) -> LossBars:
+    layers = one.search.layers
+    step = FRONT_WIDTH / len(layers)
+    bars = tuple(
+        Point(
+            x=round(number * step, 1),
+            y=round(BARS_HEIGHT * min(max(loss.sqnr_db / BEST_DB, 0.0), 1.0), 1),
+            label=f"{loss.nodes[0]} ({loss.op_type}, {len(loss.nodes)}): {loss.sqnr_db:.1f} dB",
+            best=set(loss.nodes) <= set(one.search.best.nodes),
+        )
+        for number, loss in enumerate(layers)
+    )
+    return LossBars(
+        title=f"{one.model} in {one.precision}: what each layer costs alone, worst first; dark ones stay float",
+        bars=bars,
+        width=round(max(step - 1, 1), 1),
+        label="; ".join(bar.label for bar in bars[:3]),
+    )

@@ -7,7 +7,17 @@ import jinja2
 from device_runner.result import Status
 from pipeline.campaign.statistics import Verdict
 from pipeline.report import drawing, wording
-from pipeline.report.layout import COLUMNS, accuracies, banner, choices, inventory, proof_listing, results, sections
+from pipeline.report.layout import (
+    COLUMNS,
+    accuracies,
+    banner,
+    choices,
+    inventory,
+    proof_listing,
+    results,
+    searches,
+    sections,
+)
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.profiles import operators, summary
 from pipeline.report.wording import visible
@@ -32,6 +42,8 @@ def render(report: CampaignReport) -> str:
         choices=choices(report),
         results=results(report),
         accuracy=accuracies(report),
+        fronts=drawing.fronts(report),
+        searches=tuple(zip(drawing.loss_bars(report), searches(report), strict=True)),
         proofs=tuple(listing for listing in map(proof_listing, report.proofs) if listing.rows),
         sections=sections(report),
         profiles=(summary(report.profiles), *map(operators, report.profiles)),

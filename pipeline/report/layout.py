@@ -12,6 +12,7 @@ from pipeline.check.compare import remedy_of
 from pipeline.check.library_proof import LibraryProof
 from pipeline.check.output import OutputCheck
 from pipeline.core.variant import Artifact
+from pipeline.passes.mixed import LayerLoss, Trial
 from pipeline.report import proof as proof_texts
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, Row
@@ -172,6 +173,10 @@ def results(report: CampaignReport) -> tuple[Results, ...]:
     )
 
 
+MOST_LAYERS = 20
+"""Rows of layers in a report: results.json has all."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
     """A plain table: texts to be escaped, the first column names the row."""
@@ -208,6 +213,26 @@ def _accuracy(one: ArtifactAccuracy, report: CampaignReport) -> tuple[str, ...]:
         wording.duration(best.statistics.median_ns if best and best.statistics else None),
         wording.size(best.memory_peak_bytes if best else 0),
     )
+
+
+def searches(report: CampaignReport) -> tuple[Listing, ...]:
+    """What quantizing layers alone costs, worst first, for each precision that was searched."""
+    return tuple(
+        Listing(
+            title=f"{one.model} in {one.precision}: one layer quantized at a time",
+            head=("Layer", "Operator", "Layers", "Signal to noise", "Float"),
+            rows=tuple(_loss(loss, one.search.best) for loss in one.search.layers[:MOST_LAYERS]),
+        )
+        for one in report.searches or ()
+        if one.search.layers
+    )
+
+
+def _loss(loss: LayerLoss, best: Trial) -> tuple[str, ...]:
+    first, *more = loss.nodes
+    name = f"{first} and {len(more)} more" if more else first
+    is_float = "yes" if set(loss.nodes) <= set(best.nodes) else ""
+    return (name, loss.op_type, str(len(loss.nodes)), f"{loss.sqnr_db:.1f} dB", is_float)
 
 
 def proof_listing(proof: LibraryProof) -> Listing:

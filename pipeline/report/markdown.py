@@ -15,6 +15,7 @@ from pipeline.report.layout import (
     inventory,
     proof_listing,
     results,
+    searches,
     sections,
 )
 from pipeline.report.model import CampaignReport
@@ -50,6 +51,7 @@ def render(report: CampaignReport) -> str:
         *_listing(choices(report)),
         *_results(report),
         *_listing(accuracies(report)),
+        *(part for listing in searches(report) for part in _listing(listing)),
     ]
     parts += (part for proof in report.proofs for part in _listing(proof_listing(proof)))
     parts += _sections(report)

@@ -6,7 +6,15 @@ import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Status, Struct
-from pipeline.campaign.record import ArtifactAccuracy, FailureRow, Host, ModelFacts, Prediction, Skipped
+from pipeline.campaign.record import (
+    ArtifactAccuracy,
+    FailureRow,
+    Host,
+    ModelFacts,
+    PrecisionSearch,
+    Prediction,
+    Skipped,
+)
 from pipeline.campaign.statistics import Caution, Comparison, Statistics
 from pipeline.check.library_proof import LibraryProof
 from pipeline.check.output import OutputCheck
@@ -110,3 +118,5 @@ class CampaignReport(Struct, frozen=True, kw_only=True):
     refusals: tuple[str, ...] = ()
     accuracy: tuple[ArtifactAccuracy, ...] | msgspec.UnsetType = msgspec.UNSET
     """Of artifacts in another precision than their model's; unset where there are none."""
+    searches: tuple[PrecisionSearch, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What decided which layers stay float; unset where no precision is mixed."""

@@ -14,7 +14,7 @@ from pipeline.report.model import CampaignReport
 from pipeline.report.wording import visible
 from tests.report_samples import make_report
 
-VOID = {"meta", "line", "circle", "polyline"}
+VOID = {"meta", "line", "circle", "polyline", "rect"}
 HOSTILE = "</td></table><script>alert(1)</script><img src=http://e.vil onerror=x> {{ 7 * 7 }} \"'&lt; \x1b\u202e"
 
 
