@@ -22,6 +22,11 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     cosine: float | None = None
     top1_agreement: float | None = None
     reason: str = ""
+    metric: str | msgspec.UnsetType = msgspec.UNSET
+    value: float | msgspec.UnsetType = msgspec.UNSET
+    """The metric of the labelled set from the device's own outputs."""
+    original_value: float | msgspec.UnsetType = msgspec.UNSET
+    """The same of the float original's outputs, on the computer that made the artifacts."""
 
     @property
     def failed(self) -> bool:

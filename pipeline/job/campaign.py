@@ -127,7 +127,7 @@ class CampaignJob:
             artifacts=self.folder / ARTIFACTS,
             inputs=inputs,
             libraries=libraries,
-            judge=OutputJudge(references, self.config.check),
+            judge=OutputJudge(references, self.config.check, self.config.accuracy),
             predictions=predictions,
             profiles=self.folder / PROFILES,
         )

@@ -1,15 +1,23 @@
 """The outputs of runs: what a model is given, and how what a device gives is compared with the original's."""
 
+import logging
 from collections.abc import Iterator, Mapping
+
+import msgspec
 
 from device_runner.files import tensor_bytes
 from device_runner.result import RunResult
-from pipeline.campaign.plan import Inputs, PlannedRun
+from device_runner.spec import TensorFile
+from pipeline.accuracy.score import OutputsRequest, measure_outputs
+from pipeline.campaign.plan import Inputs, PlannedRun, planned_id
 from pipeline.check.compare import compare_outputs, read_tensor, top1_check
 from pipeline.check.many import tolerance_for
 from pipeline.check.output import OutputCheck
 from pipeline.check.reference import Reference
-from pipeline.config import CheckConfig
+from pipeline.config import AccuracyConfig, CheckConfig
+from pipeline.core.errors import PipelineError
+
+log = logging.getLogger(__name__)
 
 OUTPUTS_FACTOR, OUTPUTS_ROOM_BYTES = 4, 16 << 20
 """A device's outputs may be larger than the original's (detections of a model in half precision), within reason."""
@@ -29,10 +37,16 @@ def inputs_of(reference: Reference, dimensions: dict[str, int]) -> Inputs:
 
 
 class OutputJudge:
-    """Judges the outputs of runs by the model in its precision; reads each reference once."""
+    """Judges the outputs of runs by the model in its precision; reads each reference once.
 
-    def __init__(self, references: Mapping[str, Reference], config: CheckConfig) -> None:
+    Accuracy is that of the device's own answers on the labelled set, compared with the float original's; it is
+    computed for the first round of a planned run, and every round is checked for its agreement.
+    """
+
+    def __init__(self, references: Mapping[str, Reference], config: CheckConfig, accuracy: AccuracyConfig) -> None:
         self.references = references
+        self.accuracy = accuracy
+        self.measured: set[str] = set()
         self.tolerances = {model: tolerance_for(reference, config) for model, reference in references.items()}
         self.expected = {
             model: {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
@@ -44,10 +58,38 @@ class OutputJudge:
         model = planned.source
         actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
         checks = compare_outputs(self.expected[model], actual, self.tolerances[model])
-        return (*checks, *self._labelled(model, result))
+        return (*checks, *self._labelled(planned, result))
 
-    def _labelled(self, model: str, result: RunResult) -> Iterator[OutputCheck]:
+    def _labelled(self, planned: PlannedRun, result: RunResult) -> Iterator[OutputCheck]:
+        model = planned.source
         labelled = self.references[model].labelled
         if labelled and result.labelled_outputs:
             reference, actual = read_tensor(labelled.outputs), read_tensor(result.labelled_outputs)
-            yield top1_check(labelled.outputs.name, reference, actual, self.tolerances[model])
+            check = top1_check(labelled.outputs.name, reference, actual, self.tolerances[model])
+            first = planned_id(planned) not in self.measured
+            self.measured.add(planned_id(planned))
+            yield self._with_accuracy(check, planned, result.labelled_outputs) if first else check
+
+    def _with_accuracy(self, check: OutputCheck, planned: PlannedRun, outputs: TensorFile) -> OutputCheck:
+        """The check with the metric of the outputs; as it is where there are no labels or they do not fit."""
+        original = self.references.get(planned.model, self.references[planned.source]).labelled
+        if original is None or not original.labels:
+            return check
+        try:
+            found = measure_outputs(
+                OutputsRequest(
+                    model=planned.source,
+                    outputs=(msgspec.structs.replace(outputs, name=original.outputs.name),),
+                    expected=(original.outputs,),
+                    labels=original.labels,
+                    accuracy=self.accuracy,
+                )
+            )
+        except PipelineError as error:
+            log.warning("%s: no accuracy from this device: %s", planned.source, error)
+            return check
+        if found.value is None or found.reference_value is None:
+            return check
+        return msgspec.structs.replace(
+            check, metric=found.metric, value=found.value, original_value=found.reference_value
+        )

@@ -196,19 +196,33 @@ def accuracies(report: CampaignReport) -> Listing:
     """Accuracy of artifacts in other precisions, with size and the best that was measured of each."""
     return Listing(
         title="Accuracy",
-        head=("Model", "Variant", "Metric", "Original", "Here", "Drop", "95 %", "Samples", "Size", "Median", "Memory"),
+        head=(
+            "Model",
+            "Variant",
+            "Metric",
+            "Original",
+            "Here",
+            "On devices",
+            "Drop",
+            "95 %",
+            "Samples",
+            "Size",
+            "Median",
+            "Memory",
+        ),
         rows=tuple(_accuracy(one, report) for one in report.accuracy or ()),
     )
 
 
 def _accuracy(one: ArtifactAccuracy, report: CampaignReport) -> tuple[str, ...]:
     artifact = next((a for a in report.artifacts if (a.model, a.variant.name) == (one.model, one.variant)), None)
-    rows = [row for row in report.rows if (row.model, row.variant) == (one.model, one.variant) and row.statistics]
-    best = min(rows, key=lambda row: row.statistics.median_ns if row.statistics else 0, default=None)
+    rows = [row for row in report.rows if (row.model, row.variant) == (one.model, one.variant)]
+    timed = [row for row in rows if row.statistics]
+    best = min(timed, key=lambda row: row.statistics.median_ns if row.statistics else 0, default=None)
     return (
         one.model,
         one.variant,
-        *wording.accuracy(one.result, one.why),
+        *wording.accuracy(one.result, one.why, rows),
         wording.size(artifact.size_bytes if artifact else 0),
         wording.duration(best.statistics.median_ns if best and best.statistics else None),
         wording.size(best.memory_peak_bytes if best else 0),

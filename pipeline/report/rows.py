@@ -172,6 +172,8 @@ def worst_checks(checks: Iterable[Sequence[OutputCheck]]) -> tuple[OutputCheck, 
 
 
 def _worst(checks: Sequence[OutputCheck]) -> OutputCheck:
+    """One check for those of all rounds; the first whose metric was computed has it for all."""
+    measured = next((check for check in checks if check.metric), checks[0])
     passed, failed = all(check.passed for check in checks), any(check.failed for check in checks)
     return OutputCheck(
         output=checks[0].output,
@@ -184,6 +186,9 @@ def _worst(checks: Sequence[OutputCheck]) -> OutputCheck:
         cosine=_among(min, (check.cosine for check in checks)),
         top1_agreement=_among(min, (check.top1_agreement for check in checks)),
         reason=next((check.reason for check in sorted(checks, key=_gravity) if not check.passed), ""),
+        metric=measured.metric,
+        value=measured.value,
+        original_value=measured.original_value,
     )
 
 

@@ -1,6 +1,9 @@
 """How values are worded, the same in every format: units, ratios, verdicts, and text that may be hostile."""
 
 import re
+from collections.abc import Sequence
+
+import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.reading import visible as visible
@@ -99,14 +102,24 @@ def outputs(row: Row) -> str:
     return " ".join(part for part in parts if part)
 
 
-def accuracy(result: AccuracyResult | None, why: str) -> tuple[str, ...]:
-    """Metric, the original's value, the artifact's, the drop with its interval, the samples; or why there is none."""
+def accuracy(result: AccuracyResult | None, why: str, rows: Sequence[Row] = ()) -> tuple[str, ...]:
+    """Metric, the original's value, the artifact's here and on devices (the worst of `rows`), the drop with its
+    interval, the samples; or why there is none.
+    """
     if result is None:
-        return f"not measured: {why}", "", "", "", "", ""
+        return f"not measured: {why}", "", "", "", "", "", ""
     bounds = DASH if result.drop_low is None else f"{_drop(result.drop_low)} to {_drop(result.drop_high)}"
     verdict = f" ({result.verdict.value})" if result.verdict else ""
     values = (DASH if value is None else f"{value:.4g}" for value in (result.reference_value, result.value))
-    return (result.metric, *values, _drop(result.drop) + verdict, bounds, str(result.samples))
+    own = [check.value for row in rows for check in row.checks if check.value is not msgspec.UNSET]
+    return (
+        result.metric,
+        *values,
+        f"{min(own):.4g}" if own else DASH,
+        _drop(result.drop) + verdict,
+        bounds,
+        str(result.samples),
+    )
 
 
 def _drop(value: float | None) -> str:

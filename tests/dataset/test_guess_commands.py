@@ -97,7 +97,7 @@ def test_a_check_runs_on_test_data_and_refuses_other_before_converting(tmp_path:
     refused = converted(tmp_path, "--check", "--test-data", str(tmp_path / "bad.npz"), "--output", str(tmp_path / "b"))
     assert isinstance(refused.exception, ConfigError)
     assert not list((tmp_path / "b").glob("*.ort"))
-    assert "add --check" in converted(tmp_path, "--input", "x=1").output
+    assert "--check and --precision; add one" in converted(tmp_path, "--input", "x=1").output
 
 
 def test_a_check_without_any_size_names_the_option(tmp_path: Path) -> None:

@@ -78,6 +78,24 @@ def test_the_bundle_says_what_was_done_to_the_model_and_what_it_cost(chosen: tup
     assert ort_mobile("verify", output / "bundle").returncode == 0
 
 
+def test_the_devices_own_answers_have_their_accuracy(tmp_path: Path) -> None:
+    """The probe runs the labelled digits, and the metric is that of what it gave."""
+    rest = (
+        'precisions = ["u8u8pc"]\n[[runs]]\nprovider = "cpu"\n[measure]\nrounds = 2\nmin_seconds = 0.01\nmin_runs = 2\n'
+    )
+    (tmp_path / "digits.toml").write_text(CONFIG + rest)
+    ended = ort_mobile("run", tmp_path / "digits.toml", "--device", "local", "--output", tmp_path / "out")
+    assert ended.returncode == 0, ended.stderr
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    (row,) = results["rows"]
+    (found,) = [check for check in row["checks"] if "metric" in check]
+    here = results["accuracy"][0]["result"]
+    assert found["metric"] == "top-1"
+    assert found["value"] == pytest.approx(here["value"]), "the same kernels on the same computer"
+    assert found["original_value"] == here["reference_value"]
+    assert "On devices" in (tmp_path / "out" / "report.md").read_text()
+
+
 def test_a_budget_that_is_not_shown_to_be_kept_refuses_the_artifact(tmp_path: Path) -> None:
     code, results, stderr = run(tmp_path, 'precisions = ["u8u8"]\n[accuracy]\nmax_drop = 0.0001\n')
     assert code == 1, stderr
