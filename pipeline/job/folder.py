@@ -20,6 +20,7 @@ from pipeline.job.assemble import Assembled, assemble
 from pipeline.job.predict import PROFILES
 from pipeline.job.prepare import ARTIFACTS
 from pipeline.job.ship import BUNDLE, REFERENCES, operator_configs, proven
+from pipeline.model.ort_format import parse_each_once
 from pipeline.release.bundle import refuse_foreign, restore_interrupted
 from pipeline.report import document, html, markdown
 
@@ -37,13 +38,13 @@ WRITTEN = (
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other jobs out of an output folder, and remove what killed ones left in it.
+    """Keep other jobs out of an output folder, and remove what killed ones left in it; read each artifact once.
 
     Raises ConfigError when another job is in it, or when it has files of others that this one would overwrite.
     """
     refuse_files_of_others(folder)
     make_folder(folder)
-    with _lock(folder / LOCK):
+    with _lock(folder / LOCK), parse_each_once():
         _clean(folder)
         yield
 

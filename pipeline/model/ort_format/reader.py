@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import NoReturn
 
@@ -45,8 +46,35 @@ ABSENT_NODE = 0xFFFFFFFF
 """Node index of an optional node that a runtime optimization did not find."""
 
 
+_parsed: ContextVar[dict[tuple[int, ...], OrtModel] | None] = ContextVar("parsed", default=None)
+
+
+@contextmanager
+def parse_each_once() -> Iterator[None]:
+    """Let `read_ort` parse each file once inside: for work in which files get their names when they are whole."""
+    token = _parsed.set({})
+    try:
+        yield
+    finally:
+        _parsed.reset(token)
+
+
 def read_ort(path: Path) -> OrtModel:
     """Read a file without touching its weights. Raises ModelError for what is no whole ORT format model."""
+    known = _parsed.get()
+    if known is None:
+        return _read(path)
+    try:
+        facts = path.stat()
+    except OSError:
+        return _read(path)
+    key = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+    if key not in known:
+        known[key] = _read(path)
+    return known[key]
+
+
+def _read(path: Path) -> OrtModel:
     with _mapped(path) as buffer:
         return parse_ort(buffer, str(path))
 
