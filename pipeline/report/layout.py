@@ -381,7 +381,8 @@ def _failures(report: CampaignReport) -> Iterator[ListingNote]:
     for failure in report.failures:
         times = f" ({failure.times} times)" if failure.times > 1 else ""
         where = place(failure.device, failure.model, failure.variant, failure.run) + times
-        text = "; ".join(part.rstrip(".") for part in (failure.message, failure.cause) if part)
+        cause = "" if failure.cause in failure.message else failure.cause
+        text = "; ".join(part.rstrip(".") for part in (failure.message, cause) if part)
         title = failure.kind.replace("_", " ")
         yield ListingNote(title=title, text=text, remedy=failure.remedy, places=(where,))
 
