@@ -20,7 +20,8 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # in what sessions start; see docs/pr
 PROJECT = nox.project.load_toml("pyproject.toml")
 EXAMPLE = "build_configs/mnist.toml"
 OWN_SESSIONS = (
-    "device or android_host or network or postgresql or example or slow or fresh_machine or first_hour or trained"
+    "device or android_host or network or postgresql or example or slow or fresh_machine or first_hour or trained "
+    "or every_model"
 )
 """Marks of tests that need more than the development environment, or long."""
 
@@ -184,8 +185,8 @@ def first_hour_tests(session: nox.Session) -> None:
 
 @development_session
 def accuracy_tests(session: nox.Session) -> None:
-    """The search for mixed precision on trained models from registry packages; skips without network."""
-    pytest(session, "-m", "trained", "-rs", *session.posargs)
+    """Mixed precision on trained models from packages (skips without network), every form of every real model."""
+    pytest(session, "-m", "trained or every_model", "-rs", *session.posargs)
 
 
 @development_session

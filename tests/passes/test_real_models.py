@@ -32,11 +32,10 @@ SOME = (
     "fsrcnn.base",
     "mlp_tabular.ir3",
     "lstm_classifier.op11",
-    "einsum_attention.op19",
     "mnist.op7",
     "blazeface.base",
 )
-"""Small ones of different kinds: super-resolution, IR 3, recurrent, attention, opset 7, shared pads."""
+"""Small ones of different kinds: super-resolution, IR 3, recurrent, opset 7, shared pads."""
 DTYPES = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16}
 QUANTIZED, HALF = (".q", ".nopost_q", ".dyn"), (".fp16",)
 
@@ -91,7 +90,7 @@ def test_some_models_in_every_form(tmp_path: Path, name: str) -> None:
     check(name, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.every_model
 @pytest.mark.parametrize("name", names())
 def test_every_model_in_every_form(tmp_path: Path, name: str) -> None:
     check(name, tmp_path)

@@ -51,7 +51,7 @@ def test_pruning_takes_inputs_that_nothing_reads_along(tmp_path: Path) -> None:
     assert_same(path, result, tmp_path)
 
 
-EXTERNAL = ["mobilenet_v1.base", "bert_base.base", "mnist.op7", "yolov8n.qdq_u8s8pc", "unet.fp16"]
+EXTERNAL = ["mobilenet_v1.base", "vit_tiny.base", "mnist.op7", "yolov8n.qdq_u8s8pc", "unet.fp16"]
 
 
 @pytest.mark.parametrize("name", EXTERNAL)
@@ -131,7 +131,7 @@ def test_computed_shapes_become_constants(name: str, tmp_path: Path) -> None:
 
 
 FUSED = {
-    "bert_base.base": "bert", "distilbert.base": "bert", "vit_tiny.base": "vit", "conformer_block.base": "conformer",
+    "distilbert.base": "bert", "vit_tiny.base": "vit", "conformer_block.base": "conformer",
     "convnext_tiny_slice.base": "bert", "swin_slice.base": "swin",
 }  # fmt: skip
 
