@@ -14,12 +14,12 @@ from pipeline.convert.splice.claims import WholeGraph, close_off, find_claims, l
 from pipeline.convert.splice.edits import AwareSpec
 from pipeline.convert.splice.splicing import Passes, splice
 from pipeline.convert.splice.verify import changed_claims
-from pipeline.convert.steps import ConvertContext, OrtParts, loadable, optimize, to_parts
+from pipeline.convert.steps import ConvertContext, OrtParts, optimize, to_parts
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import NNAPI
 from pipeline.core.releases import has_rules, line_of, rules_of
 from pipeline.core.variant import AwareBy, Level, Way
-from pipeline.model.onnx_model import LeanModel
+from pipeline.model.onnx_model import LeanModel, loadable
 from pipeline.partition.answer import Settings
 from pipeline.partition.input import name_nodes
 

@@ -23,6 +23,7 @@ from pipeline.model.onnx_model import (
     LeanModel,
     external_entries,
     keep_only,
+    loadable,
     read_in,
     scan_message,
     subgraphs,
@@ -118,29 +119,6 @@ def _read_optimized(path: Path, before: LeanModel) -> LeanModel:
             weights[tensor.name] = ByteRange(file=file, offset=offset, length=length)
     all_own = all(place.file.parent == path.parent for place in weights.values())
     return LeanModel(proto=proto, folder=path.parent if all_own else folder, weights=weights)
-
-
-def loadable(model: LeanModel) -> "onnx.ModelProto":
-    """The message with weights read in that are not where their location says: a session looks in one folder only.
-
-    A file may lie below the model's folder and still be named from another one: scratch folders are often there.
-    """
-    import onnx
-
-    external = [tensor for tensor in model.proto.graph.initializer if tensor.name in model.weights]
-    strange = {
-        tensor.name
-        for tensor in external
-        if model.folder / external_entries(tensor)[0] != model.weights[tensor.name].file
-    }
-    if not strange:
-        return model.proto
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    for tensor in proto.graph.initializer:
-        if tensor.name in strange:
-            read_in(tensor, model.weights[tensor.name])
-    return proto
 
 
 def to_parts(model: LeanModel, settings: SessionSettings, shop: ConvertContext) -> OrtParts:

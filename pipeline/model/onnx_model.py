@@ -264,6 +264,29 @@ def read_in(tensor: "onnx.TensorProto", place: ByteRange) -> None:
     tensor.ClearField("data_location")
 
 
+def loadable(model: LeanModel) -> "onnx.ModelProto":
+    """The message with weights read in that are not where their location says: a session looks in one folder only.
+
+    A file may lie below the model's folder and still be named from another one: scratch folders are often there.
+    """
+    import onnx
+
+    external = [tensor for tensor in model.proto.graph.initializer if tensor.name in model.weights]
+    strange = {
+        tensor.name
+        for tensor in external
+        if model.folder / external_entries(tensor)[0] != model.weights[tensor.name].file
+    }
+    if not strange:
+        return model.proto
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for tensor in proto.graph.initializer:
+        if tensor.name in strange:
+            read_in(tensor, model.weights[tensor.name])
+    return proto
+
+
 class _ExternalData:
     """Finds the bytes of external tensors, and refuses places that a model has no right to name."""
 

@@ -16,10 +16,9 @@ import msgspec
 
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.ort_session import PREPACKING, HostSession, first_line, make_session, ort_errors
-from pipeline.model.onnx_model import content_digest
+from pipeline.model.onnx_model import content_digest, loadable
 from pipeline.model.signature import Array
 from pipeline.passes.base import Feeds, Model
-from pipeline.passes.weights import loadable
 
 if TYPE_CHECKING:
     import onnx

@@ -19,10 +19,11 @@ from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import write_bytes
 from pipeline.core.ort_session import PREPACKING, HostSession, first_line, make_session
 from pipeline.core.variant import Level
+from pipeline.model.onnx_model import loadable
 from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Pass, PassContext
 from pipeline.passes.calibration import TensorRanges, calibrate, quantizable
 from pipeline.passes.static import DENSE, StaticOptions, chosen_nodes, prepare, quantize
-from pipeline.passes.weights import loadable, settle
+from pipeline.passes.weights import settle
 
 if TYPE_CHECKING:
     import onnx

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 from pipeline.core.errors import ModelError
 from pipeline.core.ort_session import HostSession, first_line, load_session, make_session, ort_errors
 from pipeline.core.variant import Level
-from pipeline.model.onnx_model import LeanModel
+from pipeline.model.onnx_model import LeanModel, loadable
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.inputs import constants_fixed
 from pipeline.passes.opset import raise_opset
 from pipeline.passes.weights import (
     drop_unused_domains,
-    loadable,
     quantized_operators,
     read_back,
 )

@@ -16,6 +16,7 @@ from pipeline.model.onnx_model import (
     LeanModel,
     external_entries,
     keep_only,
+    loadable,
     read_in,
     scan_message,
     subgraphs,
@@ -89,22 +90,6 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         logging.disable(before)
-
-
-def loadable(model: Model) -> "onnx.ModelProto":
-    """The message with weights read in that are not where their location says: a session looks in one folder only."""
-    import onnx
-
-    external = [tensor for tensor in model.proto.graph.initializer if tensor.name in model.weights]
-    strange = [t.name for t in external if model.folder / external_entries(t)[0] != model.weights[t.name].file]
-    if not strange:
-        return model.proto
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    for tensor in proto.graph.initializer:
-        if tensor.name in strange:
-            read_in(tensor, model.weights[tensor.name])
-    return proto
 
 
 def drop_unused_domains(proto: "onnx.ModelProto") -> None:

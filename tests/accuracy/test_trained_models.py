@@ -12,12 +12,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 from pipeline.core.ort_session import PREPACKING, HostSession, make_session
 from pipeline.core.variant import Level
-from pipeline.model.onnx_model import load_model
+from pipeline.model.onnx_model import load_model, loadable
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Model, PassContext
 from pipeline.passes.mixed import MixedOptions, MixedSearch, mixed_precision, search_of
 from pipeline.passes.static import StaticOptions, static_qdq
-from pipeline.passes.weights import loadable
 from tests.dataset.test_first_hour import download, take
 
 pytestmark = pytest.mark.trained

@@ -10,10 +10,9 @@ import onnx
 
 from pipeline.core.ort_session import HostSession, make_session
 from pipeline.core.variant import Level
-from pipeline.model.onnx_model import LoadedModel, load_model
+from pipeline.model.onnx_model import LoadedModel, load_model, loadable
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Feeds, Model, PassContext
-from pipeline.passes.weights import loadable
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist"
 

@@ -91,13 +91,24 @@ def test_what_is_left_float_has_no_quantized_weight(tmp_path: Path) -> None:
     assert found.best.quantized == sum(maker == "DequantizeLinear" for maker in weights.values())
 
 
-def test_a_loss_without_a_culprit_is_said_to_be_spread(tmp_path: Path) -> None:
-    found = searched(net(tmp_path, layers=12), tmp_path, MixedOptions(goal_db=100, op_types=("MatMul",)))
-    if found.best.sqnr_db - found.start.sqnr_db < mixed.SPREAD_DB:
-        assert found.spread
-        assert "the loss is spread" in found.text
-    else:
-        assert f"{len(found.best.nodes)} layers" in found.text
+@pytest.mark.parametrize(("gained", "spread"), [(0.5, True), (5.0, False)])
+def test_a_loss_without_a_culprit_is_said_to_be_spread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gained: float, spread: bool
+) -> None:
+    """Each choice that leaves anything float gains so much, whatever it is."""
+    model = net(tmp_path)
+    everything: list[int] = []
+
+    def figure(_self: mixed.Evaluator, nodes: frozenset[str]) -> float:
+        everything.append(len(nodes))
+        return 10.0 if len(nodes) == max(everything) else 10.0 + gained
+
+    monkeypatch.setattr(mixed.Evaluator, "sqnr", figure)
+    found = searched(model, tmp_path, MixedOptions(goal_db=40, op_types=("MatMul",)))
+    assert found.start.sqnr_db == 10.0
+    assert found.best.sqnr_db == 10.0 + gained
+    assert found.spread is spread
+    assert ("the loss is spread" in found.text) is spread
 
 
 @pytest.mark.parametrize("evaluations", [1, 5, 20])
