@@ -3,6 +3,7 @@
 Everything of a request and a result is plain data: models run in worker processes, where a crash costs one of them.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +14,7 @@ import msgspec
 from pipeline.accuracy.score import AccuracyResult, Answer, score
 from pipeline.check.many import open_artifact
 from pipeline.config import AccuracyConfig
-from pipeline.core.errors import ModelError
+from pipeline.core.errors import Finding, ModelError
 from pipeline.core.progress import Progress
 from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks
 from pipeline.dataset import Array, Dataset, TensorInfo, overlap, samples
@@ -45,12 +46,22 @@ class AccuracyRequest(msgspec.Struct, frozen=True, kw_only=True):
     work_folder: str = ""
 
 
+class SharedSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """A warning about samples that are in both data sets of a request; None where there are none."""
+
+    finding: Finding | None = None
+
+
 def measure_accuracy(
     requests: Sequence[AccuracyRequest], progress: Progress
 ) -> list[TaskOutcome[AccuracyRequest, AccuracyResult]]:
-    """The accuracy of each model in a worker process, in the order of the requests: a result or an error each."""
+    """The accuracy of each model in a worker process, in the order of the requests: a result or an error each.
+
+    Two data sets are searched for samples in common once, however many models are measured on them.
+    """
     found = {}
     with TemporaryDirectory() as work, progress.stage("accuracy", len(requests)) as stage:
+        shared = _shared_samples(requests, work)
         tasks = [
             Task(
                 label=request.model,
@@ -63,9 +74,45 @@ def measure_accuracy(
         for outcome in run_tasks(
             evaluate_model, AccuracyResult, tasks, memory_bytes=memory_budget(), timeout_seconds=TIMEOUT_SECONDS
         ):
-            found[places[id(outcome.task)]] = outcome
+            found[places[id(outcome.task)]] = _with_finding(outcome, shared.get(_data_key(outcome.task.request)))
             stage.done()
     return [found[place] for place in range(len(tasks))]
+
+
+def _data_key(request: AccuracyRequest) -> bytes:
+    """What the samples in common depend on: both data sets, and the inputs of the original."""
+    return msgspec.json.encode((request.reference.path, request.dimensions, request.data, request.calibration))
+
+
+def _shared_samples(requests: Sequence[AccuracyRequest], work: str) -> dict[bytes, Finding]:
+    """Warnings by data; what is wrong with the data is for the measurement to report."""
+    distinct = {_data_key(request): request for request in requests if request.calibration}
+    tasks = [
+        Task(label=request.model, request=msgspec.structs.replace(request, work_folder=work))
+        for request in distinct.values()
+    ]
+    outcomes = run_tasks(shared_samples, SharedSamples, tasks, timeout_seconds=TIMEOUT_SECONDS)
+    return {
+        _data_key(outcome.task.request): outcome.value.finding
+        for outcome in outcomes
+        if outcome.value and outcome.value.finding
+    }
+
+
+def shared_samples(request: AccuracyRequest) -> SharedSamples:
+    """Compare both data sets of a request by content; errors as `samples` raises them."""
+    loaded = load_model(request.reference, Path(request.work_folder))
+    takes = own_inputs(prepare_model(loaded, request.dimensions).proto)
+    return SharedSamples(finding=overlap(request.calibration, request.data, takes) if request.calibration else None)
+
+
+def _with_finding(
+    outcome: TaskOutcome[AccuracyRequest, AccuracyResult], finding: Finding | None
+) -> TaskOutcome[AccuracyRequest, AccuracyResult]:
+    if outcome.value is None or finding is None:
+        return outcome
+    value = msgspec.structs.replace(outcome.value, findings=(*outcome.value.findings, finding))
+    return dataclasses.replace(outcome, value=value)
 
 
 def _size(path: str) -> int:
@@ -84,9 +131,7 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
     ours = _open(request)
     theirs = open_session(original, optimized=True)
     _check_interface(ours, theirs, request.model)
-    result = score(_answers(request, takes, ours, theirs), request.model, request.accuracy, request.data.source)
-    shared = overlap(request.calibration, request.data, takes) if request.calibration else None
-    return msgspec.structs.replace(result, findings=(*result.findings, shared)) if shared else result
+    return score(_answers(request, takes, ours, theirs), request.model, request.accuracy, request.data.source)
 
 
 def _open(request: AccuracyRequest) -> Any:

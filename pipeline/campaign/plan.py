@@ -209,7 +209,10 @@ def spec_id(planned: PlannedRun, number: int) -> str:
 def spec_of(
     planned: PlannedRun, number: int, *, model_file: str, library: str | None, inputs: Inputs, measure: MeasureConfig
 ) -> RunSpec:
-    """The RunSpec of one planned run in one round; the artifact's own session options come with it."""
+    """The RunSpec of one planned run in one round; the artifact's own session options come with it.
+
+    The labelled set is answered in the first round only: the same file gives the same answers in each.
+    """
     return RunSpec(
         id=spec_id(planned, number),
         model=model_file,
@@ -217,7 +220,7 @@ def spec_of(
         library=library,
         options=planned.run_options,
         inputs=inputs.tensors,
-        labelled=inputs.labelled,
+        labelled=inputs.labelled if number == 0 else None,
         dimensions=inputs.dimensions,
         outputs_limit_bytes=inputs.outputs_limit_bytes,
         warmup=measure.warmup,

@@ -15,7 +15,7 @@ from pipeline.dataset.files import write_tensor
 
 MAX_LABELLED = 10_000
 LABELLED_BYTES = 128 << 20
-"""Up to so many samples, and bytes of them, are copied to a phone and run there in each round."""
+"""Up to so many samples, and bytes of them, are copied to a phone and run there in the first round."""
 
 
 class LabelledSet(msgspec.Struct, frozen=True, kw_only=True):

@@ -282,6 +282,9 @@ def run(
         raise click.UsageError("--test-data and --input are for --model; a config has `test_data` and `inputs`", ctx)
     settings = _of_model(model, data) if model else read_config(Path(str(config)), existing=True)
     if precisions:
+        from pipeline.passes.precisions import resolve_precisions
+
+        resolve_precisions(precisions, where="--precision")
         variants = msgspec.structs.replace(settings.variants, precisions=precisions)
         settings = msgspec.structs.replace(settings, variants=variants)
     if perf_test:

@@ -50,6 +50,11 @@ min_api_level = 27              # NNAPI needs 27
 levels = ["none", "basic", "extended", "all"]
 styles = ["fixed", "runtime"]
 # aware = ["nnapi"]             # provider-aware variants: {aware}, or joined by +
+# precisions = ["float", "auto"]    # 8-bit and half precision by the rules of each provider; most need `test_data`
+
+# What artifacts in another precision may lose of the metric on labelled samples; others do not ship.
+# [accuracy]
+# max_drop = 0.01
 
 # How to run. Without any [[runs]]: NNAPI on basic, and CPU on everything, as ONNX Runtime's documentation advises.
 # [[runs]]

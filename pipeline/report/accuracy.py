@@ -3,16 +3,20 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from pipeline.accuracy.interval import DropVerdict
 from pipeline.accuracy.metrics import METRICS
 from pipeline.accuracy.score import AccuracyResult
 from pipeline.config import MetricName
+from pipeline.report.model import Row
 from pipeline.report.wording import DASH, visible
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 HEAD = ("model", "value", "original", "drop", "95 % interval of the drop", "verdict")
+REPORT_HEAD = ("Metric", "Original", "Here", "On devices", "Drop", "95 % interval", "Verdict", "Samples")
 DRIFT_HEAD = ("model", "output", "SQNR", "PSNR", "cosine", "max error", "same top-1")
 
 
@@ -38,6 +42,11 @@ def number(result: AccuracyResult, value: float | None) -> str:
 def _is_share(result: AccuracyResult) -> bool:
     """Whether values are shares of one; the scale of a user's own function is not known."""
     return result.metric in list(MetricName) and METRICS[MetricName(result.metric)].share
+
+
+def higher_is_better(metric: str) -> bool:
+    """Whether larger values of a metric are better; a user's own function says so by definition."""
+    return metric not in list(MetricName) or METRICS[MetricName(metric)].higher_is_better
 
 
 def decibel(value: float | None) -> str:
@@ -83,6 +92,26 @@ def accuracy_rows(results: Sequence[AccuracyResult]) -> list[tuple[str, ...]]:
         )
         for one in results
     ]
+
+
+def report_cells(result: AccuracyResult | None, why: str, rows: Sequence[Row]) -> tuple[str, ...]:
+    """Metric, the original's value, the artifact's here and on devices (the worst of `rows`), the drop, its interval,
+    the verdict and the samples; or why there is none.
+    """
+    if result is None:
+        return (f"not measured: {why}", *[""] * 7)
+    on_devices = [check.value for row in rows for check in row.checks if check.value is not msgspec.UNSET]
+    worst = min if higher_is_better(result.metric) else max
+    return (
+        result.metric,
+        number(result, result.reference_value),
+        number(result, result.value),
+        number(result, worst(on_devices)) if on_devices else DASH,
+        drop_text(result),
+        interval_text(result),
+        verdict_text(result),
+        str(result.samples),
+    )
 
 
 def drift_rows(results: Sequence[AccuracyResult]) -> list[tuple[str, ...]]:

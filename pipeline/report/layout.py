@@ -15,6 +15,7 @@ from pipeline.core.variant import Artifact
 from pipeline.passes.mixed import LayerLoss, Trial
 from pipeline.report import proof as proof_texts
 from pipeline.report import wording
+from pipeline.report.accuracy import REPORT_HEAD, report_cells
 from pipeline.report.model import CampaignReport, Row
 
 MOST_REASONS = 5
@@ -196,20 +197,7 @@ def accuracies(report: CampaignReport) -> Listing:
     """Accuracy of artifacts in other precisions, with size and the best that was measured of each."""
     return Listing(
         title="Accuracy",
-        head=(
-            "Model",
-            "Variant",
-            "Metric",
-            "Original",
-            "Here",
-            "On devices",
-            "Drop",
-            "95 %",
-            "Samples",
-            "Size",
-            "Median",
-            "Memory",
-        ),
+        head=("Model", "Variant", *REPORT_HEAD, "Size", "Median", "Memory"),
         rows=tuple(_accuracy(one, report) for one in report.accuracy or ()),
     )
 
@@ -222,7 +210,7 @@ def _accuracy(one: ArtifactAccuracy, report: CampaignReport) -> tuple[str, ...]:
     return (
         one.model,
         one.variant,
-        *wording.accuracy(one.result, one.why, rows),
+        *report_cells(one.result, one.why, rows),
         wording.size(artifact.size_bytes if artifact else 0),
         wording.duration(best.statistics.median_ns if best and best.statistics else None),
         wording.size(best.memory_peak_bytes if best else 0),

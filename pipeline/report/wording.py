@@ -1,14 +1,10 @@
 """How values are worded, the same in every format: units, ratios, verdicts, and text that may be hostile."""
 
 import re
-from collections.abc import Sequence
-
-import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.reading import visible as visible
 from device_runner.result import Status
-from pipeline.accuracy.score import AccuracyResult
 from pipeline.campaign.statistics import Comparison, Verdict
 from pipeline.check.output import OutputCheck
 from pipeline.report.model import CampaignReport, Row
@@ -100,30 +96,6 @@ def outputs(row: Row) -> str:
     parts = ["differ" if failed else "not judged" if unknown else "ok", error_size(max(errors)) if errors else ""]
     parts.append(f"top-1 {share(min(agreements))}" if agreements and min(agreements) < 1 else "")
     return " ".join(part for part in parts if part)
-
-
-def accuracy(result: AccuracyResult | None, why: str, rows: Sequence[Row] = ()) -> tuple[str, ...]:
-    """Metric, the original's value, the artifact's here and on devices (the worst of `rows`), the drop with its
-    interval, the samples; or why there is none.
-    """
-    if result is None:
-        return f"not measured: {why}", "", "", "", "", "", ""
-    bounds = DASH if result.drop_low is None else f"{_drop(result.drop_low)} to {_drop(result.drop_high)}"
-    verdict = f" ({result.verdict.value})" if result.verdict else ""
-    values = (DASH if value is None else f"{value:.4g}" for value in (result.reference_value, result.value))
-    own = [check.value for row in rows for check in row.checks if check.value is not msgspec.UNSET]
-    return (
-        result.metric,
-        *values,
-        f"{min(own):.4g}" if own else DASH,
-        _drop(result.drop) + verdict,
-        bounds,
-        str(result.samples),
-    )
-
-
-def _drop(value: float | None) -> str:
-    return DASH if value is None else f"{value:+.4f}"
 
 
 def check_numbers(check: OutputCheck) -> str:

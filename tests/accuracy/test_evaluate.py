@@ -279,3 +279,18 @@ def test_the_example_is_left_as_it_was(tmp_path: Path) -> None:
     before = sorted(path.name for path in (tmp_path / "e").rglob("*"))
     result(request(tmp_path / "e" / "mnist.onnx", data=Dataset(test_data=str(tmp_path / "e" / "evaluation.npz"))))
     assert sorted(path.name for path in (tmp_path / "e").rglob("*")) == before
+
+
+def test_data_are_searched_for_common_samples_once_for_all_models(tmp_path: Path) -> None:
+    """Each walk over the calibration data leaves a line in a file."""
+    log = tmp_path / "walks"
+    (tmp_path / "some.py").write_text(
+        f"import numpy\ndef digits():\n    open({str(log)!r}, 'a').write('walk\\n')\n"
+        f"    with numpy.load({str(DIGITS)!r}) as data:\n"
+        "        yield from ({'image': one.astype('f').reshape(1, 1, 28, 28)} for one in data['inputs'][:5])\n"
+    )
+    calibration = Dataset(test_data=str(tmp_path / "some:digits"))
+    models = [MODEL, noisy(tmp_path / "noisy.onnx", 0.1), noisy(tmp_path / "other.onnx", 0.2)]
+    outcomes = measure_accuracy([request(model, calibration=calibration) for model in models], NoProgress())
+    assert all(outcome.value and outcome.value.findings for outcome in outcomes)
+    assert log.read_text().count("walk") == 1

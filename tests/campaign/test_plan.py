@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.device import DeviceFacts
-from device_runner.spec import NnapiFlag, RunOptions
+from device_runner.spec import ElementType, NnapiFlag, RunOptions, TensorFile
 from pipeline.campaign.options import options_name, run_options
 from pipeline.campaign.plan import (
     Inputs,
@@ -104,6 +104,17 @@ def test_specs_carry_the_artifacts_session_options_and_the_runs_go_before_them()
     assert spec.options.session_config == {"a": "2", "session.b": "3"}
     assert spec.id == "local/m/basic-fixed/cpu+config.a=2+session.b=3#3"
     assert spec.dimensions == {"n": 1}
+
+
+def test_the_labelled_set_is_answered_once() -> None:
+    labelled = TensorFile(name="x", dtype=ElementType.FLOAT32, shape=(9, 1), file="labelled.bin")
+    inputs = Inputs(labelled=labelled, dimensions={})
+    specs = [
+        spec_of(run_of("local", artifact(), RunOptions()), number, model_file="m.ort", library=None, inputs=inputs,
+                measure=MeasureConfig())
+        for number in range(3)
+    ]  # fmt: skip
+    assert [spec.labelled for spec in specs] == [labelled, None, None]
 
 
 @given(

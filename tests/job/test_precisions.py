@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.config import read_config
 from tests.job.test_job import EXAMPLE, ort_mobile
 
 CONFIG = f"""
@@ -116,6 +117,28 @@ def test_a_precision_without_data_costs_its_variants_alone(tmp_path: Path) -> No
     assert reasons.keys() == {"basic-fixed-u8u8", "all-fixed-u8u8"}
     assert "needs calibration data" in reasons["all-fixed-u8u8"]
     assert "accuracy" not in results
+
+
+def test_a_wrong_precision_is_shown_where_it_was_given(tmp_path: Path) -> None:
+    code, _, stderr = run(tmp_path, 'precisions = ["float"]\n', "--precision", "fp61")
+    assert code == 2
+    assert "there is no precision 'fp61'" in stderr
+    assert "--precision" in stderr
+    assert "[variants]" not in stderr
+
+
+def test_precisions_of_the_template_are_ready_to_use(tmp_path: Path) -> None:
+    """`init` names them in comments: without the marks its config runs."""
+    data = shutil.copytree(EXAMPLE, tmp_path / "example")
+    made = ort_mobile("init", data / "mnist.onnx", "--test-data", data, "--output", tmp_path / "m.toml")
+    assert made.returncode == 0, made.stderr
+    text = (tmp_path / "m.toml").read_text()
+    for line in ('precisions = ["float", "auto"]', "[accuracy]", "max_drop = 0.01"):
+        assert text.count(f"\n# {line}") == 1
+        text = text.replace(f"\n# {line}", f"\n{line}")
+    (tmp_path / "m.toml").write_text(text)
+    config = read_config(tmp_path / "m.toml")
+    assert (config.variants.precisions, config.accuracy.max_drop) == (("float", "auto"), 0.01)
 
 
 @pytest.mark.parametrize(
