@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import data_options, dataset_from, json_option, sample_options, shows_text, write_json
+from pipeline.cli.options import (
+    data_options,
+    dataset_from,
+    json_option,
+    progress,
+    sample_options,
+    shows_text,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from pipeline.model.sources import SourceModel
@@ -110,7 +118,7 @@ def transform(
         raise click.UsageError("name at least one step with --do; --list shows all", ctx)
     report = transform_file(
         _one_model(model), [parse_step(text) for text in steps], output,
-        data=dataset_from(test_data, input_values, **sampling), check=check, cache=cache,
+        data=dataset_from(test_data, input_values, **sampling), check=check, cache=cache, progress=progress(),
     )  # fmt: skip
     if json_to:
         write_json({"output": str(output), **_document(report)}, json_to)

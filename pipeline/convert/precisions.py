@@ -165,7 +165,12 @@ def _transformed(
     places = {one.name: number for number, one in enumerate(found)}
     with progress.stage("passes", len(tasks)) as stage:
         for outcome in run_tasks(
-            transform, TransformReport, tasks, memory_bytes=memory_budget(), timeout_seconds=SECONDS_WITH_DATA
+            transform,
+            TransformReport,
+            tasks,
+            memory_bytes=memory_budget(),
+            timeout_seconds=SECONDS_WITH_DATA,
+            heard=lambda task, text: stage.at(f"{task.label}: {text}"),
         ):
             number = places[outcome.task.label]
             found[number] = _result(found[number], outcome.value, outcome.error, outcome.task.request)

@@ -62,6 +62,9 @@ def memory_budget() -> int:
 Request = TypeVar("Request", bound=msgspec.Struct)
 Result = TypeVar("Result")
 
+CHILD = f"import sys; from {__name__} import serve; serve(*map(int, sys.argv[1:]))"
+"""What a child runs. Not `-m`: tasks import this module by its name, and would have another one than the child's."""
+
 HEADER = struct.Struct("<Q")
 """Length of the JSON message that follows, in bytes."""
 
@@ -77,10 +80,11 @@ class TaskFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child sends back for one task: a value or a failure."""
+    """What a child sends back for one task: a value or a failure; before that, notes on what it is at."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
     failure: TaskFailure | None = None
+    note: str = ""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,14 +132,16 @@ def run_tasks(
     processes: int = 0,
     memory_bytes: int = 0,
     timeout_seconds: float = 600.0,
+    heard: Callable[[Task[Request], str], None] = lambda _task, _note: None,
 ) -> Iterator[TaskOutcome[Request, Result]]:
-    """Yield an outcome for each task as it ends, in any order.
+    """Yield an outcome for each task as it ends, in any order; `heard` gets what tasks say meanwhile (`note`).
 
     `processes` 0 means as many as there are tasks, at most the usable cores. Tasks whose `memory_bytes` together pass
     the budget (0: none) wait for one another; a task that passes it alone runs alone. A task over `timeout_seconds`
     is killed. When the caller stops early or is interrupted, no child is left behind.
     """
-    pool = _Pool(function, result_type, processes or min(len(tasks), _usable_cores()), memory_bytes, timeout_seconds)
+    children = processes or min(len(tasks), _usable_cores())
+    pool = _Pool(function, result_type, children, memory_bytes, timeout_seconds, heard)
     try:
         yield from pool.run(deque(tasks))
     finally:
@@ -157,12 +163,14 @@ class _Pool(Generic[Request, Result]):
         processes: int,
         memory_bytes: int,
         timeout_seconds: float,
+        heard: Callable[[Task[Request], str], None],
     ) -> None:
         self.function = f"{function.__module__}:{function.__qualname__}"
         self.decoder = msgspec.json.Decoder(result_type)
         self.processes = processes
         self.memory_bytes = memory_bytes
         self.timeout_seconds = timeout_seconds
+        self.heard = heard
         self.children: list[_Child[Request]] = []
         self.selector = selectors.DefaultSelector()
 
@@ -198,7 +206,7 @@ class _Pool(Generic[Request, Result]):
         in_read, in_write = os.pipe()
         out_read, out_write = os.pipe()
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.core.workers", str(in_read), str(out_write)],
+            [sys.executable, "-c", CHILD, str(in_read), str(out_write)],
             pass_fds=(in_read, out_write),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -223,19 +231,21 @@ class _Pool(Generic[Request, Result]):
         if not chunk:
             return self._lost(child, "ended")
         child.buffer += chunk
-        if len(child.buffer) < HEADER.size:
-            return None
-        (length,) = HEADER.unpack_from(child.buffer)
-        if len(child.buffer) < HEADER.size + length:
-            return None
-        message = bytes(child.buffer[HEADER.size : HEADER.size + length])
-        child.buffer.clear()
-        return self._outcome(child, message)
+        while len(child.buffer) >= HEADER.size:
+            (length,) = HEADER.unpack_from(child.buffer)
+            if len(child.buffer) < HEADER.size + length:
+                break
+            reply = msgspec.json.decode(bytes(child.buffer[HEADER.size : HEADER.size + length]), type=Reply)
+            del child.buffer[: HEADER.size + length]
+            if not reply.note:
+                return self._outcome(child, reply)
+            if child.task:
+                self.heard(child.task, reply.note)
+        return None
 
-    def _outcome(self, child: _Child[Request], message: bytes) -> TaskOutcome[Request, Result]:
+    def _outcome(self, child: _Child[Request], reply: Reply) -> TaskOutcome[Request, Result]:
         task, child.task = child.task, None
         assert task is not None, "a child answers only what it was asked"  # noqa: S101 - an invariant, not a check of input
-        reply = msgspec.json.decode(message, type=Reply)
         if reply.failure:
             f = reply.failure
             kind = CLASSES.get(f.kind, ModelError)
@@ -364,13 +374,22 @@ def _die_with_parent() -> None:
 PR_SET_PDEATHSIG = 1
 
 
+class _Parent:
+    """Where a child's notes go; None in a process that is nobody's child."""
+
+    pipe: int | None = None
+
+
+def note(text: str) -> None:
+    """Tell the parent what the task is at; nothing where the work is done in the parent's own process."""
+    if _Parent.pipe is not None and text:
+        write_message(_Parent.pipe, msgspec.json.encode(Reply(note=text)))
+
+
 def serve(receive: int, send: int) -> None:
     """The life of a child: answer calls until the parent closes the pipe."""
     _die_with_parent()
+    _Parent.pipe = send
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; it kills us when it is interrupted
     while (message := _read_message(receive)) is not None:
         write_message(send, msgspec.json.encode(_answer(message)))
-
-
-if __name__ == "__main__":
-    serve(int(sys.argv[1]), int(sys.argv[2]))

@@ -45,12 +45,14 @@ class PassContext:
     """What passes may use beside the model.
 
     `folder` is a scratch folder for files of their own; `where` names the model in errors. `samples` starts a new walk
-    over calibration data, one sample in memory at a time; None where there are none.
+    over calibration data, one sample in memory at a time; None where there are none. `say` shows the user what a pass
+    that takes long is at.
     """
 
     folder: Path
     where: str
     samples: Callable[[], Iterator[Feeds]] | None = None
+    say: Callable[[str], None] = lambda _: None
 
     def new_file(self, suffix: str) -> Path:
         """A path in the scratch folder that no other file has."""

@@ -1,28 +1,22 @@
 """Mixed precision: which operator types and layers must stay float for a quantized model to keep its outputs.
 
 The loss of a layer is that of the model's outputs when it alone is quantized: errors inside the model rank no better
-than chance (quantization Q.8). Ranges are calibrated once: an evaluation costs one quantization and a few inferences.
+than chance (quantization Q.8). Where a provider is named, a layer that cuts its partitions when it stays float counts
+for less, and of choices that are good enough the one with the fewest partitions wins.
 """
 
-import hashlib
 import logging
 import math
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.files import cache_folder
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.core.files import write_bytes
-from pipeline.core.ort_session import PREPACKING, HostSession, first_line, make_session
-from pipeline.core.variant import Level
-from pipeline.model.onnx_model import loadable
-from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Pass, PassContext
-from pipeline.passes.calibration import TensorRanges, calibrate, quantizable
-from pipeline.passes.static import DENSE, StaticOptions, chosen_nodes, prepare, quantize
+from pipeline.passes.base import Effect, Model, Pass, PassContext
+from pipeline.passes.calibration import calibrate
+from pipeline.passes.evaluator import Evaluator, Standing, provider_settings
+from pipeline.passes.static import DENSE, StaticOptions, prepare
 from pipeline.passes.weights import settle
 
 if TYPE_CHECKING:
@@ -33,8 +27,6 @@ PROPERTY = "ort-mobile.mixed-precision"
 """Metadata property of the result that holds the search, as JSON."""
 COMPUTE = DENSE | {"Conv", "ConvTranspose"}
 """Types that quantization is for: never left float as a whole, layer by layer only."""
-SAMPLES = 12
-"""Samples of one evaluation: rankings are stable from about this many on (quantization Q.8)."""
 SPREAD_DB = 1.0
 """When the best choice gains less than this, no operator type and no layer is to blame: the loss is spread."""
 BLOCKS = 12
@@ -43,8 +35,8 @@ FEW_LAYERS = 4
 """Below so many nodes that compute, all others are ranked with them."""
 MOST_FLOAT = 0.5
 """With more of its layers float a model is hardly quantized: no choice goes further."""
-VERY_GOOD_DB = 120.0
-"""Reported for outputs that are equal."""
+MOST_JUDGED = 16
+"""So many layers, the noisiest, are looked at for the partitions that they cut when they stay float."""
 
 
 class MixedOptions(StaticOptions, frozen=True, kw_only=True):
@@ -54,6 +46,8 @@ class MixedOptions(StaticOptions, frozen=True, kw_only=True):
     """Signal to noise of the outputs in dB, against the float model, at which the search ends."""
     evaluations: int = 60
     """At most so many quantized models are measured."""
+    provider: str = ""
+    """Provider whose partitions count: nnapi, xnnpack, coreml-nn or coreml-mlprogram; without one none do."""
 
 
 class LayerLoss(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +65,10 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     sqnr_db: float
     quantized: int
+    partitions: int | None = None
+    """Partitions of the provider; None without one, and where its partitions cost nothing."""
+    load_error: str = ""
+    """Why no session can be made on the phone."""
 
 
 class MixedSearch(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,12 +85,18 @@ class MixedSearch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """The result in one line."""
-        gain = f"{self.start.sqnr_db:.1f} dB with all quantized, {self.best.sqnr_db:.1f} dB"
+        gain = f"{_figures(self.start)} with all quantized, {_figures(self.best)}"
         left = [f"all {', '.join(self.best.types)}"] if self.best.types else []
         left += [f"{len(self.best.nodes)} layers"] if self.best.nodes else []
         if self.spread:
             return f"{gain} at best: the loss is spread, no layer helps; use wider activations or fewer operator types"
         return f"{gain} with {' and '.join(left) or 'nothing'} float, after {self.evaluations} evaluations"
+
+
+def _figures(trial: Trial) -> str:
+    """As in `31.0 dB in 2 partitions`."""
+    count = "" if trial.partitions is None else f" in {trial.partitions} partition{'s' * (trial.partitions != 1)}"
+    return f"{trial.sqnr_db:.1f} dB{count}{', which does not load' if trial.load_error else ''}"
 
 
 def mixed_precision(model: Model, options: MixedOptions, context: PassContext) -> Model:
@@ -102,13 +106,15 @@ def mixed_precision(model: Model, options: MixedOptions, context: PassContext) -
     """
     if options.evaluations < 1:
         raise ConfigError("the search needs at least one evaluation", where=context.where)
+    settings = provider_settings(options.provider, context.where)
     ready = prepare(model, options, context)
     assert context.samples is not None, "the registry asks for data"  # noqa: S101 - Pass.needs_data
     ranges = calibrate(ready, context.samples, options.method, percentile=options.percentile, where=context.where)
     bench = Evaluator.of(ready, ranges, options, context)
+    bench.settings, bench.most = settings, options.evaluations
     found = search(bench, options)
     log.info("%s: %s", context.where, found.text)
-    made = bench.quantized(bench.all - bench.named(found.best))
+    made = bench.quantized(bench.without(found.best.types, found.best.nodes))
     entry = made.proto.metadata_props.add()
     entry.key, entry.value = PROPERTY, msgspec.json.encode(found).decode()
     return settle(made.proto, context)
@@ -123,120 +129,21 @@ def search_of(proto: "onnx.ModelProto") -> MixedSearch | None:
         raise ModelError("the record of the search cannot be read", why=str(error), remedy="quantize again") from error
 
 
-@dataclass(slots=True)
-class Evaluator:
-    """Measures choices of nodes to quantize: signal to noise of the outputs against the float model, in dB."""
-
-    model: Model
-    ranges: TensorRanges
-    options: StaticOptions
-    nodes: dict[str, str]
-    """Operator types of the nodes that can be quantized, by name in the graph's order."""
-    feeds: list[Feeds]
-    wanted: list[list[Any]]
-    where: str
-    kept: Path
-    known: dict[str, float] = field(default_factory=dict)
-    asked: set[str] = field(default_factory=set)
-
-    @classmethod
-    def of(cls, model: Model, ranges: TensorRanges, options: StaticOptions, context: PassContext) -> "Evaluator":
-        """An evaluator with up to SAMPLES of the calibration samples, spread over all of them."""
-        chosen = chosen_nodes(model.proto, ranges, options, context.where, quantizable())
-        nodes = {node.name: node.op_type for node in model.proto.graph.node if node.name in chosen}
-        step = max(1, ranges.samples // SAMPLES)
-        assert context.samples is not None  # noqa: S101 - as in mixed_precision
-        feeds = [one for number, one in enumerate(context.samples()) if number % step == 0][:SAMPLES]
-        identity = msgspec.json.encode([ranges.model, ranges.data, msgspec.to_builtins(options), len(feeds)])
-        kept = cache_folder() / "searches" / f"{hashlib.sha256(identity).hexdigest()}.json"
-        found = cls(model, ranges, options, nodes, feeds, [], context.where, kept, _read(kept))
-        found.wanted = found.outputs(model)
-        return found
-
-    @property
-    def all(self) -> frozenset[str]:
-        """Every node that can be quantized."""
-        return frozenset(self.nodes)
-
-    def named(self, trial: Trial) -> frozenset[str]:
-        """The nodes that a choice leaves float."""
-        return frozenset(trial.nodes) | {name for name, kind in self.nodes.items() if kind in trial.types}
-
-    def quantized(self, nodes: Collection[str]) -> Model:
-        """The model with these nodes quantized and all others float."""
-        left = tuple(name for name in self.nodes if name not in nodes)
-        options = msgspec.structs.replace(self.options, exclude=(*self.options.exclude, *left))
-        return quantize(self.model, self.ranges, options, where=self.where)
-
-    def outputs(self, model: Model) -> list[list[Any]]:
-        """What a model gives for each sample."""
-        settings = HostSession(level=Level.ALL, weights=model.folder, config=PREPACKING)
-        try:
-            session = make_session(loadable(model).SerializeToString(), settings)
-            return [list(session.run(None, dict(one))) for one in self.feeds]
-        except Exception as error:
-            raise ModelError("the quantized model does not run here", where=self.where, why=first_line(error),
-                             remedy="exclude the node that it names") from error  # fmt: skip
-
-    def sqnr(self, nodes: Collection[str]) -> float:
-        """The dB of the model with these nodes quantized; counts as an evaluation unless nothing is."""
-        if not nodes:
-            return VERY_GOOD_DB
-        key = hashlib.sha256("\0".join(sorted(nodes)).encode()).hexdigest()[:24]
-        self.asked.add(key)
-        if key not in self.known:
-            try:
-                self.known[key] = sqnr_db(self.wanted, self.outputs(self.quantized(nodes)))
-            except NotApplicable:  # some types, as MaxPool, are quantized behind quantized nodes only
-                self.known[key] = VERY_GOOD_DB
-            self.kept.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(self.kept, msgspec.json.encode(self.known))
-        return self.known[key]
-
-
-def _read(path: Path) -> dict[str, float]:
-    """Evaluations that an earlier search kept; none where its file cannot be read."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, float])
-    except (OSError, msgspec.DecodeError):
-        return {}
-
-
-def sqnr_db(wanted: Sequence[Sequence[Any]], given: Sequence[Sequence[Any]]) -> float:
-    """Signal to noise over samples in dB: of each float output by itself, then the mean of the noise shares.
-
-    Outputs that are not float say nothing and do not count.
-    """
-    import numpy as np
-
-    shares = []
-    for place in range(len(wanted[0])):
-        pairs = [(a[place], b[place]) for a, b in zip(wanted, given, strict=True)]
-        if pairs[0][0].dtype.kind != "f" or any(a.shape != b.shape for a, b in pairs):
-            continue
-        signal = sum(float(np.square(a.astype(np.float64)).sum()) for a, _ in pairs)
-        noise = sum(float(np.square(a.astype(np.float64) - b).sum()) for a, b in pairs)
-        shares.append(noise / signal if signal else float(noise > 0))
-    mean = sum(shares) / len(shares) if shares else 0.0
-    return (
-        min(VERY_GOOD_DB, -10 * math.log10(mean)) if 0 < mean < math.inf else (VERY_GOOD_DB if mean == 0 else -math.inf)
-    )
-
-
 def search(bench: Evaluator, options: MixedOptions) -> MixedSearch:
     """Leave operator types float first, then layers, worst first, until the goal is reached or nothing helps.
 
-    What is returned is the best choice that was measured, with the least left float among those at the goal.
+    What is returned is the best choice that was measured: among those at the goal the one with the fewest partitions,
+    then the one with the least left float.
     """
     start = _trial(bench, (), ())
     trials = [start]
     layers: list[LayerLoss] = []
-    if start.sqnr_db < options.goal_db:
+    if not _settled(start, start, options):
         trials += _without_types(bench, start, options)
     best = _best(trials, options.goal_db)
-    if best.sqnr_db < options.goal_db and _room(bench, options):
+    if not _settled(best, start, options) and _room(bench, options):
         layers = _layer_losses(bench, best, options)
-        trials += _without_layers(bench, best, layers, options)
+        trials += _without_layers(bench, start, best, layers, options)
     best = _best(trials, options.goal_db)
     return MixedSearch(
         goal_db=options.goal_db, evaluations=len(bench.asked), start=start, best=best,
@@ -247,15 +154,29 @@ def search(bench: Evaluator, options: MixedOptions) -> MixedSearch:
 
 def _trial(bench: Evaluator, types: Sequence[str], nodes: Sequence[str]) -> Trial:
     left = Trial(types=tuple(types), nodes=tuple(nodes), sqnr_db=0.0, quantized=0)
-    chosen = bench.all - bench.named(left)
-    return msgspec.structs.replace(left, sqnr_db=bench.sqnr(chosen), quantized=len(chosen))
+    chosen = bench.without(left.types, left.nodes)
+    standing = bench.standing(chosen) if chosen else Standing()
+    return msgspec.structs.replace(
+        left, sqnr_db=bench.sqnr(chosen), quantized=len(chosen),
+        partitions=standing.partitions, load_error=standing.load_error,
+    )  # fmt: skip
+
+
+def _settled(trial: Trial, start: Trial, options: MixedOptions) -> bool:
+    """Whether a choice is at the goal, loads, and has no more partitions than the one with everything quantized."""
+    added = (trial.partitions or 0) > (start.partitions or 0) and not start.load_error
+    return trial.sqnr_db >= options.goal_db and not trial.load_error and not added
 
 
 def _best(trials: Iterable[Trial], goal_db: float) -> Trial:
-    """The one at the goal with most quantized, else the one with least noise."""
-    return max(
-        trials, key=lambda one: (one.sqnr_db >= goal_db, one.quantized if one.sqnr_db >= goal_db else one.sqnr_db)
-    )
+    """The best of those that load: at the goal, the fewest partitions and the most quantized; else the least noise."""
+
+    def rank(one: Trial) -> tuple[bool, bool, float, float]:
+        if one.sqnr_db < goal_db:
+            return not one.load_error, False, one.sqnr_db, 0
+        return not one.load_error, True, -(one.partitions or 0), one.quantized
+
+    return max(trials, key=rank)
 
 
 def _room(bench: Evaluator, options: MixedOptions, wanted: int = 1) -> bool:
@@ -277,7 +198,7 @@ def _without_types(bench: Evaluator, start: Trial, options: MixedOptions) -> lis
     last = start
     ranked = sorted(alone, key=alone.__getitem__)
     for count in range(1, len(ranked) + 1):
-        if last.sqnr_db >= options.goal_db or not _room(bench, options):
+        if _settled(last, start, options) or not _room(bench, options):
             break
         last = _trial(bench, ranked[:count], ())
         found.append(last)
@@ -290,10 +211,10 @@ def _layer_losses(bench: Evaluator, best: Trial, options: MixedOptions) -> list[
     Layers are the nodes that compute; where there are few, every other node counts, too. A third of the evaluations
     that are left is kept for trying choices.
     """
-    left = bench.named(best)
-    names = [name for name, kind in bench.nodes.items() if name not in left and kind in COMPUTE]
+    left = bench.without(best.types, best.nodes)
+    names = [name for name, kind in bench.nodes.items() if name in left and kind in COMPUTE]
     if len(names) < FEW_LAYERS:
-        names = [name for name in bench.nodes if name not in left]
+        names = [name for name in bench.nodes if name in left]
     size = max(1, -(-len(names) // BLOCKS))
     limit = len(bench.asked) + (options.evaluations - len(bench.asked)) * 2 // 3
     blocks = (names[place : place + size] for place in range(0, len(names), size))
@@ -311,21 +232,34 @@ def _loss(bench: Evaluator, names: Sequence[str]) -> LayerLoss:
     return LayerLoss(nodes=tuple(names), op_type="+".join(kinds), sqnr_db=bench.sqnr(names))
 
 
-def _without_layers(bench: Evaluator, best: Trial, losses: Sequence[LayerLoss], options: MixedOptions) -> list[Trial]:
-    """Choices that leave the worst layers float: 1, 2, 3, 5, 8 … up to MOST_FLOAT of all.
-
-    Noise adds up, so each layer of a run that was not divided counts with its share of the run's.
-    """
-    shares = {name: loss.sqnr_db + 10 * math.log10(len(loss.nodes)) for loss in losses for name in loss.nodes}
-    ranked = sorted(shares, key=shares.__getitem__)
+def _without_layers(
+    bench: Evaluator, start: Trial, best: Trial, losses: Sequence[LayerLoss], options: MixedOptions
+) -> list[Trial]:
+    """Choices that leave the worst layers float: 1, 2, 3, 5, 8 … up to MOST_FLOAT of all."""
+    ranked = _ranked(bench, best, losses)
     found: list[Trial] = []
     count, following = 1, 2
     while count <= len(ranked) * MOST_FLOAT and _room(bench, options):
         found.append(_trial(bench, best.types, ranked[:count]))
-        if found[-1].sqnr_db >= options.goal_db:
+        if _settled(found[-1], start, options):
             break
         count, following = following, count + following
     return found
+
+
+def _ranked(bench: Evaluator, best: Trial, losses: Sequence[LayerLoss]) -> list[str]:
+    """Layers by their noise for each partition that they leave when they stay float, the worst first.
+
+    Noise adds up, so each layer of a run that was not divided counts with its share of the run's.
+    """
+    noise = {name: 10 ** (-loss.sqnr_db / 10) / len(loss.nodes) for loss in losses for name in loss.nodes}
+    ranked = sorted(noise, key=noise.__getitem__, reverse=True)
+    if best.partitions is None:
+        return ranked
+    for name in ranked[:MOST_JUDGED]:
+        alone = bench.standing(bench.without(best.types, (*best.nodes, name)))
+        noise[name] /= math.inf if alone.load_error else max(1, 1 + (alone.partitions or 0) - best.partitions)
+    return sorted(noise, key=noise.__getitem__, reverse=True)
 
 
 PASS = Pass(

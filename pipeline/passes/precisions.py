@@ -179,16 +179,23 @@ _ROWS = (
     ),
 )
 
-_SEARCHED = {"mixnnapi": "u8s8nnapi", "mixxnnpack": "s8s8xnnpack", "mixu8s8pc": "u8s8pc", "mixs8s8pc": "s8s8pc"}
-"""Precisions that begin with another one and leave float what costs most accuracy (quantization Q.8)."""
+_SEARCHED = {
+    "mixnnapi": ("u8s8nnapi", NNAPI),
+    "mixxnnpack": ("s8s8xnnpack", XNNPACK),
+    "mixu8s8pc": ("u8s8pc", ""),
+    "mixs8s8pc": ("s8s8pc", ""),
+}
+"""Precisions that begin with another one and leave float what costs most accuracy (quantization Q.8), each with the
+provider whose partitions count."""
 
 
-def _searched(name: str, begin: Precision) -> Precision:
+def _searched(name: str, begin: Precision, provider: str) -> Precision:
     (step,) = begin.steps
+    options = {**step.options, "provider": provider} if provider else step.options
     return Precision(
         name=name,
         title=f"as {begin.name}, with the operator types and layers that cost most accuracy left float",
-        steps=(Step(do="mixed-precision", options=step.options),),
+        steps=(Step(do="mixed-precision", options=options),),
         unsuited=begin.unsuited,
     )
 
@@ -196,7 +203,7 @@ def _searched(name: str, begin: Precision) -> Precision:
 _BY_NAME = {row.name: row for row in _ROWS}
 PRECISIONS: Mapping[str, Precision] = {
     **_BY_NAME,
-    **{name: _searched(name, _BY_NAME[begin]) for name, begin in _SEARCHED.items()},
+    **{name: _searched(name, _BY_NAME[begin], provider) for name, (begin, provider) in _SEARCHED.items()},
 }
 """Every precision by its name, in the order of the reference."""
 

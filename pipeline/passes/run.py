@@ -13,7 +13,8 @@ import msgspec
 from device_runner.reading import read_regular
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import copy_file, make_folder, scratch, sha256_of, storage_errors, write_bytes
-from pipeline.core.workers import Task, run_tasks, time_limit
+from pipeline.core.progress import NoProgress, Progress
+from pipeline.core.workers import Task, note, run_tasks, time_limit
 from pipeline.dataset import Dataset, samples
 from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import content_digest, load_model, range_digests
@@ -168,7 +169,7 @@ def transform(request: TransformRequest) -> TransformReport:
     def feeds() -> Iterator[Feeds]:
         return (sample.inputs for sample in samples(data, takes))
 
-    context = PassContext(folder=work, where=request.source.name, samples=feeds if data.given else None)
+    context = PassContext(folder=work, where=request.source.name, samples=feeds if data.given else None, say=note)
     result, reused = run_cached(loaded, request.steps, context, Path(request.cache) if request.cache else None)
     saved = save_model(result.model, folder / request.name)
     effects = [find_pass(step.do).effect for step in request.steps]
@@ -189,6 +190,7 @@ def transform_file(
     data: Dataset | None = None,
     check: bool = True,
     cache: Path | None = None,
+    progress: Progress | None = None,
 ) -> TransformReport:
     """`transform` in a process of its own, so that no model can crash this one; DESTINATION is replaced at the end.
 
@@ -210,7 +212,12 @@ def transform_file(
         with_data = any(find_pass(step.do).needs_data for step in steps)
         limit = SECONDS_WITH_DATA if with_data else (2 + len(steps)) * time_limit([size])
         task = Task(label=source.name, request=request)
-        (outcome,) = run_tasks(transform, TransformReport, [task], timeout_seconds=limit)
+        shown = progress if progress and with_data else NoProgress()
+        with shown.stage("passes", len(steps)) as stage:
+            (outcome,) = run_tasks(
+                transform, TransformReport, [task], timeout_seconds=limit, heard=lambda _, text: stage.at(text)
+            )
+            stage.done(len(steps))
         if outcome.value is None:
             raise outcome.error or ModelError("no answer", where=source.name)
         report = outcome.value

@@ -20,7 +20,7 @@ from pipeline.core.errors import (
     PipelineError,
     common_exit_code,
 )
-from pipeline.core.workers import Task, run_tasks
+from pipeline.core.workers import Task, note, run_tasks
 
 SPAN_NS = 300_000_000
 
@@ -52,6 +52,9 @@ def obey(order: Order) -> int:
         raise runner.UnavailableError("no such library", where="there", why="nobody fetched it", remedy="fetch it")
     if order.deed in RAISED:
         raise RAISED[order.deed][0]("failed")
+    if order.deed == "talk":
+        for place in range(order.number):
+            note(f"at {place}")
     if order.deed == "bug":
         raise ZeroDivisionError("unforeseen")
     if order.deed == "crash":
@@ -176,3 +179,17 @@ def test_stopping_early_leaves_no_child_behind() -> None:
     assert workers_of_this_process()
     running.close()  # type: ignore[attr-defined] # it is a generator, which the signature need not promise
     assert not workers_of_this_process()
+
+
+def test_what_tasks_say_is_heard_in_order_before_they_end() -> None:
+    heard: list[tuple[str, str]] = []
+    tasks = [Task(label=name, request=Order("talk", count)) for name, count in (("a", 500), ("b", 3))]
+    for outcome in run_tasks(obey, int, tasks, heard=lambda task, text: heard.append((task.label, text))):
+        count = outcome.task.request.number
+        own = [text for label, text in heard if label == outcome.task.label]
+        assert own == [f"at {place}" for place in range(count)]
+        assert outcome.value == 2 * count
+
+
+def test_without_a_parent_nobody_hears() -> None:
+    note("at home")

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.core.errors import ConfigError, ModelError
+from pipeline.model.sources import SourceModel
+from pipeline.partition.answer import Optimize
+from pipeline.partition.judge import PartitionRequest, judge
+from pipeline.partition.options import make_settings
 from pipeline.passes import mixed
 from pipeline.passes.base import Feeds, Model, PassContext, Step
-from pipeline.passes.mixed import MixedOptions, MixedSearch, mixed_precision, search_of, sqnr_db
+from pipeline.passes.evaluator import VERY_GOOD_DB, Evaluator, Standing, sqnr_db
+from pipeline.passes.mixed import LayerLoss, MixedOptions, MixedSearch, Trial, mixed_precision, search_of
 from pipeline.passes.registry import run_passes
 from pipeline.passes.static import quantize
 from tests.passes.quantized_models import EXAMPLE, accuracy, context, digits, feeds, load, saved
@@ -99,11 +105,11 @@ def test_a_loss_without_a_culprit_is_said_to_be_spread(
     model = net(tmp_path)
     everything: list[int] = []
 
-    def figure(_self: mixed.Evaluator, nodes: frozenset[str]) -> float:
+    def figure(_self: Evaluator, nodes: frozenset[str]) -> float:
         everything.append(len(nodes))
         return 10.0 if len(nodes) == max(everything) else 10.0 + gained
 
-    monkeypatch.setattr(mixed.Evaluator, "sqnr", figure)
+    monkeypatch.setattr(Evaluator, "sqnr", figure)
     found = searched(model, tmp_path, MixedOptions(goal_db=40, op_types=("MatMul",)))
     assert found.start.sqnr_db == 10.0
     assert found.best.sqnr_db == 10.0 + gained
@@ -131,7 +137,7 @@ def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path, monkeypatch:
             raise KeyboardInterrupt
         return real(*arguments, **named)
 
-    monkeypatch.setattr("pipeline.passes.mixed.quantize", counted)
+    monkeypatch.setattr("pipeline.passes.evaluator.quantize", counted)
     with pytest.raises(KeyboardInterrupt):
         searched(model, tmp_path, options)
     again = searched(model, tmp_path, options)
@@ -172,9 +178,99 @@ def test_bad_options_and_records_are_refused(tmp_path: Path) -> None:
 def test_noise_of_outputs_counts_by_output() -> None:
     large, small = np.full(4, 100.0), np.full(4, 0.01)
     assert sqnr_db([[large, small]], [[large, small * 2]]) == pytest.approx(-10 * np.log10(0.5))
-    assert sqnr_db([[large]], [[large]]) == mixed.VERY_GOOD_DB
-    assert sqnr_db([[np.array([3])]], [[np.array([4])]]) == mixed.VERY_GOOD_DB  # integers say nothing
-    assert sqnr_db([[large]], [[np.full(4, np.nan)]]) == -np.inf
+    assert sqnr_db([[large]], [[large]]) == VERY_GOOD_DB
+    assert sqnr_db([[np.array([3])]], [[np.array([4])]]) == VERY_GOOD_DB  # integers say nothing
+    assert sqnr_db([[large]], [[np.full(4, np.nan)]]) == -VERY_GOOD_DB
+
+
+def test_a_search_among_useless_choices_can_be_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON has no infinity: outputs of NaN have a figure, in the record and in what is kept."""
+    model, options = net(tmp_path), MixedOptions(goal_db=40, evaluations=6)
+    monkeypatch.setattr("pipeline.passes.evaluator.sqnr_db", lambda *_: sqnr_db([[np.ones(1)]], [[np.full(1, np.nan)]]))
+    assert searched(model, tmp_path, options).best.sqnr_db == -VERY_GOOD_DB
+    monkeypatch.setattr("pipeline.passes.evaluator.sqnr_db", None)
+    assert searched(model, tmp_path, options).start.sqnr_db == -VERY_GOOD_DB, "found where it was kept"
+
+
+def test_more_evaluations_go_on_where_fewer_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = net(tmp_path, layers=10, sore_type=True)
+    few = searched(model, tmp_path, MixedOptions(goal_db=100, evaluations=5))
+    calls: list[int] = []
+    monkeypatch.setattr("pipeline.passes.evaluator.sqnr_db", lambda *pair: calls.append(1) or sqnr_db(*pair))
+    more = searched(model, tmp_path, MixedOptions(goal_db=100, evaluations=12))
+    assert len(calls) <= more.evaluations - few.evaluations + 2, "some are asked for in the longer search only"
+
+
+def test_the_user_sees_what_the_search_is_at(tmp_path: Path) -> None:
+    said: list[str] = []
+    model = net(tmp_path, sore_layer=3)
+    begin = context(tmp_path, feeds(model, 24))
+    mixed_precision(model, MixedOptions(goal_db=28, op_types=("MatMul",)), replace(begin, say=said.append))
+    assert said[0].startswith("1 of at most 60 evaluations, ")
+    assert said[0].endswith(" dB")
+    assert len(said) > 3
+
+
+def trial(sqnr_db: float, quantized: int, partitions: int | None = None, load_error: str = "") -> Trial:
+    return Trial(sqnr_db=sqnr_db, quantized=quantized, partitions=partitions, load_error=load_error)
+
+
+@pytest.mark.parametrize(
+    ("trials", "best"),
+    [
+        ([trial(31, 9), trial(33, 8)], 0),
+        ([trial(31, 9, 5), trial(33, 8, 2), trial(40, 3, 2)], 1),
+        ([trial(31, 9, 1, "no scale"), trial(32, 8, 4)], 1),
+        ([trial(12, 9, 1), trial(20, 8, 7)], 1),
+        ([trial(20, 9, 1, "no scale"), trial(12, 8, 7)], 1),
+    ],
+    ids=["most quantized", "fewest partitions", "loads", "least noise", "loads, though noisier"],
+)
+def test_which_choice_is_the_best(trials: list[Trial], best: int) -> None:
+    assert mixed._best(trials, goal_db=30) is trials[best]
+
+
+def test_layers_that_cut_the_providers_graph_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The noisiest layer adds three partitions when it stays float, the next none."""
+    model = net(tmp_path)
+    options = MixedOptions(provider="nnapi", op_types=("MatMul",), goal_db=100, evaluations=4)
+    cut = frozenset({"dense1"})
+
+    def standing(self: Evaluator, nodes: frozenset[str]) -> Standing:
+        return Standing(partitions=1 if cut <= nodes else 4)
+
+    monkeypatch.setattr(Evaluator, "standing", standing)
+    found = searched(model, tmp_path, options)
+    losses = [
+        LayerLoss(nodes=(f"dense{n}",), op_type="MatMul", sqnr_db=db) for n, db in ((1, 10.0), (2, 13.0), (3, 30.0))
+    ]
+    bench = object.__new__(Evaluator)
+    bench.nodes = {f"dense{number}": "MatMul" for number in range(6)}
+    assert mixed._ranked(bench, found.start, losses) == ["dense2", "dense1", "dense3"]
+    assert found.start.partitions == 1
+
+
+def test_partitions_are_those_of_the_rules(tmp_path: Path) -> None:
+    """One dense layer left float in the middle of a chain that NNAPI claims whole."""
+
+    model = net(tmp_path, sore_layer=3)
+    made = mixed_precision(
+        model, MixedOptions(provider="nnapi", op_types=("MatMul",), dense_weights="u8", goal_db=28, evaluations=20),
+        context(tmp_path, feeds(model, 24)),
+    )  # fmt: skip
+    found = search_of(made.proto)
+    assert found is not None
+    onnx.save(made.proto, tmp_path / "made.onnx")
+    source = SourceModel(path=str(tmp_path / "made.onnx"))
+    answer = judge(PartitionRequest(source=source, settings=make_settings("nnapi"), optimize=Optimize.BASIC))
+    assert answer.claimed
+    assert found.best.partitions == len(answer.partitions)
+    assert f"in {len(answer.partitions)} partition" in found.text
+
+
+def test_a_provider_without_rules_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no rules are known of 'qnn'"):
+        searched(net(tmp_path), tmp_path, MixedOptions(provider="qnn"))
 
 
 @pytest.fixture(autouse=True)
