@@ -196,7 +196,12 @@ def test_more_evaluations_go_on_where_fewer_ended(tmp_path: Path, monkeypatch: p
     model = net(tmp_path, layers=10, sore_type=True)
     few = searched(model, tmp_path, MixedOptions(goal_db=100, evaluations=5))
     calls: list[int] = []
-    monkeypatch.setattr("pipeline.passes.evaluator.sqnr_db", lambda *pair: calls.append(1) or sqnr_db(*pair))
+
+    def counted(wanted: Any, given: Any) -> float:
+        calls.append(1)
+        return sqnr_db(wanted, given)
+
+    monkeypatch.setattr("pipeline.passes.evaluator.sqnr_db", counted)
     more = searched(model, tmp_path, MixedOptions(goal_db=100, evaluations=12))
     assert len(calls) <= more.evaluations - few.evaluations + 2, "some are asked for in the longer search only"
 
