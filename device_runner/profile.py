@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 
 from device_runner.errors import RunnerError
-from device_runner.result import Failure, FailureKind, OperatorTime, Profile, RunResult, Struct, status_of
+from device_runner.result import Failure, FailureKind, NodeTime, OperatorTime, Profile, RunResult, Struct, status_of
 from device_runner.spec import LogLevel, RunSpec
 
 KERNEL = "_kernel_time"
@@ -29,6 +29,10 @@ MOST_EVENTS = 1_500_000
 
 MOST_OPERATORS = 5_000
 """Kinds of operators that a model is believed to have on all providers together."""
+
+
+MOST_NODES = 50_000
+"""Nodes of which each is kept: what is more is no model for a phone."""
 
 
 class _Args(msgspec.Struct, frozen=True):
@@ -88,8 +92,13 @@ def read_profile(path: Path) -> Profile:
         raise RunnerError("the profile has no inference in it", where=str(path), remedy="run it once more")
     counted = runs[1:] or runs
     kernels = [event for event in events if event.name.endswith(KERNEL) and event.ts >= counted[0].ts]
+    nodes = _nodes(kernels, len(counted))
     return Profile(
-        inferences=len(counted), operators=_operators(kernels, len(counted)), partitions=_partitions(kernels)
+        inferences=len(counted),
+        operators=_operators(nodes),
+        partitions=_partitions(kernels),
+        nodes=nodes if len(nodes) <= MOST_NODES else (),
+        inference_ns=1e3 * _usual(run.dur for run in counted),
     )
 
 
@@ -105,27 +114,44 @@ def _read_events(path: Path) -> list[_Event]:
         ) from error
 
 
-def _operators(kernels: Iterable[_Event], inferences: int) -> tuple[OperatorTime, ...]:
+def _operators(nodes: Iterable[NodeTime]) -> tuple[OperatorTime, ...]:
     """The slowest first."""
-    times: dict[tuple[str, str], float] = {}
-    nodes: dict[tuple[str, str], set[str]] = {}
-    for event in kernels:
-        key = (_operator(event.args), event.args.provider)
-        times[key] = times.get(key, 0.0) + event.dur
-        nodes.setdefault(key, set()).add(event.name)
-    if len(times) > MOST_OPERATORS:
-        raise RunnerError("the profile cannot be read", why=f"it names {len(times)} operators", remedy="run it again")
+    groups: dict[tuple[str, str], list[NodeTime]] = {}
+    for node in nodes:
+        groups.setdefault((node.operator, node.provider), []).append(node)
+    if len(groups) > MOST_OPERATORS:
+        raise RunnerError("the profile cannot be read", why=f"it names {len(groups)} operators", remedy="run it again")
+    times = {key: sum(node.nanoseconds for node in group) for key, group in groups.items()}
     total = sum(times.values()) or 1.0
     return tuple(
-        OperatorTime(
-            operator=key[0],
-            provider=key[1],
-            nodes=len(nodes[key]),
-            nanoseconds=1e3 * microseconds / inferences,
-            share=microseconds / total,
-        )
-        for key, microseconds in sorted(times.items(), key=lambda item: -item[1])
+        OperatorTime(operator=key[0], provider=key[1], nodes=len(groups[key]), nanoseconds=time, share=time / total)
+        for key, time in sorted(times.items(), key=lambda item: -item[1])
     )
+
+
+def _nodes(kernels: Iterable[_Event], inferences: int) -> tuple[NodeTime, ...]:
+    """Each node once, in the order of their first run. Nodes of a loop's body run several times an inference."""
+    times: dict[tuple[str, str, str], list[float]] = {}
+    for event in kernels:
+        key = (event.name.removesuffix(KERNEL), _operator(event.args), event.args.provider)
+        times.setdefault(key, []).append(event.dur)
+    return tuple(
+        NodeTime(
+            name=name,
+            operator=operator,
+            provider=provider,
+            nanoseconds=1e3 * _usual(durations) * len(durations) / inferences,
+        )
+        for (name, operator, provider), durations in times.items()
+    )
+
+
+def _usual(durations: Iterable[float]) -> float:
+    """The mean of the middle half: interruptions do not count, and whole microseconds still give fractions."""
+    ordered = sorted(durations)
+    quarter = len(ordered) // 4
+    middle = ordered[quarter : len(ordered) - quarter]
+    return sum(middle) / len(middle)
 
 
 def _operator(args: _Args) -> str:

@@ -91,7 +91,7 @@ class Conditions(Struct, frozen=True, kw_only=True):
 
 
 class OperatorTime(Struct, frozen=True, kw_only=True):
-    """All nodes of one operator on one provider; `nanoseconds` is their time in one inference, on average."""
+    """All nodes of one operator on one provider; `nanoseconds` is their usual time in one inference."""
 
     operator: str
     provider: str
@@ -100,16 +100,29 @@ class OperatorTime(Struct, frozen=True, kw_only=True):
     share: float
 
 
+class NodeTime(Struct, frozen=True, kw_only=True):
+    """One node by the name that ONNX Runtime gave it; `nanoseconds` is its usual time in one inference."""
+
+    name: str
+    operator: str
+    provider: str
+    nanoseconds: float
+
+
 class Profile(Struct, frozen=True, kw_only=True):
     """What a profile says. `inferences` are those counted: all but the first, which fills caches and memory.
 
     `partitions` is by provider without the CPU's: what a provider took appears as one node for each partition.
-    Providers with kernels of their own (XNNPACK) appear node by node.
+    Providers with kernels of their own (XNNPACK) appear node by node. `nodes` are in the order of their first run;
+    reports are made from them and leave them out. `inference_ns` is an inference with the profiler on. All times are
+    means of the middle half of what was measured: an interruption does not count.
     """
 
     inferences: int
     operators: tuple[OperatorTime, ...]
     partitions: dict[str, int]
+    nodes: tuple[NodeTime, ...] = ()
+    inference_ns: float = 0.0
 
 
 class RunResult(Struct, frozen=True, kw_only=True):

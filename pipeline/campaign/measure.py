@@ -302,6 +302,7 @@ class _Worker:
     def _record(
         self, planned: PlannedRun, number: int, spec: RunSpec, result: RunResult, checks: tuple[OutputCheck, ...]
     ) -> RunRecord:
+        expected = self.plan.predictions.get(planned_id(planned))
         return RunRecord(
             campaign=self.plan.campaign,
             planned=planned_id(planned),
@@ -311,7 +312,7 @@ class _Worker:
             spec=spec,
             result=result,
             checks=checks,
-            prediction=self.plan.predictions.get(planned_id(planned)),
+            prediction=expected if expected is None or spec.profile else expected.brief,
         )
 
     def _learn(self, planned: PlannedRun, number: int, result: RunResult) -> str:

@@ -17,6 +17,9 @@ from pipeline.config import REPLAY_KEY, MeasureConfig, RunConfig
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Artifact, Variant
 
+ALL_FILES = "files"
+"""What stands for the model where files are measured as they are: every file is compared with the first."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:

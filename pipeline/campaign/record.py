@@ -65,11 +65,20 @@ class FailureRow(Struct, frozen=True, kw_only=True):
     level: Level | msgspec.UnsetType = msgspec.UNSET
 
 
+class RefusedNodes(Struct, frozen=True, kw_only=True):
+    """Nodes of one operator that a provider's rules refuse for the same reason, by name; "" for those without one."""
+
+    operator: str
+    reason: str
+    nodes: tuple[str, ...]
+
+
 class Prediction(Struct, frozen=True, kw_only=True):
     """What the rules of a provider say of a run before it is measured: nodes that it claims, in how many partitions.
 
     `estimate`: the partitions are estimated. `rules` is the release whose rules decided, "" where the library's own
     release has rules. `error` is why the session is not created; without an answer of the rules nothing else is set.
+    `refused` is stored with profile runs only.
     """
 
     nodes: int | msgspec.UnsetType = msgspec.UNSET
@@ -78,6 +87,12 @@ class Prediction(Struct, frozen=True, kw_only=True):
     estimate: bool | msgspec.UnsetType = msgspec.UNSET
     rules: str | msgspec.UnsetType = msgspec.UNSET
     error: str | None = None
+    refused: tuple[RefusedNodes, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def brief(self) -> "Prediction":
+        """Without the refused nodes."""
+        return msgspec.structs.replace(self, refused=msgspec.UNSET)
 
 
 class ArtifactAccuracy(Struct, frozen=True, kw_only=True):

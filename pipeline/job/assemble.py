@@ -12,12 +12,13 @@ from pipeline.campaign.record import CampaignRecord, JobRecord
 from pipeline.campaign.store import Store
 from pipeline.check.output import OutputCheck
 from pipeline.config import Target, wanted_variants
-from pipeline.core.variant import Artifact
+from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.job.predict import finding, profiles_of
 from pipeline.release.choose import Choice, MeasuredVariant, Rejected, choose, rejections
 from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Withheld
+from pipeline.report.profile_view import profile_views
 from pipeline.report.profiled import Profiled
-from pipeline.report.rows import MeasuredRow, make_rows, measured_rows, run_group, worst_checks
+from pipeline.report.rows import MeasuredRow, make_rows, measured_rows, medians, run_group, worst_checks
 
 ArtifactKey = tuple[str, str]
 """Model and variant name."""
@@ -41,6 +42,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     sizes = {key: artifact.size_bytes for key, artifact in artifacts.items()}
     measured = measured_rows(record.planned, runs, sizes)
     profiles = tuple(profiles_of(record.planned, runs))
+    ranks = {artifact.variant.name: _optimized(artifact.variant) for artifact in artifacts.values()}
     margin = record.config.measure.margin_percent / 100
     rows = make_rows(measured, margin)
     choices, withheld = _choices(record, artifacts, measured, devices)
@@ -58,7 +60,8 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         skipped=(*record.skipped, *rows.skipped),
         failures=(*record.failures, *rows.failures),
         choices=tuple(_choice_row(choice) for choice in choices),
-        profiles=profiles,
+        profiles=tuple(one.brief for one in profiles),
+        profile_views=profile_views(profiles, medians(rows.rows), ranks) or msgspec.UNSET,
         warnings=(*record.warnings, *_findings(measured, profiles)),
         checks=tuple(
             ArtifactCheck(model=model, variant=variant, checks=record.checks.get(model, {}).get(variant, ()))
@@ -69,6 +72,11 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         searches=record.searches or msgspec.UNSET,
     )
     return Assembled(report=report, record=record, choices=choices)
+
+
+def _optimized(variant: Variant) -> int:
+    """How far a variant is from the model as it was given: its level, and any other precision beyond all levels."""
+    return list(Level).index(variant.level) + len(Level) * bool(variant.precision)
 
 
 def _findings(measured: Iterable[MeasuredRow], profiles: Iterable[Profiled]) -> Iterator[str]:

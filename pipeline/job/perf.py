@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from device_runner.device import Device, DeviceFacts, open_device
 from device_runner.minimize import Denied
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice
@@ -18,8 +20,9 @@ from pipeline.job.perf_files import PerfOrder, inputs_of_files, planned_files, p
 from pipeline.job.predict import profile_run
 from pipeline.job.record import host, new_campaign, versions
 from pipeline.report.model import CampaignReport
+from pipeline.report.profile_view import profile_views
 from pipeline.report.profiled import Profiled
-from pipeline.report.rows import make_rows, measured_rows
+from pipeline.report.rows import make_rows, measured_rows, medians
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,7 @@ def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
             skipped=(*skipped, *rows.skipped),
             failures=(*_unfinished(left, rows.failures), *rows.failures),
             warnings=tuple(warnings(runs, judge)),
+            profile_views=profile_views(profiled, medians(rows.rows), {}) or msgspec.UNSET,
         )
     return PerfResult(report=report, profiled=profiled, denied=denied)
 

@@ -12,7 +12,7 @@ from device_runner.device import Device, DeviceFacts
 from device_runner.files import sha256
 from device_runner.spec import OptimizationLevel, RunOptions, TensorFile
 from pipeline.campaign.deny_list import denied_here, known_denied
-from pipeline.campaign.plan import Inputs, PlannedRun
+from pipeline.campaign.plan import ALL_FILES, Inputs, PlannedRun
 from pipeline.campaign.record import Skipped
 from pipeline.compat.preflight import first_error, judged, read_artifacts
 from pipeline.config import ConditionsConfig, MeasureConfig
@@ -22,9 +22,6 @@ from pipeline.dataset import Dataset
 from pipeline.dataset.guess import Feeds, FeedsRequest, make_feeds
 from pipeline.job.gate import use_of
 from pipeline.release.shipped import runtime_on
-
-ALL_FILES = "files"
-"""What stands for the model in rows: every file is compared with the first."""
 
 Judge: TypeAlias = Callable[[str, RunOptions], tuple[Finding, ...]]
 """What speaks against running a file, by its name, with options."""

@@ -11,8 +11,8 @@ from device_runner.profile import Coverage, measured_coverage, with_profile, wit
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.options import options_name
-from pipeline.campaign.plan import PlannedRun, planned_id
-from pipeline.campaign.record import Prediction, RecordedRun, RunRecord
+from pipeline.campaign.plan import ALL_FILES, PlannedRun, planned_id
+from pipeline.campaign.record import Prediction, RecordedRun, RefusedNodes, RunRecord
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import make_folder, safe_name
 from pipeline.core.progress import Progress
@@ -83,7 +83,16 @@ def summarized(answer: ModelAnswer) -> Prediction:
         estimate=bool(load and load.estimate),
         rules=answer.rules_release if answer.rules_release != answer.ort_release else "",
         error=answer.error or (load.error if load else None),
+        refused=_refused(answer) or msgspec.UNSET,
     )
+
+
+def _refused(answer: ModelAnswer) -> tuple[RefusedNodes, ...]:
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in answer.decisions:
+        if not one.claimed:
+            found.setdefault((one.op_type, one.reason or ""), []).append(one.name)
+    return tuple(RefusedNodes(operator=key[0], reason=key[1], nodes=tuple(names)) for key, names in found.items())
 
 
 def finding(prediction: Prediction | None, results: Sequence[RunResult]) -> str:
@@ -110,11 +119,16 @@ PROFILES = "profiles"
 """The folder of traces in a job's output folder."""
 
 
-def profiled(name: str, run: str, result: RunResult, prediction: Prediction | None) -> Profiled:
+def profiled(
+    model: str, variant: str, options: RunOptions, result: RunResult, prediction: Prediction | None
+) -> Profiled:
     """What one profile run says."""
     return Profiled(
-        name=name,
-        run=run,
+        name=variant if model == ALL_FILES else f"{model} / {variant}",
+        model=model,
+        variant=variant,
+        run=options_name(options),
+        provider=options.provider,
         device=result.device,
         file=result.profile_file or "",
         profile=result.profile,
@@ -140,17 +154,19 @@ def profiles_of(planned: Iterable[RecordedRun], runs: Sequence[RunRecord]) -> It
     for one in planned:
         for record in profiles:
             if record.planned == one.id:
-                yield profiled(f"{one.model} / {one.variant}", one.run, record.result, record.prediction)
+                yield profiled(one.model, one.variant, one.options, record.result, record.prediction)
 
 
 def profile_run(device: Device, facts: DeviceFacts, name: str, spec: RunSpec, folder: Path) -> Profiled:
     """Run a spec once more with the profiler on; its trace lies in `folder`. Raises PipelineError for a bad folder."""
-    run = options_name(spec.options)
+    trace = f"{safe_name(f'{name}-{options_name(spec.options)}')}.json"
     make_folder(folder)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".run.") as work:
         result = device.run(with_profiler(spec, work))
-        result = with_profile(result, folder / f"{safe_name(f'{name}-{run}')}.json")
-    return profiled(name, run, result, _predicted(spec.model, spec.options, facts, result.ort_version))
+        result = with_profile(result, folder / trace)
+    return profiled(
+        ALL_FILES, name, spec.options, result, _predicted(spec.model, spec.options, facts, result.ort_version)
+    )
 
 
 def _predicted(model: str, options: RunOptions, facts: DeviceFacts, ort_version: str) -> Prediction | None:

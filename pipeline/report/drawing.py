@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pipeline.campaign.record import ArtifactAccuracy, PrecisionSearch
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, Row
+from pipeline.report.profile_view import OperatorChange, ProfileView
 
 STRIP_WIDTH, STRIP_HEIGHT = 160, 26
 ROUNDS_WIDTH, ROUNDS_HEIGHT = 70, 26
@@ -199,4 +200,26 @@ def _bars(one: PrecisionSearch) -> LossBars:
         bars=bars,
         width=round(max(step - 1, 1), 1),
         label="; ".join(bar.label for bar in bars[:3]),
+    )
+
+
+TIMES_WIDTH, TIMES_HEIGHT = 160, 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBars:
+    """The time of an operator before and after as two bars, on an axis that a view's operators share."""
+
+    before: float
+    after: float
+    label: str
+
+
+def time_bars(row: OperatorChange, view: ProfileView) -> TimeBars:
+    """The bars of one operator of a view."""
+    most = max((max(one.before_ns, one.after_ns) for one in view.operators), default=0.0) or 1.0
+    return TimeBars(
+        before=round(row.before_ns / most * TIMES_WIDTH, 1),
+        after=round(row.after_ns / most * TIMES_WIDTH, 1),
+        label=f"{row.operator}: {wording.duration(row.before_ns)} before, {wording.duration(row.after_ns)} after",
     )

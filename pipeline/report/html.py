@@ -6,7 +6,7 @@ import jinja2
 
 from device_runner.result import Status
 from pipeline.campaign.statistics import Verdict
-from pipeline.report import drawing, wording
+from pipeline.report import drawing, profiles, wording
 from pipeline.report.layout import (
     COLUMNS,
     accuracies,
@@ -19,7 +19,7 @@ from pipeline.report.layout import (
     sections,
 )
 from pipeline.report.model import CampaignReport, Row
-from pipeline.report.profiles import operators, summary
+from pipeline.report.profiles import operators, summary, views
 from pipeline.report.wording import visible
 
 FILE_NAME = "report.html"
@@ -46,6 +46,7 @@ def render(report: CampaignReport) -> str:
         searches=tuple(zip(drawing.loss_bars(report), searches(report), strict=True)),
         proofs=tuple(listing for listing in map(proof_listing, report.proofs) if listing.rows),
         sections=sections(report),
+        views=views(report),
         profiles=(summary(report.profiles), *map(operators, report.profiles)),
         inventory=inventory(report),
         legend=wording.legend(report),
@@ -63,7 +64,9 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals.update(columns=NUMBERS, drawing=drawing, wording=wording, classes=_classes)
+    environment.globals.update(
+        columns=NUMBERS, drawing=drawing, profile_texts=profiles, wording=wording, classes=_classes
+    )
     return environment.get_template("report.html")
 
 

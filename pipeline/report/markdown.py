@@ -19,7 +19,8 @@ from pipeline.report.layout import (
     sections,
 )
 from pipeline.report.model import CampaignReport
-from pipeline.report.profiles import operators, summary
+from pipeline.report.profile_view import ProfileView
+from pipeline.report.profiles import changes, fallbacks, fusions, operators, summary, view_notes, views
 from pipeline.report.wording import visible
 
 FILE_NAME = "report.md"
@@ -55,6 +56,7 @@ def render(report: CampaignReport) -> str:
     ]
     parts += (part for proof in report.proofs for part in _listing(proof_listing(proof)))
     parts += _sections(report)
+    parts += (part for view in views(report) for part in _profile_view(view))
     for listing in (summary(report.profiles), *map(operators, report.profiles)):
         parts += _listing(listing)
     parts += (part for listing in inventory(report) for part in _listing(listing))
@@ -87,6 +89,15 @@ def _listing(listing: Listing) -> Iterator[str]:
     if listing.rows:
         yield f"## {escaped(listing.title)}"
         yield table(listing.head, listing.rows)
+
+
+def _profile_view(view: ProfileView) -> Iterator[str]:
+    yield from _listing(changes(view))
+    yield "\n".join(f"- {item(note)}" for note in view_notes(view))
+    for listing in (fusions(view), fallbacks(view)):
+        if listing.rows:
+            yield f"### {escaped(listing.title)}"
+            yield table(listing.head, listing.rows)
 
 
 def _results(report: CampaignReport) -> Iterator[str]:

@@ -19,6 +19,7 @@ from pipeline.campaign.statistics import Caution, Comparison, Statistics
 from pipeline.check.library_proof import LibraryProof
 from pipeline.check.output import OutputCheck
 from pipeline.core.variant import Artifact
+from pipeline.report.profile_view import ProfileView
 from pipeline.report.profiled import Profiled
 
 DOCUMENT_VERSION: Final = 1
@@ -111,6 +112,8 @@ class CampaignReport(Struct, frozen=True, kw_only=True):
     failures: tuple[FailureRow, ...] = ()
     choices: tuple[ChoiceRow, ...] = ()
     profiles: tuple[Profiled, ...] = ()
+    profile_views: tuple[ProfileView, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Profiles beside the least optimized one of their device and model; unset where there are not two."""
     proofs: tuple[LibraryProof, ...] = ()
     warnings: tuple[str, ...] = ()
     checks: tuple[ArtifactCheck, ...] = ()

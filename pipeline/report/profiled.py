@@ -12,6 +12,7 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
 
     `name` is the file, or MODEL / VARIANT of a campaign. `file` is the trace for Perfetto, `failure` why there is
     none. `coverage` is the provider's own word on what it took; `finding` says where that is not what was predicted.
+    `provider` is the one that was asked for.
     """
 
     name: str
@@ -23,3 +24,12 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
     prediction: Prediction | None = None
     finding: str = ""
     failure: str = ""
+    model: str = ""
+    variant: str = ""
+    provider: str = "cpu"
+
+    @property
+    def brief(self) -> "Profiled":
+        """Without what is known of each node: what reports are made from."""
+        profile = self.profile and msgspec.structs.replace(self.profile, nodes=())
+        return msgspec.structs.replace(self, profile=profile, prediction=self.prediction and self.prediction.brief)

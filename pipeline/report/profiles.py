@@ -1,6 +1,6 @@
 """Profiles as tables for every format: what providers took, times by operator, where the trace lies."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -8,6 +8,8 @@ from rich.text import Text
 
 from pipeline.report import wording
 from pipeline.report.layout import Listing
+from pipeline.report.model import CampaignReport
+from pipeline.report.profile_view import OperatorChange, ProfileView
 from pipeline.report.profiled import Profiled
 from pipeline.report.wording import visible
 
@@ -77,7 +79,7 @@ def operators(one: Profiled) -> Listing:
         rows=tuple(
             (
                 row.operator,
-                row.provider.removesuffix("ExecutionProvider").lower(),
+                _provider(row.provider),
                 str(row.nodes),
                 wording.duration(round(row.nanoseconds)),
                 f"{100 * row.share:.1f} %",
@@ -85,6 +87,77 @@ def operators(one: Profiled) -> Listing:
             for row in rows
         ),
     )
+
+
+def views(report: CampaignReport) -> tuple[ProfileView, ...]:
+    """The profiles of a report that stand beside another."""
+    return report.profile_views or ()
+
+
+def view_title(view: ProfileView) -> str:
+    """Which two profiles a view has."""
+    return f"Profile of {view.model} on {view.device}: {view.before}, then {view.after}"
+
+
+CHANGES_HEAD = ("Operator", "Provider", "Nodes", "Before", "After", "Change")
+
+
+def change_row(row: OperatorChange) -> tuple[str, ...]:
+    """An operator before and after, in the order of CHANGES_HEAD."""
+    return (
+        row.operator,
+        _provider(row.provider),
+        f"{row.nodes_before} → {row.nodes_after}",
+        wording.duration(row.before_ns) if row.nodes_before else wording.DASH,
+        wording.duration(row.after_ns) if row.nodes_after else wording.DASH,
+        wording.signed_duration(row.after_ns - row.before_ns),
+    )
+
+
+def changes(view: ProfileView, most: int = SHOWN) -> Listing:
+    """Time by operator and provider before and after, slowest first."""
+    return Listing(title=view_title(view), head=CHANGES_HEAD, rows=tuple(map(change_row, view.operators[:most])))
+
+
+def fusions(view: ProfileView) -> Listing:
+    """The nodes that the first profile has not, with those that their names come from."""
+    rows = (
+        (one.operator, _provider(one.provider), str(one.nodes), _counts(one.replaced), ", ".join(one.examples))
+        for one in view.fusions
+    )
+    return Listing(title="New nodes", head=("Operator", "Provider", "Nodes", "Made of", "Examples"), rows=tuple(rows))
+
+
+def fallbacks(view: ProfileView) -> Listing:
+    """The nodes that ran on the CPU although another provider was asked for."""
+    rows = (
+        (one.operator, str(one.nodes), wording.share(one.share), one.reason or wording.DASH, ", ".join(one.examples))
+        for one in view.fallen_back
+    )
+    head = ("Operator", "Nodes", "Share of time", "Why not the provider", "Examples")
+    return Listing(title="Nodes that fell back to the CPU", head=head, rows=tuple(rows))
+
+
+def view_notes(view: ProfileView) -> Iterator[str]:
+    """What is gone, what fell back and what the profiler costs, a sentence each."""
+    if view.vanished:
+        new = _counts({one.operator: one.nodes for one in view.fusions})
+        yield f"gone: {_counts(view.vanished)}; new: {new or 'none'}"
+    if view.fallen_back:
+        nodes, share = sum(one.nodes for one in view.fallen_back), sum(one.share for one in view.fallen_back)
+        yield f"{nodes} nodes fell back to the CPU, with {wording.share(share)} of the time"
+    costs = (view.profiler_cost_before, view.profiler_cost_after)
+    if any(cost is not None for cost in costs):
+        told = " and ".join(wording.DASH if cost is None else f"{cost:+.0%}" for cost in costs)
+        yield f"the profiler makes an inference longer by {told}: trust shares, not totals"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+def _provider(ort_name: str) -> str:
+    return ort_name.removesuffix("ExecutionProvider").lower()
 
 
 def taken(one: Profiled) -> str:

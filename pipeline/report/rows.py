@@ -87,6 +87,11 @@ def make_rows(measured: Sequence[MeasuredRow], margin: float = DEFAULT_MARGIN) -
     )
 
 
+def medians(rows: Iterable[Row]) -> dict[tuple[str, str, str, str], float]:
+    """The median latency of rows that have one, in nanoseconds, by device, model, variant and run."""
+    return {(row.device, row.model, row.variant, row.run): row.statistics.median_ns for row in rows if row.statistics}
+
+
 def _rows(group: Sequence[MeasuredRow], margin: float) -> list[Row]:
     """The rows of one device and model; what was not run itself has those numbers that count for it."""
     own = _run(group)

@@ -33,7 +33,7 @@ from pipeline.report.layout import (
     sections,
 )
 from pipeline.report.model import CampaignReport, Row
-from pipeline.report.profiles import claims
+from pipeline.report.profiles import changes, claims, view_notes, views
 from pipeline.report.wording import visible
 
 GAP = "  "
@@ -152,6 +152,8 @@ def show_devices(devices: Sequence[DeviceFacts], console: Console | None = None)
 
 
 PLACES_SHOWN = 3
+SHORT = 6
+"""Operators of a view of profiles: report.md has more."""
 STYLES = {Verdict.FASTER: "green", Verdict.SLOWER: "yellow", Verdict.SAME: "", Verdict.CANNOT_TELL: "dim"}
 
 
@@ -174,6 +176,8 @@ def render(report: CampaignReport, width: int) -> Iterator[RenderableType]:
         yield _section(section)
     if report.profiles:
         yield _listing(claims(report.profiles))
+    for view in views(report):
+        yield Group(_listing(changes(view, most=SHORT)), *(Text(visible(note)) for note in view_notes(view)), Text())
     if report.choices:
         yield _listing(choices(report))
     if verdict := banner(report):

@@ -31,6 +31,11 @@ def duration(nanoseconds: float | None) -> str:
     return f"{significant(nanoseconds / scale)} {unit}" if scale > 1 else f"{nanoseconds:.0f} ns"
 
 
+def signed_duration(nanoseconds: float) -> str:
+    """As `duration`, with its sign: +1.23 ms."""
+    return f"{'-' if nanoseconds < 0 else '+'}{duration(abs(nanoseconds))}"
+
+
 def size(count: int) -> str:
     """Bytes in binary units with one decimal: 24.6 KiB. A dash for 0, which means not known."""
     if not count:

@@ -45,3 +45,7 @@ def test_measured_is_predicted(library: LibraryFacts, mnist: Path, tmp_path: Pat
         assert measured["claimed_nodes"] == predicted["claimed"] > 0
         assert sum(one["profile"]["partitions"].values()) == measured["partitions"]
     assert not [warning for warning in report["warnings"] if "predicted" in warning]
+    (view,) = report["profile_views"]
+    assert view["before"] == "none-fixed/nnapi"
+    for one in view["fallen_back"]:
+        assert one["reason"], one

@@ -48,6 +48,18 @@ def test_times_partitions_and_shares(tmp_path: Path) -> None:
     assert [row.share for row in profile.operators] == [0.9, 0.1]
 
 
+def test_an_interruption_does_not_count(tmp_path: Path) -> None:
+    found: list[dict[str, object]] = []
+    for number, dur in enumerate((9, 9, 5, 5, 6, 6, 7, 7, 100_000)):
+        found.append(node("add_kernel_time", "Add", CPU, 100 * number + 1, dur, "0"))
+        found.append({"cat": "Session", "name": "model_run", "ts": 100 * number, "dur": 10 * dur, "args": {}})
+    (tmp_path / "p.json").write_text(json.dumps(found))
+    profile = read_profile(tmp_path / "p.json")
+    (only,) = profile.nodes
+    assert (only.name, only.operator, only.nanoseconds) == ("add", "Add", 6_500.0)
+    assert profile.inference_ns == 65_000.0
+
+
 @given(st.binary(max_size=200) | st.integers(0, 500).map(lambda size: json.dumps(events()).encode()[:size]))
 def test_what_is_no_profile_is_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "broken.json"

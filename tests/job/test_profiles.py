@@ -66,6 +66,20 @@ def test_profiles_are_in_the_report_and_not_in_the_times(done: Path) -> None:
         assert "MaxPool" in text
 
 
+def test_a_profile_stands_beside_another(done: Path) -> None:
+    report = json.loads((done / "out" / "results.json").read_text())
+    (view,) = report["profile_views"]
+    assert (view["before"], view["after"]) == ("basic-fixed/cpu+threads=1", "basic-fixed/cpu+threads=2")
+    assert {row["operator"]: (row["nodes_before"], row["nodes_after"]) for row in view["operators"]} == {
+        "Conv": (2, 2), "MaxPool": (2, 2), "Relu": (2, 2), "Gemm": (1, 1), "Reshape": (1, 1),
+    }  # fmt: skip
+    assert (view["vanished"], view["fusions"], view["fallen_back"]) == ({}, [], [])
+    assert view["profiler_cost_after"] > -1
+    assert "then basic-fixed/cpu" in (done / "out" / "report.html").read_text()
+    assert all(one["profile"]["nodes"] == [] for one in report["profiles"])
+    assert all(len(run.result.profile.nodes) == 8 for run in stored(done) if run.result.profile)
+
+
 def test_they_run_last_and_only_once(done: Path) -> None:
     before = stored(done)
     assert [run.spec.profile for run in before] == [False, False, True, True]
