@@ -21,6 +21,7 @@ from pipeline.cli.transform import option_lines
 from pipeline.config import TABLES, Table, config_schema, key_texts, null_last
 from pipeline.core.errors import ExitCode
 from pipeline.passes.registry import PASSES
+from pipeline.report.comparison import SideComparison
 from pipeline.report.document import schema as results_schema
 
 DOCS = Path(__file__).resolve().parent
@@ -131,8 +132,8 @@ def passes_page() -> str:
     return "".join(parts).rstrip("\n") + "\n"
 
 
-def runner_schema(kind: type[msgspec.Struct], description: str) -> str:
-    """The JSON schema of what `python -m device_runner` reads or writes."""
+def document_schema(kind: type[msgspec.Struct], description: str) -> str:
+    """The JSON schema of one document, from its type."""
     made = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(kind)))
     # Python 3.13 takes the indentation out of docstrings; the schema must be the same with every version.
     for definition in made["$defs"].values():
@@ -149,10 +150,11 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "passes.md": passes_page(),
         DOCS / "config.schema.json": json.dumps(config_schema(tuple(PASSES)), indent=2) + "\n",
         DOCS / "results.schema.json": json.dumps(results_schema(), indent=2) + "\n",
-        DOCS / "run-spec.schema.json": runner_schema(RunSpec, "Everything that one measured run needs."),
-        DOCS / "run-result.schema.json": runner_schema(
+        DOCS / "run-spec.schema.json": document_schema(RunSpec, "Everything that one measured run needs."),
+        DOCS / "run-result.schema.json": document_schema(
             RunResult, "Everything that one run gave. Times in nanoseconds."
         ),
+        DOCS / "comparison.schema.json": document_schema(SideComparison, "What `ort-mobile compare --json` writes."),
     }
 
 

@@ -72,6 +72,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile perf a.ort --threads 1,2 --rounds 7 --json numbers.json",
         "ort-mobile perf a.ort --device adb:SERIAL --provider cpu,nnapi --nnapi-flags USE_FP16",
     ),
+    "ort-mobile compare": (
+        "ort-mobile compare 'output/my#previous' output/my",
+        "ort-mobile compare before.json after.json --markdown comparison.md",
+        "ort-mobile compare output/my output/my --run-a all-fixed/cpu --run-b basic-fixed/cpu",
+    ),
     "ort-mobile devices": (
         "ort-mobile devices",
         "ort-mobile devices 'model=Pixel*,api=29-33'",

@@ -62,6 +62,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "convert": ("pipeline.cli.convert:convert", "Convert models to ORT format."),
         "accuracy": ("pipeline.cli.accuracy:accuracy", "Measure how much accuracy a changed model has lost."),
         "perf": ("pipeline.cli.perf:perf", "Measure model files on a device, without converting."),
+        "compare": ("pipeline.cli.compare:compare", "Compare two campaigns, and name what changed between them."),
         "op-config": ("pipeline.cli.op_config:op_config", "Create and check operator configs of reduced builds."),
     },
     "Devices, libraries and builds": {

@@ -9,6 +9,7 @@ from pipeline.report.layout import (
     BannerState,
     Listing,
     ListingNote,
+    Section,
     accuracies,
     banner,
     choices,
@@ -55,11 +56,17 @@ def render(report: CampaignReport) -> str:
         *(part for listing in searches(report) for part in _listing(listing)),
     ]
     parts += (part for proof in report.proofs for part in _listing(proof_listing(proof)))
-    parts += _sections(report)
+    parts += _noted(sections(report))
     parts += (part for view in views(report) for part in _profile_view(view))
     for listing in (summary(report.profiles), *map(operators, report.profiles)):
         parts += _listing(listing)
     parts += (part for listing in inventory(report) for part in _listing(listing))
+    return "\n\n".join(parts) + "\n"
+
+
+def render_parts(title: str, listings: Iterable[Listing], notes: Iterable[Section]) -> str:
+    """A page of tables and sections."""
+    parts = [f"# {escaped(title)}", *(part for listing in listings for part in _listing(listing)), *_noted(notes)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -108,8 +115,8 @@ def _results(report: CampaignReport) -> Iterator[str]:
         yield wording.legend(report)
 
 
-def _sections(report: CampaignReport) -> Iterator[str]:
-    for section in sections(report):
+def _noted(notes: Iterable[Section]) -> Iterator[str]:
+    for section in notes:
         yield f"## {section.title}"
         yield "\n".join(line for note in section.notes for line in _note(note))
 

@@ -59,6 +59,9 @@ class Row(Struct, frozen=True, kw_only=True):
     shape: Shape = Shape()
     prediction: Prediction | None = None
     same_as: str = ""
+    measured_with: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    """What identifies the measurement, as texts: the file's sha256, the release of ONNX Runtime, session options,
+    inputs, settings; unset in documents of earlier releases."""
 
 
 class ChoiceRow(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from device_runner.result import Failure, FailureKind, RunResult, Status
+from pipeline.campaign.provenance import facts_of_run
 from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped
 from pipeline.campaign.statistics import DEFAULT_MARGIN, Round, RunGroup, Summary, summarize
 from pipeline.check.output import OutputCheck
@@ -149,6 +150,9 @@ def _row(one: MeasuredRow, summary: Summary) -> Row:
         cautions=summary.cautions,
         shape=_shape(results),
         prediction=next((record.prediction for record in one.runs if record.prediction is not None), None),
+        measured_with=next(
+            (facts_of_run(record) for record in one.runs if record.result.status is Status.OK), msgspec.UNSET
+        ),
     )
 
 

@@ -1,6 +1,6 @@
 """Reports and device tables in a terminal, as wide as fits; plain lines in a pipe or a file."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from rich import box
@@ -237,6 +237,12 @@ def show_proof(proof: LibraryProof, console: Console) -> None:
 def _proof_table(proof: LibraryProof) -> Iterator[Table]:
     if proof.rows:
         yield _listing(proof_listing(proof))
+
+
+def show_parts(listings: Iterable[Listing], notes: Iterable[Section], console: Console, rest: str = "--json") -> None:
+    """Print tables and sections; `rest` names what has all places of a note."""
+    tables = (_listing(listing) for listing in listings if listing.rows)
+    console.print(Group(*tables, *(_section(section, rest) for section in notes)))
 
 
 def _section(section: Section, rest: str = "report.md") -> RenderableType:

@@ -1,0 +1,103 @@
+"""What a run was measured of, with and on, as texts by name; and what changed between two. Pure functions."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from device_runner.device import DeviceFacts
+from device_runner.result import Struct
+from device_runner.spec import RunSpec
+from pipeline.campaign.options import options_name
+from pipeline.campaign.record import Host, RunRecord
+
+ARTIFACT, RELEASE, OPTIONS = "artifact", "ONNX Runtime", "session options"
+INPUTS, MEASUREMENT, DEVICE, SYSTEM, HOST = "inputs", "measurement", "device", "system", "host"
+DRIVER, MADE_WITH = "driven by", "made with"
+
+TESTED: Final = (ARTIFACT, RELEASE, OPTIONS)
+"""What a comparison is about: a change of these is a cause to be named."""
+
+ENVIRONMENT: Final = (INPUTS, MEASUREMENT, DEVICE, SYSTEM, HOST)
+"""What must be the same for latencies of different days to be one history."""
+
+NAMES: Final = (*TESTED, *ENVIRONMENT, DRIVER, MADE_WITH)
+"""All, in the order in which they are shown; the computer that drives a phone is not its environment."""
+
+NOT_SETTINGS = frozenset({
+    "id", "model", "model_sha256", "library", "options", "inputs", "labelled", "dimensions", "outputs_folder",
+    "outputs_limit_bytes", "timeout_seconds", "log_level", "profile", "version",
+})  # fmt: skip
+"""Fields of a RunSpec that do not say how it measures."""
+
+ON_THIS_COMPUTER = ("local", "android-host:")
+"""How names of devices begin that run on the host itself: its processor and system are theirs."""
+
+Facts = dict[str, str]
+"""Texts under the names above; a name is missing where nothing is known."""
+
+NOT_KNOWN = "not known"
+
+
+class ChangedFact(Struct, frozen=True, kw_only=True):
+    """One fact that differs; "not known" for a side that was stored without it."""
+
+    what: str
+    before: str
+    after: str
+
+
+def facts_of_run(run: RunRecord) -> Facts:
+    """The facts that a stored run has itself: its file, the release that ran it, options, inputs, settings."""
+    found = {
+        ARTIFACT: run.spec.model_sha256 or "",
+        RELEASE: run.result.ort_version,
+        OPTIONS: options_name(run.spec.options),
+        INPUTS: _inputs(run.spec),
+        MEASUREMENT: _settings(run.spec),
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def _inputs(spec: RunSpec) -> str:
+    """Names, types and shapes; sizes of dimensions where the probe makes the inputs."""
+    tensors = [f"{one.name} {one.dtype}{list(one.shape)}" for one in spec.inputs]
+    return ", ".join([*tensors, *(f"{name}={size}" for name, size in sorted(spec.dimensions.items()))])
+
+
+def _settings(spec: RunSpec) -> str:
+    values = {name: getattr(spec, name) for name in spec.__struct_fields__ if name not in NOT_SETTINGS}
+    shown = {name: msgspec.to_builtins(value) for name, value in values.items() if value is not None}
+    return ", ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+                     for name, value in shown.items())  # fmt: skip
+
+
+def facts_of_place(device: str, facts: DeviceFacts | None, host: Host) -> Facts:
+    """The facts of a device by its name, and of the host, which is the device itself or drives it."""
+    found = {}
+    if facts:
+        level = f"API {facts.api_level}" if facts.api_level else ""
+        found[DEVICE] = _joined(facts.manufacturer, facts.model, facts.soc)
+        found[SYSTEM] = _joined(facts.platform, facts.os_release, level, facts.fingerprint)
+    role = HOST if device.startswith(ON_THIS_COMPUTER) else DRIVER
+    found[role] = _joined(host.system, host.machine, host.cpu, f"{host.cores} cores" if host.cores else "")
+    return {name: text for name, text in found.items() if text}
+
+
+def _joined(*parts: str) -> str:
+    return " ".join(part for part in parts if part)
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ChangedFact, ...]:
+    """What differs, in the order of NAMES; what neither knows is no change."""
+    return tuple(
+        ChangedFact(what=name, before=before.get(name, NOT_KNOWN), after=after.get(name, NOT_KNOWN))
+        for name in NAMES
+        if before.get(name) != after.get(name)
+    )
+
+
+def environment_changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ChangedFact, ...]:
+    """What differs of the environment and is known of both."""
+    found = changes(before, after)
+    return tuple(one for one in found if one.what in ENVIRONMENT and NOT_KNOWN not in (one.before, one.after))

@@ -1,0 +1,284 @@
+"""Two campaigns beside each other: ratios with intervals, verdicts, and what changed between the two.
+
+Rounds of one campaign alternate between its variants, so they are compared in pairs. Those of two campaigns are not:
+then the interval is Welch's, which knows how much the rounds of each side scatter, and nothing of what differs between
+the hours in which they were measured.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+
+from device_runner.result import Status, Struct
+from pipeline.campaign.provenance import MADE_WITH, ChangedFact, Facts, changes, facts_of_place
+from pipeline.campaign.statistics import Doubt, Verdict, judge, student_quantile
+from pipeline.core.errors import ConfigError
+from pipeline.report import wording
+from pipeline.report.layout import Listing, ListingNote, Section, gathered, place
+from pipeline.report.model import CampaignReport, Row
+
+COMPARISON_VERSION: Final = 1
+FEWEST = 4
+"""Rounds of each side: from fewer no interval is given."""
+MAKERS = ("ort-mobile", "onnxruntime", "onnx")
+"""Programs whose versions decide the bytes of artifacts."""
+SHOWN = 60
+"""Characters of a text beside a verdict: JSON has all."""
+
+
+class SideHead(Struct, frozen=True, kw_only=True):
+    """One side: as the user named it, and the campaign that is there."""
+
+    source: str
+    name: str
+    campaign: str
+    created_at: str
+
+
+class ComparedRun(Struct, frozen=True, kw_only=True):
+    """An artifact with run options on a device, as both sides measured it; `a` and `b` are VARIANT/RUN.
+
+    `ratio` is B's latency to A's: 0.5 is twice as fast; it and its 95 % bounds are None where `note` says why.
+    `paired` says whether rounds were compared one by one.
+    """
+
+    device: str
+    model: str
+    a: str
+    b: str
+    a_median_ns: float | None
+    b_median_ns: float | None
+    a_rounds: int
+    b_rounds: int
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    paired: bool = False
+    verdict: Verdict = Verdict.CANNOT_TELL
+    changes: tuple[ChangedFact, ...] = ()
+    note: str = ""
+
+
+class SideComparison(Struct, frozen=True, kw_only=True):
+    """Two campaigns compared; `margin` is the share within which two are the same.
+
+    `only_a` and `only_b` name what one of them alone measured.
+    """
+
+    version: Literal[1] = COMPARISON_VERSION
+    a: SideHead
+    b: SideHead
+    margin: float
+    rows: tuple[ComparedRun, ...]
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedSide:
+    """A campaign to be compared, and which of its runs (`VARIANT` or `VARIANT/RUN`); "" for all."""
+
+    source: str
+    report: CampaignReport
+    run: str = ""
+
+    @property
+    def head(self) -> SideHead:
+        """What it is."""
+        report = self.report
+        return SideHead(source=self.source, name=report.name, campaign=report.campaign, created_at=report.created_at)
+
+
+Key = tuple[str, ...]
+
+
+def compare_sides(a: ComparedSide, b: ComparedSide) -> SideComparison:
+    """B compared with A, by device, model, variant and run; by device and model alone where runs were named.
+
+    Raises ConfigError for a run that a side does not have, or that is not one of each device and model.
+    """
+    named = bool(a.run or b.run)
+    ours, theirs = _rows(a, named=named), _rows(b, named=named)
+    margin = max(a.report.margin, b.report.margin)
+    facts = {id(row): _facts(side.report, row) for side in (a, b) for row in side.report.rows}
+    same = a.report.campaign == b.report.campaign
+    return SideComparison(
+        a=a.head,
+        b=b.head,
+        margin=margin,
+        rows=tuple(
+            _compared(row, theirs[key], changes(facts[id(row)], facts[id(theirs[key])]), margin, same_campaign=same)
+            for key, row in ours.items()
+            if key in theirs
+        ),
+        only_a=tuple(_place(row) for key, row in ours.items() if key not in theirs),
+        only_b=tuple(_place(row) for key, row in theirs.items() if key not in ours),
+    )
+
+
+def _rows(side: ComparedSide, *, named: bool) -> dict[Key, Row]:
+    found: dict[Key, Row] = {}
+    for row in side.report.rows:
+        name = f"{row.variant}/{row.run}"
+        if side.run in ("", row.variant, name):
+            key = (row.device, row.model) if named else (row.device, row.model, name)
+            if key in found:
+                raise ConfigError(
+                    f"{side.run or 'no run'!r} does not name one run of {row.model} on {row.device}",
+                    where=side.source, why=f"{found[key].variant}/{found[key].run} and {name} are meant",
+                    remedy="name it as VARIANT/PROVIDER…, as the report does, on both sides (--run-a, --run-b)",
+                )  # fmt: skip
+            found[key] = row
+    if side.run and not found:
+        known = ", ".join(dict.fromkeys(f"{row.variant}/{row.run}" for row in side.report.rows))
+        raise ConfigError(
+            f"no run {side.run!r} here", where=side.source, why=f"measured are: {known or 'none'}",
+            remedy="name one of these",
+        )  # fmt: skip
+    return found
+
+
+def _facts(report: CampaignReport, row: Row) -> Facts:
+    device = next((facts for facts in report.devices if facts.name == row.device), None)
+    made = ", ".join(f"{name} {report.versions[name]}" for name in MAKERS if name in report.versions)
+    own = row.measured_with or {}
+    return {**own, **facts_of_place(row.device, device, report.host), **({MADE_WITH: made} if made else {})}
+
+
+def _compared(a: Row, b: Row, found: tuple[ChangedFact, ...], margin: float, *, same_campaign: bool) -> ComparedRun:
+    a_medians, b_medians = (row.statistics.round_medians_ns if row.statistics else () for row in (a, b))
+    paired = same_campaign and len(a_medians) == len(b_medians) and not (a.failed_rounds or b.failed_rounds)
+    note = _incomparable(a, b, min(len(a_medians), len(b_medians)))
+    row = ComparedRun(
+        device=a.device,
+        model=a.model,
+        a=f"{a.variant}/{a.run}",
+        b=f"{b.variant}/{b.run}",
+        a_median_ns=a.statistics.median_ns if a.statistics else None,
+        b_median_ns=b.statistics.median_ns if b.statistics else None,
+        a_rounds=len(a_medians),
+        b_rounds=len(b_medians),
+        changes=found,
+        note=note,
+    )
+    if note:
+        return row
+    ratio, low, high = (paired_interval if paired else unpaired_interval)(a_medians, b_medians)
+    verdict = judge(low, high, min(len(a_medians), len(b_medians)), margin)
+    return msgspec.structs.replace(row, ratio=ratio, low=low, high=high, paired=paired, verdict=verdict)
+
+
+def _incomparable(a: Row, b: Row, rounds: int) -> str:
+    """Why no ratio is given, or ""."""
+    for side, row in (("A", a), ("B", b)):
+        if row.status is not Status.OK:
+            return f"{row.status.value} in {side}"
+        if any(caution.doubt is Doubt.NOT_A_PHONE for caution in row.cautions):
+            return f"times of {side} are not a phone's"
+    return "" if rounds >= FEWEST else f"{rounds} rounds: at least {FEWEST} of each side make an interval"
+
+
+Bounds = tuple[float, float, float]
+"""A ratio with its lower and upper bound."""
+
+
+def paired_interval(a: Sequence[float], b: Sequence[float]) -> Bounds:
+    """B's latency to A's, round by round: at least four rounds, with 95 % confidence."""
+    logs = np.log(b) - np.log(a)
+    error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    return _bounds(float(logs.mean()), student_quantile(0.975, len(logs) - 1) * error)
+
+
+def unpaired_interval(a: Sequence[float], b: Sequence[float]) -> Bounds:
+    """B's latency to A's by Welch's t on logarithms of round medians, with 95 % confidence; at least two of each."""
+    logs = [np.log(np.maximum(side, 1.0)) for side in (a, b)]
+    parts = [float(side.var(ddof=1)) / len(side) for side in logs]
+    whole = sum(parts)
+    freedom = whole**2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, logs, strict=True)) if whole else 1
+    half = student_quantile(0.975, max(1, int(freedom))) * math.sqrt(whole)
+    return _bounds(float(logs[1].mean() - logs[0].mean()), half)
+
+
+def _bounds(middle: float, half: float) -> Bounds:
+    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+
+
+def _place(row: Row) -> str:
+    return place(row.device, row.model, row.variant, row.run)
+
+
+def listing(found: SideComparison) -> Listing:
+    """A row for everything that both measured."""
+    return Listing(
+        title=f"{_title(found.b)} (B) relative to {_title(found.a)} (A)",
+        head=("Device", "Model", "Run", "A", "B", "B/A", "95 %", "Rounds", "Verdict"),
+        rows=tuple(_cells(row, found.margin) for row in found.rows),
+    )
+
+
+def _title(head: SideHead) -> str:
+    return f"{head.name}, {wording.instant(head.created_at)}"
+
+
+def _cells(row: ComparedRun, margin: float) -> tuple[str, ...]:
+    known = row.ratio is not None and row.low is not None and row.high is not None
+    same = row.verdict is Verdict.SAME
+    return (
+        row.device,
+        row.model,
+        row.a if row.a == row.b else f"{row.a} → {row.b}",
+        wording.duration(row.a_median_ns),
+        wording.duration(row.b_median_ns),
+        wording.significant(row.ratio) if row.ratio else wording.DASH,
+        f"{wording.significant(row.low or 0)} to {wording.significant(row.high or 0)}" if known else wording.DASH,
+        f"{row.a_rounds} and {row.b_rounds}{', paired' if row.paired else ''}",
+        row.note or (f"same within {margin * 100:g} %" if same else row.verdict.value),
+    )
+
+
+def sections(found: SideComparison) -> tuple[Section, ...]:
+    """What changed between the two, what only one has, and how far the intervals can be trusted."""
+    made = {
+        "What changed from A to B": gathered(_change_notes(found.rows)),
+        "Only in A": [ListingNote(title="", text=text) for text in found.only_a],
+        "Only in B": [ListingNote(title="", text=text) for text in found.only_b],
+        "How it was compared": list(_method(found)),
+    }
+    return tuple(Section(title=title, notes=tuple(notes)) for title, notes in made.items() if notes)
+
+
+def _change_notes(rows: Sequence[ComparedRun]) -> Iterator[ListingNote]:
+    for row in rows:
+        where = place(row.device, row.model, row.b)
+        if not row.changes:
+            yield ListingNote(title="", text="nothing that is known", places=(where,))
+        for one in row.changes:
+            yield ListingNote(title=one.what, text=change_text(one), places=(where,))
+
+
+def change_text(change: ChangedFact) -> str:
+    """Before and after on one line, long texts cut where they begin to differ."""
+    same = next((n for n, (x, y) in enumerate(zip(change.before, change.after, strict=False)) if x != y), 0)
+    start = max(0, same - SHOWN // 2) if max(len(change.before), len(change.after)) > SHOWN else 0
+    texts = []
+    for text in (change.before, change.after):
+        cut = text[start : start + SHOWN]
+        texts.append(("…" if start else "") + cut + ("…" if start + SHOWN < len(text) else ""))
+    return " → ".join(texts)
+
+
+def _method(found: SideComparison) -> Iterator[ListingNote]:
+    if not found.rows:
+        yield ListingNote(title="", text="no device measured the same model and run on both sides",
+                          remedy="name the runs to compare with --run-a and --run-b")  # fmt: skip
+    elif not all(row.paired for row in found.rows):
+        yield ListingNote(
+            title="unpaired",
+            text="the two were measured at different times: the interval knows how rounds scatter, not what else "
+            "differed between these times",
+            remedy="`ort-mobile gate A B` measures both again in alternating rounds",
+        )
