@@ -1,0 +1,1 @@
+"""Simulations of what no device can show often enough, with fixed seeds."""
