@@ -21,8 +21,9 @@ from device_runner.probe.elf import NotElf, read_elf
 from device_runner.probe.protocol import LEVEL_NUMBERS
 from device_runner.profile import fell_back
 from device_runner.providers import PROVIDERS, provider_named
-from device_runner.result import Failure, FailureKind, Mark, RunResult, Status, without_measurement
-from device_runner.spec import ONNX_CODES, ExecutionMode, RunOptions, RunSpec, TensorFile
+from device_runner.result import Failure, FailureKind, Mark, RunResult, Status, WarmUp, without_measurement
+from device_runner.spec import AUTO, ONNX_CODES, ExecutionMode, RunOptions, RunSpec, TensorFile
+from device_runner.warmup import find_warmup
 
 OTHER_PROVIDERS = (
     "acl", "armnn", "cuda", "dml", "dnnl", "migraphx", "openvino", "rocm", "snpe", "tensorrt", "vitisai",
@@ -120,8 +121,8 @@ def _runs(spec: RunSpec) -> int:
 
 
 def _dropped(spec: RunSpec) -> int:
-    """Timed runs that count as warm-up: it has one of its own before the clock counts."""
-    return max(0, spec.warmup - 1)
+    """Timed runs that count as warm-up by number: it has one of its own before the clock counts."""
+    return 0 if spec.warmup == AUTO else max(0, spec.warmup - 1)
 
 
 def _options(options: RunOptions) -> Iterator[str]:
@@ -192,7 +193,8 @@ def _result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool) 
         text = f"{ended.csv[-200:]!r} and {ended.stdout[-500:]!r}"
         message = f"what it wrote is not what onnxruntime_perf_test writes, or not all of it: {text}"
         return without_measurement(spec, device, explain(Failure(kind=FailureKind.GARBAGE, message=message)))
-    latencies_ns = times[_dropped(spec) :] or times[-1:]
+    warmup = find_warmup(times) if spec.warmup == AUTO else WarmUp(inferences=_dropped(spec), why="as asked for")
+    latencies_ns = times[warmup.inferences :] or times[-1:]
     log = tuple(line for line in ended.stderr.splitlines() if line.strip())
     return RunResult(
         spec_id=spec.id,
@@ -201,6 +203,8 @@ def _result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool) 
         load_ns=round(load * 1e9),
         first_run_ns=round((_number(r"First inference time cost: (\S+) ms", ended.stdout) or 0) * 1e6),
         latencies_ns=latencies_ns,
+        warmup_ns=times[: len(times) - len(latencies_ns)],
+        warmup=warmup,
         memory_peak_bytes=round(_number(r"Peak working set size: (\S+) bytes", ended.stdout) or 0),
         profile_file=ended.profile,
         log=log,

@@ -31,13 +31,17 @@ def implausible(spec: RunSpec, result: RunResult) -> Failure | None:
 def _of_times(spec: RunSpec, result: RunResult) -> Iterator[str]:
     if result.status is not Status.OK:
         return
-    total = sum(result.latencies_ns) + result.load_ns + result.first_run_ns
+    bins = result.sustained.bins if result.sustained else ()
+    total = sum((*result.latencies_ns, *result.warmup_ns, result.load_ns, result.first_run_ns))
+    total += sum(each.total_ns for each in bins)
     if total > spec.timeout_seconds * 1e9 + OVERTIME_NS:
         yield f"{total / 1e9:.3g} s of work in a run that is limited to {spec.timeout_seconds:g} s"
     if result.latencies_ns and median_low(result.latencies_ns) < FASTEST_NS:
         yield f"half of its {len(result.latencies_ns)} inferences took less than {FASTEST_NS} ns"
-    if not result.latencies_ns and spec.min_runs and spec.max_seconds:
+    if not result.latencies_ns and not bins and (spec.sustain_seconds or (spec.min_runs and spec.max_seconds)):
         yield "it ended well, and timed no inference"
+    if any(not each.min_ns <= each.median_ns <= each.max_ns or not each.inferences for each in bins):
+        yield "a stretch of the sustained run whose median is not between its extremes"
 
 
 def _of_outputs(spec: RunSpec, result: RunResult) -> Iterator[str]:

@@ -90,6 +90,55 @@ class Conditions(Struct, frozen=True, kw_only=True):
     cpu_mhz: tuple[int, ...] = ()
 
 
+class WarmUp(Struct, frozen=True, kw_only=True):
+    """Which inferences at the beginning count as warm-up, and why; not `settled` where their end was not found."""
+
+    inferences: int
+    settled: bool = True
+    why: str = ""
+
+
+class ColdStart(Struct, frozen=True, kw_only=True):
+    """Whether the model's file was out of the page cache when it was loaded, and how that is known.
+
+    Resident bytes were counted after the pages had been dropped, before anything was opened; None where the system does
+    not say. A library that other processes have mapped stays in memory.
+    """
+
+    cold: bool
+    how: str
+    model_bytes: int | None = None
+    model_resident_bytes: int | None = None
+    library_bytes: int | None = None
+    library_resident_bytes: int | None = None
+
+
+class LatencyBin(Struct, frozen=True, kw_only=True, array_like=True):
+    """Inferences of a sustained run that began in the same stretch of time: `start_ns` counts from the first one."""
+
+    start_ns: int
+    inferences: int
+    total_ns: int
+    min_ns: int
+    median_ns: int
+    max_ns: int
+
+
+class DeviceSample(Struct, frozen=True, kw_only=True, array_like=True):
+    """The device `at_ns` into a sustained run: mean clock of its processors, temperature; 0 where it does not say."""
+
+    at_ns: int
+    mhz: int = 0
+    millidegrees: int = 0
+
+
+class SustainedRun(Struct, frozen=True, kw_only=True):
+    """Latency over minutes of back-to-back inferences, and what the device said of itself meanwhile."""
+
+    bins: tuple[LatencyBin, ...]
+    samples: tuple[DeviceSample, ...] = ()
+
+
 class OperatorTime(Struct, frozen=True, kw_only=True):
     """All nodes of one operator on one provider; `nanoseconds` is their usual time in one inference."""
 
@@ -128,8 +177,10 @@ class Profile(Struct, frozen=True, kw_only=True):
 class RunResult(Struct, frozen=True, kw_only=True):
     """What one run gave. Times are nanoseconds of CLOCK_MONOTONIC; `latencies_ns` has every timed inference.
 
-    `load_ns` is the creation of the session, `first_run_ns` the first inference. Memory is the resident set of the
-    probe's process after loading, and its peak (the runtime and everything in it, not the model alone).
+    `warmup_ns` are those before them that count as warm-up, where they were recorded, and `warmup` says why these.
+    `open_ns` is the loading of the library, `load_ns` the creation of the session, `first_run_ns` the first inference.
+    Memory is the resident set of the probe's process after loading, and its peak (the runtime and everything in it,
+    not the model alone).
     `labelled_outputs` is the first output for each sample of the spec's labelled set, stacked along a first axis.
     `profile` is what `profile_file` says, where that was read.
     """
@@ -140,9 +191,14 @@ class RunResult(Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     ort_version: str = ""
     available_providers: tuple[str, ...] = ()
+    open_ns: int = 0
     load_ns: int = 0
     first_run_ns: int = 0
     latencies_ns: tuple[int, ...] = ()
+    warmup_ns: tuple[int, ...] = ()
+    warmup: WarmUp | None = None
+    cold: ColdStart | None = None
+    sustained: SustainedRun | None = None
     memory_before_load_bytes: int = 0
     memory_after_load_bytes: int = 0
     memory_peak_bytes: int = 0

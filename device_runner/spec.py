@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -113,6 +113,10 @@ class RunOptions(StrictStruct, frozen=True, kw_only=True):
     session_config: dict[str, Text] = {}
 
 
+AUTO: Final = "auto"
+"""Warm-up that is found in the latencies instead of counted."""
+
+
 class TensorFile(StrictStruct, frozen=True, kw_only=True):
     """A tensor in a file: raw little-endian elements in C order, nothing else. Strings cannot be kept so.
 
@@ -132,8 +136,11 @@ class RunSpec(StrictStruct, frozen=True, kw_only=True):
     `library` is libonnxruntime to run with; None takes the device's default. Without `inputs` the probe makes random
     ones from `seed`; `dimensions` gives symbolic dimensions of the model their sizes. The timed loop ends when
     `min_runs` and `min_seconds` are both reached, or at `max_seconds`; after `timeout_seconds` in all (loading
-    included) the process is killed. `labelled` are samples for the model's only input, stacked along a first axis:
-    after the timed loop each is run once and the first output kept. `outputs_folder` is where outputs and the profile
+    included) the process is killed. `warmup` inferences come before it, or with "auto" those at its beginning that are
+    found to be slower than the rest are left out. `cold` drops the files of model and library from the page cache
+    before they are opened. `sustain_seconds` above 0 runs for so long in place of the timed loop. `labelled` are
+    samples for the model's only input, stacked along a first axis: after the timed loop each is run once and the first
+    output kept. `outputs_folder` is where outputs and the profile
     are put; None wants none. `outputs_limit_bytes` is the most that its outputs may have together, those for the
     labelled set included: a device that announces more is not believed, and nothing is fetched. `perf_test` is
     onnxruntime_perf_test to measure with in place of the probe.
@@ -148,11 +155,13 @@ class RunSpec(StrictStruct, frozen=True, kw_only=True):
     labelled: TensorFile | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     dimensions: dict[str, Annotated[int, Meta(ge=1)]] = {}
-    warmup: Count = 3
+    warmup: Count | Literal["auto"] = 3
     min_runs: Count = 20
     min_seconds: Seconds = 0.2
     max_seconds: Seconds = 60.0
     timeout_seconds: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
+    cold: bool = False
+    sustain_seconds: Seconds = 0.0
     outputs_folder: str | None = None
     outputs_limit_bytes: Bytes = OUTPUTS_LIMIT_BYTES
     profile: bool = False
@@ -164,6 +173,10 @@ class RunSpec(StrictStruct, frozen=True, kw_only=True):
         """Refuse what cannot be meant (ValueError; on decoding, part of the message)."""
         if self.profile and self.outputs_folder is None:
             raise ValueError("`profile` needs an `outputs_folder` to put it in")
+        if self.sustain_seconds >= self.timeout_seconds:
+            raise ValueError("`timeout_seconds` must be longer than `sustain_seconds`")
+        if self.perf_test is not None and (self.cold or self.sustain_seconds):
+            raise ValueError("`perf_test` measures neither cold starts nor sustained runs: leave it out")
 
 
 def decode_spec(text: bytes | str, where: str = "") -> RunSpec:

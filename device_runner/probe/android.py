@@ -22,10 +22,10 @@ LIBC = frozenset(
     re.findall(
         r"\w+",
         "__libc_init __cxa_atexit __errno __stack_chk_fail _exit abort calloc clock_gettime close dup dup2 fclose"
-        " fflush fgetc fgets fopen fork fprintf fputc fread free fsync fwrite getpid getppid kill malloc memcmp"
-        " memcpy memmove memset mmap nanosleep open pipe poll posix_memalign prctl pread pthread_mutex_lock"
-        " pthread_mutex_unlock putchar puts read setenv signal snprintf strcmp strerror strlen strncmp strtoll"
-        " strtoull unlink vsnprintf waitpid write",
+        " fflush fgetc fgets fopen fork fprintf fputc fread free fsync fwrite getpagesize getpid getppid kill lseek"
+        " malloc memcmp memcpy memmove memset mincore mmap munmap nanosleep open pipe poll posix_fadvise"
+        " posix_memalign prctl pread pthread_mutex_lock pthread_mutex_unlock putchar puts qsort read setenv signal"
+        " snprintf strcmp strerror strlen strncmp strstr strtoll strtoull unlink vsnprintf waitpid write",
     )
 )
 """Functions of libc.so, all in bionic since API level 21 or earlier."""

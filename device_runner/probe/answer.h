@@ -38,7 +38,10 @@ enum {
     TENSORS_BYTES = 1024 * 1024,
     RUNS_KEPT = 10000000, /* latencies that fit; pages of them come into being as they are written */
     NNAPI_DEVICES_MAX = 16,
-    QUESTIONS_MAX = 1024
+    QUESTIONS_MAX = 1024,
+    BINS_MAX = 300,
+    BIN_KEPT = 4096,
+    SAMPLES_MAX = 600
 };
 
 /* A device of Android's NNAPI; `answers` has a letter for each question of inspect.h that it was asked. */
@@ -63,6 +66,25 @@ struct strings {
     char bytes[LOG_BYTES];
 };
 
+/* A file whose pages were to leave the page cache: its size and what stayed, -1 where that is not known. */
+struct dropped_file {
+    bool asked;
+    int64_t bytes, resident;
+    char why[128];
+};
+
+/* Inferences that began within the same stretch of time; times are nanoseconds, `start` from the first inference on. */
+struct bin {
+    uint64_t start, count, total, least, median, most;
+};
+
+/* The device at a moment of a sustained run, `at` nanoseconds after its first inference; 0 for what it does not say. */
+struct sample {
+    uint64_t at;
+    uint32_t mhz;
+    int32_t millidegrees;
+};
+
 struct answer {
     volatile unsigned stage;
     volatile bool failed;
@@ -77,6 +99,11 @@ struct answer {
     uint64_t open_ns, load_ns, first_run_ns;
     uint64_t memory_before_load, memory_after_load, memory_peak;
     char outputs[TENSORS_BYTES]; /* JSON objects, comma between */
+    struct dropped_file model_pages, library_pages;
+    volatile uint64_t sustained_from; /* when the sustained loop began, by the clock that only goes forward */
+    volatile size_t bin_count, sample_count;
+    struct bin bins[BINS_MAX];
+    struct sample samples[SAMPLES_MAX];
     unsigned stop; /* which bound ended the loop */
     struct strings log;
     volatile size_t runs;

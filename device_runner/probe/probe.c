@@ -27,6 +27,7 @@
 #include "pieces.h"
 #include "platform.h"
 #include "request.h"
+#include "sensors.h"
 #include "stages.h"
 
 #ifndef PROBE_EXIT
@@ -65,6 +66,47 @@ static void print_numbers(struct sink *sink, const struct answer *answer) {
     put_text(sink, "]");
 }
 
+static void print_dropped(struct sink *sink, const char *key, const struct dropped_file *file) {
+    if (!file->asked) return;
+    put_key(sink, key, false);
+    put_text(sink, "[");
+    put_number(sink, file->bytes);
+    put_text(sink, ",");
+    put_number(sink, file->resident);
+    put_text(sink, ",");
+    put_string(sink, file->why);
+    put_text(sink, "]");
+}
+
+/* Numbers as an array, after a comma unless it is the first. */
+static void print_array(struct sink *sink, bool first, const uint64_t *numbers, size_t count) {
+    put_text(sink, first ? "[" : ",[");
+    for (size_t i = 0; i < count; i++) {
+        if (i) put_text(sink, ",");
+        put_number(sink, (long long)numbers[i]);
+    }
+    put_text(sink, "]");
+}
+
+static void print_sustained(struct sink *sink, const struct answer *answer) {
+    put_key(sink, "bins", false);
+    put_text(sink, "[");
+    for (size_t i = 0; i < answer->bin_count; i++) {
+        const struct bin *bin = &answer->bins[i];
+        uint64_t numbers[] = {bin->start, bin->count, bin->total, bin->least, bin->median, bin->most};
+        print_array(sink, !i, numbers, sizeof numbers / sizeof *numbers);
+    }
+    put_text(sink, "]");
+    put_key(sink, "samples", false);
+    put_text(sink, "[");
+    for (size_t i = 0; i < answer->sample_count; i++) {
+        const struct sample *sample = &answer->samples[i];
+        uint64_t numbers[] = {sample->at, sample->mhz, (uint64_t)sample->millidegrees};
+        print_array(sink, !i, numbers, sizeof numbers / sizeof *numbers);
+    }
+    put_text(sink, "]");
+}
+
 static void print_strings(struct sink *sink, const char *key, const char *bytes, size_t used) {
     put_key(sink, key, false);
     put_text(sink, "[");
@@ -96,6 +138,9 @@ static void print_answer(const struct answer *answer, int signal) {
     print_strings(&sink, "available_providers", answer->providers, list_length(answer->providers));
     print_strings(&sink, "log", answer->log.bytes, answer->log.used);
     print_numbers(&sink, answer);
+    print_dropped(&sink, "model_pages", &answer->model_pages);
+    print_dropped(&sink, "library_pages", &answer->library_pages);
+    if (answer->sustained_from) print_sustained(&sink, answer);
     put_key(&sink, "nnapi", false);
     print_nnapi(&sink, &answer->nnapi);
     put_text(&sink, ",\"outputs\":[");
@@ -125,6 +170,10 @@ static void mend(struct answer *answer) {
     answer->providers[LIST_BYTES - 1] = answer->providers[LIST_BYTES - 2] = 0;
     answer->log.bytes[LOG_BYTES - 1] = 0;
     mend_nnapi(&answer->nnapi);
+    answer->model_pages.why[sizeof answer->model_pages.why - 1] = 0;
+    answer->library_pages.why[sizeof answer->library_pages.why - 1] = 0;
+    if (answer->bin_count > BINS_MAX) answer->bin_count = BINS_MAX;
+    if (answer->sample_count > SAMPLES_MAX) answer->sample_count = SAMPLES_MAX;
     if (answer->log.used > LOG_BYTES) answer->log.used = LOG_BYTES;
     if (answer->stage > STAGE_DONE) answer->stage = STAGE_DONE;
     if (answer->stop > STOP_MAX_RUNS) answer->stop = STOP_NONE;
@@ -157,15 +206,34 @@ static int supervise(const struct request *request, struct answer *answer) {
 
 #else
 
+/* Nanoseconds from one sample of a sustained run to the next: reading some files costs the device a millisecond. */
+static uint64_t sampling_ns(const struct request *request) {
+    uint64_t even = (uint64_t)request->sustain_ns / SAMPLES_MAX, least = 500000000;
+    return even > least ? even : least;
+}
+
+/* Look at the device when it is time. The measuring process does not: its loop is inferences alone. */
+static void take_sample(const struct request *request, struct answer *answer) {
+    size_t count = answer->sample_count;
+    if (!answer->sustained_from || count >= SAMPLES_MAX) return;
+    uint64_t at = now_ns() - answer->sustained_from;
+    if (count && at < answer->samples[count - 1].at + sampling_ns(request)) return;
+    read_sensors("/sys", &answer->samples[count]);
+    answer->samples[count].at = at;
+    answer->sample_count = count + 1;
+}
+
 /* Wait until the child closes its end of the pipe, the time is over, or nobody listens on stdin any more. */
-static const char *watch(const struct request *request, int pipe_end) {
+static const char *watch(const struct request *request, struct answer *answer, int pipe_end) {
     uint64_t milliseconds = request->timeout_ms < 86400000 ? (uint64_t)request->timeout_ms : 86400000;
     uint64_t end = now_ns() + milliseconds * 1000000u;
     struct pollfd ends[] = {{.fd = pipe_end, .events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
     for (;;) {
         uint64_t now = now_ns();
         if (now >= end) return "timeout";
-        int left = (int)((end - now) / 1000000u) + 1;
+        int left = (int)((end - now) / 1000000u) + 1, pause = (int)(sampling_ns(request) / 1000000u);
+        if (request->sustain_ns && left > pause) left = pause;
+        if (request->sustain_ns) take_sample(request, answer);
         int ready = poll(ends, request->watch_stdin ? 2 : 1, left);
         if (ready > 0 && ends[0].revents) return NULL;
         char byte;
@@ -225,7 +293,7 @@ static int supervise(const struct request *request, struct answer *answer) {
         child(request, answer, parent);
     }
     close(ends[1]);
-    const char *why = watch(request, ends[0]);
+    const char *why = watch(request, answer, ends[0]);
     if (why) kill(pid, SIGKILL);
     int status = reap(pid, why);
     close(ends[0]);

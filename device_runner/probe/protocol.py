@@ -12,15 +12,21 @@ from device_runner.plausible import FASTEST_NS, implausible
 from device_runner.profile import fell_back
 from device_runner.providers import provider_named
 from device_runner.result import (
+    ColdStart,
+    DeviceSample,
     Failure,
     FailureKind,
+    LatencyBin,
     Mark,
     RunResult,
     Status,
+    SustainedRun,
+    WarmUp,
     status_of,
     without_measurement,
 )
 from device_runner.spec import (
+    AUTO,
     ONNX_CODES,
     Bytes,
     ExecutionMode,
@@ -32,6 +38,7 @@ from device_runner.spec import (
     StrictStruct,
     TensorFile,
 )
+from device_runner.warmup import find_warmup
 
 LEVEL_NUMBERS = {
     OptimizationLevel.NONE: 0,
@@ -57,6 +64,15 @@ RUNS_KEPT = 10_000_000
 
 ANSWER_BYTES = 16 << 20
 """The most that an answer without its latencies has: the buffers of answer.h, each byte escaped as \\u00XX."""
+
+BINS_KEPT, SAMPLES_KEPT = 300, 600
+"""The most bins and samples of a sustained run (answer.h)."""
+
+WARMUP_RUNS, WARMUP_SHARE = 5, 0.25
+"""What the probe times beyond what a spec asks for where warm-up is to be found: inferences, and of its seconds."""
+
+COLD_SHARE = 0.01
+"""A model counts as out of the page cache when at most so much of its file is still there."""
 
 LATENCY_BYTES = 16
 """Digits and comma of a latency of up to 11 days."""
@@ -107,11 +123,13 @@ def _settings(spec: RunSpec, places: ProbePaths, watch_stdin: bool) -> Iterator[
         "pattern": int(options.memory_pattern),
         "log_level": LOG_NUMBERS[spec.log_level],
         "seed": spec.seed,
-        "warmup": spec.warmup,
-        "min_runs": spec.min_runs,
-        "min_ns": round(spec.min_seconds * 1e9),
+        "warmup": 0 if spec.warmup == AUTO else spec.warmup,
+        "min_runs": spec.min_runs + _extra_runs(spec),
+        "min_ns": round(spec.min_seconds * 1e9 * (1 + WARMUP_SHARE * (spec.warmup == AUTO))),
         "max_ns": round(spec.max_seconds * 1e9),
         "timeout_ms": round(spec.timeout_seconds * 1e3),
+        "cold": int(spec.cold),
+        "sustain_ns": round(spec.sustain_seconds * 1e9),
         "watch_stdin": int(watch_stdin),
     }
     texts = {
@@ -124,6 +142,11 @@ def _settings(spec: RunSpec, places: ProbePaths, watch_stdin: bool) -> Iterator[
     }
     yield from (("set", name, text) for name, text in texts.items() if text is not None)
     yield from (("set", name, str(number)) for name, number in numbers.items())
+
+
+def _extra_runs(spec: RunSpec) -> int:
+    """Inferences for a warm-up that is to be found; none where nothing is timed."""
+    return WARMUP_RUNS if spec.warmup == AUTO and (spec.min_runs or spec.min_seconds) else 0
 
 
 def _entries(options: RunOptions) -> Iterator[tuple[str, str, str]]:
@@ -180,6 +203,22 @@ class NnapiAnswer(msgspec.Struct, frozen=True):
     devices: Annotated[tuple[NnapiDeviceAnswer, ...], msgspec.Meta(max_length=16)]
 
 
+Size = Annotated[int, msgspec.Meta(ge=-1, le=1 << 44)]
+
+
+class DroppedFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file that was to leave the page cache: its bytes, those that stayed, what went wrong; -1 for unknown."""
+
+    bytes: Size
+    resident: Size
+    why: Annotated[str, msgspec.Meta(max_length=256)]
+
+
+Bin = Annotated[list[Nanoseconds], msgspec.Meta(min_length=6, max_length=6)]
+Reading = Annotated[int, msgspec.Meta(ge=0, le=200_000)]
+Sample = tuple[Nanoseconds, Reading, Reading]
+
+
 class ProbeAnswer(msgspec.Struct, frozen=True):
     """The document that the probe prints. What is out of these ranges cannot come from it."""
 
@@ -206,11 +245,16 @@ class ProbeAnswer(msgspec.Struct, frozen=True):
     nnapi: NnapiAnswer
     outputs: Annotated[list[ProbeOutput], msgspec.Meta(max_length=4096)]
     crc32: Crc32
+    model_pages: DroppedFile | None = None
+    library_pages: DroppedFile | None = None
+    bins: Annotated[list[Bin], msgspec.Meta(max_length=BINS_KEPT)] = []
+    samples: Annotated[list[Sample], msgspec.Meta(max_length=SAMPLES_KEPT)] = []
 
 
 def answer_limit(spec: RunSpec) -> int:
     """The most bytes that the probe prints for a spec; what says more is not the probe."""
-    most_runs = max(spec.min_runs, round(spec.min_seconds * 1e9 / FASTEST_NS))
+    seconds = spec.min_seconds * (1 + WARMUP_SHARE)
+    most_runs = max(spec.min_runs + WARMUP_RUNS, round(seconds * 1e9 / FASTEST_NS))
     return ANSWER_BYTES + LATENCY_BYTES * min(most_runs, RUNS_KEPT)
 
 
@@ -255,6 +299,8 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
 
 def _result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
     failure = None if answer.status is Status.OK else _failure(answer)
+    warmup = find_warmup(answer.latencies_ns) if spec.warmup == AUTO and answer.latencies_ns else None
+    first = warmup.inferences if warmup else 0
     return RunResult(
         spec_id=spec.id,
         device=device,
@@ -262,9 +308,14 @@ def _result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
         failure=failure,
         ort_version=answer.ort_version,
         available_providers=tuple(answer.available_providers),
+        open_ns=answer.open_ns,
         load_ns=answer.load_ns,
         first_run_ns=answer.first_run_ns,
-        latencies_ns=tuple(answer.latencies_ns),
+        latencies_ns=tuple(answer.latencies_ns[first:]),
+        warmup_ns=tuple(answer.latencies_ns[:first]),
+        warmup=warmup or _counted(spec, answer),
+        cold=_cold(answer),
+        sustained=_sustained(answer),
         memory_before_load_bytes=answer.memory_before_load_bytes,
         memory_after_load_bytes=answer.memory_after_load_bytes,
         memory_peak_bytes=answer.memory_peak_bytes,
@@ -273,6 +324,47 @@ def _result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
         profile_file=answer.profile or None,
         log=_log(answer),
         marks=tuple(_marks(spec, answer)),
+    )
+
+
+def _counted(spec: RunSpec, answer: ProbeAnswer) -> WarmUp | None:
+    """The warm-up that a spec asked for by number; its inferences were not timed."""
+    if not answer.latencies_ns or not isinstance(spec.warmup, int):
+        return None
+    return WarmUp(inferences=spec.warmup, why="as many as were asked for, not timed")
+
+
+def _cold(answer: ProbeAnswer) -> ColdStart | None:
+    model, library = answer.model_pages, answer.library_pages or DroppedFile(bytes=-1, resident=-1, why="")
+    if model is None:
+        return None
+    known = model.resident >= 0
+    cold = known and model.resident <= COLD_SHARE * model.bytes
+    why = f" ({model.why})" if model.why else ""
+    how = "the system does not say what of its file is in memory" if not known else "its pages were dropped from memory"
+    if known and not cold:
+        how = f"{model.resident} of {model.bytes} bytes of its file stayed in memory"
+    return ColdStart(
+        cold=cold,
+        how=how + why,
+        model_bytes=_known(model.bytes),
+        model_resident_bytes=_known(model.resident),
+        library_bytes=_known(library.bytes),
+        library_resident_bytes=_known(library.resident),
+    )
+
+
+def _known(number: int) -> int | None:
+    return None if number < 0 else number
+
+
+def _sustained(answer: ProbeAnswer) -> SustainedRun | None:
+    if not answer.bins:
+        return None
+    names = LatencyBin.__struct_fields__
+    return SustainedRun(
+        bins=tuple(LatencyBin(**dict(zip(names, numbers, strict=True))) for numbers in answer.bins),
+        samples=tuple(DeviceSample(at_ns=at, mhz=mhz, millidegrees=heat) for at, mhz, heat in answer.samples),
     )
 
 

@@ -2,10 +2,16 @@
 
 #include <string.h>
 
+#include "cache.h"
 #include "inspect.h"
 #include "labelled.h"
 #include "measure.h"
+#include "sustain.h"
 #include "tensors.h"
+
+static bool measured_runs(struct probe *probe) {
+    return probe->request->sustain_ns ? sustained_runs(probe) : timed_runs(probe);
+}
 
 static bool finish(struct probe *probe) {
     return write_outputs(probe) && run_labelled(probe) && end_profile(probe);
@@ -25,10 +31,10 @@ struct step {
 };
 
 static const struct step RUN[] = {
-    {STAGE_OPEN, open_library},        {STAGE_ENVIRONMENT, create_environment}, {STAGE_OPTIONS, set_options},
-    {STAGE_PROVIDER, append_provider}, {STAGE_LOAD, load_model},                {STAGE_INPUTS, make_inputs},
-    {STAGE_FIRST_RUN, first_run},      {STAGE_RUN, timed_runs},                 {STAGE_OUTPUTS, finish},
-    {STAGE_DONE, NULL},
+    {STAGE_OPEN, drop_cached},    {STAGE_OPEN, open_library},        {STAGE_ENVIRONMENT, create_environment},
+    {STAGE_OPTIONS, set_options}, {STAGE_PROVIDER, append_provider}, {STAGE_LOAD, load_model},
+    {STAGE_INPUTS, make_inputs},  {STAGE_FIRST_RUN, first_run},      {STAGE_RUN, measured_runs},
+    {STAGE_OUTPUTS, finish},      {STAGE_DONE, NULL},
 };
 
 static const struct step INSPECT[] = {{STAGE_PROVIDER, inspect}, {STAGE_DONE, NULL}};

@@ -64,6 +64,8 @@ def requests(models: Path, folder: Path) -> dict[str, bytes]:
 
     return {
         "ok": of("sum.onnx", dimensions={"N": 2}),
+        "cold": of("sum.onnx", dimensions={"N": 2}, cold=True),
+        "sustained": of("sum.onnx", dimensions={"N": 2}, sustain_seconds=0.2),
         "refused": of("null.onnx", options=RunOptions(provider="xnnpack", provider_options={"a": "b", "c": "d"})),
         "open": of("sum.onnx"),
         "broken": of("noise.ort"),
@@ -107,8 +109,9 @@ def test_clean_under_valgrind(models: Path, tmp_path: Path) -> None:
     )
     options = ["-q", "--trace-children=yes", "--leak-check=full", f"--suppressions={rules}"]
     command = ["valgrind", *options, f"--log-file={tmp_path}/log.%p", str(probe)]
-    answer, _ = execute(command, requests(models, tmp_path)["ok"], tmp_path)
-    assert answer.status == "ok"
+    for name in ("ok", "cold", "sustained"):
+        answer, _ = execute(command, requests(models, tmp_path)[name], tmp_path)
+        assert answer.status == "ok", name
     logs = [path.read_text() for path in tmp_path.glob("log.*")]
     assert len(logs) >= 2
     assert not any(logs), "".join(logs)

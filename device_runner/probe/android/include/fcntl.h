@@ -1,5 +1,6 @@
 #ifndef PROBE_FCNTL_H
 #define PROBE_FCNTL_H
+#include <sys/types.h>
 #define O_RDONLY 0
 #define O_WRONLY 01
 #define O_CREAT 0100
@@ -10,5 +11,7 @@
 #define O_NOFOLLOW 0400000
 #endif
 #define O_CLOEXEC 02000000
+#define POSIX_FADV_DONTNEED 4
+int posix_fadvise(int file, off_t offset, off_t length, int advice);
 int open(const char *path, int flags, ...);
 #endif

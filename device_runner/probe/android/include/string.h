@@ -8,5 +8,6 @@ int memcmp(const void *one, const void *other, size_t size);
 size_t strlen(const char *text);
 int strcmp(const char *one, const char *other);
 int strncmp(const char *one, const char *other, size_t size);
+char *strstr(const char *text, const char *part);
 char *strerror(int number);
 #endif

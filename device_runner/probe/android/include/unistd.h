@@ -14,6 +14,9 @@ int close(int file);
 ssize_t read(int file, void *data, size_t size);
 ssize_t pread(int file, void *data, size_t size, off_t offset);
 ssize_t write(int file, const void *data, size_t size);
+#define SEEK_END 2
+off_t lseek(int file, off_t offset, int from);
+int getpagesize(void);
 int fsync(int file);
 int unlink(const char *path);
 _Noreturn void _exit(int code);
