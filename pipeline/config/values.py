@@ -24,6 +24,7 @@ from pipeline.config.tables import (
     Table,
     TransformConfig,
 )
+from pipeline.config.tune import TuneConfig
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import OWN_PRECISION, Level, Style
 
@@ -220,6 +221,8 @@ class Config(Table, frozen=True, kw_only=True):
     """How to build ONNX Runtime for the targets, and size budgets."""
     output: OutputConfig = OutputConfig()
     """Where results are written."""
+    tune: TuneConfig = TuneConfig()
+    """What `ort-mobile tune` searches for, among what, and for how long."""
 
 
 TABLES: dict[str, type[Table]] = {
@@ -233,6 +236,7 @@ TABLES: dict[str, type[Table]] = {
     "[variants]": VariantsConfig,
     "[[runs]]": RunConfig,
     "[measure]": MeasureConfig,
+    "[tune]": TuneConfig,
     "[conditions]": ConditionsConfig,
     "[check]": CheckConfig,
     "[accuracy]": AccuracyConfig,
