@@ -8,10 +8,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -112,6 +113,16 @@ GIVE_UP_AFTER = 3
 """Runs in a row, each tried again where that helps, that fail for the device's sake until it is left alone."""
 
 
+class Schedule(Protocol):
+    """What one device runs, one after the other, decided by what came of its runs before. Called from one thread."""
+
+    def due(self) -> tuple[PlannedRun, int] | None:
+        """The next planned run and its number; the same again until it was learned; None at the end."""
+
+    def learn(self, run: RunRecord) -> None:
+        """What came of a run that is not done again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignPlan:
     """What is to be measured. `libraries` are by device, `inputs` by the source of a run.
@@ -135,6 +146,8 @@ class CampaignPlan:
     quarantine_seconds: Sequence[float] = QUARANTINE_SECONDS
     profiles: Path = Path("profiles")
     """The folder for traces of profile runs."""
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    """By device, what it runs in place of rounds of `planned_runs`."""
 
     @property
     def rounds(self) -> int:
@@ -154,7 +167,7 @@ class CampaignPlan:
 
     def is_profiled(self, number: int) -> bool:
         """Whether this round is the one with the profiler on."""
-        return number >= self.measure.rounds
+        return self.measure.profile and number >= self.measure.rounds
 
     def round_name(self, number: int) -> str:
         """How people call a round."""
@@ -226,6 +239,7 @@ class _Worker:
         self.work = work
         self.progress = progress
         self.stop = stop
+        self.schedule = plan.schedules.get(device.name)
         self.planned_runs = [planned for planned in plan.planned_runs if planned.device == device.name]
         self.finished = set(stored.finished)
         self.given_up = set(stored.given_up)
@@ -257,14 +271,22 @@ class _Worker:
         return not self.stop.wait(seconds)
 
     def _rounds(self) -> UnfinishedDevice | None:
+        for planned, number in self._due():
+            reason = self._unfit() or ("interrupted" if self.stop.is_set() else self._run_one(planned, number))
+            if reason:
+                return UnfinishedDevice(device=self.device.name, reason=reason)
+        return None
+
+    def _due(self) -> Iterator[tuple[PlannedRun, int]]:
+        """What is to be run: as the device's schedule decides, else what is left of the rounds."""
+        if self.schedule:
+            while found := self.schedule.due():
+                yield found
+            return
         for number in range(self.plan.rounds):
             for planned in order_of_round(self.planned_runs, number):
-                if planned_id(planned) in self.given_up or (planned_id(planned), number) in self.finished:
-                    continue
-                reason = self._unfit() or ("interrupted" if self.stop.is_set() else self._run_one(planned, number))
-                if reason:
-                    return UnfinishedDevice(device=self.device.name, reason=reason)
-        return None
+                if planned_id(planned) not in self.given_up and (planned_id(planned), number) not in self.finished:
+                    yield planned, number
 
     def _unfit(self) -> str:
         """Wait for the conditions; why the device is to be left alone, or ""."""
@@ -286,18 +308,25 @@ class _Worker:
             checks = self.plan.judge(planned, result) if self.plan.judge and judged else ()
             if spec.profile:
                 result = with_profile(result, self.plan.profiles / f"{safe_name(planned.key)}.json")
-        self.store.add_run(self._record(planned, number, spec, result, checks))
-        return self._learn(planned, number, result)
+        record = self._record(planned, number, spec, result, checks)
+        self.store.add_run(record)
+        reason = self._learn(planned, number, result)
+        counts = (planned_id(planned), number) in self.finished or planned_id(planned) in self.given_up
+        if self.schedule and counts:
+            self.schedule.learn(record)
+        return reason
 
     def _tried(self, spec: RunSpec) -> RunResult:
-        """The result of the first try that the way to the device did not spoil, else of the last."""
+        """The result of the first try that the way to the device did not spoil, else of the last; with its time."""
+        begun = time.monotonic_ns()
         result = self.device.run(spec)
         for seconds in self.plan.pauses_seconds:
             if result.failure is None or result.failure.kind not in TRIED_AGAIN or self.stop.wait(seconds):
                 break
             log.info("%s: again after %s: %s", self.device.name, result.failure.kind.value, result.failure.message)
+            begun = time.monotonic_ns()
             result = self.device.run(spec)
-        return result
+        return msgspec.structs.replace(result, elapsed_ns=time.monotonic_ns() - begun)
 
     def _record(
         self, planned: PlannedRun, number: int, spec: RunSpec, result: RunResult, checks: tuple[OutputCheck, ...]

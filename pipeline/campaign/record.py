@@ -5,6 +5,7 @@ import msgspec
 from device_runner.result import RunResult, Struct
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.accuracy.score import AccuracyResult
+from pipeline.campaign.tuned import TunedModel
 from pipeline.check.output import OutputCheck
 from pipeline.check.reference import Reference
 from pipeline.config import Config, ModelConfig
@@ -144,7 +145,8 @@ class JobRecord(Struct, frozen=True, kw_only=True):
 
     `references` are by the name of a model in a precision (`Artifact.source`); their files lie in reference/NAME.
     `unloadable` names artifacts as MODEL/VARIANT that a target's library cannot load, by the name of the target.
-    `tables` are those of the config in which models were found, by model.
+    `tables` are those of the config in which models were found, by model. `searching` marks the campaign of a search,
+    whose runs are no rounds; `tuned` is what searches found, in the campaign that confirms it.
     """
 
     config: Config
@@ -161,6 +163,8 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     tables: dict[str, ModelConfig] = {}
     accuracy: tuple[ArtifactAccuracy, ...] = ()
     searches: tuple[PrecisionSearch, ...] = ()
+    searching: bool = False
+    tuned: tuple[TunedModel, ...] = ()
 
 
 class CampaignRecord(Struct, frozen=True, kw_only=True):

@@ -43,9 +43,11 @@ from pipeline.config.values import (
 __all__ = [
     "ADVISED_RUNS", "ALL_FLAGS", "DEFAULT_TARGET", "FILL_IN", "REPLAY_KEY", "TABLES",
     "Accelerator", "AccuracyConfig",
-    "BuildConfig", "CheckConfig", "ConditionsConfig", "Config", "Count", "Goal", "InputValue", "MeasureConfig",
-    "MetricName", "ModelConfig", "OneOrMore", "OutputConfig", "PartConfig",
+    "BuildConfig", "CheckConfig", "ConditionsConfig", "Config", "Count", "Goal",
+    "InputValue",
+    "MeasureConfig", "MetricName", "ModelConfig", "OneOrMore", "OutputConfig", "PartConfig",
     "Platform", "PreprocessConfig", "Range", "RunConfig", "Strategy", "Table",
-    "Target", "TuneConfig", "VariantsConfig", "comparing_runs", "config_schema", "key_texts", "null_last", "read_config",
+    "Target", "TuneConfig", "VariantsConfig", "comparing_runs",
+    "config_schema", "key_texts", "null_last", "read_config",
     "resolved", "wanted_variants", "with_defaults",
 ]  # fmt: skip

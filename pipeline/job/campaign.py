@@ -4,12 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from device_runner.device import Device, DeviceFacts
 from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, runs_left
 from pipeline.campaign.plan import PlannedRun, distinct, plan_runs, recorded
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, Skipped
 from pipeline.campaign.store import Store
+from pipeline.campaign.tuned import TunedModel
 from pipeline.config import Config
 from pipeline.core.progress import Progress
 from pipeline.job.devices import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, measure_all, opened
@@ -42,6 +45,8 @@ class JobOptions:
     """Find the options that crash and keep them in the deny list."""
     quick: bool = False
     """Convert and measure less, for a first look."""
+    tune: bool = False
+    """Search for the best configuration in place of measuring every one in rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +66,18 @@ class CampaignJob:
 
     def enter_unmeasured(self) -> EndedCampaign:
         """Enter a campaign of which nothing is measured."""
-        return EndedCampaign(campaign=self._enter({}, [], []))
+        return EndedCampaign(campaign=self.enter({}, [], []))
 
     def measure(self, work: Path, progress: Progress) -> EndedCampaign:
         """Open the devices, enter the plan, run what is not stored yet, and find what crashes where that is asked."""
-        with opened(self._devices()) as field:
+        with opened(self.device_names()) as field:
             measurable = [a for one in self.prepared for a in one.artifacts if a.source in one.references]
             legal, skipped = plan_runs(self.config.runs, measurable, list(field.facts.values()), known_denied())
             libraries = libraries_by_device(field.facts, self.config.targets, self.options.library)
-            planned_runs, refused = self._possible(legal, field.devices, libraries)
-            campaign = self._enter(field.facts, planned_runs, [*skipped, *refused, *field.unusable])
+            planned_runs, refused = self.possible(legal, field.devices, libraries)
+            campaign = self.enter(field.facts, planned_runs, [*skipped, *refused, *field.unusable])
             predictions = predict(planned_runs, field.facts, self.release, self.folder / ARTIFACTS, progress)
-            plan = self._plan(campaign.id, distinct(planned_runs), libraries, predictions)
+            plan = self.plan(campaign.id, distinct(planned_runs), libraries, predictions)
             left = self._measured(plan, field, work, progress)
             wanted = self.options.blame
             denied = blame_crashes(plan, field.devices, field.facts, self.store, progress) if wanted else ()
@@ -91,13 +96,13 @@ class CampaignJob:
                 f"{kept} of {planned} runs are kept; no report and no bundle were written"
             ) from error
 
-    def _devices(self) -> list[str]:
+    def device_names(self) -> list[str]:
         """What is to be opened; with `resume` also devices on the network that an adb server has forgotten."""
         asked = self.options.devices
         forgotten = known_on_network(self.store, self.config) if self.options.resume and not asked else []
         return [*(asked or self.config.devices), *forgotten]
 
-    def _possible(
+    def possible(
         self, legal: Sequence[PlannedRun], devices: Mapping[str, Device], libraries: Mapping[str, str | None]
     ) -> tuple[Sequence[PlannedRun], Sequence[Skipped]]:
         """Runs that the library can load; every one with onnxruntime_perf_test, which brings a library of its own."""
@@ -105,13 +110,14 @@ class CampaignJob:
             return legal, []
         return possible_runs(legal, self.held.read, devices, libraries)
 
-    def _plan(
+    def plan(
         self,
         campaign: str,
         planned_runs: Sequence[PlannedRun],
         libraries: Mapping[str, str | None],
         predictions: Mapping[str, Prediction],
     ) -> CampaignPlan:
+        """What is run of planned runs, with the inputs and the judge of their models."""
         references = {name: reference for one in self.prepared for name, reference in one.references.items()}
         inputs = {
             name: inputs_of(one.reference, one.model.dimensions)
@@ -132,11 +138,18 @@ class CampaignJob:
             profiles=self.folder / PROFILES,
         )
 
-    def _enter(
-        self, facts: Mapping[str, DeviceFacts], planned_runs: Sequence[PlannedRun], skipped: Sequence[Skipped]
+    def enter(
+        self,
+        facts: Mapping[str, DeviceFacts],
+        planned_runs: Sequence[PlannedRun],
+        skipped: Sequence[Skipped],
+        *,
+        searching: bool = False,
+        tuned: tuple[TunedModel, ...] = (),
     ) -> CampaignRecord:
         """Store the plan before anything is measured; with `resume` the last one of the same plan goes on."""
         record = self._record(planned_runs, skipped)
+        record = msgspec.structs.replace(record, searching=searching, tuned=tuned)
         if self.options.resume and (known := self._resumed(record, facts)):
             return known
         artifacts = [artifact for one in self.prepared for artifact in one.artifacts]

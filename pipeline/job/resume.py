@@ -8,7 +8,7 @@ import msgspec
 from device_runner.device import DeviceFacts, is_selector, on_network, split_server
 from pipeline.campaign.record import CampaignRecord, JobRecord, RecordedRun
 from pipeline.campaign.store import Store
-from pipeline.config import Config
+from pipeline.config import Config, TuneConfig
 from pipeline.core.variant import Artifact
 
 T = TypeVar("T")
@@ -75,8 +75,19 @@ def continues(document: JobRecord, plan: JobRecord) -> bool:
     known = places(document)
     if not known and plan.planned:
         return False  # it was only converted
-    same = document.config == plan.config and document.versions == plan.versions
+    same = _purpose(document) == _purpose(plan)
     return same and all(run in document.planned for run in plan.planned if place(run) in known)
+
+
+def _purpose(record: JobRecord) -> tuple[object, ...]:
+    """What makes two plans the same: the config, but for how long a search may take, and the programs.
+
+    Campaigns in rounds, of searches, and those that confirm what these found never continue one another; [tune] is of
+    no importance to the first.
+    """
+    kind = record.searching, bool(record.tuned)
+    tune = msgspec.structs.replace(record.config.tune, minutes=TuneConfig().minutes) if any(kind) else TuneConfig()
+    return msgspec.structs.replace(record.config, tune=tune), record.versions, kind
 
 
 def place(run: RecordedRun) -> tuple[str, str]:
@@ -117,4 +128,5 @@ def joined(document: JobRecord, plan: JobRecord) -> JobRecord:
             *(row for row in document.skipped if row.device not in devices and row.model not in models),
             *(row for row in plan.skipped if row.device in devices or row.model in models),
         ),
+        tuned=tuple({(one.device, one.model): one for one in (*document.tuned, *plan.tuned)}.values()),
     )

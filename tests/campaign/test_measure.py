@@ -13,7 +13,8 @@ import pytest
 from device_runner.result import FailureKind
 from device_runner.spec import RunSpec
 from pipeline.campaign.measure import GIVE_UP_AFTER, CampaignPlan, measure, runs_left
-from pipeline.campaign.plan import planned_id
+from pipeline.campaign.plan import PlannedRun, planned_id
+from pipeline.campaign.record import RunRecord
 from pipeline.campaign.store import REPEATED, Store, open_store
 from tests.scripted_devices import CAMPAIGN, ScriptedDevice, check_attribution, lanes_of, plan_of
 
@@ -224,3 +225,38 @@ def test_kill_9_at_any_point_loses_and_doubles_nothing(tmp_path: Path) -> None:
         assert Counter((run.planned, run.round) for run in runs) == Counter(wanted(plan))
         check_attribution(store)
     assert begun(tmp_path) <= len(wanted(plan)) + KILLS * len(NAMES)
+
+
+class Twice:
+    """Runs its first lane twice, then the one that its results point to; waits for what it has not learned."""
+
+    def __init__(self, lanes: list[PlannedRun]) -> None:
+        self.lanes = lanes
+        self.learned: list[RunRecord] = []
+
+    def due(self) -> tuple[PlannedRun, int] | None:
+        number = len(self.learned)
+        if number == 3:
+            return None
+        return self.lanes[0 if number < 2 else 1 + self.learned[0].result.latencies_ns[0] % 2], number
+
+    def learn(self, run: RunRecord) -> None:
+        self.learned.append(run)
+
+
+def test_a_schedule_decides_what_a_device_runs_by_what_came_of_the_runs_before(tmp_path: Path) -> None:
+    lanes = lanes_of(["one"], 3)
+    schedule = Twice(lanes)
+    plan = dataclasses.replace(plan_of(lanes, ROUNDS), schedules={"one": schedule})
+    failures = iter([None, FailureKind.LOST_DEVICE, FailureKind.LOST_DEVICE, FailureKind.LOST_DEVICE])
+    device = ScriptedDevice("one", lambda _: next(failures, None))
+    with opened(tmp_path) as store:
+        (left,) = measure(plan, {"one": device}, store, tmp_path)
+        assert left.reason == "as scripted"
+        assert len(schedule.learned) == 1, "a lost device says nothing of the run"
+        assert measure(plan, {"one": device}, store, tmp_path) == []
+        assert [run.round for run in schedule.learned] == [0, 1, 2]
+        assert [run.planned for run in schedule.learned[:2]] == [planned_id(lanes[0])] * 2
+        assert schedule.learned[2].planned != planned_id(lanes[0])
+        assert all(run.result.elapsed_ns > 0 for run in store.runs(CAMPAIGN.id))
+        check_attribution(store)

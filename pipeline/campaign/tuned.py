@@ -1,0 +1,158 @@
+"""What a search for the best configuration found: plain data, stored with the campaign that confirms it."""
+
+from enum import StrEnum
+from typing import Final, Literal
+
+from device_runner.result import Struct
+from device_runner.spec import RunOptions
+
+TUNE_VERSION: Final = 1
+
+
+class TuneOutcome(StrEnum):
+    """How a search ended. Only the first two have a winner, unless the device was lost after enough was known."""
+
+    DECIDED = "decided"
+    BUDGET = "budget used up"
+    TOO_SMALL = "budget too small"
+    ALL_FAILED = "every candidate failed"
+    NONE_POSSIBLE = "no candidate is possible"
+    LOST = "device lost"
+    REFUSED = "not measurable here"
+
+
+UNMEASURED_BREACHES = (TuneOutcome.NONE_POSSIBLE,)
+"""Outcomes by which a constraint or budget says no, without anything that went wrong."""
+
+
+class CandidateValues(Struct, frozen=True, kw_only=True):
+    """What was measured of a candidate: medians over its processes; None where nothing was."""
+
+    latency_ns: float | None = None
+    p90_ns: float | None = None
+    memory_bytes: float | None = None
+    size_bytes: float | None = None
+
+
+class TunedCandidate(Struct, frozen=True, kw_only=True):
+    """One candidate of a search: what was measured of it in `processes`, and when and why it was dropped.
+
+    `id` is that of its planned run, "" for what was left out before anything was measured; `dropped` is "" for those
+    that were never worse than the winner for sure.
+    """
+
+    variant: str
+    run: str
+    id: str = ""
+    processes: int = 0
+    values: CandidateValues = CandidateValues()
+    dropped: str = ""
+
+
+class TunedModel(Struct, frozen=True, kw_only=True):
+    """The search for one model on one device.
+
+    `winner`, `documented` (what ONNX Runtime's documentation advises) and `ort_default` (what an app gets that sets
+    nothing) are ids of planned runs; "" for none. `front` are candidates that no other beats in all goals, as far as
+    the search knows. `reason` says why it ended so.
+    """
+
+    device: str
+    model: str
+    goals: tuple[str, ...]
+    outcome: TuneOutcome
+    reason: str
+    winner: str = ""
+    documented: str = ""
+    ort_default: str = ""
+    front: tuple[str, ...] = ()
+    processes: int = 0
+    spent_seconds: float = 0.0
+    budget_seconds: float = 0.0
+    strategy: str = ""
+    seed: int = 0
+    candidates: tuple[TunedCandidate, ...] = ()
+
+
+class DeviceClass(Struct, frozen=True, kw_only=True):
+    """Devices for which one answer counts: the chip, Android's API level (0 elsewhere), the first ABI."""
+
+    soc: str
+    api_level: int
+    abi: str
+
+
+class Gain(Struct, frozen=True, kw_only=True):
+    """How much less of a goal the winner takes than another: 0.8 is 20 % less, with its 95 % interval.
+
+    From rounds that did not choose it, measured after the search; bounds are None for what is not measured (sizes).
+    """
+
+    than: Literal["documentation", "onnxruntime"]
+    goal: str
+    variant: str
+    run: str
+    ratio: float
+    low: float | None = None
+    high: float | None = None
+    rounds: int = 0
+
+
+class FrontPoint(Struct, frozen=True, kw_only=True):
+    """A configuration that no other beats in all goals, with its values in the confirming rounds."""
+
+    variant: str
+    run: str
+    values: CandidateValues
+
+
+class TuneAnswer(Struct, frozen=True, kw_only=True):
+    """What a search on a device came to: the winner, confirmed, and all candidates."""
+
+    search: TunedModel
+    variant: str = ""
+    run: str = ""
+    values: CandidateValues = CandidateValues()
+    confirmed_rounds: int = 0
+    gains: tuple[Gain, ...] = ()
+    front: tuple[FrontPoint, ...] = ()
+
+
+class ClassChoice(Struct, frozen=True, kw_only=True):
+    """What classes of devices run of a model. `cost` is the most that any of the devices loses against its own winner
+    (0.01 is 1 %), None where that was not measured.
+    """
+
+    model: str
+    classes: tuple[DeviceClass, ...]
+    devices: tuple[str, ...]
+    variant: str
+    file: str
+    run: str
+    options: RunOptions
+    cost: float | None = None
+
+
+class SharedCost(Struct, frozen=True, kw_only=True):
+    """What it costs a device to run another's winner, relative to its own, with the 95 % interval."""
+
+    model: str
+    device: str
+    winner_of: str
+    variant: str
+    run: str
+    ratio: float
+    low: float | None = None
+    high: float | None = None
+
+
+class TuneReport(Struct, frozen=True, kw_only=True):
+    """tune.json: what searches found. Times are nanoseconds, sizes bytes, ratios below 1 are better."""
+
+    version: Literal[1] = TUNE_VERSION
+    name: str
+    campaign: str
+    answers: tuple[TuneAnswer, ...]
+    choices: tuple[ClassChoice, ...] = ()
+    costs: tuple[SharedCost, ...] = ()
+    share_percent: float = 0.0
