@@ -180,8 +180,8 @@ class RunResult(Struct, frozen=True, kw_only=True):
     `warmup_ns` are those before them that count as warm-up, where they were recorded, and `warmup` says why these.
     `open_ns` is the loading of the library, `load_ns` the creation of the session, `first_run_ns` the first inference.
     Memory is the resident set of the probe's process after loading, and its peak (the runtime and everything in it,
-    not the model alone). `elapsed_ns` is the whole run as its caller saw it: copying, starting, measuring, reading back;
-    0 where nobody looked.
+    not the model alone). `elapsed_ns` is the whole run as its caller saw it, copying and starting included; 0 where
+    nobody looked.
     `labelled_outputs` is the first output for each sample of the spec's labelled set, stacked along a first axis.
     `profile` is what `profile_file` says, where that was read.
     """
