@@ -32,21 +32,21 @@ class DropVerdict(StrEnum):
     CANNOT_TELL = "cannot tell"
 
 
-class Interval(NamedTuple):
+class DropInterval(NamedTuple):
     """Bounds of a drop; positive is worse than the original."""
 
     low: float
     high: float
 
 
-def paired_interval(lost: float, gained: float, count: int) -> Interval:
+def paired_interval(lost: float, gained: float, count: int) -> DropInterval:
     """The interval of (lost - gained) / count, where so many of `count` samples are right with the original only, and
     with the other model only. Rates instead of whole numbers are fine.
     """
     observed = (lost - gained) / count
     low = _where(lambda drop: _score(lost, gained, count, drop) <= Z, -1.0, observed)
     high = _where(lambda drop: _score(lost, gained, count, drop) < -Z, observed, 1.0)
-    return Interval(low, high)
+    return DropInterval(low, high)
 
 
 def _score(lost: float, gained: float, count: int, drop: float) -> float:
@@ -78,7 +78,7 @@ def mcnemar(lost: int, gained: int) -> float:
 
 def bootstrap_interval(
     drop: Callable[[npt.NDArray[np.int64]], float], count: int, span: float = 1.0, resamples: int = RESAMPLES
-) -> Interval | None:
+) -> DropInterval | None:
     """Percentiles of a drop over samples drawn again, each counting as often as it is drawn; None for too few samples.
 
     Where no sample differs a bootstrap is sure of nothing: the bounds are then those of a share that was never seen,
@@ -95,11 +95,11 @@ def bootstrap_interval(
     low, high = (float(bound) for bound in np.quantile(drops, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))
     if low == high:
         unseen = span * (1 - ((1 - CONFIDENCE) / 2) ** (1 / count))
-        return Interval(low - unseen, high + unseen)
-    return Interval(low, high)
+        return DropInterval(low - unseen, high + unseen)
+    return DropInterval(low, high)
 
 
-def verdict_of(interval: Interval | None, max_drop: float) -> DropVerdict:
+def verdict_of(interval: DropInterval | None, max_drop: float) -> DropVerdict:
     """Within only where the interval excludes a larger drop, over only where it excludes a smaller one."""
     if interval is None:
         return DropVerdict.CANNOT_TELL
@@ -128,7 +128,7 @@ def paired_samples_needed(lost: int, gained: int, count: int, max_drop: float) -
     return enough
 
 
-def samples_needed(drop: float, interval: Interval | None, count: int, max_drop: float) -> int | None:
+def samples_needed(drop: float, interval: DropInterval | None, count: int, max_drop: float) -> int | None:
     """The same for a bootstrap: the distance from the drop to a bound shrinks with the root of the samples."""
     if interval is None:
         return None

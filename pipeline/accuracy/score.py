@@ -9,8 +9,8 @@ import numpy as np
 
 from device_runner.spec import TensorFile
 from pipeline.accuracy.interval import (
+    DropInterval,
     DropVerdict,
-    Interval,
     bootstrap_interval,
     drop_of,
     finite,
@@ -213,7 +213,7 @@ def _with_drop(result: AccuracyResult, metric: Metric, ours: list[Any], theirs: 
     if metric.paired:
         right = every if original is None else original
         lost, gained = int((right > mine).sum()), int((right < mine).sum())
-        interval: Interval | None = paired_interval(lost, gained, count)
+        interval: DropInterval | None = paired_interval(lost, gained, count)
     else:
         # One sample can change a metric with a name by 1 at most; a user's function has a scale of its own.
         span = 1.0 if metric.name in list(MetricName) else max(1.0, float(np.abs(mine).max()))
@@ -231,7 +231,7 @@ def _with_drop(result: AccuracyResult, metric: Metric, ours: list[Any], theirs: 
     return _judged(result, interval, (lost, gained) if metric.paired else None)
 
 
-def _judged(result: AccuracyResult, interval: Interval | None, pairs: tuple[int, int] | None) -> AccuracyResult:
+def _judged(result: AccuracyResult, interval: DropInterval | None, pairs: tuple[int, int] | None) -> AccuracyResult:
     if result.max_drop is None or result.drop is None:
         return result
     verdict = verdict_of(interval, result.max_drop)

@@ -13,6 +13,7 @@ from device_runner.spec import OUTPUTS_LIMIT_BYTES, RunOptions, RunSpec, TensorF
 from pipeline.campaign.deny_list import denied_here
 from pipeline.campaign.options import options_name, run_options
 from pipeline.campaign.record import RecordedRun, Skipped
+from pipeline.campaign.statistics import DecisionRule
 from pipeline.config import REPLAY_KEY, MeasureConfig, RunConfig
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Artifact, Variant
@@ -202,6 +203,11 @@ def order_of_round(planned_runs: Sequence[PlannedRun], number: int) -> list[Plan
 def planned_id(planned: PlannedRun) -> str:
     """The identity of a planned run in specs and in the database: its key, or that's digest where it is long."""
     return planned.key if len(planned.key) <= 200 else hashlib.sha256(planned.key.encode()).hexdigest()
+
+
+def decision_rule(measure: MeasureConfig) -> DecisionRule:
+    """The rule of a config, which writes shares in percent."""
+    return DecisionRule(margin=measure.margin_percent / 100, least=measure.least_percent / 100)
 
 
 def spec_id(planned: PlannedRun, number: int) -> str:

@@ -139,7 +139,9 @@ class MeasureConfig(Table, frozen=True, kw_only=True):
     timeout_seconds: Seconds = 300.0
     """Seconds after which a process is considered hung and is killed."""
     margin_percent: Annotated[float, Meta(gt=0, lt=100)] = 5.0
-    """Differences below this percentage are reported as "same"."""
+    """Runs whose difference is shown to be below this percentage are reported as "same"."""
+    least_percent: Annotated[float, Meta(ge=0, lt=100)] = 1.0
+    """The smallest difference that matters, in percent: smaller ones are never reported as "faster" or "slower"."""
     profile: bool = False
     """Profile every variant once more after the rounds: times by operator, and a trace file."""
     perf_test: str | None = None

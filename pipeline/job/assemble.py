@@ -8,6 +8,7 @@ import msgspec
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
 from pipeline.campaign.options import options_name
+from pipeline.campaign.plan import decision_rule
 from pipeline.campaign.record import CampaignRecord, JobRecord
 from pipeline.campaign.store import Store
 from pipeline.check.output import OutputCheck
@@ -43,14 +44,15 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     measured = measured_rows(record.planned, runs, sizes)
     profiles = tuple(profiles_of(record.planned, runs))
     ranks = {artifact.variant.name: _optimized(artifact.variant) for artifact in artifacts.values()}
-    margin = record.config.measure.margin_percent / 100
-    rows = make_rows(measured, margin)
+    rule = decision_rule(record.config.measure)
+    rows = make_rows(measured, rule)
     choices, withheld = _choices(record, artifacts, measured, devices)
     report = CampaignReport(
         name=campaign.name,
         campaign=campaign.id,
         created_at=campaign.created_at,
-        margin=margin,
+        margin=rule.margin,
+        least=rule.least,
         host=record.host,
         versions=record.versions,
         models=record.models,
@@ -102,7 +104,7 @@ def _choices(
     refused = _over_budget(record)
     sound = {key: artifact for key, artifact in artifacts.items() if is_sound(record, key) and key not in refused}
     candidates = _candidates(record, sound, measured)
-    margin = record.config.measure.margin_percent / 100
+    rule = decision_rule(record.config.measure)
     found, withheld = [], []
     for target in record.config.targets:
         for model in record.models:
@@ -110,7 +112,7 @@ def _choices(
             own = _loadable(record, target, whole) or whole  # the gate before the bundle says why none of them loads
             ran = [candidate for candidate in candidates if candidate.artifact in own]
             rejected = _rejected(record, artifacts, own, target, model.name)
-            choice = choose(target, own, ran, devices, margin, rejected)
+            choice = choose(target, own, ran, devices, rule, rejected)
             if choice:
                 found.append(choice)
             else:

@@ -10,7 +10,7 @@ import msgspec
 from device_runner.device import Device, DeviceFacts, open_device
 from device_runner.minimize import Denied
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice
-from pipeline.campaign.plan import distinct, recorded
+from pipeline.campaign.plan import decision_rule, distinct, recorded
 from pipeline.campaign.record import FailureRow
 from pipeline.campaign.store import open_store
 from pipeline.core.errors import ConfigError, ExitCode
@@ -64,12 +64,14 @@ def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
         profiled = _profiles(order, plan, device, facts, progress) if order.profiles else ()
         planned = list(recorded(runs, runs[0].run_name if runs else None))
         sizes = {(run.model, run.variant): run.size_bytes for run in runs}
-        rows = make_rows(measured_rows(planned, records, sizes), order.measure.margin_percent / 100)
+        rule = decision_rule(order.measure)
+        rows = make_rows(measured_rows(planned, records, sizes), rule)
         report = CampaignReport(
             name=campaign.name,
             campaign=campaign.id,
             created_at=campaign.created_at,
-            margin=order.measure.margin_percent / 100,
+            margin=rule.margin,
+            least=rule.least,
             host=host(),
             versions=versions(),
             devices=(facts,),

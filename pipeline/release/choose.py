@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from device_runner.device import DeviceFacts
 from device_runner.spec import RunOptions
-from pipeline.campaign.statistics import RunGroup, Verdict, compare, describe, ranks
+from pipeline.campaign.statistics import DecisionRule, RunGroup, Verdict, compare, describe, ranks
 from pipeline.config import Target
 from pipeline.core.variant import Artifact, Level, Style
 
@@ -55,7 +55,7 @@ def choose(
     artifacts: Sequence[Artifact],
     measured: Sequence[MeasuredVariant],
     devices: Mapping[str, DeviceFacts],
-    margin: float,
+    rule: DecisionRule,
     rejected: Sequence[Rejected] = (),
 ) -> Choice | None:
     """The choice for one model and target; None where no artifact may ship at all.
@@ -66,7 +66,7 @@ def choose(
     """
     fitting = [m for m in measured if suits(target, devices[m.device]) and ranks(m.group) and describe(m.group)]
     if fitting:
-        return _fastest(target, fitting, margin)
+        return _fastest(target, fitting, rule)
     return _advised(target, artifacts, rejected)
 
 
@@ -92,9 +92,9 @@ def _median(measured: MeasuredVariant) -> float:
     return statistics.median_ns if statistics else float("inf")
 
 
-def _fastest(target: Target, fitting: list[MeasuredVariant], margin: float) -> Choice:
+def _fastest(target: Target, fitting: list[MeasuredVariant], rule: DecisionRule) -> Choice:
     best = min(fitting, key=_median)
-    rivals = [m for m in fitting if m is best or not _surely_slower(m, best, margin)]
+    rivals = [m for m in fitting if m is best or not _surely_slower(m, best, rule)]
     chosen = min(rivals, key=lambda m: plainness(m.artifact, m.options))
     others = len(rivals) - 1
     reason = f"the fastest of {len(fitting)} measured on {chosen.device}" if not others else (
@@ -104,8 +104,8 @@ def _fastest(target: Target, fitting: list[MeasuredVariant], margin: float) -> C
     return Choice(target=target, artifact=chosen.artifact, options=chosen.options, reason=reason, measured=True)
 
 
-def _surely_slower(one: MeasuredVariant, best: MeasuredVariant, margin: float) -> bool:
-    comparison = compare(one.group, best.group, margin)
+def _surely_slower(one: MeasuredVariant, best: MeasuredVariant, rule: DecisionRule) -> bool:
+    comparison = compare(one.group, best.group, rule)
     return comparison is not None and comparison.verdict is Verdict.SLOWER
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from device_runner.result import Status, Struct
 from pipeline.campaign.provenance import MADE_WITH, ChangedFact, Facts, changes, facts_of_place
-from pipeline.campaign.statistics import Doubt, Verdict, judge, student_quantile
+from pipeline.campaign.statistics import DecisionRule, Doubt, Interval, Verdict, judge, ratio_interval, t_quantile
 from pipeline.core.errors import ConfigError
 from pipeline.report import wording
 from pipeline.report.layout import Listing, ListingNote, Section, gathered, place
@@ -58,7 +58,7 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     paired: bool = False
-    verdict: Verdict = Verdict.CANNOT_TELL
+    verdict: Verdict = Verdict.NOT_SHOWN
     changes: tuple[ChangedFact, ...] = ()
     note: str = ""
 
@@ -103,7 +103,7 @@ def compare_sides(a: ComparedSide, b: ComparedSide) -> SideComparison:
     """
     named = bool(a.run or b.run)
     ours, theirs = _rows(a, named=named), _rows(b, named=named)
-    margin = max(a.report.margin, b.report.margin)
+    margin, least = max(a.report.margin, b.report.margin), max(a.report.least, b.report.least)
     facts = {id(row): _facts(side.report, row) for side in (a, b) for row in side.report.rows}
     same = a.report.campaign == b.report.campaign
     return SideComparison(
@@ -111,7 +111,9 @@ def compare_sides(a: ComparedSide, b: ComparedSide) -> SideComparison:
         b=b.head,
         margin=margin,
         rows=tuple(
-            _compared(row, theirs[key], changes(facts[id(row)], facts[id(theirs[key])]), margin, same_campaign=same)
+            _compared(
+                row, theirs[key], changes(facts[id(row)], facts[id(theirs[key])]), margin, least, same_campaign=same
+            )
             for key, row in ours.items()
             if key in theirs
         ),
@@ -149,7 +151,9 @@ def _facts(report: CampaignReport, row: Row) -> Facts:
     return {**own, **facts_of_place(row.device, device, report.host), **({MADE_WITH: made} if made else {})}
 
 
-def _compared(a: Row, b: Row, found: tuple[ChangedFact, ...], margin: float, *, same_campaign: bool) -> ComparedRun:
+def _compared(
+    a: Row, b: Row, found: tuple[ChangedFact, ...], margin: float, least: float, *, same_campaign: bool
+) -> ComparedRun:
     a_medians, b_medians = (row.statistics.round_medians_ns if row.statistics else () for row in (a, b))
     paired = same_campaign and len(a_medians) == len(b_medians) and not (a.failed_rounds or b.failed_rounds)
     note = _incomparable(a, b, min(len(a_medians), len(b_medians)))
@@ -167,8 +171,12 @@ def _compared(a: Row, b: Row, found: tuple[ChangedFact, ...], margin: float, *, 
     )
     if note:
         return row
-    ratio, low, high = (paired_interval if paired else unpaired_interval)(a_medians, b_medians)
-    verdict = judge(low, high, min(len(a_medians), len(b_medians)), margin)
+    interval = paired_interval if paired else unpaired_interval
+    ratio, low, high = interval(a_medians, b_medians, 0.95)
+    sure = interval(a_medians, b_medians, 0.99)
+    # Nobody knows what differs between two hours: there only what is over the margin is called different.
+    rule = DecisionRule(margin=margin, least=least if paired else margin)
+    verdict = judge(0.0 if not sure.low <= 1 <= sure.high else 1.0, interval(a_medians, b_medians, 0.90), rule)
     return msgspec.structs.replace(row, ratio=ratio, low=low, high=high, paired=paired, verdict=verdict)
 
 
@@ -182,29 +190,23 @@ def _incomparable(a: Row, b: Row, rounds: int) -> str:
     return "" if rounds >= FEWEST else f"{rounds} rounds: at least {FEWEST} of each side make an interval"
 
 
-Bounds = tuple[float, float, float]
-"""A ratio with its lower and upper bound."""
+def paired_interval(a: Sequence[float], b: Sequence[float], confidence: float) -> Interval:
+    """B's latency to A's, round by round: at least four rounds."""
+    found = ratio_interval(np.log(b) - np.log(a), confidence)
+    if found is None:
+        raise ValueError(f"{len(a)} rounds have no interval")
+    return found
 
 
-def paired_interval(a: Sequence[float], b: Sequence[float]) -> Bounds:
-    """B's latency to A's, round by round: at least four rounds, with 95 % confidence."""
-    logs = np.log(b) - np.log(a)
-    error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
-    return _bounds(float(logs.mean()), student_quantile(0.975, len(logs) - 1) * error)
-
-
-def unpaired_interval(a: Sequence[float], b: Sequence[float]) -> Bounds:
-    """B's latency to A's by Welch's t on logarithms of round medians, with 95 % confidence; at least two of each."""
+def unpaired_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> Interval:
+    """B's latency to A's by Welch's t on logarithms of round medians; at least two of each."""
     logs = [np.log(np.maximum(side, 1.0)) for side in (a, b)]
     parts = [float(side.var(ddof=1)) / len(side) for side in logs]
     whole = sum(parts)
     freedom = whole**2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, logs, strict=True)) if whole else 1
-    half = student_quantile(0.975, max(1, int(freedom))) * math.sqrt(whole)
-    return _bounds(float(logs[1].mean() - logs[0].mean()), half)
-
-
-def _bounds(middle: float, half: float) -> Bounds:
-    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+    half = t_quantile((1 + confidence) / 2, max(1.0, freedom)) * math.sqrt(whole)
+    middle = float(logs[1].mean() - logs[0].mean())
+    return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
 def _place(row: Row) -> str:

@@ -10,6 +10,8 @@ from pipeline.core.errors import PipelineError
 from pipeline.report.model import DOCUMENT_VERSION, CampaignReport
 
 FILE_NAME = "results.json"
+READ_VERSIONS = (1, DOCUMENT_VERSION)
+"""Version 1 has bootstrap intervals, and calls 'cannot tell' what is 'no difference shown' now."""
 
 
 def encode(report: CampaignReport) -> bytes:
@@ -34,11 +36,11 @@ class _Versioned(msgspec.Struct):
 
 def _check_version(content: bytes, where: str) -> None:
     found = msgspec.json.decode(content, type=_Versioned).version
-    if found != DOCUMENT_VERSION:
+    if found not in READ_VERSIONS:
         raise PipelineError(
             f"this results.json has version {found}",
             where=where,
-            why=f"this release reads version {DOCUMENT_VERSION}",
+            why=f"this release reads versions {' and '.join(map(str, READ_VERSIONS))}",
             remedy="write it again from the database, with the release that measured or this one",
         )
 

@@ -30,7 +30,7 @@ VERDICT_CLASSES = {
     Verdict.FASTER: "faster",
     Verdict.SLOWER: "slower",
     Verdict.SAME: "same",
-    Verdict.CANNOT_TELL: "unknown",
+    Verdict.NOT_SHOWN: "unknown",
 }
 
 

@@ -22,7 +22,7 @@ from pipeline.core.variant import Artifact
 from pipeline.report.profile_view import ProfileView
 from pipeline.report.profiled import Profiled
 
-DOCUMENT_VERSION: Final = 1
+DOCUMENT_VERSION: Final = 2
 
 
 class Shape(Struct, frozen=True, kw_only=True):
@@ -94,13 +94,14 @@ class Withheld(Struct, frozen=True, kw_only=True):
 class CampaignReport(Struct, frozen=True, kw_only=True):
     """A whole campaign.
 
-    `created_at` is UTC in ISO 8601; `margin` the share within which two are called the same; `versions` names every
+    `created_at` is UTC in ISO 8601; `margin` the share within which two are called the same, `least` the
+    difference that matters at least; `versions` names every
     program that had a part (ort-mobile, onnxruntime, onnx, …). `proofs` say whether the bundle runs in the libraries
     that ship. `checks` are those before anything is measured; `refusals` say why no bundle was made, `withheld` which
     models have nothing to ship. `warnings` are sentences about the campaign as a whole.
     """
 
-    version: Literal[1] = DOCUMENT_VERSION
+    version: Literal[1, 2] = DOCUMENT_VERSION
     name: str
     campaign: str
     created_at: str
@@ -122,6 +123,7 @@ class CampaignReport(Struct, frozen=True, kw_only=True):
     checks: tuple[ArtifactCheck, ...] = ()
     withheld: tuple[Withheld, ...] = ()
     refusals: tuple[str, ...] = ()
+    least: float = 0.0
     accuracy: tuple[ArtifactAccuracy, ...] | msgspec.UnsetType = msgspec.UNSET
     """Of artifacts in another precision than their model's; unset where there are none."""
     searches: tuple[PrecisionSearch, ...] | msgspec.UnsetType = msgspec.UNSET

@@ -10,7 +10,7 @@ import numpy as np
 from device_runner.result import Failure, FailureKind, RunResult, Status
 from pipeline.campaign.provenance import facts_of_run
 from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped
-from pipeline.campaign.statistics import DEFAULT_MARGIN, Round, RunGroup, Summary, summarize
+from pipeline.campaign.statistics import DEFAULT_RULE, DecisionRule, Round, RunGroup, Summary, summarize
 from pipeline.check.output import OutputCheck
 from pipeline.report.model import Row, Shape
 
@@ -74,7 +74,7 @@ def measured_rows(
     ]
 
 
-def make_rows(measured: Sequence[MeasuredRow], margin: float = DEFAULT_MARGIN) -> Rows:
+def make_rows(measured: Sequence[MeasuredRow], rule: DecisionRule = DEFAULT_RULE) -> Rows:
     """Rows by device and model, each compared with the one of its device and model that is marked as baseline.
 
     Raises ValueError for two of the same device, model, variant and run.
@@ -82,7 +82,7 @@ def make_rows(measured: Sequence[MeasuredRow], margin: float = DEFAULT_MARGIN) -
     places = dict.fromkeys((one.device, one.model) for one in measured)
     groups = [[one for one in measured if (one.device, one.model) == place] for place in places]
     return Rows(
-        rows=tuple(row for group in groups for row in _rows(group, margin)),
+        rows=tuple(row for group in groups for row in _rows(group, rule)),
         failures=tuple(failure for group in groups for one in _run(group) for failure in _failures(one)),
         skipped=tuple(skipped for group in groups for one in _run(group) for skipped in _skipped(one)),
     )
@@ -93,11 +93,11 @@ def medians(rows: Iterable[Row]) -> dict[tuple[str, str, str, str], float]:
     return {(row.device, row.model, row.variant, row.run): row.statistics.median_ns for row in rows if row.statistics}
 
 
-def _rows(group: Sequence[MeasuredRow], margin: float) -> list[Row]:
+def _rows(group: Sequence[MeasuredRow], rule: DecisionRule) -> list[Row]:
     """The rows of one device and model; what was not run itself has those numbers that count for it."""
     own = _run(group)
     baseline = next((_key(one) for one in own if one.baseline), None)
-    summaries = summarize([run_group(one) for one in own], baseline, margin)
+    summaries = summarize([run_group(one) for one in own], baseline, rule)
     pairs = zip(own, summaries, strict=True)
     rows = {_key(one): _row(one, summary) for one, summary in pairs if one.status is not Status.SKIPPED}
     found = [(one, rows.get(one.same_as or _key(one))) for one in group]

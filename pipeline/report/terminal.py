@@ -154,7 +154,7 @@ def show_devices(devices: Sequence[DeviceFacts], console: Console | None = None)
 PLACES_SHOWN = 3
 SHORT = 6
 """Operators of a view of profiles: report.md has more."""
-STYLES = {Verdict.FASTER: "green", Verdict.SLOWER: "yellow", Verdict.SAME: "", Verdict.CANNOT_TELL: "dim"}
+STYLES = {Verdict.FASTER: "green", Verdict.SLOWER: "yellow", Verdict.SAME: "", Verdict.NOT_SHOWN: "dim"}
 
 
 def show(report: CampaignReport, console: Console) -> None:

@@ -65,8 +65,10 @@ def ratio(comparison: Comparison | None) -> str:
 
 
 def interval(comparison: Comparison | None) -> str:
-    """The bounds of the ratio: 0.49 to 0.53."""
-    return DASH if comparison is None else f"{significant(comparison.low)} to {significant(comparison.high)}"
+    """The bounds of the ratio: 0.49 to 0.53. A dash where there are too few rounds for any."""
+    if comparison is None or comparison.low is None or comparison.high is None:
+        return DASH
+    return f"{significant(comparison.low)} to {significant(comparison.high)}"
 
 
 def verdict(row: Row) -> str:
@@ -81,7 +83,7 @@ def verdict(row: Row) -> str:
         return DASH
     if row.comparison.verdict is Verdict.SAME:
         return f"same within {row.comparison.margin * 100:g} %"
-    return row.comparison.verdict.value
+    return "too few rounds" if row.comparison.low is None else row.comparison.verdict.value
 
 
 def status(row: Row) -> str:
@@ -117,7 +119,7 @@ def legend(report: CampaignReport, *, interval: bool = True) -> str:
     spread = ", with its 95 % interval over rounds" if interval else ""
     return (
         f"Ratio: latency relative to the baseline's, below 1 is faster{spread}. "
-        f"Two within {report.margin * 100:g} % are the same. Outputs: the largest error "
+        f"Same: shown to differ by less than {report.margin * 100:g} %. Outputs: the largest error "
         f"relative to the output's largest value."
     )
 

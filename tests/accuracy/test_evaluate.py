@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from device_runner.spec import ElementType, TensorFile
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
-from pipeline.accuracy.interval import DropVerdict, Interval, bootstrap_interval
+from pipeline.accuracy.interval import DropInterval, DropVerdict, bootstrap_interval
 from pipeline.accuracy.score import AccuracyResult, Answer, OutputsRequest, measure_outputs, score
 from pipeline.config import AccuracyConfig
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
@@ -220,7 +220,7 @@ def test_detections_are_drawn_again_less_often(monkeypatch: pytest.MonkeyPatch) 
     """Counting detections again takes milliseconds: thousands of draws would take minutes."""
     drawn: list[int] = []
 
-    def counted(weights_to_drop: Any, count: int, span: float, resamples: int) -> Interval | None:
+    def counted(weights_to_drop: Any, count: int, span: float, resamples: int) -> DropInterval | None:
         drawn.append(resamples)
         return bootstrap_interval(weights_to_drop, count, span, 20)
 

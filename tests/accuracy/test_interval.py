@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.accuracy.interval import (
+    DropInterval,
     DropVerdict,
-    Interval,
     bootstrap_interval,
     mcnemar,
     paired_interval,
@@ -109,14 +109,14 @@ def test_a_bootstrap_is_the_same_each_time_and_sure_of_nothing_that_it_never_saw
 @pytest.mark.parametrize(
     ("interval", "verdict"),
     [
-        (Interval(-0.01, 0.01), DropVerdict.WITHIN),
-        (Interval(-0.02, 0.0101), DropVerdict.CANNOT_TELL),
-        (Interval(0.01, 0.02), DropVerdict.CANNOT_TELL),
-        (Interval(0.0101, 0.02), DropVerdict.OVER),
+        (DropInterval(-0.01, 0.01), DropVerdict.WITHIN),
+        (DropInterval(-0.02, 0.0101), DropVerdict.CANNOT_TELL),
+        (DropInterval(0.01, 0.02), DropVerdict.CANNOT_TELL),
+        (DropInterval(0.0101, 0.02), DropVerdict.OVER),
         (None, DropVerdict.CANNOT_TELL),
     ],
 )
-def test_verdicts(interval: Interval | None, verdict: DropVerdict) -> None:
+def test_verdicts(interval: DropInterval | None, verdict: DropVerdict) -> None:
     assert verdict_of(interval, 0.01) is verdict
 
 
@@ -137,9 +137,9 @@ def test_so_many_samples_tell_and_fewer_do_not(count: int, data: st.DataObject, 
 
 
 def test_samples_for_a_bootstrap_by_the_root_of_their_number() -> None:
-    assert samples_needed(0.0, Interval(-0.02, 0.02), 100, 0.01) == 401
+    assert samples_needed(0.0, DropInterval(-0.02, 0.02), 100, 0.01) == 401
     assert (
-        samples_needed(0.03, Interval(0.0, 0.06), 100, 0.01) == 227
+        samples_needed(0.03, DropInterval(0.0, 0.06), 100, 0.01) == 227
     )  # (0.03 / 0.02)² times 100, and one for what is cut off, whatever the last digit
-    assert samples_needed(0.01, Interval(0.0, 0.02), 100, 0.01) is None
+    assert samples_needed(0.01, DropInterval(0.0, 0.02), 100, 0.01) is None
     assert samples_needed(0.0, None, 5, 0.01) is None

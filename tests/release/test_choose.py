@@ -3,7 +3,7 @@
 from device_runner.device import DeviceFacts
 from device_runner.result import Mark
 from device_runner.spec import RunOptions
-from pipeline.campaign.statistics import Round, RunGroup
+from pipeline.campaign.statistics import DecisionRule, Round, RunGroup
 from pipeline.config import Platform, Target
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.release.choose import MeasuredVariant, Rejected, choose, suits
@@ -37,7 +37,7 @@ def measured(
 
 def test_the_fastest_on_such_a_device_wins() -> None:
     runs = [measured(artifact(Level.NONE), 9), measured(artifact(Level.ALL), 5), measured(artifact(Level.BASIC), 7)]
-    choice = choose(ANDROID, [], runs, DEVICES, 0.05)
+    choice = choose(ANDROID, [], runs, DEVICES, DecisionRule())
     assert choice is not None
     assert choice.artifact.variant.name == "all-fixed"
     assert choice.measured
@@ -47,11 +47,11 @@ def test_the_fastest_on_such_a_device_wins() -> None:
 def test_of_equals_the_plainest_ships() -> None:
     runs = [
         measured(artifact(Level.ALL, size=20), 5.0),
-        measured(artifact(Level.EXTENDED, size=10), 5.05),
+        measured(artifact(Level.EXTENDED, size=10), 5.02),
         measured(artifact(Level.ALL, Style.RUNTIME, size=5, options={"k": "1"}), 4.99),
         measured(artifact(Level.BASIC, size=1), 4.98, provider="nnapi"),
     ]
-    choice = choose(ANDROID, [], runs, DEVICES, 0.05)
+    choice = choose(ANDROID, [], runs, DEVICES, DecisionRule())
     assert choice is not None
     assert choice.artifact.variant.name == "extended-fixed"
     assert "statistically tied with the fastest; simplest of the 4 tied ones of 4" in choice.reason
@@ -63,7 +63,7 @@ def test_other_devices_and_times_that_are_not_a_phones_do_not_count() -> None:
         measured(artifacts[0], 1, device="local"),
         measured(artifacts[0], 1, marks=(Mark.NOT_A_PHONE,)),
     ]
-    choice = choose(ANDROID, artifacts, runs, DEVICES, 0.05)
+    choice = choose(ANDROID, artifacts, runs, DEVICES, DecisionRule())
     assert choice is not None
     assert not choice.measured
     assert choice.artifact.variant.name == "all-fixed"
@@ -77,7 +77,7 @@ def rejected(*levels: Level) -> list[Rejected]:
 
 def test_what_is_not_measured_says_why_nothing_better_ships() -> None:
     others = rejected(Level.BASIC, Level.EXTENDED, Level.ALL)
-    choice = choose(ANDROID, [artifact(Level.NONE)], [], DEVICES, 0.05, others)
+    choice = choose(ANDROID, [artifact(Level.NONE)], [], DEVICES, DecisionRule(), others)
     assert choice is not None
     assert choice.reason == (
         "not measured on an android arm64-v8a device; the most optimized that may ship: "
@@ -92,14 +92,16 @@ def test_nobodys_documentation_is_quoted_for_what_it_does_not_say() -> None:
         ([Level.BASIC, Level.NONE], "the most optimized that the config asks for"),
         ([Level.BASIC], "the only one that the config asks for and that may ship"),
     ):
-        choice = choose(ANDROID, [artifact(level) for level in levels], [], DEVICES, 0.05, rejected(Level.NONE))
+        choice = choose(
+            ANDROID, [artifact(level) for level in levels], [], DEVICES, DecisionRule(), rejected(Level.NONE)
+        )
         assert choice is not None
         assert choice.reason.endswith(reason)
         assert "documentation" not in choice.reason
 
 
 def test_nothing_to_ship_is_no_choice() -> None:
-    assert choose(ANDROID, [], [], DEVICES, 0.05) is None
+    assert choose(ANDROID, [], [], DEVICES, DecisionRule()) is None
 
 
 def test_a_device_suits_by_platform_abi_and_api_level() -> None:

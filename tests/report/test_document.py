@@ -32,7 +32,7 @@ def test_documents_keep_to_the_schema(report: CampaignReport) -> None:
         validator.validate(json.loads(document.encode(one)))
 
 
-@pytest.mark.parametrize("change", [{"version": 2}, {"rows": [{}]}, {"margin": "five"}, {"name": None}])
+@pytest.mark.parametrize("change", [{"version": 3}, {"rows": [{}]}, {"margin": "five"}, {"name": None}])
 def test_the_schema_refuses_other_documents(report: CampaignReport, change: dict[str, object]) -> None:
     changed = json.loads(document.encode(report)) | change
     with pytest.raises(jsonschema.ValidationError):
@@ -44,10 +44,10 @@ def test_schema_in_docs_is_current() -> None:
 
 
 def test_another_version_is_refused(report: CampaignReport) -> None:
-    newer = document.encode(report).replace(b'"version": 1,', b'"version": 2,', 1)
-    with pytest.raises(PipelineError, match="version 2") as caught:
+    newer = document.encode(report).replace(b'"version": 2,', b'"version": 3,', 1)
+    with pytest.raises(PipelineError, match="version 3") as caught:
         document.decode(newer)
-    assert "version 1" in caught.value.why
+    assert "versions 1 and 2" in caught.value.why
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"version": 1}', b"\xff\xfe", b'{"version": "1"}'])

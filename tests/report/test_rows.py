@@ -35,7 +35,7 @@ def test_rows_keep_their_order_within_model_and_device() -> None:
 def test_every_kind_of_outcome() -> None:
     made = make_rows(measured("m", "d"))
     verdicts = [row.comparison.verdict if row.comparison else None for row in made.rows]
-    assert verdicts == [None, Verdict.FASTER, Verdict.SAME, Verdict.CANNOT_TELL, Verdict.SLOWER, Verdict.FASTER, None]
+    assert verdicts == [None, Verdict.FASTER, Verdict.SAME, Verdict.NOT_SHOWN, Verdict.SLOWER, Verdict.FASTER, None]
     assert [row.status for row in made.rows] == [Status.OK] * 6 + [Status.FAILED]
     assert [row.failed_rounds for row in made.rows] == [0, 0, 0, 0, 1, 0, 3]
     assert [(failure.kind, failure.times) for failure in made.failures] == [("timeout", 1), ("provider_refused", 3)]

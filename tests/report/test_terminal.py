@@ -57,7 +57,7 @@ def test_every_outcome_is_told(report: CampaignReport) -> None:
     for part in (
         "0.61 to 0.63 faster",
         "same within 5 %",
-        "cannot tell",
+        "no difference shown",
         "slower",
         "1 of 6 rounds failed",
         "differ 2.4e-01 top-1 84.0%",

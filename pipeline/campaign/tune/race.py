@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.campaign.statistics import student_quantile
+from pipeline.campaign.statistics import t_quantile
 from pipeline.campaign.tune.model import DRIFT_VARIANCE, LARGE, Block, Fit, drift_columns, fit
 
 FIRST_LOOK = 3
@@ -137,7 +137,7 @@ class Levels:
         mean, covariance = self.found.mean, self.found.covariance
         difference = float(mean[one] - mean[other])
         variance = float(covariance[one, one] + covariance[other, other] - 2 * covariance[one, other])
-        reach = student_quantile(1 - error / 2, self.freedom) * math.sqrt(max(variance, 0.0))
+        reach = t_quantile(1 - error / 2, self.freedom) * math.sqrt(max(variance, 0.0))
         return Bounds(ratio=math.exp(difference), low=math.exp(difference - reach), high=math.exp(difference + reach))
 
 

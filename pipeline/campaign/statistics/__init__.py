@@ -1,0 +1,42 @@
+"""Statistics of raw latencies: what they say, how sure it is, where the numbers doubt themselves. Pure functions."""
+
+from pipeline.campaign.statistics.cautions import Caution, Doubt, cautions
+from pipeline.campaign.statistics.compare import (
+    DEFAULT_MARGIN,
+    DEFAULT_RULE,
+    Comparison,
+    DecisionRule,
+    Summary,
+    Verdict,
+    compare,
+    judge,
+    summarize,
+)
+from pipeline.campaign.statistics.distributions import t_quantile
+from pipeline.campaign.statistics.groups import Round, RunGroup, Statistics, describe, ranks
+from pipeline.campaign.statistics.intervals import Interval, detectable, ratio_interval, rounds_needed
+
+__all__ = [
+    "DEFAULT_MARGIN",
+    "DEFAULT_RULE",
+    "Caution",
+    "Comparison",
+    "DecisionRule",
+    "Doubt",
+    "Interval",
+    "Round",
+    "RunGroup",
+    "Statistics",
+    "Summary",
+    "Verdict",
+    "cautions",
+    "compare",
+    "describe",
+    "detectable",
+    "judge",
+    "ranks",
+    "ratio_interval",
+    "rounds_needed",
+    "summarize",
+    "t_quantile",
+]

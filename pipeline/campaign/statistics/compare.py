@@ -1,0 +1,241 @@
+"""Whether groups differ from a baseline, by a rule whose errors are bounded (measuring S.3). Pure functions."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+import numpy as np
+
+from device_runner.result import Struct
+from pipeline.campaign.statistics.cautions import Caution, cautions
+from pipeline.campaign.statistics.groups import Pairs, RunGroup, Statistics, describe, paired_log_ratios, ranks
+from pipeline.campaign.statistics.intervals import (
+    LEAST_ROUNDS,
+    Interval,
+    detectable,
+    noise,
+    p_value,
+    ratio_interval,
+    rounds_needed,
+)
+
+DEFAULT_MARGIN, DEFAULT_LEAST = 0.05, 0.01
+LOOKS = (5, 8, 12, 16, 20, 30)
+"""Rounds after which verdicts are given where measuring ends as soon as all are."""
+
+DIFFERENT, SAME = 0.01, 0.05
+"""How often equal runs may be called different, and those that differ by the margin the same."""
+
+
+class Verdict(StrEnum):
+    """What a comparison with the baseline says."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"
+    NOT_SHOWN = "no difference shown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Verdict | None":
+        """Documents of version 1 have another word."""
+        return cls.NOT_SHOWN if value == "cannot tell" else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRule:
+    """When runs are called different or the same. Shares: 0.01 is 1 %.
+
+    `least` is the difference that matters at least, `margin` that within which two are the same. With `looks` verdicts
+    are given after so many rounds, the first that decides counts, and each has its part of the allowed errors.
+    """
+
+    margin: float = DEFAULT_MARGIN
+    least: float = DEFAULT_LEAST
+    looks: tuple[int, ...] = ()
+
+
+DEFAULT_RULE = DecisionRule()
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """Latency relative to the baseline's: 0.5 is twice as fast.
+
+    `ratio` is that of the medians of a round, over the rounds that both have: the geometric mean below 8 rounds, the
+    Hodges-Lehmann estimate from then on. `low` and `high` bound it with 95 % confidence, null below 4 rounds. `p_value`
+    is adjusted for all comparisons with this baseline (Holm) and for the looks taken. `least` is the difference that
+    matters at least, `margin` that within which two are called the same. `detectable` is the difference that these
+    rounds would show in 95 of 100 cases, `rounds_needed` how many rounds show one as large as the margin (null: more
+    than 10,000).
+    """
+
+    baseline: str
+    ratio: float
+    low: float | None
+    high: float | None
+    rounds: int
+    margin: float
+    verdict: Verdict
+    least: float = 0.0
+    p_value: float = 1.0
+    detectable: float | None = None
+    rounds_needed: int | None = None
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """What is known of one group; `comparison` is None for the baseline itself and where nothing can be compared."""
+
+    key: str
+    statistics: Statistics | None = None
+    comparison: Comparison | None = None
+    cautions: tuple[Caution, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict with the p value that it rests on; `settled`: more rounds are not needed."""
+
+    verdict: Verdict = Verdict.NOT_SHOWN
+    p_value: float = 1.0
+    settled: bool = False
+
+
+def looks_until(most_rounds: int) -> tuple[int, ...]:
+    """The looks of a campaign that ends after so many rounds at the latest, where it looks the last time."""
+    return (*(look for look in LOOKS if look < most_rounds), most_rounds)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p values adjusted for their number (Holm 1979): all below a level are wrong with that probability at most."""
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    adjusted, worst = [0.0] * len(p_values), 0.0
+    for place, index in enumerate(order):
+        worst = max(worst, min(1.0, (len(p_values) - place) * p_values[index]))
+        adjusted[index] = worst
+    return adjusted
+
+
+def judge(p: float, likely: Interval, rule: DecisionRule) -> Verdict:
+    """The verdict on a ratio with the p value of "no difference", adjusted for all that is compared.
+
+    Different: p is at most 1 % and the ratio at least `least` off 1. The same: two one-sided tests at 5 % exclude the
+    margin, that is `likely`, the 90 % interval, lies inside it.
+    """
+    if p <= DIFFERENT and abs(likely.ratio - 1) >= rule.least:
+        return Verdict.FASTER if likely.ratio < 1 else Verdict.SLOWER
+    inside = likely.low >= 1 - rule.margin and likely.high <= 1 + rule.margin
+    return Verdict.SAME if inside else Verdict.NOT_SHOWN
+
+
+def decide(sets: Sequence[Pairs], rule: DecisionRule) -> list[Judgement]:
+    """The decision on each of several comparisons with one baseline."""
+    if not rule.looks:
+        return _looked(sets, [Judgement()] * len(sets), rule)
+    found = [Judgement()] * len(sets)
+    rounds = max((pairs.numbers[-1] + 1 for pairs in sets if pairs.numbers), default=0)
+    for look in rule.looks:
+        if look <= rounds:
+            found = _looked([pairs.before(look) for pairs in sets], found, rule)
+    return found
+
+
+def _looked(sets: Sequence[Pairs], before: Sequence[Judgement], rule: DecisionRule) -> list[Judgement]:
+    """The decisions after one look; those that were settled before stay.
+
+    What was called different leaves its part of the level to the others (Maurer and Bretz 2013).
+    """
+    tested = [index for index, pairs in enumerate(sets) if len(pairs.logs) >= LEAST_ROUNDS]
+    known = {index: 1.0 if before[index].verdict is Verdict.SAME else 0.0 for index in tested if before[index].settled}
+    adjusted = holm([known.get(index, p_value(sets[index].logs)) for index in tested])
+    found = list(before)
+    for index, p in zip(tested, adjusted, strict=True):
+        if not before[index].settled:
+            share = min(1.0, p * max(1, len(rule.looks)))
+            likely = ratio_interval(sets[index].logs, 1 - 2 * SAME / max(1, len(rule.looks)))
+            if likely is not None:
+                verdict = judge(share, likely, rule)
+                found[index] = Judgement(verdict, share, _settles(verdict, likely.ratio, rule))
+    return found
+
+
+def _settles(verdict: Verdict, ratio: float, rule: DecisionRule) -> bool:
+    """Whether measuring may end: not with "same" while the ratio is further off 1 than what matters."""
+    near = abs(ratio - 1) < rule.least
+    return verdict is not Verdict.NOT_SHOWN and (near or verdict is not Verdict.SAME)
+
+
+def compare(group: RunGroup, baseline: RunGroup, rule: DecisionRule = DEFAULT_RULE) -> Comparison | None:
+    """The group against the baseline alone; None without two rounds in common, or where times are not a phone's."""
+    return compare_all([group], baseline, rule)[0]
+
+
+def compare_all(
+    groups: Sequence[RunGroup], baseline: RunGroup, rule: DecisionRule = DEFAULT_RULE
+) -> list[Comparison | None]:
+    """Each group against the baseline, where p values are adjusted for their number."""
+    sets = [
+        paired_log_ratios(one, baseline) if ranks(one) and ranks(baseline) else Pairs((), np.empty(0)) for one in groups
+    ]
+    decisions = decide(sets, rule)
+    return [
+        _comparison(baseline.key, pairs, decision, rule) if len(pairs.logs) > 1 else None
+        for pairs, decision in zip(sets, decisions, strict=True)
+    ]
+
+
+def _comparison(baseline: str, pairs: Pairs, decision: Judgement, rule: DecisionRule) -> Comparison:
+    made = Comparison(
+        baseline=baseline,
+        ratio=math.exp(float(pairs.logs.mean())),
+        low=None,
+        high=None,
+        rounds=len(pairs.logs),
+        margin=rule.margin,
+        verdict=decision.verdict,
+        least=rule.least,
+        p_value=decision.p_value,
+    )
+    found = ratio_interval(pairs.logs)
+    if found is None:
+        return made
+    sd, confidence = noise(pairs.logs), 1 - DIFFERENT / max(1, len(rule.looks))
+    return msgspec.structs.replace(
+        made,
+        ratio=found.ratio,
+        low=found.low,
+        high=found.high,
+        detectable=detectable(sd, len(pairs.logs), confidence),
+        rounds_needed=rounds_needed(sd, rule.margin, confidence),
+    )
+
+
+def undecided(groups: Sequence[RunGroup], baseline: RunGroup, rule: DecisionRule) -> list[RunGroup]:
+    """The groups whose comparison more rounds may decide."""
+    sets = [paired_log_ratios(one, baseline) for one in groups]
+    return [one for one, decision in zip(groups, decide(sets, rule), strict=True) if not decision.settled]
+
+
+def summarize(
+    groups: Sequence[RunGroup], baseline: str | None = None, rule: DecisionRule = DEFAULT_RULE
+) -> tuple[Summary, ...]:
+    """One summary per group, in order, each compared with the group whose key is `baseline` (None compares nothing).
+
+    Raises ValueError when no group has that key or two groups share one.
+    """
+    by_key = {group.key: group for group in groups}
+    if len(by_key) < len(groups):
+        raise ValueError("two groups have the same key")
+    if baseline is not None and baseline not in by_key:
+        raise ValueError(f"no group has the baseline's key {baseline!r}")
+    others = [group for group in groups if baseline is not None and group.key != baseline]
+    comparisons = compare_all(others, by_key[baseline], rule) if baseline is not None else []
+    by_group = dict(zip((group.key for group in others), comparisons, strict=True))
+    return tuple(_summary(group, by_group.get(group.key)) for group in groups)
+
+
+def _summary(group: RunGroup, comparison: Comparison | None) -> Summary:
+    statistics = describe(group)
+    paired = None if comparison is None else comparison.rounds
+    doubts = () if statistics is None else cautions(group, statistics, paired)
+    return Summary(key=group.key, statistics=statistics, comparison=comparison, cautions=doubts)

@@ -1,0 +1,172 @@
+"""Intervals and p values: against published tables, brute force, and how often they hold the truth."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.campaign.statistics.distributions import (
+    Floats,
+    beta_share,
+    binomial_at_most,
+    rank_bound,
+    rank_sums,
+    t_quantile,
+    t_tail,
+)
+from pipeline.campaign.statistics.intervals import (
+    RANKS_TO,
+    detectable,
+    noise,
+    p_value,
+    ratio_interval,
+    rounds_needed,
+)
+
+logs = st.lists(st.integers(-1_000_000, 1_000_000).map(lambda x: x / 1e6), min_size=4, max_size=24).map(np.array)
+
+
+@pytest.mark.parametrize(
+    ("share", "freedom", "expected"),
+    [
+        (0.975, 1, 12.7062), (0.975, 2, 4.30265), (0.995, 3, 5.84091), (0.975, 4, 2.77645), (0.995, 4, 4.60409),
+        (0.9995, 4, 8.61030), (0.995, 7, 3.49948), (0.975, 9, 2.26216), (0.995, 29, 2.75639), (0.975, 120, 1.97993),
+    ],
+)  # fmt: skip
+def test_quantiles_of_t_are_those_of_published_tables(share: float, freedom: int, expected: float) -> None:
+    assert t_quantile(share, freedom) == pytest.approx(expected, rel=2e-6)
+    assert t_quantile(1 - share, freedom) == pytest.approx(-expected, rel=2e-6)
+
+
+@pytest.mark.parametrize("freedom", [1, 2])
+def test_t_against_its_closed_forms(freedom: int) -> None:
+    for t in (0.01, 0.5, 3.0, 40.0, 1e4):
+        inside = 2 / math.pi * math.atan(t) if freedom == 1 else t / math.sqrt(2 + t * t)
+        assert t_tail(t, freedom) == pytest.approx(1 - inside, rel=1e-6)
+
+
+@given(st.floats(0.5001, 0.99999), st.integers(1, 20_000))
+@settings(max_examples=60, deadline=None)
+def test_quantiles_and_tails_agree(share: float, freedom: int) -> None:
+    assert t_tail(t_quantile(share, freedom), freedom) == pytest.approx(2 * (1 - share), rel=1e-7)
+
+
+@given(st.integers(0, 40), st.integers(1, 40), st.floats(0.01, 0.99))
+@settings(max_examples=60, deadline=None)
+def test_binomial_sums_are_those_of_the_definition(hits: int, count: int, share: float) -> None:
+    expected = sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(min(hits, count) + 1))
+    assert binomial_at_most(hits, count, share) == pytest.approx(expected, rel=1e-9)
+    assert beta_share(0.0, 2, 3) == 0
+    assert beta_share(1.0, 2, 3) == 1
+
+
+@pytest.mark.parametrize("count", [1, 4, 8, 11])
+def test_rank_sums_are_those_of_all_signs(count: int) -> None:
+    sums = [sum(rank for rank, positive in enumerate(signs, 1) if positive)
+            for signs in itertools.product((False, True), repeat=count)]  # fmt: skip
+    expected = [np.mean(np.array(sums) <= s) for s in range(count * (count + 1) // 2 + 1)]
+    assert rank_sums(count) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("count", "outside", "bound"),
+    [(5, 0.05, None), (6, 0.05, 0), (8, 0.05, 3), (8, 0.01, 0), (10, 0.05, 8), (12, 0.01, 7), (20, 0.05, 52),
+     (20, 0.01, 37), (30, 0.05, 137)],
+)  # fmt: skip
+def test_rank_bounds_are_those_of_published_tables(count: int, outside: float, bound: int | None) -> None:
+    """The critical values of Wilcoxon's signed-rank test, two-sided."""
+    assert rank_bound(count, outside) == bound
+
+
+def test_a_worked_example_of_each_estimate() -> None:
+    few = np.array([0.01, 0.03, 0.02, 0.05, 0.04])
+    found = ratio_interval(few)
+    assert found is not None
+    reach = 2.776445 * math.sqrt(0.00025 / 5)
+    assert found == pytest.approx((math.exp(0.03), math.exp(0.03 - reach), math.exp(0.03 + reach)), rel=1e-6)
+    many = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 7.0])
+    means = sorted((a + b) / 2 for a, b in itertools.combinations_with_replacement(many, 2))
+    found = ratio_interval(many)
+    assert found is not None
+    assert found == pytest.approx([math.exp(x) for x in (np.median(means), means[3], means[-4])])
+    assert found.ratio < math.exp(0.5), "one outlier moves it little"
+
+
+def test_below_four_rounds_there_is_none() -> None:
+    assert ratio_interval(np.zeros(3)) is None
+    assert p_value(np.ones(3)) == 1
+    with pytest.raises(ValueError, match="3 rounds"):
+        noise(np.zeros(3))
+
+
+@given(logs, st.sampled_from([0.5, 0.9, 0.95, 0.99, 1 - 0.01 / 6]))
+@settings(max_examples=100, deadline=None)
+def test_intervals_hold_the_ratio_and_turn_over_with_it(values: Floats, confidence: float) -> None:
+    forth, back = ratio_interval(values, confidence), ratio_interval(-values, confidence)
+    assert forth is not None
+    assert back is not None
+    assert forth.low <= forth.ratio * (1 + 1e-12)
+    assert forth.ratio <= forth.high * (1 + 1e-12)
+    assert (1 / back.ratio, 1 / back.high, 1 / back.low) == pytest.approx(forth, rel=1e-9)
+
+
+@given(logs, st.sampled_from([0.9, 0.95, 0.99]), st.floats(-0.3, 0.3))
+@settings(max_examples=200, deadline=None)
+def test_p_values_are_small_exactly_where_the_interval_excludes_1(
+    values: Floats, confidence: float, shift: float
+) -> None:
+    moved = values + shift
+    found = ratio_interval(moved, confidence)
+    assert found is not None
+    excludes = not found.low <= 1 <= found.high
+    p = p_value(moved)
+    if abs(p - (1 - confidence)) > 1e-9:
+        assert excludes == (p < 1 - confidence)
+
+
+def test_where_all_rounds_agree_small_levels_can_be_reached() -> None:
+    assert p_value(np.array([0.3, 0.31, 0.3, 0.29, 0.3, 0.32, 0.28, 0.3])) < 1e-6
+    assert p_value(np.array([0.3, 0.31, 0.3, 0.29, 0.3, 0.32, 0.28, -0.01])) == 4 / 256
+
+
+@pytest.mark.parametrize(("rounds", "sd"), [(5, 0.01), (7, 0.2), (8, 0.01), (20, 0.05)])
+def test_the_interval_holds_the_true_ratio_as_often_as_it_says(rounds: int, sd: float) -> None:
+    random, held, trials = np.random.default_rng(11), 0, 2000
+    for _ in range(trials):
+        found = ratio_interval(random.normal(0.3, sd, rounds))
+        assert found is not None
+        held += found.low <= math.exp(0.3) <= found.high
+    assert 0.935 < held / trials < 0.98
+
+
+def test_many_rounds_cost_no_more_than_their_mean() -> None:
+    values = np.random.default_rng(3).normal(0.1, 0.2, 20_000)
+    found, at = ratio_interval(values), ratio_interval(values[:RANKS_TO])
+    assert found is not None
+    assert at is not None
+    assert found.low < math.exp(0.1) < found.high
+    assert at.high - at.low > 4 * (found.high - found.low)
+
+
+@pytest.mark.parametrize(
+    ("sd", "needed"),
+    [(0.005, (6, 5, 4)), (0.01, (13, 8, 5)), (0.02, (40, 20, 10)), (0.03, (86, 41, 17)), (0.05, (231, 106, 41))],
+)
+def test_rounds_needed_are_those_of_the_noncentral_distribution_within_a_round(
+    sd: float, needed: tuple[int, ...]
+) -> None:
+    """Exact values for 2, 3 and 5 % by the noncentral t (measuring S.5); sd of one lane's round medians."""
+    for effect, expected in zip((0.02, 0.03, 0.05), needed, strict=True):
+        found = rounds_needed(math.sqrt(2) * sd, effect)
+        assert found == pytest.approx(expected, abs=max(1, 0.05 * expected))
+        assert found is not None
+        assert detectable(math.sqrt(2) * sd, found) <= effect
+        assert found == 4 or detectable(math.sqrt(2) * sd, found - 1) > effect
+
+
+def test_too_much_noise_is_said() -> None:
+    assert rounds_needed(2.0, 0.01) is None
+    assert math.isinf(detectable(0.01, 3))
