@@ -41,7 +41,7 @@ def stacked_samples(file: Path, info: TensorInfo) -> Iterator[tuple[str, Array, 
         ):
             yield from _pairs(file, info, inputs, labels)
     except (*ZIP_ERRORS, SyntaxError) as error:
-        raise _damaged(file, str(error) or type(error).__name__) from error
+        raise _damaged_set(file, str(error) or type(error).__name__) from error
 
 
 def _pairs(file: Path, info: TensorInfo, inputs: IO[bytes], labels: IO[bytes]) -> Iterator[tuple[str, Array, Any]]:
@@ -65,7 +65,7 @@ def _header(file: Path, part: IO[bytes]) -> tuple[int, tuple[int, ...], "np.dtyp
     version = npy.read_magic(part)
     shape, fortran, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(part)
     if not shape or fortran or dtype.hasobject:
-        raise _damaged(file, "its arrays must have a first axis for samples, C order, and numbers or texts as elements")
+        raise _damaged_set(file, "its arrays must have a first axis for samples, C order, and numbers or texts as elements")
     return shape[0], tuple(shape[1:]), dtype
 
 
@@ -74,10 +74,10 @@ def _next(file: Path, part: IO[bytes], shape: tuple[int, ...], dtype: "np.dtype[
 
     size = dtype.itemsize * int(np.prod(shape, dtype=object))
     if size > SAMPLE_BYTES:
-        raise _damaged(file, f"a sample of shape {list(shape)} has {size} bytes")
+        raise _damaged_set(file, f"a sample of shape {list(shape)} has {size} bytes")
     data = part.read(size)
     if len(data) != size:
-        raise _damaged(file, "it ends early")
+        raise _damaged_set(file, "it ends early")
     return np.frombuffer(data, dtype).reshape(shape)
 
 
@@ -99,7 +99,7 @@ def _as_input(sample: Array, info: TensorInfo, name: str) -> Array:
     return sample.astype(dtype)
 
 
-def _damaged(file: Path, why: str) -> ConfigError:
+def _damaged_set(file: Path, why: str) -> ConfigError:
     return ConfigError(
         "the labelled set cannot be read", where=str(file), why=why.splitlines()[0][:300],
         remedy="give an .npz file with the arrays `inputs` [N, ...] and `labels` [N]",

@@ -8,8 +8,7 @@ from pipeline.core.providers import ProviderRules
 from pipeline.core.releases import installed_release, line_of
 from pipeline.partition.answer import Settings
 
-Release = tuple[int, int]
-Steps = Sequence[tuple[Release, int]]
+Steps = Sequence[tuple[tuple[int, int], int]]
 """Values with the release that brought each, the newest first."""
 
 MAX_VERSION: Steps = (((1, 28), 27), ((1, 24), 25), ((1, 23), 23), ((0, 0), 21))
@@ -21,12 +20,12 @@ LAYOUT_OPSETS: Steps = (((1, 28), 27), ((1, 25), 26), ((1, 24), 25), ((1, 23), 2
 LOWEST_LAYOUT_OPSET = 7
 
 
-def by_release(steps: Steps, release: Release) -> int:
+def by_release(steps: Steps, release: tuple[int, int]) -> int:
     """The value of the newest step that is not younger than a release."""
     return next(value for first, value in steps if first <= release)
 
 
-def layout_window(opset: int | None, release: Release) -> str | None:
+def layout_window(opset: int | None, release: tuple[int, int]) -> str | None:
     """Why the layout transformation of a release does not know a model's opset; None when it does."""
     highest = by_release(LAYOUT_OPSETS, release)
     if opset is not None and LOWEST_LAYOUT_OPSET <= opset <= highest:
