@@ -20,9 +20,8 @@ from pipeline.core.releases import installed_release
 from pipeline.core.variant import Level, Variant
 from pipeline.library.fetch import known_libraries
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import ModelAnswer, Settings
+from pipeline.partition.answer import ModelAnswer, Settings, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.options import make_settings
 from tests.ground_truth import ORACLE
 
 REAL = ORACLE / "real.zip"

@@ -94,8 +94,8 @@ def chain(nodes: int) -> bytes:
 def growth() -> None:
     """Print the time for models of 1,000 to 10,000 nodes, loading included."""
     from pipeline.model.sources import SourceModel
+    from pipeline.partition.answer import make_settings
     from pipeline.partition.judge import PartitionRequest, judge
-    from pipeline.partition.options import make_settings
 
     print("\n| nodes | seconds (median of 3) | ms a node |\n| --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,13 +1,16 @@
-"""The device `local`: this computer, with the probe in a process and a work folder of its own."""
+"""The device `local`: this computer, with the probe, or onnxruntime_perf_test, in a process and folder of its own."""
 
+import contextlib
 import importlib.util
 import os
 import platform
 import re
 import shutil
 import signal
+import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,7 +22,17 @@ from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.failures import explain, failure_of
 from device_runner.files import RUN_PREFIX, keep_files, missing_input, scratch_folder
 from device_runner.library_source import Library, resolve
-from device_runner.perf_test_here import run_here
+from device_runner.perf_test import (
+    OUTPUT_TAIL_BYTES,
+    PROFILE_PREFIX,
+    RESULT_FILE,
+    FinishedProcess,
+    input_files,
+    measured_with,
+    model_name,
+    text_of,
+    tool_of,
+)
 from device_runner.probe.build import build_probe
 from device_runner.probe.protocol import (
     ProbeAnswer,
@@ -29,16 +42,101 @@ from device_runner.probe.protocol import (
     encode_request,
     to_result,
 )
-from device_runner.process import run_group, tail
-from device_runner.result import (
-    Conditions,
-    Failure,
-    FailureKind,
-    RunResult,
-    utc_now,
-    without_measurement,
-)
+from device_runner.result import Conditions, Failure, FailureKind, RunResult, utc_now, without_measurement
 from device_runner.spec import RunSpec
+
+
+def run_group(
+    command: Sequence[str],
+    folder: Path,
+    limit_seconds: float,
+    environment: Mapping[str, str],
+    *,
+    inside: bool = False,
+) -> int | None:
+    """The exit code of a command, negative for a signal; None at the limit. It runs in `folder` where `inside`.
+
+    Output goes to the files `stdout` and `stderr` there, so that nothing it prints can fill our memory or block it.
+    Everything of the group is dead when this returns or raises. Raises OSError when it cannot start.
+    """
+    with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
+        process = subprocess.Popen(
+            command,
+            cwd=folder if inside else None,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        return _wait(process, limit_seconds)
+
+
+def _wait(process: subprocess.Popen[bytes], limit_seconds: float) -> int | None:
+    """A thread waits, as `Popen.wait` with a limit looks only every 50 ms, which would count as the run's."""
+    waiting = threading.Thread(target=process.wait, daemon=True)
+    waiting.start()
+    try:
+        waiting.join(limit_seconds)
+        late = waiting.is_alive()
+    except BaseException:
+        _kill(process, waiting)
+        raise
+    if late:
+        _kill(process, waiting)
+    return None if late else process.returncode
+
+
+def _kill(process: subprocess.Popen[bytes], waiting: threading.Thread) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    waiting.join()
+
+
+def tail(path: Path, size: int = 2000) -> str:
+    """The end of a text file."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - size))
+        return file.read().decode("utf-8", "replace").strip()
+
+
+def run_here(
+    spec: RunSpec, device: str, folder: Path, default_library: Path, environment: Mapping[str, str]
+) -> RunResult:
+    """Execute a spec in a folder of this computer; without a library in the spec, that beside the program goes first.
+
+    Raises OSError.
+    """
+    tool = tool_of(spec)
+    if isinstance(tool, Failure):
+        return without_measurement(spec, device, tool)
+    beside = tool.path.parent / (tool.library_name or ".none")
+    library = Path(spec.library) if spec.library else beside if beside.is_file() else default_library
+    (folder / model_name(spec)).symlink_to(Path(spec.model).absolute())
+    if tool.library_name:
+        (folder / tool.library_name).symlink_to(library.absolute())
+    for name, data in input_files(spec):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+
+    def execute(arguments: list[str]) -> FinishedProcess:
+        (folder / RESULT_FILE).unlink(missing_ok=True)
+        variables = {**os.environ, **environment}
+        paths = ":".join(filter(None, (str(folder), variables.get("LD_LIBRARY_PATH"))))
+        variables |= {"LD_LIBRARY_PATH": paths, "DYLD_LIBRARY_PATH": paths}
+        code = run_group([str(tool.path), *arguments], folder, spec.timeout_seconds, variables, inside=True)
+        profiles = sorted(path.name for path in folder.glob(f"{PROFILE_PREFIX}_*.json"))
+        return FinishedProcess(
+            code=code,
+            stdout=tail(folder / "stdout", OUTPUT_TAIL_BYTES),
+            stderr=tail(folder / "stderr", OUTPUT_TAIL_BYTES),
+            csv=text_of(folder / RESULT_FILE),
+            profile=profiles[-1] if profiles else None,
+        )
+
+    result = measured_with(spec, device, execute, model_name(spec))
+    return keep_files(spec, result, lambda name, path, _: shutil.move(folder / name, path))
+
 
 GRACE_SECONDS = 15.0
 """What the probe has beyond a spec's time limit to say that it was reached, before it is killed itself."""

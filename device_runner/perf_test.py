@@ -16,12 +16,11 @@ import msgspec
 
 from device_runner.failures import explain
 from device_runner.options import OptionRule
-from device_runner.plausible import implausible
 from device_runner.probe.elf import NotElf, read_elf
 from device_runner.probe.protocol import LEVEL_NUMBERS
 from device_runner.profile import fell_back
 from device_runner.providers import PROVIDERS, provider_named
-from device_runner.result import Failure, FailureKind, Mark, RunResult, Status, WarmUp, without_measurement
+from device_runner.result import Failure, FailureKind, Mark, RunResult, Status, WarmUp, implausible, without_measurement
 from device_runner.spec import AUTO, ONNX_CODES, ExecutionMode, RunOptions, RunSpec, TensorFile
 from device_runner.warmup import find_warmup
 

@@ -22,7 +22,7 @@ from pipeline.config import TABLES, Table, config_schema, key_texts, null_last
 from pipeline.core.errors import ExitCode
 from pipeline.passes.registry import PASSES
 from pipeline.report.comparison import SideComparison
-from pipeline.report.document import schema as results_schema
+from pipeline.report.model import schema as results_schema
 
 DOCS = Path(__file__).resolve().parent
 MADE = "<!-- Made by docs/make_reference.py from the code: change that. -->\n\n"

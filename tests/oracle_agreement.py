@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import ModelAnswer, Optimize
+from pipeline.partition.answer import ModelAnswer, Optimize, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.options import make_settings
 from tests.ground_truth import ORACLE
 
 SETTING = re.compile(

@@ -7,7 +7,7 @@ from device_runner.device import DeviceFacts
 from device_runner.result import Failure, FailureKind, Mark, RunResult, Status
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.record import Host, ModelFacts, RunRecord, Skipped
-from pipeline.check.output import OutputCheck
+from pipeline.check.compare import OutputCheck
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.report.model import CampaignReport, ChoiceRow
 from pipeline.report.rows import MeasuredRow, make_rows

@@ -8,10 +8,10 @@ import msgspec
 
 from device_runner.errors import SpecError
 from device_runner.failures import explain
-from device_runner.plausible import FASTEST_NS, implausible
 from device_runner.profile import fell_back
 from device_runner.providers import provider_named
 from device_runner.result import (
+    FASTEST_NS,
     ColdStart,
     DeviceSample,
     Failure,
@@ -22,6 +22,7 @@ from device_runner.result import (
     Status,
     SustainedRun,
     WarmUp,
+    implausible,
     status_of,
     without_measurement,
 )

@@ -7,21 +7,32 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline.advice.answer import Advice, AdviceRequest, Combination, FixResult, gain_of
 from pipeline.advice.fixes import ENABLERS, OTHER_FORMAT, Fix, fixes_for
 from pipeline.advice.precisions import precision_of, quantized_advice
 from pipeline.advice.trial import State, TrialContext, attempt, judged
-from pipeline.advice.verdict import improves, perfect, preference, verdict
+from pipeline.advice.verdict import (
+    Advice,
+    AdviceRequest,
+    AdvisedAnswer,
+    Combination,
+    FixResult,
+    gain_of,
+    improves,
+    perfect,
+    preference,
+    verdict,
+)
 from pipeline.check.reference import Reference, ReferenceRequest, make_reference
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import copy_file, share_file
+from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset, sizes_in
 from pipeline.model.onnx_model import LoadedModel, external_entries, load_model
 from pipeline.model.signature import own_inputs, resolve_dimensions
-from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import Optimize
+from pipeline.model.sources import SourceModel, find_models
+from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.input import open_subject
-from pipeline.partition.judge import PartitionRequest
+from pipeline.partition.judge import SUFFIXES, PartitionRequest
 from pipeline.passes.save import write_model
 
 PATIENCE_SECONDS = 200.0
@@ -232,3 +243,47 @@ def _copy(source: SourceModel, folder: Path, destination: Path) -> None:
         write_model(original, destination)
     else:
         copy_file(original.path, destination)
+
+
+TIMEOUT_SECONDS = 300.0
+"""Over the patience of `advise`: what a hostile model never stops computing is ended, and costs its advice only."""
+
+
+def advise_answers(
+    paths: Sequence[str | Path],
+    answers: Sequence[ModelAnswer],
+    settings: Settings,
+    optimize: Optimize,
+    sizes: Mapping[str, int],
+    *,
+    data: Dataset | None = None,
+    write_to: str = "",
+    processes: int = 1,
+) -> tuple[ModelAnswer, ...]:
+    """The answers for the models under `paths`, in their order, with advice; those with an error stay as they are.
+
+    `data` is what outputs are compared on: random inputs without it.
+    """
+    requests = [
+        AdviceRequest(
+            source=source,
+            settings=settings,
+            optimize=optimize,
+            sizes=dict(sizes),
+            data=data or Dataset(),
+            write_to=write_to,
+        )
+        for source in find_models(paths, SUFFIXES)
+    ]
+    good = [request for request, answer in zip(requests, answers, strict=True) if not answer.error]
+    tasks = [Task(label=request.source.name, request=request) for request in good]
+    found: dict[str, Advice] = {}
+    for outcome in run_tasks(advise, Advice, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS):
+        error = outcome.error
+        why = error.text if error else "no advice"
+        found[outcome.task.label] = outcome.value or Advice(error=why)
+    return tuple(_advised(answer, found.get(answer.path)) for answer in answers)
+
+
+def _advised(answer: ModelAnswer, advice: Advice | None) -> ModelAnswer:
+    return AdvisedAnswer(**msgspec.structs.asdict(answer), advice=advice) if advice else answer

@@ -6,9 +6,8 @@ from pathlib import Path
 import msgspec
 
 from device_runner.providers import CPU
-from pipeline.advice.answer import AdviceVerdict, FixChoice, ProviderSupport, standing_of
 from pipeline.advice.precisions import precision_of, quantized_advice
-from pipeline.advice.verdict import Help, helps_of, verdict
+from pipeline.advice.verdict import AdviceVerdict, FixChoice, Help, ProviderSupport, helps_of, standing_of, verdict
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.ort_session import HostSession, make_session, ort_errors
 from pipeline.core.providers import PROVIDER_RULES

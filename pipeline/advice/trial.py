@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pipeline.advice.answer import FixOutcome, FixResult, ProviderSupport, gain_of, standing_of
 from pipeline.advice.fixes import Fix
-from pipeline.advice.verdict import improves
-from pipeline.check.compare import MAX_RELATIVE_ERROR, compare_outputs, read_tensor
-from pipeline.check.output import OutputCheck
+from pipeline.advice.verdict import FixOutcome, FixResult, ProviderSupport, gain_of, improves, standing_of
+from pipeline.check.compare import MAX_RELATIVE_ERROR, OutputCheck, compare_outputs, read_tensor
 from pipeline.check.reference import Reference
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.ort_session import HostSession, make_session

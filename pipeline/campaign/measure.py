@@ -24,7 +24,7 @@ from device_runner.spec import RunSpec
 from pipeline.campaign.plan import Inputs, PlannedRun, order_of_round, planned_id, spec_of
 from pipeline.campaign.record import Prediction, RunRecord
 from pipeline.campaign.store import REPEATED, Store
-from pipeline.check.output import OutputCheck
+from pipeline.check.compare import OutputCheck
 from pipeline.config import ConditionsConfig, MeasureConfig
 from pipeline.core.files import safe_name
 

@@ -6,7 +6,7 @@ from device_runner.result import RunResult, Struct
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.accuracy.score import AccuracyResult
 from pipeline.campaign.tuned import TunedModel
-from pipeline.check.output import OutputCheck
+from pipeline.check.compare import OutputCheck
 from pipeline.check.reference import Reference
 from pipeline.config import Config, ModelConfig
 from pipeline.core.errors import PipelineError

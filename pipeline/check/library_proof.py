@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from device_runner.result import Struct
 from device_runner.spec import RunOptions
-from pipeline.check.output import OutputCheck
+from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import Finding, Severity
 
 PROOF_VERSION: Final = 1

@@ -52,11 +52,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("pipeline.cli.run:run", "Convert, check, measure, choose, bundle and report: the whole job."),
         "report": ("pipeline.cli.release:report", "Write the report of stored results again."),
         "release": ("pipeline.cli.release:release", "Rebuild the bundle from stored results; enforce size budgets."),
-        "prove": ("pipeline.cli.prove:prove", "Run a bundle in the Android library of your app, without a phone."),
+        "prove": ("pipeline.cli.release:prove", "Run a bundle in the Android library of your app, without a phone."),
         "verify": ("pipeline.cli.release:verify", "Check every byte of a bundle against its manifest, offline."),
     },
     "Single steps": {
-        "check": ("pipeline.cli.check:check", "Show how much of a model NNAPI, CoreML and XNNPACK support."),
+        "check": ("pipeline.cli.partition:check", "Show how much of a model NNAPI, CoreML and XNNPACK support."),
         "partition": ("pipeline.cli.partition:partition", "Show which nodes NNAPI, CoreML or XNNPACK support."),
         "transform": ("pipeline.cli.transform:transform", "Change a model by steps, and check its outputs."),
         "convert": ("pipeline.cli.convert:convert", "Convert models to ORT format."),
@@ -69,12 +69,12 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "devices": ("pipeline.cli.devices:devices", "List devices and whether each is ready."),
         "library": ("pipeline.cli.library:library", "Download and inspect libraries of ONNX Runtime."),
         "build": ("pipeline.cli.build:build", "Plan and run custom builds of ONNX Runtime."),
-        "build-probe": ("pipeline.cli.build_probe:build_probe", "Build the program that measures, for a device."),
+        "build-probe": ("pipeline.cli.devices:build_probe", "Build the program that measures, for a device."),
     },
     "Help": {
-        "help": ("pipeline.cli.shell:show_help", "Show the help of a command."),
-        "completion": ("pipeline.cli.shell:completion", "Print the completion script of a shell."),
-        "schema": ("pipeline.cli.shell:schema", "Print the JSON schema of config files, for editors."),
+        "help": ("pipeline.cli.command:show_help", "Show the help of a command."),
+        "completion": ("pipeline.cli.command:completion", "Print the completion script of a shell."),
+        "schema": ("pipeline.cli.command:schema", "Print the JSON schema of config files, for editors."),
     },
 }  # fmt: skip
 """Commands by the title under which `--help` lists them: where each is, and its line there."""

@@ -321,6 +321,6 @@ def either(names: Sequence[str], last: str = " or ") -> str:
 
 def settings_of(providers: tuple[str, ...], release: str, answers: dict[str, Any]) -> tuple["Settings", ...]:
     """The settings of each provider; ConfigError for values that it would refuse itself."""
-    from pipeline.partition.options import make_settings
+    from pipeline.partition.answer import make_settings
 
     return tuple(make_settings(provider, release=release, **answers) for provider in providers)

@@ -10,7 +10,6 @@ from pipeline.config.defaults import (
     with_defaults,
 )
 from pipeline.config.read import FILL_IN, read_config
-from pipeline.config.schema import config_schema, key_texts, null_last
 from pipeline.config.tables import (
     ALL_FLAGS,
     AccuracyConfig,
@@ -38,6 +37,9 @@ from pipeline.config.values import (
     Platform,
     Target,
     VariantsConfig,
+    config_schema,
+    key_texts,
+    null_last,
 )
 
 __all__ = [

@@ -9,12 +9,10 @@ import msgspec
 from device_runner.errors import RunnerError
 from pipeline.convert.references import genuine_parts, library_differences, library_serves
 from pipeline.convert.request import SessionSettings
-from pipeline.convert.sessions import save_optimized
 from pipeline.convert.splice.claims import WholeGraph, close_off, find_claims, look_at
 from pipeline.convert.splice.edits import AwareSpec
-from pipeline.convert.splice.splicing import Passes, splice
-from pipeline.convert.splice.verify import changed_claims
-from pipeline.convert.steps import ConvertContext, OrtParts, optimize, to_parts
+from pipeline.convert.splice.splicing import Passes, changed_claims, splice
+from pipeline.convert.steps import ConvertContext, OrtParts, optimize, save_optimized, to_parts
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import NNAPI
 from pipeline.core.releases import has_rules, line_of, rules_of

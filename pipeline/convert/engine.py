@@ -25,8 +25,7 @@ from pipeline.convert.request import (
     run_time_options,
     session_settings,
 )
-from pipeline.convert.sessions import return_freed_memory
-from pipeline.convert.steps import ConvertContext, OrtParts
+from pipeline.convert.steps import ConvertContext, OrtParts, return_freed_memory
 from pipeline.core.errors import ConfigError, DiskFullError, ModelError, PipelineError
 from pipeline.core.files import copy_file, make_folder, share_file, storage_errors, sync_file
 from pipeline.core.releases import Release, line_of

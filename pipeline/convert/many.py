@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from pipeline.advice.precisions import PrecisionVerdict
+from pipeline.check.compare import OutputCheck
 from pipeline.check.many import CheckedArtifact, CheckedModel, check_all, make_references
-from pipeline.check.output import OutputCheck
 from pipeline.compat.preflight import judged, read_artifacts
 from pipeline.compat.rules import Runtime, Use
 from pipeline.config import CheckConfig

@@ -11,7 +11,7 @@ from pipeline.campaign.options import options_name
 from pipeline.campaign.plan import decision_rule
 from pipeline.campaign.record import CampaignRecord, JobRecord
 from pipeline.campaign.store import Store
-from pipeline.check.output import OutputCheck
+from pipeline.check.compare import OutputCheck
 from pipeline.config import Target, wanted_variants
 from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.job.predict import finding, profiles_of

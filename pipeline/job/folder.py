@@ -22,7 +22,7 @@ from pipeline.job.prepare import ARTIFACTS
 from pipeline.job.ship import BUNDLE, REFERENCES, operator_configs, proven
 from pipeline.model.ort_format import parse_each_once
 from pipeline.release.bundle import refuse_foreign, restore_interrupted
-from pipeline.report import document, html, markdown
+from pipeline.report import html, markdown, model
 
 LOCK = ".lock"
 DATABASE = "results.sqlite"
@@ -30,7 +30,7 @@ MARKS = (LOCK, DATABASE)
 """A folder with one of these is a job's; what else it has was written by jobs before."""
 
 WRITTEN = (
-    document.FILE_NAME, html.FILE_NAME, markdown.FILE_NAME, CONFIG_FILE, TYPED_CONFIG_FILE, ARTIFACTS, REFERENCES,
+    model.FILE_NAME, html.FILE_NAME, markdown.FILE_NAME, CONFIG_FILE, TYPED_CONFIG_FILE, ARTIFACTS, REFERENCES,
     PROFILES, BUNDLE,
 )  # fmt: skip
 """What a job writes there, over what has these names."""
@@ -157,6 +157,6 @@ def write_operator_configs(config: Config, folder: Path, artifacts: Sequence[Art
 
 def write_reports(assembled: Assembled, folder: Path) -> None:
     """results.json, report.md and report.html."""
-    write_bytes(folder / document.FILE_NAME, document.encode(assembled.report))
+    write_bytes(folder / model.FILE_NAME, model.encode(assembled.report))
     write_text(folder / markdown.FILE_NAME, markdown.render(assembled.report))
     write_text(folder / html.FILE_NAME, html.render(assembled.report))

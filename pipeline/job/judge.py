@@ -10,9 +10,8 @@ from device_runner.result import RunResult
 from device_runner.spec import TensorFile
 from pipeline.accuracy.score import OutputsRequest, measure_outputs
 from pipeline.campaign.plan import Inputs, PlannedRun, planned_id
-from pipeline.check.compare import compare_outputs, read_tensor, top1_check
+from pipeline.check.compare import OutputCheck, compare_outputs, read_tensor, top1_check
 from pipeline.check.many import tolerance_for
-from pipeline.check.output import OutputCheck
 from pipeline.check.reference import Reference
 from pipeline.config import AccuracyConfig, CheckConfig
 from pipeline.core.errors import PipelineError

@@ -19,9 +19,8 @@ from pipeline.core.progress import Progress
 from pipeline.core.providers import rules_of_run
 from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import ModelAnswer, Settings
+from pipeline.partition.answer import ModelAnswer, Settings, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.options import make_settings
 from pipeline.report.profiled import Profiled
 
 

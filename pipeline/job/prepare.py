@@ -9,8 +9,8 @@ import msgspec
 from device_runner.files import cache_folder
 from pipeline.advice.precisions import PrecisionVerdict
 from pipeline.campaign.record import ArtifactAccuracy, PrecisionSearch
+from pipeline.check.compare import OutputCheck
 from pipeline.check.many import CheckedArtifact, CheckedModel, Checks, check_all, check_all_inputs, make_references
-from pipeline.check.output import OutputCheck
 from pipeline.check.reference import Reference, ReferenceRequest
 from pipeline.config import Config, MeasureConfig, ModelConfig, Platform, wanted_variants
 from pipeline.convert.batch import Converted, convert_models

@@ -13,7 +13,7 @@ from pipeline.core.errors import ConfigError, PipelineError
 from pipeline.job.folder import DATABASE, list_campaigns, stored
 from pipeline.release.manifest import MANIFEST_FILE
 from pipeline.release.verify import read_manifest
-from pipeline.report import document
+from pipeline.report import model
 from pipeline.report.comparison import ComparedSide
 from pipeline.report.model import CampaignReport, Row
 
@@ -49,7 +49,7 @@ def _of_path(path: Path, campaign: str) -> CampaignReport:
             return _of_bundle(path)
         if (path / DATABASE).is_file():
             return _stored(path, None, campaign)
-        return _of_document(path / document.FILE_NAME)
+        return _of_document(path / model.FILE_NAME)
     try:
         head = read_regular(path, REPORT_BYTES)[: len(SQLITE)]
     except OSError as error:
@@ -62,10 +62,10 @@ def _of_document(path: Path) -> CampaignReport:
         content = read_regular(path, REPORT_BYTES)
     except OSError as error:
         raise ConfigError(
-            f"there is no {document.FILE_NAME} here", where=str(path), why=error.strerror or str(error),
+            f"there is no {model.FILE_NAME} here", where=str(path), why=error.strerror or str(error),
             remedy="name results.json, results.sqlite, an output folder or a bundle of ort-mobile",
         ) from error  # fmt: skip
-    return document.decode(content, str(path))
+    return model.decode(content, str(path))
 
 
 def _stored(folder: Path, database: str | None, campaign: str) -> CampaignReport:

@@ -10,8 +10,7 @@ from pipeline.core.providers import PROVIDER_RULES, rules_of_run
 from pipeline.core.releases import line_of
 from pipeline.dataset import Dataset, Part, dataset_of, part_of
 from pipeline.model.sources import NamedModel
-from pipeline.partition.answer import Settings
-from pipeline.partition.options import make_settings
+from pipeline.partition.answer import Settings, make_settings
 from pipeline.passes.base import Step
 from pipeline.passes.precisions import AUTO, resolve_precisions
 from pipeline.passes.registry import options_of

@@ -22,10 +22,9 @@ from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Level
 from pipeline.model.onnx_model import loadable
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import Optimize, Settings
+from pipeline.partition.answer import Optimize, Settings, make_settings
 from pipeline.partition.input import write_model
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.options import make_settings
 from pipeline.passes.base import Feeds, Model, NotApplicable, PassContext
 from pipeline.passes.calibration import TensorRanges, quantizable
 from pipeline.passes.static import StaticOptions, chosen_nodes, quantize

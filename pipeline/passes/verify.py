@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline.check.compare import Array, compare_outputs, read_tensor
-from pipeline.check.output import OutputCheck
+from pipeline.check.compare import Array, OutputCheck, compare_outputs, read_tensor
 from pipeline.check.reference import Reference, ReferenceRequest, make_reference
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import make_folder

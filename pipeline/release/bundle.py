@@ -1,17 +1,23 @@
-"""Makes a bundle: a new folder takes the old one's place only when every byte of it is written and proven."""
+"""Makes a bundle and its README.md: a new folder takes the old one's place when every byte is written and proven."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from device_runner.files import scratch_folder
+from device_runner.library_source import release_of
+from device_runner.reading import visible
+from device_runner.spec import NnapiFlag, RunOptions
+from pipeline.config.tables import InputValue, PreprocessConfig, Range
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import copy_file, make_folder, sha256_of, storage_errors, umask, write_bytes
+from pipeline.release.app_code import code_for
 from pipeline.release.manifest import (
     MANIFEST_FILE,
+    MEASURED_FILE,
     SEAL_FILE,
     BundledFile,
     Content,
@@ -19,12 +25,203 @@ from pipeline.release.manifest import (
     Manifest,
     ModelSignature,
     Shipped,
+    TensorSignature,
     content_digest,
     encode_manifest,
     sealed,
 )
-from pipeline.release.readme import README_FILE, readme
 from pipeline.release.verify import verify_bundle
+
+README_FILE = "README.md"
+
+HEAD = """\
+# {name}: how to use this bundle
+
+For developers who put these models into an app. `manifest.json` has the same as data for programs; `ort-mobile verify`
+checks every byte of the bundle. [{measured}]({measured}) shows what was measured on which device, and how far the
+outputs are from the original models'; it is not part of the bundle's digest.
+"""
+
+PACKAGES = {
+    "android": """\
+Gradle:
+
+```kotlin
+implementation("com.microsoft.onnxruntime:onnxruntime-android:{version}"){any}
+```
+""",
+    "ios": """\
+CocoaPods:
+
+```ruby
+pod 'onnxruntime-objc', '{pod}'
+```
+
+or the Swift package, product `onnxruntime`:
+
+```swift
+.package(url: "https://github.com/microsoft/onnxruntime-swift-package-manager", {swift})
+```
+""",
+    "linux": """\
+Get ONNX Runtime {line} from its release page, from Maven (`com.microsoft.onnxruntime:onnxruntime`), or from PyPI
+(`onnxruntime`).
+""",
+}
+PACKAGES["macos"] = PACKAGES["ios"]
+
+
+def readme(name: str, ships: Sequence[Shipped], models: Sequence[ModelSignature]) -> str:
+    """The text, for a bundle of this name with these parts."""
+    signatures = {model.model: model for model in models}
+    parts = [HEAD.format(name=visible(name), measured=MEASURED_FILE)]
+    for target in dict.fromkeys(one.target for one in ships):
+        own = [one for one in ships if one.target == target]
+        parts += _target(own)
+        parts += [line for one in own for line in _model(one, signatures.get(one.model))]
+    return "\n".join(parts)
+
+
+def _target(ships: Sequence[Shipped]) -> Iterator[str]:
+    """The heading of a target, and the package that the app needs there."""
+    one = ships[0]
+    lowest = f", API level {one.min_api_level} or higher" if one.min_api_level else ""
+    lowest += f", version {one.min_os_version} or higher" if one.min_os_version else ""
+    yield f"## Target {_code(one.target)}: {one.platform}{lowest}, ONNX Runtime {one.ort_release}\n"
+    if one.library and not release_of(one.library):
+        kind = f" ({one.library_kind} build)" if one.library_kind else ""
+        yield f"The app ships the library {_code(one.library)}{kind}, not the package of the release.\n"
+    elif one.library_kind not in ("", "full"):
+        yield (
+            f"The app ships a reduced build of ONNX Runtime ({one.library_kind}), not the package of the release. "
+            "Build it with `ort-mobile build run`; it needs at least the operators of `operators/`.\n"
+        )
+    else:
+        yield package_lines(one.platform, release_of(one.library) or one.ort_release)
+
+
+def package_lines(platform: str, release: str) -> str:
+    """Where an app gets ONNX Runtime of a release (1.29.0) or of any patch of a line (1.29)."""
+    exact = release.count(".") == 2
+    line = ".".join(release.split(".")[:2])
+    return PACKAGES[platform].format(
+        line=line,
+        version=release if exact else f"{line}.+",
+        any="" if exact else f"  // the newest patch of {line}; write the one that you tested",
+        pod=release if exact else f"~> {line}.0",
+        swift=f'exact: "{release}"' if exact else f'.upToNextMinor(from: "{line}.0")',
+    )
+
+
+def _model(one: Shipped, signature: ModelSignature | None) -> Iterator[str]:
+    yield f"### Model {_code(one.model)}: `{one.file}`\n"
+    yield f"{_basis(one)}\n"
+    if signature:
+        yield from _signature(signature)
+    options = one.runs[0] if one.runs else _options(one)
+    yield f"Open it with the provider {_code(options.provider)} and exactly these options:\n"
+    for code in code_for(one.platform, options, one.file.rpartition("/")[2]):
+        yield "\n".join((f"{code.title}:\n", f"```{code.language}", *code.lines, "```\n"))
+
+
+def _options(one: Shipped) -> RunOptions:
+    """The chosen session options, where the manifest has no list of all."""
+    return RunOptions(
+        provider=one.provider,
+        provider_options=one.provider_options,
+        session_config=one.session_config,
+        flags=tuple(NnapiFlag(flag) for flag in one.flags),
+    )
+
+
+def _basis(one: Shipped) -> str:
+    if one.basis == "measured":
+        return f"Variant {one.variant.name}, chosen by measurements on such a device (see {MEASURED_FILE})."
+    return f"Variant {one.variant.name}; not measured on such a device."
+
+
+def _signature(signature: ModelSignature) -> Iterator[str]:
+    yield _table("input", signature.inputs)
+    yield _table("output", signature.outputs)
+    if signature.dimensions:
+        sizes = ", ".join(f"{_code(name)} = {size}" for name, size in signature.dimensions.items())
+        yield f"Dimensions that were fixed for this file: {sizes}. It takes no other sizes.\n"
+    open_axes = {axis for one in signature.inputs for axis in one.shape or () if not isinstance(axis, int)}
+    if open_axes:
+        yield "Axes without a number are dynamic: any size that the model can compute.\n"
+    yield from _preparation(signature)
+
+
+def _table(kind: str, tensors: Iterable[TensorSignature]) -> str:
+    rows = [f"| {_code(one.name)} | {one.dtype or 'no tensor'} | {_shape(one.shape)} |" for one in tensors]
+    return "\n".join((f"| {kind} | type | shape |", "|---|---|---|", *rows, ""))
+
+
+def _shape(shape: tuple[int | str | None, ...] | None) -> str:
+    if shape is None:
+        return "any"
+    sizes = (str(axis) if isinstance(axis, int) else _code(axis) if axis else "?" for axis in shape)
+    return " x ".join(sizes) or "scalar"
+
+
+def _preparation(signature: ModelSignature) -> Iterator[str]:
+    """How inputs were prepared where that was declared: the app must do the same."""
+    if signature.preprocess:
+        yield "The files of the test data became inputs in these steps; the app must do the same:\n"
+        yield "\n".join((*(f"{number}. {step}" for number, step in enumerate(steps(signature.preprocess), 1)), ""))
+    if signature.values:
+        values = ", ".join(f"{_code(name)}: {_value(value)}" for name, value in signature.values.items())
+        yield f"Values of inputs in the test data: {values}.\n"
+
+
+def steps(given: PreprocessConfig) -> Iterator[str]:
+    """The steps of a preprocessing in their order, one sentence each."""
+    if given.sample_rate or given.length:
+        yield from _recording(given)
+    else:
+        yield from _image(given)
+    if given.mean != 0.0 or given.scale != 1.0:
+        unit = "-1 to 1" if given.sample_rate or given.length else "0 to 255"
+        yield f"(value - {_numbers(given.mean)}) * {_numbers(given.scale)}, with values from {unit}"
+    if not (given.sample_rate or given.length):
+        yield f"layout {given.layout}"
+
+
+def _recording(given: PreprocessConfig) -> Iterator[str]:
+    if given.mono:
+        yield "mono: the mean of all channels"
+    if given.sample_rate:
+        yield f"resample to {given.sample_rate} samples a second"
+    if given.length:
+        yield f"cut, or pad with zeros, to {given.length} samples"
+
+
+def _image(given: PreprocessConfig) -> Iterator[str]:
+    if given.resize:
+        yield f"resize to {_size(given.resize)} (height x width), bilinear with antialiasing, {given.fit}"
+    if given.crop:
+        yield f"crop {_size(given.crop)} (height x width) from the middle"
+    yield f"channels {given.channels}"
+
+
+def _size(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"
+
+
+def _numbers(value: float | tuple[float, ...]) -> str:
+    return f"({', '.join(f'{one:g}' for one in value)})" if isinstance(value, tuple) else f"{value:g}"
+
+
+def _value(value: InputValue) -> str:
+    if isinstance(value, Range):
+        return f"random from {value.low} to below {value.high}"
+    return str(list(value) if isinstance(value, tuple) else value)
+
+
+def _code(text: str) -> str:
+    """Text as code in Markdown, also within tables."""
+    return f"`{visible(text).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+
 
 OLD = "old"
 """The bundle that is being replaced, in a folder of its own."""

@@ -6,8 +6,7 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
-from pipeline.check.compare import remedy_of
-from pipeline.check.output import OutputCheck
+from pipeline.check.compare import OutputCheck, remedy_of
 from pipeline.convert.batch import Converted
 from pipeline.convert.many import ConversionReport
 from pipeline.core.errors import Finding, PipelineError, Severity

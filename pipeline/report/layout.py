@@ -8,9 +8,8 @@ import msgspec
 
 from device_runner.device import DeviceFacts
 from pipeline.campaign.record import ArtifactAccuracy
-from pipeline.check.compare import remedy_of
+from pipeline.check.compare import OutputCheck, remedy_of
 from pipeline.check.library_proof import LibraryProof
-from pipeline.check.output import OutputCheck
 from pipeline.core.variant import Artifact
 from pipeline.passes.mixed import LayerLoss, Trial
 from pipeline.report import proof as proof_texts

@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from device_runner.providers import CPU, provider_named
-from pipeline.advice.answer import (
+from pipeline.advice.fitness import FitDocument, FitRow, ModelFit, ProviderFit
+from pipeline.advice.verdict import (
     Advice,
     AdviceVerdict,
     AdvisedAnswer,
@@ -19,11 +20,11 @@ from pipeline.advice.answer import (
     FixChoice,
     FixOutcome,
     FixResult,
+    Help,
     ProviderSupport,
     standing_of,
+    verdict,
 )
-from pipeline.advice.fitness import FitDocument, FitRow, ModelFit, ProviderFit
-from pipeline.advice.verdict import Help, verdict
 from pipeline.core.providers import NNAPI, PROVIDER_RULES
 from pipeline.core.releases import by_rules, line_of
 from pipeline.partition.answer import Decision, ModelAnswer, Optimize

@@ -11,7 +11,7 @@ from device_runner.result import Failure, FailureKind, RunResult, Status
 from pipeline.campaign.provenance import facts_of_run
 from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped
 from pipeline.campaign.statistics import DEFAULT_RULE, DecisionRule, Round, RunGroup, Summary, summarize
-from pipeline.check.output import OutputCheck
+from pipeline.check.compare import OutputCheck
 from pipeline.report.model import Row, Shape
 
 SHAPE_POINTS = 20

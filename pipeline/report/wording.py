@@ -6,7 +6,7 @@ from device_runner.device import DeviceFacts
 from device_runner.reading import visible as visible
 from device_runner.result import Status
 from pipeline.campaign.statistics import Comparison, Verdict
-from pipeline.check.output import OutputCheck
+from pipeline.check.compare import OutputCheck
 from pipeline.report.model import CampaignReport, Row
 
 DASH = "-"

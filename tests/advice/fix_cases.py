@@ -9,9 +9,9 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.advice.answer import FixResult
 from pipeline.advice.fixes import fixes_for
 from pipeline.advice.trial import State, TrialContext, attempt, judged
+from pipeline.advice.verdict import FixResult
 from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel

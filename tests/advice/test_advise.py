@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.advice.advise import advise
-from pipeline.advice.answer import Advice, AdviceRequest, FixChoice, FixOutcome
+from pipeline.advice.verdict import Advice, AdviceRequest, FixChoice, FixOutcome
 from pipeline.cli.partition import partition
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.dataset import Dataset

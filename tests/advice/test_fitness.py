@@ -11,13 +11,12 @@ from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
 from pipeline.advice.fitness import FitDocument, FitRow, ModelFit
-from pipeline.cli.check import check
+from pipeline.cli.partition import check
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import Optimize
+from pipeline.partition.answer import Optimize, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.options import make_settings
 from tests.partition_samples import chain, model, value
 
 SAMPLES = {

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from pipeline.advice.answer import FixOutcome
 from pipeline.advice.fixes import MODEL_FIXES, fixes_for
+from pipeline.advice.verdict import FixOutcome
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.partition.answer import Settings
 from pipeline.partition.onnx_view import view

@@ -2,8 +2,7 @@
 
 import pytest
 
-from pipeline.advice.answer import FixChoice, ProviderSupport, gain_of
-from pipeline.advice.verdict import improves, perfect, verdict
+from pipeline.advice.verdict import FixChoice, ProviderSupport, gain_of, improves, perfect, verdict
 
 NNAPI, XNNPACK = "nnapi", "xnnpack"
 

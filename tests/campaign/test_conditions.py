@@ -12,7 +12,7 @@ from device_runner.result import Conditions, FailureKind
 from pipeline.campaign.measure import measure, unfit, wait_until_fit
 from pipeline.campaign.store import open_store
 from pipeline.config import ConditionsConfig
-from pipeline.report.document import decode
+from pipeline.report.model import decode
 from tests.scripted_devices import CAMPAIGN, ScriptedDevice, lanes_of, plan_of
 
 DEFAULT = ConditionsConfig()

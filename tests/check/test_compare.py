@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.check.compare import FLOORS, Array, OutputPrecision, Tolerance, compare_output, remedy_of, usual_tolerance
-from pipeline.check.output import OutputCheck
+from pipeline.check.compare import (
+    FLOORS,
+    Array,
+    OutputCheck,
+    OutputPrecision,
+    Tolerance,
+    compare_output,
+    remedy_of,
+    usual_tolerance,
+)
 
 Floats = npt.NDArray[np.float32]
 PROBABILITY = Tolerance(

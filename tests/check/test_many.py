@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.check.compare import OutputCheck
 from pipeline.check.many import CheckRequest, check_artifact, tolerance_for
-from pipeline.check.output import OutputCheck
 from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.config import CheckConfig
 from pipeline.convert import ConvertRequest, convert_model

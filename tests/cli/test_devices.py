@@ -8,8 +8,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from device_runner.device import DeviceFacts, DriverType, NnapiDevice, Readiness
-from pipeline.cli.build_probe import build_probe
-from pipeline.cli.devices import devices
+from pipeline.cli.devices import build_probe, devices
 from pipeline.report.terminal import show_devices
 
 

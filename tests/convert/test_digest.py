@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 
 from pipeline.convert.cache import file_digest
 from pipeline.convert.request import SessionSettings
-from pipeline.convert.sessions import save_optimized
+from pipeline.convert.steps import save_optimized
 from pipeline.core.errors import ModelError
 from pipeline.core.variant import Level
 from tests.onnx_samples import conv_bn, linear, make, value, weight

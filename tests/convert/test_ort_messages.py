@@ -3,7 +3,7 @@
 import pytest
 
 from device_runner.failures import CHECKER
-from pipeline.convert.sessions import explain
+from pipeline.convert.steps import explain
 
 PREFIX = "[ONNXRuntimeError] : 1 : FAIL : "
 CASES = {

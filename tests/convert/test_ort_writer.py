@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from pipeline.convert.request import SessionSettings
-from pipeline.convert.sessions import save_optimized
+from pipeline.convert.steps import save_optimized
 from pipeline.core.errors import ModelError
 from pipeline.core.variant import Level
 from pipeline.model.onnx_model import ByteRange

@@ -12,8 +12,7 @@ import pytest
 from pipeline.convert.cache import file_digest
 from pipeline.convert.optimizer import Optimizer
 from pipeline.convert.request import OptimizerPlatform, SessionSettings, session_settings
-from pipeline.convert.sessions import save_optimized
-from pipeline.convert.steps import ConvertContext, OrtParts, changes_large_weights, optimize
+from pipeline.convert.steps import ConvertContext, OrtParts, changes_large_weights, optimize, save_optimized
 from pipeline.core.variant import Level, Style, Variant
 from pipeline.model.onnx_model import ByteRange, LeanModel, LoadedModel, load_model, prepare_model
 from pipeline.model.ort_format import OrtGraph, OrtModel, Tensor, read_ort

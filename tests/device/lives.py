@@ -24,7 +24,7 @@ from pipeline.campaign.measure import CampaignPlan, measure
 from pipeline.campaign.plan import Inputs, PlannedRun, run_of
 from pipeline.campaign.record import CampaignRecord, RunRecord
 from pipeline.campaign.store import Store, open_store
-from pipeline.check.output import OutputCheck
+from pipeline.check.compare import OutputCheck
 from pipeline.config import MeasureConfig
 from pipeline.core.errors import MissingError
 from pipeline.core.files import sha256_of

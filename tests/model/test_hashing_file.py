@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.model import hashing_file
-from pipeline.model.hashing_file import HashingFile
+from pipeline.model import ort_writer
+from pipeline.model.ort_writer import HashingFile
 
 
 @given(st.lists(st.binary(max_size=9000), max_size=8), st.booleans())
@@ -20,7 +20,7 @@ def test_pieces_become_one_file_with_its_digest(
 ) -> None:
     path = tmp_path_factory.mktemp("f") / "file"
     content = b"".join(pieces)
-    with HashingFile(path, hashing_file.DIRECT_MINIMUM_BYTES if large else len(content)) as out:
+    with HashingFile(path, ort_writer.DIRECT_MINIMUM_BYTES if large else len(content)) as out:
         for piece in pieces:
             out.write(piece)
         assert out.finish() == hashlib.sha256(content).hexdigest()
@@ -29,7 +29,7 @@ def test_pieces_become_one_file_with_its_digest(
 
 def test_ranges_of_files_are_copied_through_several_buffers(tmp_path: Path) -> None:
     source = tmp_path / "source"
-    content = os.urandom(3 * hashing_file.BUFFER_BYTES + 12345)
+    content = os.urandom(3 * ort_writer.BUFFER_BYTES + 12345)
     source.write_bytes(content)
     descriptor = os.open(source, os.O_RDONLY)
     with HashingFile(tmp_path / "f", 9 << 20) as out:

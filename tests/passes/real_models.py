@@ -5,7 +5,7 @@ from pathlib import Path
 
 import onnx
 
-from pipeline.check.output import OutputCheck
+from pipeline.check.compare import OutputCheck
 from pipeline.dataset import Dataset
 from pipeline.model.onnx_model import LoadedModel, load_model
 from pipeline.model.sources import SourceModel

@@ -13,9 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import Optimize
+from pipeline.partition.answer import Optimize, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.options import make_settings
 from pipeline.passes import mixed
 from pipeline.passes.base import Feeds, Model, PassContext, Step
 from pipeline.passes.evaluator import VERY_GOOD_DB, Evaluator, Standing, sqnr_db

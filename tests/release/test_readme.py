@@ -8,9 +8,8 @@ import pytest
 from device_runner.spec import ElementType, NnapiFlag, RunOptions
 from pipeline.config.tables import Channels, ImageLayout, PreprocessConfig, Range
 from pipeline.core.variant import Level, Variant
-from pipeline.release.bundle import make_bundle
+from pipeline.release.bundle import README_FILE, make_bundle, package_lines, readme
 from pipeline.release.manifest import ModelSignature, Shipped, TensorSignature
-from pipeline.release.readme import README_FILE, package_lines, readme
 from pipeline.release.verify import verify_bundle
 
 PHONE = Shipped(

@@ -4,7 +4,7 @@ import msgspec
 
 from pipeline.accuracy.interval import DropVerdict
 from pipeline.accuracy.score import AccuracyResult
-from pipeline.check.output import OutputCheck
+from pipeline.check.compare import OutputCheck
 from pipeline.report.accuracy import REPORT_HEAD, accuracy_rows, report_cells
 from tests.report_samples import make_report
 

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from pipeline.campaign.record import Host
+from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof, ProvenLibrary
-from pipeline.check.output import OutputCheck
 from pipeline.report import html, markdown, terminal
 from pipeline.report.layout import BannerState, banner
 from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Withheld

@@ -14,7 +14,7 @@ from pipeline.campaign.provenance import ChangedFact
 from pipeline.campaign.record import Host
 from pipeline.campaign.statistics import Verdict
 from pipeline.core.errors import ConfigError
-from pipeline.report import comparison, document, markdown
+from pipeline.report import comparison, markdown, model
 from pipeline.report.comparison import ComparedSide, compare_sides, unpaired_interval
 from pipeline.report.model import CampaignReport
 from pipeline.report.rows import MeasuredRow, make_rows
@@ -92,10 +92,10 @@ def test_what_changed_is_named() -> None:
 
 def test_documents_of_earlier_releases_lack_facts_and_are_compared() -> None:
     report = campaign("1", row(1.0, 1))
-    older = json.loads(document.encode(report))
+    older = json.loads(model.encode(report))
     for one in older["rows"]:
         del one["measured_with"]
-    read = document.decode(json.dumps(older).encode())
+    read = model.decode(json.dumps(older).encode())
     (one,) = compare_sides(ComparedSide(source="a", report=read), ComparedSide(source="b", report=report)).rows
     assert one.ratio == 1.0
     assert {change.before for change in one.changes} == {"not known"}

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.campaign.record import Host
 from pipeline.core.errors import PipelineError
-from pipeline.report import document
+from pipeline.report import model
 from pipeline.report.model import CampaignReport
 from tests.report_samples import make_report
 
@@ -17,11 +17,11 @@ SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "results.schema.json"
 
 
 def test_a_document_comes_back_as_it_went_out(report: CampaignReport) -> None:
-    assert document.decode(document.encode(report)) == report
+    assert model.decode(model.encode(report)) == report
 
 
 def test_the_same_report_gives_the_same_bytes() -> None:
-    assert document.encode(make_report()) == document.encode(make_report())
+    assert model.encode(make_report()) == model.encode(make_report())
 
 
 def test_documents_keep_to_the_schema(report: CampaignReport) -> None:
@@ -29,34 +29,34 @@ def test_documents_keep_to_the_schema(report: CampaignReport) -> None:
     validator.check_schema(validator.schema)
     smallest = CampaignReport(name="n", campaign="c", created_at="t", margin=0.05, host=Host(), versions={})
     for one in (report, smallest, make_report(text="\x00\x1b\u202e{}")):
-        validator.validate(json.loads(document.encode(one)))
+        validator.validate(json.loads(model.encode(one)))
 
 
 @pytest.mark.parametrize("change", [{"version": 3}, {"rows": [{}]}, {"margin": "five"}, {"name": None}])
 def test_the_schema_refuses_other_documents(report: CampaignReport, change: dict[str, object]) -> None:
-    changed = json.loads(document.encode(report)) | change
+    changed = json.loads(model.encode(report)) | change
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(changed, document.schema())
+        jsonschema.validate(changed, model.schema())
 
 
 def test_schema_in_docs_is_current() -> None:
-    assert json.loads(SCHEMA.read_text(encoding="utf-8")) == document.schema()
+    assert json.loads(SCHEMA.read_text(encoding="utf-8")) == model.schema()
 
 
 def test_another_version_is_refused(report: CampaignReport) -> None:
-    newer = document.encode(report).replace(b'"version": 2,', b'"version": 3,', 1)
+    newer = model.encode(report).replace(b'"version": 2,', b'"version": 3,', 1)
     with pytest.raises(PipelineError, match="version 3") as caught:
-        document.decode(newer)
+        model.decode(newer)
     assert "versions 1 and 2" in caught.value.why
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"version": 1}', b"\xff\xfe", b'{"version": "1"}'])
 def test_what_is_no_document_is_refused(content: bytes) -> None:
     with pytest.raises(PipelineError, match="no results") as caught:
-        document.decode(content, "somewhere.json")
+        model.decode(content, "somewhere.json")
     assert caught.value.where == "somewhere.json"
 
 
 def test_a_newer_minor_addition_is_read(report: CampaignReport) -> None:
-    added = msgspec.json.decode(document.encode(report)) | {"something_new": 1}
-    assert document.decode(msgspec.json.encode(added)) == report
+    added = msgspec.json.decode(model.encode(report)) | {"something_new": 1}
+    assert model.decode(msgspec.json.encode(added)) == report

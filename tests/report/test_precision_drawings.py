@@ -8,7 +8,7 @@ from pipeline.accuracy.score import AccuracyResult
 from pipeline.campaign.record import ArtifactAccuracy, PrecisionSearch
 from pipeline.core.variant import Level, Variant
 from pipeline.passes.mixed import LayerLoss, MixedSearch, Trial
-from pipeline.report import document, drawing, html, markdown
+from pipeline.report import drawing, html, markdown, model
 from pipeline.report.model import CampaignReport
 from tests.report.test_html import Page
 from tests.report_samples import artifact, make_report
@@ -80,8 +80,8 @@ def test_markdown_lists_the_layers() -> None:
 
 def test_a_report_with_a_search_is_read_back() -> None:
     made = report()
-    assert document.decode(document.encode(made)) == made
-    assert b"searches" not in document.encode(make_report())
+    assert model.decode(model.encode(made)) == made
+    assert b"searches" not in model.encode(make_report())
 
 
 def test_nothing_is_drawn_without_accuracy() -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from device_runner.profile import CPU
 from device_runner.result import NodeTime, OperatorTime, Profile
 from pipeline.campaign.record import Prediction, RefusedNodes
-from pipeline.report import document, html, markdown, terminal
+from pipeline.report import html, markdown, model, terminal
 from pipeline.report.model import CampaignReport
 from pipeline.report.profile_view import UNKNOWN_REASON, fallen_back, profile_views, view_of
 from pipeline.report.profiled import Profiled
@@ -136,4 +136,4 @@ def test_every_format_shows_it(report: CampaignReport) -> None:
     assert "no rule for &#60;Erf&#62;" in texts["md"]
     assert "no rule for &lt;Erf&gt;" in texts["html"]
     assert 'aria-label="Conv: 60 ns before, 0 ns after"' in texts["html"]
-    assert document.decode(document.encode(shown)) == shown
+    assert model.decode(model.encode(shown)) == shown

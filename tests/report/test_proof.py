@@ -7,10 +7,10 @@ from rich.console import Console
 
 from device_runner.spec import RunOptions
 from pipeline.campaign.record import Host
+from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
-from pipeline.check.output import OutputCheck
 from pipeline.core.errors import Severity
-from pipeline.report import document, html, markdown, terminal
+from pipeline.report import html, markdown, model, terminal
 from pipeline.report.model import CampaignReport
 
 HOSTILE = "<script>[red]|\x1b[2J"
@@ -91,5 +91,5 @@ def test_nothing_acts_in_any_format() -> None:
 
 
 def test_the_document_has_it_and_reads_back() -> None:
-    read = msgspec.json.decode(document.encode(REPORT), type=CampaignReport)
+    read = msgspec.json.decode(model.encode(REPORT), type=CampaignReport)
     assert read.proofs == (PROOF, NOT_RUN)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from device_runner.result import Failure, FailureKind, Mark, Status
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics import Doubt, Verdict
-from pipeline.check.output import OutputCheck
+from pipeline.check.compare import OutputCheck
 from pipeline.report import wording
 from pipeline.report.model import Row
 from pipeline.report.rows import NEVER_RUN, MeasuredRow, make_rows, worst_checks

@@ -11,8 +11,7 @@ from rich.console import Console
 from device_runner.profile import Coverage
 from pipeline.campaign.record import Host, Prediction
 from pipeline.report import terminal
-from pipeline.report.model import CampaignReport
-from pipeline.report.profiled import Profiled
+from pipeline.report.model import CampaignReport, Profiled
 from tests.report_samples import make_report
 
 

@@ -18,7 +18,7 @@ from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunR
 from pipeline.campaign.store.errors import StoreError, damaged, told
 from pipeline.campaign.store.tables import artifacts, campaigns, devices, latencies, row_digest, runs
 from pipeline.campaign.store.writer import REPEATED, RunRow, RunWriter, text_of
-from pipeline.check.output import OutputCheck
+from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import PipelineError
 from pipeline.core.variant import Artifact
 

@@ -1,12 +1,12 @@
 """The ORT format: what ONNX Runtime's mobile builds load."""
 
-from pipeline.model.ort_format.flatbuffer import Buffer
 from pipeline.model.ort_format.reader import operator_histogram, parse_each_once, parse_ort, read_ort
 from pipeline.model.ort_format.values import (
     DEFAULT_DOMAIN,
     ELEMENT_TYPES,
     Attribute,
     AttributeValue,
+    Buffer,
     Dim,
     MapType,
     Metadata,

@@ -17,25 +17,29 @@ from typing import NoReturn
 
 from device_runner.reading import open_regular
 from pipeline.core.errors import ModelError
-from pipeline.model.ort_format.flatbuffer import BrokenError, Buffer, Reader, Slots, present
 from pipeline.model.ort_format.values import (
     DEFAULT_DOMAIN,
     Attribute,
     AttributeValue,
+    BrokenError,
+    Buffer,
     Dim,
     MapType,
     Metadata,
     OrtGraph,
     OrtModel,
     OrtNode,
+    Reader,
     Resolver,
     ResolverArg,
     RuntimeOptimization,
     SequenceType,
+    Slots,
     SparseTensor,
     Tensor,
     TensorType,
     TypeInfo,
+    present,
 )
 
 IDENTIFIER = b"ORTM"

@@ -7,7 +7,7 @@ Which rows MLProgram had before release 1.21 is read off the lists of operators 
 from collections.abc import Container, Iterator
 from dataclasses import replace
 
-from pipeline.partition.answer import Refusal, Settings
+from pipeline.partition.answer import MAX_VERSION, Refusal, Settings, by_release
 from pipeline.partition.coreml import checks as check
 from pipeline.partition.coreml import operators, shapes, types
 from pipeline.partition.coreml.operators import LARGEST, MAX_RANK, too_long
@@ -15,7 +15,6 @@ from pipeline.partition.coreml.shapes import resize
 from pipeline.partition.coreml.types import BOTH, MLP, NN, model_format
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.grouping import Wave, group_by_waves
-from pipeline.partition.options import MAX_VERSION, by_release
 from pipeline.partition.rules import (
     Case,
     Claim,

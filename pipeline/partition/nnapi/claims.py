@@ -2,13 +2,12 @@
 
 from collections.abc import Container
 
-from pipeline.partition.answer import Refusal, Settings
+from pipeline.partition.answer import MAX_VERSION, Refusal, Settings, by_release, layout_window
 from pipeline.partition.graph import Graph
 from pipeline.partition.grouping import Wave, downstream, group_by_waves, outside_inputs
 from pipeline.partition.nnapi import checks as check
 from pipeline.partition.nnapi import quant
 from pipeline.partition.nnapi.quant import resize
-from pipeline.partition.options import MAX_VERSION, by_release, layout_window
 from pipeline.partition.rules import (
     Case,
     Check,

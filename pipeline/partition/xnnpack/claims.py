@@ -6,10 +6,9 @@ behind a float Conv or pool joins it only in the second round, when a session is
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 
-from pipeline.partition.answer import LoadForecast, Refusal, Settings
+from pipeline.partition.answer import LoadForecast, Refusal, Settings, layout_window
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.grouping import LayoutRound
-from pipeline.partition.options import layout_window
 from pipeline.partition.rules import (
     Case,
     Check,

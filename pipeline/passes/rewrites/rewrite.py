@@ -71,10 +71,10 @@ def as_pass(row: Rewrite) -> Pass:
 
 def _facts(model: Model, row: Rewrite, provider: str | None, context: PassContext) -> GraphFacts:
     """What is known of the model; ModelError where ONNX Runtime, or the rules of the provider, cannot read it."""
+    from pipeline.partition.answer import make_settings
     from pipeline.partition.input import tensor_reader
     from pipeline.partition.judge import PartitionRequest, judge
     from pipeline.partition.onnx_view import view
-    from pipeline.partition.options import make_settings
 
     settings = make_settings(provider or row.dialect)
     claimed: frozenset[str] = frozenset()

@@ -12,7 +12,7 @@ from pipeline.campaign.record import (
     RunRecord,
     Skipped,
 )
-from pipeline.check.output import OutputCheck
+from pipeline.check.compare import OutputCheck
 from pipeline.config import Config, ModelConfig
 from pipeline.core.variant import Artifact, Level, Variant
 

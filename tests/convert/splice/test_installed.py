@@ -12,13 +12,13 @@ import onnxruntime
 import pytest
 
 from device_runner.providers import PROVIDERS
-from pipeline.convert import ConvertRequest, convert_model, sessions
+from pipeline.convert import ConvertRequest, convert_model, steps
 from pipeline.convert import aware as module
 from pipeline.convert.splice.edits import AwareSource
 from pipeline.core.releases import has_rules, installed_release, rules_of
 from pipeline.core.variant import AwareBy, Level, Variant, Way, aware_lines
 from pipeline.model.sources import SourceModel
-from pipeline.partition.options import make_settings
+from pipeline.partition.answer import make_settings
 
 MNIST = Path(__file__).resolve().parents[3] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 AWARE = Variant(level=Level.EXTENDED, providers=("nnapi",))
@@ -64,7 +64,7 @@ def test_its_own_session_saves_the_file_and_differing_claims_are_told(
 def test_what_onnxruntime_does_not_tell_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 1.24."""
     monkeypatch.setitem(PROVIDERS, "nnapi", replace(PROVIDERS["nnapi"], ort_name="AzureExecutionProvider"))
-    monkeypatch.setattr(sessions, "_taken", lambda session, provider: None)
+    monkeypatch.setattr(steps, "_taken", lambda session, provider: None)
     aware, _ = convert_model(request(tmp_path, AwareSource(optional=True))).artifacts
     assert aware.claimed == {"nnapi": 8}
     assert "not compared" in aware.notes[0]

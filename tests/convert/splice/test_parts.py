@@ -9,9 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.convert.splice.claims import WholeGraph
 from pipeline.convert.splice.cleanup import remove_cancelling_pairs, remove_duplicate_casts
-from pipeline.convert.splice.cut import PREFIX, OptimizedPart, cut, without_readers
+from pipeline.convert.splice.cut import PREFIX, OptimizedPart, cut, merge, without_readers
 from pipeline.convert.splice.edits import key, reads, sorted_nodes
-from pipeline.convert.splice.merge import merge
 from pipeline.convert.splice.splicing import given_up, pushed_to
 from pipeline.model.onnx_model import LeanModel
 from pipeline.partition.graph import Graph, Node, Value
