@@ -138,7 +138,7 @@ def make_report(
             artifact(model, Variant(level=Level.EXTENDED, style=Style.RUNTIME, providers=("nnapi",))),
         ),
         rows=made.rows,
-        skipped=(*made.skipped, Skipped(reason=f"no NNAPI in this libonnxruntime{text}", device="local", run="nnapi")),
+        skipped=(*made.skipped, Skipped(what=f"no NNAPI in this libonnxruntime{text}", device="local", run="nnapi")),
         failures=failures or made.failures,
         choices=(
             ChoiceRow(target="android", model=model, variant="extended-fixed", run="cpu", file=f"{model}.ort",

@@ -59,7 +59,7 @@ class PlannedRun:
     def skipped(self, reason: str) -> Skipped:
         """That it is not possible there, and why."""
         return Skipped(
-            reason=reason, device=self.device, model=self.model, variant=self.variant, run=options_name(self.options)
+            what=reason, device=self.device, model=self.model, variant=self.variant, run=options_name(self.options)
         )
 
 

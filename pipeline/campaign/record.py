@@ -9,7 +9,7 @@ from pipeline.campaign.tuned import TunedModel
 from pipeline.check.compare import OutputCheck
 from pipeline.check.reference import Reference
 from pipeline.config import Config, ModelConfig
-from pipeline.core.errors import PipelineError
+from pipeline.core.errors import Finding, PipelineError, Severity
 from pipeline.core.variant import Level
 from pipeline.passes.mixed import MixedSearch
 
@@ -38,10 +38,11 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     remedy: str = ""
 
 
-class Skipped(Struct, frozen=True, kw_only=True):
+class Skipped(Finding, frozen=True, kw_only=True):
     """What was not tried, and why it could not have worked; "" for what the reason does not depend on."""
 
-    reason: str
+    severity: Severity = Severity.ERROR
+    what: str = msgspec.field(name="reason")
     device: str = ""
     model: str = ""
     variant: str = ""

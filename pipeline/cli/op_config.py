@@ -286,9 +286,9 @@ def _print_missing(missing: "dict[str, tuple[Missing, ...]]") -> None:
 
 def _print_findings(findings: "tuple[LogFinding, ...]") -> None:
     for finding in findings:
-        _show(finding.message)
-        _show(f"    cause: {finding.cause}")
-        _show(f"    remedy: {finding.advice}")
+        _show(finding.what)
+        _show(f"    cause: {finding.why}")
+        _show(f"    remedy: {finding.remedy}")
         if finding.line:
             click.echo(f"    {finding.line}")
 

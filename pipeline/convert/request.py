@@ -8,6 +8,7 @@ import msgspec
 from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE
 from pipeline.config import REPLAY_KEY
 from pipeline.convert.splice.edits import AwareSource, AwareSpec
+from pipeline.core.errors import Finding, Severity
 from pipeline.core.providers import aware_names
 from pipeline.core.releases import Release
 from pipeline.core.variant import Artifact, Level, Style, Variant
@@ -132,14 +133,11 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
         return AwareSpec(providers=found, safe=self.safe, reference=self.reference) if found else None
 
 
-class VariantFailure(msgspec.Struct, frozen=True, kw_only=True):
+class VariantFailure(Finding, frozen=True, kw_only=True):
     """Why there is no artifact for a variant; `skipped` when a release rules it out and nothing was tried."""
 
+    severity: Severity = Severity.ERROR
     variant: Variant
-    what: str
-    where: str = ""
-    why: str = ""
-    remedy: str = ""
     skipped: bool = False
 
 

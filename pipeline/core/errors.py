@@ -87,7 +87,7 @@ class Severity(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that speaks against something, in the four parts of our errors: the only type for that."""
+    """One thing that speaks against something, in the four parts of our errors; what adds fields to it is one, too."""
 
     severity: Severity
     what: str

@@ -183,7 +183,7 @@ class CampaignJob:
 
 def _away(campaign: CampaignRecord, field: OpenDevices) -> Iterator[UnfinishedDevice]:
     """Devices of a resumed campaign that could not be opened this time."""
-    reasons = {one.device: one.reason for one in field.unusable}
+    reasons = {one.device: one.text for one in field.unusable}
     for name in dict.fromkeys(run.device for run in campaign.job().planned):
         if name not in field.devices:
             yield UnfinishedDevice(device=name, reason=reasons.get(name, "it is not connected"))

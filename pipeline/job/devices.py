@@ -61,7 +61,7 @@ def opened(names: Sequence[str]) -> Iterator[OpenDevices]:
             raise MissingError(
                 "no device is ready",
                 where=", ".join(names),
-                why="; ".join(f"{one.device}: {one.reason}" for one in unusable) or "none is connected",
+                why="; ".join(f"{one.device}: {one.text}" for one in unusable) or "none is connected",
                 remedy="`ort-mobile devices` says what each one needs; `--convert-only` needs none",
             )
         yield OpenDevices(devices=devices, facts=facts, unusable=tuple(unusable))
@@ -75,9 +75,9 @@ def _open(name: str, stack: contextlib.ExitStack) -> tuple[Device, DeviceFacts] 
     except SpecError:
         raise
     except RunnerError as error:
-        return Skipped(device=name, reason=error.text)
+        return Skipped(device=name, what=error.text)
     if facts.readiness is not Readiness.READY:
-        return Skipped(device=name, reason=f"{facts.readiness.value}: {facts.advice}")
+        return Skipped(device=name, what=f"{facts.readiness.value}: {facts.advice}")
     return device, facts
 
 
@@ -94,7 +94,7 @@ def found(names: Sequence[str]) -> tuple[list[str], list[Skipped]]:
         except SpecError:
             raise
         except RunnerError as error:
-            silent.append(Skipped(device=name, reason=error.text))
+            silent.append(Skipped(device=name, what=error.text))
     return list(devices), silent
 
 

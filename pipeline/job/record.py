@@ -28,7 +28,7 @@ def new_campaign(name: str, document: JobRecord | None = None) -> CampaignRecord
 def conversion_skips(prepared: Sequence[Prepared]) -> list[Skipped]:
     """Variants that the releases do not have."""
     return [
-        Skipped(reason=f"{failure.why}; {failure.remedy}", model=one.model.name, variant=failure.variant.name)
+        Skipped(what=f"{failure.why}; {failure.remedy}", model=one.model.name, variant=failure.variant.name)
         for one in prepared
         for failure in one.converted.failures
         if failure.skipped

@@ -396,7 +396,7 @@ def _outputs(report: CampaignReport, *, unknown: bool) -> Iterator[ListingNote]:
 def _skipped(report: CampaignReport) -> Iterator[ListingNote]:
     for one in report.skipped:
         where = place(one.device, one.model, one.variant, one.run)
-        yield ListingNote(title="", text=one.reason, places=(where,) if where else ())
+        yield ListingNote(title="", text=one.text, places=(where,) if where else ())
 
 
 def _doubts(report: CampaignReport) -> Iterator[ListingNote]:

@@ -242,4 +242,4 @@ def _skipped(one: MeasuredRow) -> list[Skipped]:
         return []
     said = dict.fromkeys(record.result.failure.message for record in one.runs if record.result.failure is not None)
     reason = "; ".join(said) or NEVER_RUN
-    return [Skipped(reason=reason, device=one.device, model=one.model, variant=one.variant, run=one.run)]
+    return [Skipped(what=reason, device=one.device, model=one.model, variant=one.variant, run=one.run)]

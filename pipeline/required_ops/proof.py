@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from device_runner.failures import Topic, text_of_message
+from pipeline.core.errors import Finding, Severity
 from pipeline.required_ops.needs import Needs, from_needs
 from pipeline.required_ops.text import operator_lines, render
 from pipeline.required_ops.value import (
@@ -141,16 +142,17 @@ def _restrictable(need: Need) -> Iterable[tuple[Slot, str]]:
     return (((INPUTS, 0), need.main_type),)
 
 
-class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of a log: what it means, the config line that is missing (empty: none is), and what to do.
+class LogFinding(Finding, frozen=True, kw_only=True):
+    """One message of a log (`what`) with its cause, the config line that is missing ("": none is), and what to do.
 
     `kernel_line` brings the kernel of which the message speaks into an empty config, whether `line` is missing or not.
     """
 
-    message: str
-    cause: str
-    line: str
-    advice: str
+    severity: Severity = Severity.ERROR
+    what: str = msgspec.field(name="message")
+    why: str = msgspec.field(name="cause")
+    remedy: str = msgspec.field(name="advice")
+    line: str = ""
     kernel_line: str = ""
 
 
@@ -191,7 +193,7 @@ def read_log(text: str, required: RequiredOps, models: Iterable[Needs] = ()) -> 
     found: dict[tuple[str, str], LogFinding] = {}
     for line in text.splitlines():
         for finding in _findings(line, required, needs):
-            found.setdefault((finding.cause, finding.line), finding)
+            found.setdefault((finding.why, finding.line), finding)
     return tuple(found.values())
 
 
@@ -204,7 +206,7 @@ def _findings(line: str, required: RequiredOps, needs: Needs) -> Iterator[LogFin
         yield from _reduced(match["text"], match["op"], match["node"], required, needs)
         return
     if other := text_of_message(line, Topic.FORMAT, Topic.BUILD, Topic.OPERATOR):
-        yield LogFinding(message=line.strip(), cause=other.cause, line="", advice=other.remedy)
+        yield LogFinding(what=line.strip(), why=other.cause, remedy=other.remedy)
         return
     yield from _reduced(line, "", "", required, needs)
 
@@ -226,8 +228,9 @@ def _kernel(match: re.Match[str], line: str, required: RequiredOps, needs: Needs
 
 def _unknown_type(message: str, op: str) -> LogFinding:
     cause = f"{op} is in this config, restricted to types of which this one seems to be none"
-    return LogFinding(message=message, cause=cause, line="",
-                   advice="name the artifacts that were run, so that the missing type is known")  # fmt: skip
+    return LogFinding(
+        what=message, why=cause, remedy="name the artifacts that were run, so that the missing type is known"
+    )
 
 
 def _reduced(text: str, op: str, node: str, required: RequiredOps, needs: Needs) -> Iterator[LogFinding]:
@@ -260,8 +263,8 @@ def _judged(need: Need, node: str, message: str, required: RequiredOps) -> LogFi
     alone = next(operator_lines(from_needs([need], types=bool(need.types))))
     kernel = f"{need.domain}:{need.op} since {need.since_version}"
     if missing:
-        return LogFinding(message=message, cause=f"{kernel}: {missing[0].why}", line=line_for(required, need),
-                       advice="add the line with `ort-mobile op-config merge` and build again",
+        return LogFinding(what=message, why=f"{kernel}: {missing[0].why}", line=line_for(required, need),
+                       remedy="add the line with `ort-mobile op-config merge` and build again",
                        kernel_line=alone)  # fmt: skip
-    return LogFinding(message=message, cause=f"{kernel} is in this config", line="", kernel_line=alone,
-                   advice="the device's library was built with another config: build it with this one")  # fmt: skip
+    return LogFinding(what=message, why=f"{kernel} is in this config", kernel_line=alone,
+                   remedy="the device's library was built with another config: build it with this one")  # fmt: skip

@@ -80,7 +80,7 @@ def test_campaigns_skip_what_is_denied() -> None:
     guilty = RunConfig(session_config={"session.a": "1", "session.b": "1", "session.z": "1"})
     lanes, skipped = plan_runs([RunConfig(), guilty], [artifact], [FACTS], known_denied())
     assert [lane.options for lane in lanes] == [RunOptions()]
-    assert "crash on Chip 9" in skipped[0].reason
+    assert "crash on Chip 9" in skipped[0].text
     other = msgspec.structs.replace(FACTS, soc="Chip 8")
     assert len(plan_runs([guilty], [artifact], [other], known_denied())[0]) == 1
 

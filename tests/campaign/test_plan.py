@@ -69,7 +69,7 @@ def test_illegal_runs_are_skipped_with_their_reason(options: RunOptions, facts: 
     run = RunConfig(provider=options.provider, flags=tuple(flag.value for flag in options.flags))
     lanes, skipped = plan_runs([run], ALL, [facts])
     assert lanes == []
-    assert [reason in skip.reason for skip in skipped] == [True] * 3
+    assert [reason in skip.text for skip in skipped] == [True] * 3
 
 
 def test_aware_artifacts_run_with_their_provider_or_the_cpu() -> None:

@@ -201,4 +201,4 @@ def test_a_run_in_an_archive_or_a_release_that_cannot_load_the_artifact_is_refus
     artifact = lanes_of(["local"], 1)[0]
     possible, (skipped,) = possible_runs([artifact], read, {"local": local}, {"local": given})
     assert possible == []
-    assert skipped.reason.startswith("ONNX Runtime 1.12 (full) does not load ORT format version 6")
+    assert skipped.text.startswith("ONNX Runtime 1.12 (full) does not load ORT format version 6")

@@ -90,7 +90,7 @@ lanes, skipped = plan_runs(config.runs, artifacts, phones)
 print(json.dumps({
     "runs": [f"{lane.device} {lane.run_name}" for lane in lanes],
     "options": [lane.run_options.provider_options for lane in lanes if lane.options.provider == "tpu"],
-    "skipped": [f"{one.device}: {one.reason}" for one in skipped if one.run.startswith("tpu")],
+    "skipped": [f"{one.device}: {one.text}" for one in skipped if one.run.startswith("tpu")],
 }))
 """
 

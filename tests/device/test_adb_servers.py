@@ -84,7 +84,7 @@ def test_what_cannot_be_used_costs_only_itself(farm: Farm, phone: Phone, models:
         with opened(names) as field:
             assert list(field.devices) == [f"adb:{phone.serial}@{here}"]
             assert field.devices[f"adb:{phone.serial}@{here}"].run(quick(models)).status is Status.OK
-        reasons = {skipped.device: skipped.reason for skipped in field.unusable}
+        reasons = {skipped.device: skipped.text for skipped in field.unusable}
         with pytest.raises(NoServer, match="does not answer as one"):
             list_serials(server_at(strange))
     assert set(reasons) == set(names) - {f"adb:{phone.serial}@{here}"}
@@ -111,7 +111,7 @@ def test_selectors_of_servers_that_are_not_there_are_told(farm: Farm, phone: Pho
     assert f"adb:{phone.serial}@localhost:{farm.port}" in names
     assert names[-1] == "local"
     (skipped,) = silent
-    assert "no adb server" in skipped.reason
+    assert "no adb server" in skipped.text
 
 
 @pytest.mark.usefixtures("here")

@@ -39,7 +39,7 @@ def test_every_kind_of_outcome() -> None:
     assert [row.status for row in made.rows] == [Status.OK] * 6 + [Status.FAILED]
     assert [row.failed_rounds for row in made.rows] == [0, 0, 0, 0, 1, 0, 3]
     assert [(failure.kind, failure.times) for failure in made.failures] == [("timeout", 1), ("provider_refused", 3)]
-    assert [skipped.reason for skipped in made.skipped] == ["no XNNPACK"]
+    assert [skipped.text for skipped in made.skipped] == ["no XNNPACK"]
 
 
 def test_each_device_and_model_has_its_own_baseline() -> None:
@@ -71,7 +71,7 @@ def test_without_a_baseline_nothing_is_compared() -> None:
 def test_what_was_never_run_is_said() -> None:
     made = make_rows([lane()])
     assert made.rows == ()
-    assert [one.reason for one in made.skipped] == [NEVER_RUN]
+    assert [one.text for one in made.skipped] == [NEVER_RUN]
 
 
 def test_failures_are_counted_by_what_they_say() -> None:

@@ -48,9 +48,9 @@ CUT_AT_RUN = (
 def test_messages(text: str, line: str, cause: str) -> None:
     (finding,) = read_log(f"I app: starting\n{text}\nI app: done\n", CONFIG)
     assert finding.line == line
-    assert cause in finding.cause
-    assert finding.advice
-    assert finding.message in text
+    assert cause in finding.why
+    assert finding.remedy
+    assert finding.what in text
 
 
 def test_other_lines_say_nothing() -> None:
@@ -80,4 +80,4 @@ def test_what_onnx_runtime_says_here_is_understood() -> None:
         onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (finding,) = read_log(str(caught.value), CONFIG)
     assert finding.line == "ai.onnx;13;Erf"
-    assert "the_node" in finding.message
+    assert "the_node" in finding.what

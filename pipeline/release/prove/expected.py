@@ -81,13 +81,13 @@ def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool)
     kind = KINDS.get(failure.kind) or known
     what = what if what and kind is known else WHATS[kind]
     signal = f" ({failure.signal})" if failure.signal and kind is FindingKind.CRASH else ""
-    cause = told.cause if told else failure.cause
+    cause = told.why if told else failure.cause
     return ProofFinding(
         severity=Severity.ERROR,
         kind=kind,
         what=what + signal,
         why=f"{cause}: {said}" if cause else said,
-        remedy=REMEDIES.get(kind, told.advice if told else failure.remedy).format(provider=provider),
+        remedy=REMEDIES.get(kind, told.remedy if told else failure.remedy).format(provider=provider),
     )
 
 
@@ -112,7 +112,7 @@ def _missing_kernel(told: LogFinding, said: str, *, stock: bool) -> ProofFinding
         else "build the library with the bundle's operators/required_operators.config (or _and_types), which has this "
         "line; if it is ONNX Runtime's own package, no config can bring it: ship a release that has the kernel"
     )
-    kernel = told.cause.partition(": ")[0]
+    kernel = told.why.partition(": ")[0]
     return ProofFinding(
         severity=Severity.ERROR,
         kind=FindingKind.MISSING_KERNEL,

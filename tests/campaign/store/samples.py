@@ -24,7 +24,7 @@ DOCUMENT = JobRecord(
     planned=(
         RecordedRun(id="s1", device="local", model="mnist", variant="basic-fixed", options=RunOptions(), run="cpu"),
     ),
-    skipped=(Skipped(reason="it is away", device="adb:A"),),
+    skipped=(Skipped(what="it is away", device="adb:A"),),
     failures=(),
     warnings=(),
     checks={},
