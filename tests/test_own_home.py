@@ -97,8 +97,9 @@ def test_a_skip_that_is_not_in_the_table_fails_the_run(
 ) -> None:
     (tmp_path / "test_it.py").write_text(SUITE.format(reason=reason))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "tests.skips", "--rootdir", tmp_path, *options, tmp_path],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "tests.skips", "--rootdir", tmp_path, *options, tmp_path],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stdout
     assert (f"test_skipped: {reason}" in done.stdout) == bool(code)

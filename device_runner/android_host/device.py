@@ -1,23 +1,26 @@
-"""The device `android-host:LIBRARY`: an Android library of ONNX Runtime in a process of this computer.
+"""The device `android-host:LIBRARY`: an Android library of ONNX Runtime in a process of this computer; driver profiles.
 
 Its name may carry options behind a question mark, as in `android-host:app.aar?api_level=29&driver=pixel.json`.
 Its times say nothing about a phone; every result is marked so.
 """
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Annotated, NamedTuple, Self
 from urllib.parse import parse_qsl
 
 import msgspec
+from msgspec import Meta
 
 from device_runner.android_host.build import build_host, check_host, check_imports
-from device_runner.android_host.profile import Driver, DriverProfile, default_profile, encode_profile, read_profile
-from device_runner.device import DeviceFacts, NnapiDevice
+from device_runner.device import TYPE_CODES, DeviceFacts, DriverType, NnapiDevice
 from device_runner.errors import RunnerError, SpecError
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import Library, resolve
@@ -25,8 +28,195 @@ from device_runner.local import LocalDevice, host_facts
 from device_runner.probe.build import build_probe
 from device_runner.probe.protocol import ProbeAnswer
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
+from device_runner.reading import read_regular
 from device_runner.result import Failure, FailureKind, Mark, RunResult, without_measurement
-from device_runner.spec import RunSpec
+from device_runner.spec import RunSpec, StrictStruct
+
+SOURCES = Path(__file__).parent / "nnapi"
+PROFILE_VERSION = 1
+NEWEST_BELOW_RUNTIME = 30
+"""Up to this API level NNAPI's feature level is the API level; from 31 on the runtime tells its own."""
+
+Word = Annotated[str, Meta(pattern=r"^[!#-\[\]-~]{1,63}$")]
+"""Printable ASCII without blanks, quotes and backslashes: it goes into lines and JSON as it is."""
+Level = Annotated[int, Meta(ge=27, le=2_000_000_000)]
+Nanoseconds = Annotated[int, Meta(ge=0, le=600_000_000_000)]
+
+
+class DriverStage(StrEnum):
+    """Where delays and faults happen: finishing a model, compiling it, starting a run, waiting for it."""
+
+    MODEL = "model"
+    COMPILE = "compile"
+    RUN = "run"
+    WAIT = "wait"
+
+
+class FaultKind(StrEnum):
+    """`fail` returns the code, `hang` never returns, `lost` kills the driver for good, `crash` the process."""
+
+    FAIL = "fail"
+    HANG = "hang"
+    LOST = "lost"
+    CRASH = "crash"
+
+
+class ResultCode(StrEnum):
+    """What a failing call returns; the numbers are in `RESULT_CODES`."""
+
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    INCOMPLETE = "INCOMPLETE"
+    UNEXPECTED_NULL = "UNEXPECTED_NULL"
+    BAD_DATA = "BAD_DATA"
+    OP_FAILED = "OP_FAILED"
+    BAD_STATE = "BAD_STATE"
+    UNMAPPABLE = "UNMAPPABLE"
+    OUTPUT_INSUFFICIENT_SIZE = "OUTPUT_INSUFFICIENT_SIZE"
+    UNAVAILABLE_DEVICE = "UNAVAILABLE_DEVICE"
+    MISSED_DEADLINE_TRANSIENT = "MISSED_DEADLINE_TRANSIENT"
+    MISSED_DEADLINE_PERSISTENT = "MISSED_DEADLINE_PERSISTENT"
+    RESOURCE_EXHAUSTED_TRANSIENT = "RESOURCE_EXHAUSTED_TRANSIENT"
+    RESOURCE_EXHAUSTED_PERSISTENT = "RESOURCE_EXHAUSTED_PERSISTENT"
+    DEAD_OBJECT = "DEAD_OBJECT"
+
+
+RESULT_CODES = {kind: code for code, kind in enumerate(ResultCode, start=1)}
+
+
+class DriverRefusal(StrictStruct, frozen=True, kw_only=True):
+    """An operation that is refused when the types of its operands (scalars too) are exactly these."""
+
+    operation: str
+    operand_types: tuple[str, ...]
+
+
+class Driver(StrictStruct, frozen=True, kw_only=True):
+    """One NNAPI device. `operations` and `operand_types` None accept all that its feature level has.
+
+    `refuses` has what it does not take although both lists have it.
+    """
+
+    name: Word
+    type: DriverType = DriverType.ACCELERATOR
+    feature_level: Level
+    version: Word = "1"
+    operations: tuple[str, ...] | None = None
+    operand_types: tuple[str, ...] | None = None
+    refuses: Annotated[tuple[DriverRefusal, ...], Meta(max_length=256)] = ()
+
+
+class Fault(StrictStruct, frozen=True, kw_only=True):
+    """What goes wrong from call number `first` of a stage on (1 is the first), `count` times; 0: for ever."""
+
+    stage: DriverStage
+    kind: FaultKind = FaultKind.FAIL
+    result: ResultCode = ResultCode.OP_FAILED
+    first: Annotated[int, Meta(ge=1)] = 1
+    count: Annotated[int, Meta(ge=0)] = 0
+
+
+class DriverProfile(StrictStruct, frozen=True, kw_only=True):
+    """A phone's NNAPI. `feature_level` is the runtime's and counts from API level 31 on (31, or 1000006 and more).
+
+    `api_level` is the phone's, for a device that is given none; `phone` says for people which one was asked.
+    """
+
+    devices: Annotated[tuple[Driver, ...], Meta(max_length=16)]
+    feature_level: Level = 31
+    delays_ns: dict[DriverStage, Nanoseconds] = {}
+    faults: Annotated[tuple[Fault, ...], Meta(max_length=32)] = ()
+    version: int = PROFILE_VERSION
+    api_level: Annotated[int, Meta(ge=21, le=99)] | None = None
+    phone: str = ""
+
+
+def default_profile(api_level: int) -> DriverProfile:
+    """A phone with one accelerator that takes everything, and Android's own reference device beside it."""
+    level = max(27, min(api_level, 31))
+    accelerator = Driver(name="android-host", feature_level=level)
+    reference = Driver(name="nnapi-reference", type=DriverType.CPU, feature_level=level)
+    return DriverProfile(devices=(accelerator, reference))
+
+
+def read_profile(path: Path) -> DriverProfile:
+    """A profile from a JSON file; raises SpecError that names the key, the operation or the type that is wrong."""
+    remedy = "docs/android-host.md lists the keys; names are NNAPI's, as CONV_2D and TENSOR_FLOAT32"
+    try:
+        profile = msgspec.json.decode(read_regular(path), type=DriverProfile)
+        encode_profile(profile, 31)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise SpecError("this is not a driver profile", where=str(path), why=str(error), remedy=remedy) from error
+    if profile.version != PROFILE_VERSION:
+        why = f"this release reads version {PROFILE_VERSION}"
+        raise SpecError(f"this driver profile has version {profile.version}", where=str(path), why=why, remedy=remedy)
+    return profile
+
+
+def encode_profile(profile: DriverProfile, api_level: int) -> str:
+    """The lines that nnapi/profile.c reads; raises ValueError for an operation or a type that is not known."""
+    level = api_level if api_level <= NEWEST_BELOW_RUNTIME else profile.feature_level
+    lines = [f"level {level}"]
+    for driver in profile.devices:
+        lines.append(f"device {driver.name} {TYPE_CODES[driver.type]} {driver.feature_level} {driver.version}")
+        lines += _codes("operation", driver.operations, operation_codes())
+        lines += _codes("type", driver.operand_types, operand_type_codes())
+        lines += [_refusal(refusal) for refusal in driver.refuses]
+    lines += [f"delay {stage} {delay}" for stage, delay in profile.delays_ns.items()]
+    lines += [
+        f"fault {fault.stage} {fault.kind} {RESULT_CODES[fault.result]} {fault.first} {fault.count}"
+        for fault in profile.faults
+    ]
+    return "\n".join(lines) + "\n"
+
+
+NO_CODE = 255
+"""A code that nothing has: a list with it alone accepts nothing."""
+
+
+def _codes(word: str, names: tuple[str, ...] | None, codes: dict[str, int]) -> list[str]:
+    if names is None:
+        return []
+    return [f"{word} {code}" for code in _known(word, names, codes)] or [f"{word} {NO_CODE}"]
+
+
+def _refusal(refusal: DriverRefusal) -> str:
+    operation = _known("operation", (refusal.operation,), operation_codes())
+    types = _known("type", refusal.operand_types, operand_type_codes())
+    return " ".join(map(str, ("refuse", *operation, *types)))
+
+
+def _known(word: str, names: tuple[str, ...], codes: dict[str, int]) -> list[int]:
+    unknown = sorted(set(names) - set(codes))
+    if unknown:
+        raise ValueError(f"no {word} is called {', '.join(unknown)}; there are {', '.join(sorted(codes))}")
+    return [codes[name] for name in names]
+
+
+class Definition(NamedTuple):
+    """NNAPI's number of an operation or an operand type, and the feature level that it came with."""
+
+    code: int
+    level: int
+
+
+@lru_cache(maxsize=2)
+def definitions(file: str) -> dict[str, Definition]:
+    """What a table of the fake driver (operations.def, types.def) defines, by name and in its order."""
+    rows = re.findall(
+        r"^[A-Z]+\((\d+), (\w+),(?: \w+,)*? (\d\d)[,)]", (SOURCES / file).read_text("utf-8"), re.MULTILINE
+    )
+    return {name: Definition(int(code), int(level)) for code, name, level in rows}
+
+
+def operation_codes() -> dict[str, int]:
+    """Names of the operations that the fake computes, and their NNAPI codes."""
+    return {name: definition.code for name, definition in definitions("operations.def").items()}
+
+
+def operand_type_codes() -> dict[str, int]:
+    """Names of operand types, and their NNAPI codes."""
+    return {name: definition.code for name, definition in definitions("types.def").items()}
+
 
 SCHEME = "android-host"
 DEFAULT_API_LEVEL = 31

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from device_runner.android_host.profile import (
+from device_runner.android_host.device import (
     NEWEST_BELOW_RUNTIME,
     Driver,
     DriverProfile,

@@ -52,11 +52,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("pipeline.cli.run:run", "Convert, check, measure, choose, bundle and report: the whole job."),
         "report": ("pipeline.cli.release:report", "Write the report of stored results again."),
         "release": ("pipeline.cli.release:release", "Rebuild the bundle from stored results; enforce size budgets."),
-        "prove": ("pipeline.cli.release:prove", "Run a bundle in the Android library of your app, without a phone."),
+        "prove": ("pipeline.cli.prove:prove", "Run a bundle in the Android library of your app, without a phone."),
         "verify": ("pipeline.cli.release:verify", "Check every byte of a bundle against its manifest, offline."),
     },
     "Single steps": {
-        "check": ("pipeline.cli.partition:check", "Show how much of a model NNAPI, CoreML and XNNPACK support."),
+        "check": ("pipeline.cli.check:check", "Show how much of a model NNAPI, CoreML and XNNPACK support."),
         "partition": ("pipeline.cli.partition:partition", "Show which nodes NNAPI, CoreML or XNNPACK support."),
         "transform": ("pipeline.cli.transform:transform", "Change a model by steps, and check its outputs."),
         "convert": ("pipeline.cli.convert:convert", "Convert models to ORT format."),

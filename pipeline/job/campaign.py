@@ -23,13 +23,14 @@ from pipeline.job.prepare import ARTIFACTS, Prepared
 from pipeline.job.record import (
     conversion_skips,
     host,
+    known_on_network,
     model_facts,
     new_campaign,
     notes,
     preparation_failures,
+    resume,
     versions,
 )
-from pipeline.job.resume import known_on_network, resume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

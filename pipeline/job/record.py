@@ -1,19 +1,24 @@
-"""What is stored with a campaign before anything is measured: enough to write its report and bundle again later."""
+"""What is stored with a campaign before anything is measured: enough to report, bundle and resume it later."""
 
 import os
 import platform
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
+from device_runner.device import DeviceFacts, is_selector, on_network, split_server
 from device_runner.result import utc_now
 from pipeline import __version__
-from pipeline.campaign.record import CampaignRecord, FailureRow, Host, JobRecord, ModelFacts, Skipped
+from pipeline.campaign.record import CampaignRecord, FailureRow, Host, JobRecord, ModelFacts, RecordedRun, Skipped
+from pipeline.campaign.store import Store
+from pipeline.config import Config, TuneConfig
 from pipeline.core.errors import PipelineError
+from pipeline.core.variant import Artifact
 from pipeline.job.prepare import Prepared
 
 PROGRAMS = ("onnxruntime", "onnx", "numpy", "flatbuffers")
@@ -128,3 +133,124 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+T = TypeVar("T")
+Identity = tuple[str, str, str]
+
+
+def identity(artifact: Artifact) -> Identity:
+    """Model, variant and digest: what must be equal for runs to be compared."""
+    return artifact.model, artifact.variant.name, artifact.sha256
+
+
+def resume(
+    store: Store, record: JobRecord, artifacts: Sequence[Artifact], facts: Mapping[str, DeviceFacts]
+) -> CampaignRecord | None:
+    """The newest campaign of the same config and programs whose artifacts are unchanged, with what is new to it.
+
+    New are planned runs of devices that were not there, and of models that failed then. It may have planned more, for
+    a device that is not there now. None where there is no such campaign.
+    """
+    plan = as_read(record)
+    now = {identity(artifact): artifact for artifact in artifacts}
+    same = [
+        (campaign.id, campaign.document, campaign)
+        for campaign in store.campaigns()
+        if campaign.document
+        and continues(campaign.document, plan)
+        and now.keys() >= set(map(identity, store.artifacts(campaign.id)))
+    ]
+    if not same:
+        return None
+    name, document, campaign = same[-1]
+    if not new_places(document, plan):
+        return campaign
+    stored = set(map(identity, store.artifacts(name)))
+    return store.amend(
+        name,
+        lambda document: joined(document, plan),
+        facts=[facts[device] for device in sorted(new_devices(document, plan))],
+        made=[artifact for one, artifact in now.items() if one not in stored],
+    )
+
+
+def as_read(value: T) -> T:
+    """A value as it is read back from the store: numbers and lists of a config may have become other equal ones."""
+    return msgspec.json.decode(msgspec.json.encode(value), type=type(value))
+
+
+def known_on_network(store: Store, config: Config) -> list[str]:
+    """Devices on the network that earlier campaigns of a config with selectors met, ready or not.
+
+    An adb server forgets such a device when it loses it, so that no selector would find it again.
+    """
+    if not any(is_selector(name.partition(":")[2]) for name in config.devices):
+        return []
+    wanted = as_read(config)
+    same = [one.document for one in store.campaigns() if one.document and one.document.config == wanted]
+    names = [run.device for one in same for run in one.planned] + [row.device for one in same for row in one.skipped]
+    adb = [name for name in dict.fromkeys(names) if name.startswith("adb:")]
+    return [name for name in adb if on_network(split_server(name.removeprefix("adb:"))[0])]
+
+
+def continues(document: JobRecord, plan: JobRecord) -> bool:
+    """Whether a stored campaign is the planned one, as far as it knows the devices and their models."""
+    known = places(document)
+    if not known and plan.planned:
+        return False  # it was only converted
+    same = _purpose(document) == _purpose(plan)
+    return same and all(run in document.planned for run in plan.planned if place(run) in known)
+
+
+def _purpose(record: JobRecord) -> tuple[object, ...]:
+    """What makes two plans the same: the config, but for how long a search may take, and the programs.
+
+    Campaigns in rounds, of searches, and those that confirm what these found never continue one another; [tune] is of
+    no importance to the first.
+    """
+    kind = record.searching, bool(record.tuned)
+    tune = msgspec.structs.replace(record.config.tune, minutes=TuneConfig().minutes) if any(kind) else TuneConfig()
+    return msgspec.structs.replace(record.config, tune=tune), record.versions, kind
+
+
+def place(run: RecordedRun) -> tuple[str, str]:
+    """Where and what a run measures: device and model."""
+    return run.device, run.model
+
+
+def places(document: JobRecord) -> set[tuple[str, str]]:
+    """Every device with every model that it measures."""
+    return set(map(place, document.planned))
+
+
+def new_places(document: JobRecord, plan: JobRecord) -> set[tuple[str, str]]:
+    """Devices and models for which the plan has runs and the stored campaign has none."""
+    return places(plan) - places(document)
+
+
+def new_devices(document: JobRecord, plan: JobRecord) -> set[str]:
+    """Devices for which the plan has runs and the stored campaign has none."""
+    return {run.device for run in plan.planned} - {run.device for run in document.planned}
+
+
+def joined(document: JobRecord, plan: JobRecord) -> JobRecord:
+    """The stored campaign's document with what is planned for new devices and models, and no more why these failed.
+
+    What it says of models is newer where a model that had failed is there now.
+    """
+    new, devices = new_places(document, plan), new_devices(document, plan)
+    models = {model for _, model in new} - {model for _, model in places(document)}
+    newer = plan if models else document
+    return msgspec.structs.replace(
+        newer,
+        config=document.config,
+        host=document.host,
+        versions=document.versions,
+        planned=(*document.planned, *(run for run in plan.planned if place(run) in new)),
+        skipped=(
+            *(row for row in document.skipped if row.device not in devices and row.model not in models),
+            *(row for row in plan.skipped if row.device in devices or row.model in models),
+        ),
+        tuned=tuple({(one.device, one.model): one for one in (*document.tuned, *plan.tuned)}.values()),
+    )

@@ -39,10 +39,10 @@ from pipeline.release.manifest import (
     ModelSignature,
     Shipped,
     TensorSignature,
+    read_manifest,
 )
 from pipeline.release.prove import ProofOrder, prove_bundle
 from pipeline.release.shipped import library_release, planned_build, shipped_library
-from pipeline.release.verify import read_manifest
 from pipeline.report import wording
 from pipeline.report.model import Row
 

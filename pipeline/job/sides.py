@@ -11,8 +11,7 @@ from pipeline.campaign.statistics import DEFAULT_MARGIN
 from pipeline.campaign.store.errors import hidden
 from pipeline.core.errors import ConfigError, PipelineError
 from pipeline.job.folder import DATABASE, list_campaigns, stored
-from pipeline.release.manifest import MANIFEST_FILE
-from pipeline.release.verify import read_manifest
+from pipeline.release.manifest import MANIFEST_FILE, read_manifest
 from pipeline.report import model
 from pipeline.report.comparison import ComparedSide
 from pipeline.report.model import CampaignReport, Row

@@ -29,8 +29,8 @@ from pipeline.release.manifest import (
     content_digest,
     encode_manifest,
     sealed,
+    verify_bundle,
 )
-from pipeline.release.verify import verify_bundle
 
 README_FILE = "README.md"
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
 from pipeline.advice.fitness import FitDocument, FitRow, ModelFit
-from pipeline.cli.partition import check
+from pipeline.cli.check import check
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.model.sources import SourceModel

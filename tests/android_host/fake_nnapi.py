@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_runner.android_host.build import NNAPI, build_host
-from device_runner.android_host.profile import operand_type_codes, operation_codes
+from device_runner.android_host.device import operand_type_codes, operation_codes
 
 TYPES = operand_type_codes()
 KINDS: dict[Any, str] = {

@@ -11,8 +11,16 @@ import pytest
 
 from device_runner.android_host.build import unknown_imports
 from device_runner.android_host.calls import ModelQuestion, Session, ask, observe, read_calls, summarize, table
-from device_runner.android_host.device import AndroidHost, Phone
-from device_runner.android_host.profile import Driver, DriverProfile, DriverStage, Fault, FaultKind, ResultCode
+from device_runner.android_host.device import (
+    AndroidHost,
+    Driver,
+    DriverProfile,
+    DriverStage,
+    Fault,
+    FaultKind,
+    Phone,
+    ResultCode,
+)
 from device_runner.device import open_device
 from device_runner.library_facts import LibraryFacts
 from device_runner.local import wheel_library

@@ -6,9 +6,8 @@ import pytest
 
 from device_runner.android_host.calls import Call, Session, ask, read_calls
 from device_runner.android_host.calls import ModelQuestion as Model
-from device_runner.android_host.device import Phone
+from device_runner.android_host.device import Phone, operand_type_codes
 from device_runner.android_host.inspection import questions
-from device_runner.android_host.profile import operand_type_codes
 from device_runner.library_facts import LibraryFacts
 from device_runner.spec import OptimizationLevel
 

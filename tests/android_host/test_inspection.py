@@ -14,20 +14,21 @@ from hypothesis import strategies as st
 
 from device_runner.android_host import inspection
 from device_runner.android_host.build import check_host
-from device_runner.android_host.device import Phone, parse_phone
-from device_runner.android_host.inspection import Question, ask, inspect_phone, make_profile, questions
-from device_runner.android_host.profile import (
+from device_runner.android_host.device import (
     Driver,
     DriverProfile,
     DriverRefusal,
     DriverStage,
     Fault,
     FaultKind,
+    Phone,
     default_profile,
     operand_type_codes,
     operation_codes,
+    parse_phone,
     read_profile,
 )
+from device_runner.android_host.inspection import Question, ask, inspect_phone, make_profile, questions
 from device_runner.device import DeviceFacts, DriverType
 from device_runner.errors import RunnerError, UnavailableError
 from device_runner.local import LocalDevice

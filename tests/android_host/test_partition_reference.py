@@ -12,8 +12,7 @@ from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
 from device_runner.android_host.calls import HANG, ModelQuestion, Session, ask
-from device_runner.android_host.device import Phone
-from device_runner.android_host.profile import Driver, DriverProfile, DriverStage, Fault, FaultKind
+from device_runner.android_host.device import Driver, DriverProfile, DriverStage, Fault, FaultKind, Phone
 from device_runner.library_facts import LibraryFacts
 from pipeline.cli.partition import partition
 from pipeline.core.errors import ConfigError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.android_host.profile import (
+from device_runner.android_host.device import (
     Driver,
     DriverProfile,
     DriverStage,

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from device_runner.android_host.build import NNAPI, build_host
-from device_runner.android_host.profile import Driver, DriverProfile, DriverStage, Fault, FaultKind
+from device_runner.android_host.device import Driver, DriverProfile, DriverStage, Fault, FaultKind
 from device_runner.device import DriverType
 from device_runner.files import cache_folder
 from device_runner.library_facts import LibraryFacts
@@ -25,9 +25,8 @@ from pipeline.core.files import sha256_of
 from pipeline.core.progress import NoProgress
 from pipeline.core.variant import Level
 from pipeline.model.ort_format import read_ort
-from pipeline.release.manifest import MANIFEST_FILE, SEAL_FILE, Manifest, content_digest, encode_manifest
+from pipeline.release.manifest import MANIFEST_FILE, SEAL_FILE, Manifest, content_digest, encode_manifest, read_manifest
 from pipeline.release.prove import ProofOrder, prove_bundle
-from pipeline.release.verify import read_manifest
 from tests.android_host.bundles import CPU, bundle_of, nnapi, parsed
 from tests.android_host.conftest import OLDEST, ROOT, fetch
 from tests.privacy.tracing import compile_tracer, own_folders, trace

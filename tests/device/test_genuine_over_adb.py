@@ -13,10 +13,17 @@ import pytest
 from onnx import TensorProto, helper
 
 from device_runner.android_host.calls import FLAGS, CallSummary, read_calls, summarize
-from device_runner.android_host.device import AndroidHost
+from device_runner.android_host.device import (
+    AndroidHost,
+    Driver,
+    DriverProfile,
+    DriverStage,
+    Fault,
+    FaultKind,
+    default_profile,
+)
 from device_runner.android_host.device import Phone as PlayedPhone
 from device_runner.android_host.inspection import inspect_phone
-from device_runner.android_host.profile import Driver, DriverProfile, DriverStage, Fault, FaultKind, default_profile
 from device_runner.device import open_device
 from device_runner.library_facts import LibraryFacts
 from device_runner.options import subsets

@@ -12,8 +12,8 @@ import pytest
 from device_runner.adb import facts
 from device_runner.adb.facts import facts_or_reason
 from device_runner.adb.link import Link, server_at
+from device_runner.android_host.device import Driver, DriverProfile, read_profile
 from device_runner.android_host.inspection import inspect_phone
-from device_runner.android_host.profile import Driver, DriverProfile, read_profile
 from device_runner.device import DeviceFacts, DriverType, NnapiDevice
 from device_runner.errors import UnavailableError
 from device_runner.spec import RunSpec

@@ -15,7 +15,7 @@ from pipeline.core.errors import ExitCode
 from pipeline.core.progress import progress_for
 from pipeline.job.campaign import JobOptions
 from pipeline.job.run import run_job
-from pipeline.release.verify import verify_bundle
+from pipeline.release.manifest import verify_bundle
 from tests.lying_adb import Document, Lie, LyingAdb, document
 
 ROOT = Path(__file__).resolve().parents[2]

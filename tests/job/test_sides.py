@@ -99,8 +99,7 @@ def test_what_is_no_campaign_is_refused(name: str, content: bytes | None, code: 
 def test_a_bundle_without_evidence_says_so(folder: Path, tmp_path: Path) -> None:
     import msgspec
 
-    from pipeline.release.manifest import content_digest, encode_manifest, sealed
-    from pipeline.release.verify import read_manifest
+    from pipeline.release.manifest import content_digest, encode_manifest, read_manifest, sealed
 
     bundle = tmp_path / "bundle"
     shutil.copytree(folder / "output/my/bundle", bundle)

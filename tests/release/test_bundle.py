@@ -28,9 +28,10 @@ from pipeline.release.manifest import (
     KeptTensor,
     Shipped,
     content_digest,
+    refuse_unproven,
     sealed,
+    verify_bundle,
 )
-from pipeline.release.verify import refuse_unproven, verify_bundle
 
 SHIPS = (
     Shipped(

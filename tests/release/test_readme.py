@@ -9,8 +9,7 @@ from device_runner.spec import ElementType, NnapiFlag, RunOptions
 from pipeline.config.tables import Channels, ImageLayout, PreprocessConfig, Range
 from pipeline.core.variant import Level, Variant
 from pipeline.release.bundle import README_FILE, make_bundle, package_lines, readme
-from pipeline.release.manifest import ModelSignature, Shipped, TensorSignature
-from pipeline.release.verify import verify_bundle
+from pipeline.release.manifest import ModelSignature, Shipped, TensorSignature, verify_bundle
 
 PHONE = Shipped(
     target="phone",

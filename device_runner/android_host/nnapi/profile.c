@@ -1,5 +1,5 @@
 /* The driver profile, from the file that an environment variable names: one value a line, words with blanks between.
- * Written by device_runner/android_host/profile.py from the JSON that people write.
+ * Written by device_runner/android_host/device.py from the JSON that people write.
  *
  *   level LEVEL
  *   device NAME TYPE LEVEL VERSION         then for that device:

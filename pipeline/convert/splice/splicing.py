@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pipeline.convert.splice.claims import WholeGraph
-from pipeline.convert.splice.cleanup import remove_cancelling_pairs, remove_duplicate_casts
 from pipeline.convert.splice.cut import OptimizedPart, cut, merge, without_readers
-from pipeline.convert.splice.edits import key
+from pipeline.convert.splice.edits import key, remove_cancelling_pairs, remove_duplicate_casts
 from pipeline.core.errors import ModelError
 from pipeline.core.variant import Level
 from pipeline.model.onnx_model import LeanModel

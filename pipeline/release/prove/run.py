@@ -10,8 +10,7 @@ import msgspec
 
 from device_runner.android_host.build import check_host, check_imports
 from device_runner.android_host.calls import CallSummary, read_calls, summarize
-from device_runner.android_host.device import DEFAULT_API_LEVEL, AndroidHost, Phone
-from device_runner.android_host.profile import DriverProfile
+from device_runner.android_host.device import DEFAULT_API_LEVEL, AndroidHost, DriverProfile, Phone
 from device_runner.library_facts import LibraryFacts, archive_abis, is_archive
 from device_runner.library_source import release_of, resolve
 from device_runner.providers import NNAPI, NNAPI_API_LEVEL
@@ -22,18 +21,9 @@ from pipeline.check.compare import OutputCheck, compare_outputs, read_tensor
 from pipeline.check.library_proof import LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.core.errors import CheckFailed, ConfigError, Severity
 from pipeline.core.progress import Progress
-from pipeline.release.manifest import Content, Manifest, Shipped
-from pipeline.release.prove.expected import (
-    SEED,
-    ExpectedOutputs,
-    claims_nothing,
-    effect,
-    expected_of,
-    explain_checks,
-    explain_failure,
-    not_compared,
-)
-from pipeline.release.verify import verify_bundle
+from pipeline.release.manifest import Content, Manifest, Shipped, verify_bundle
+from pipeline.release.prove.expected import SEED, ExpectedOutputs, claims_nothing, effect, expected_of
+from pipeline.release.prove.explain import explain_checks, explain_failure, not_compared
 
 NEWEST_LEVEL = DEFAULT_API_LEVEL
 """The newest API level at which NNAPI behaves otherwise than below: from it on its runtime tells its own level."""

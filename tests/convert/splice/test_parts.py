@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.convert.splice.claims import WholeGraph
-from pipeline.convert.splice.cleanup import remove_cancelling_pairs, remove_duplicate_casts
 from pipeline.convert.splice.cut import PREFIX, OptimizedPart, cut, merge, without_readers
-from pipeline.convert.splice.edits import key, reads, sorted_nodes
+from pipeline.convert.splice.edits import key, reads, remove_cancelling_pairs, remove_duplicate_casts, sorted_nodes
 from pipeline.convert.splice.splicing import given_up, pushed_to
 from pipeline.model.onnx_model import LeanModel
 from pipeline.partition.graph import Graph, Node, Value

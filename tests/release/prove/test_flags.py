@@ -3,8 +3,7 @@
 import pytest
 
 from device_runner.android_host.calls import CallSummary
-from device_runner.android_host.device import Phone
-from device_runner.android_host.profile import Driver, DriverProfile
+from device_runner.android_host.device import Driver, DriverProfile, Phone
 from device_runner.device import DriverType
 from device_runner.spec import NnapiFlag
 from pipeline.check.library_proof import FindingKind

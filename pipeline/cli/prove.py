@@ -1,0 +1,77 @@
+"""`ort-mobile prove`: what a bundle ships, loaded and run in the Android library that ships."""
+
+from pathlib import Path
+
+import click
+
+from pipeline.cli.command import Command
+from pipeline.cli.options import json_option, progress, shows_text, write_json
+
+
+def levels(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
+    """API levels from a list with commas; those that the device android-host has, each once."""
+    from device_runner.android_host.device import API_LEVELS
+
+    found = []
+    for word in (word.strip() for word in (value or "").split(",") if word.strip()):
+        if not (word.isascii() and word.isdigit() and int(word) in API_LEVELS):
+            limits = f"{API_LEVELS.start} to {API_LEVELS.stop - 1}"
+            raise click.BadParameter(f"{word!r} is no API level from {limits}, as in 27,29,31", ctx, param)
+        found.append(int(word))
+    return tuple(dict.fromkeys(found))
+
+
+@click.command(cls=Command)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--library", required=True, metavar="AAR|SO|android:RELEASE", help="The library that your app ships.")
+@click.option(
+    "--target", "targets", multiple=True, help="Target that ships it; repeatable.  [default: all Android targets]"
+)
+@click.option(
+    "--api-level", "api_levels", callback=levels, metavar="N,N",
+    help="API levels to emulate.  [default: each target's lowest, and 31: NNAPI is the same from there on]",
+)  # fmt: skip
+@click.option(
+    "--driver", type=click.Path(path_type=Path), help="Driver profile of a phone, from `ort-mobile devices --profile`."
+)
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, max=86_400, min_open=True), default=60.0, show_default=True,
+    help="Seconds after which a run is considered hung.",
+)  # fmt: skip
+@json_option
+@click.pass_context
+def prove(
+    ctx: click.Context,
+    /,
+    bundle: Path,
+    library: str,
+    targets: tuple[str, ...],
+    api_levels: tuple[int, ...],
+    driver: Path | None,
+    timeout: float,
+    json_to: str | None,
+) -> None:
+    """Load and run all artifacts of BUNDLE in the Android library of your app, on this computer (x86-64 Linux).
+
+    Every artifact runs with every provider and flag combination that the bundle's config has, and its outputs are
+    compared with the original model's. Exit code 4 if anything fails; each failure is reported with cause and remedy.
+    """
+    from device_runner.android_host.device import read_profile
+    from pipeline.core.errors import ExitCode
+    from pipeline.release.prove import ProofOrder, prove_bundle
+    from pipeline.report import terminal
+    from pipeline.report.terminal import open_console
+
+    order = ProofOrder(
+        library=library,
+        targets=targets,
+        api_levels=api_levels,
+        driver=read_profile(driver) if driver else None,
+        timeout_seconds=timeout,
+    )
+    proof = prove_bundle(bundle, order, progress())
+    if json_to:
+        write_json(proof, json_to)
+    if shows_text(json_to):
+        terminal.show_proof(proof, open_console())
+    ctx.exit(ExitCode.CHECK_FAILED if proof.failed else ExitCode.DONE)
