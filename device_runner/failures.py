@@ -148,7 +148,7 @@ TEXTS = (
     Text(r"Unexpected input data type", "an input does not have the type that the model expects",
          "give inputs of the model's types", FailureKind.BAD_INPUT),
     Text(r"dimension \d+ \(.*\) is not fixed", "the model has a dynamic dimension, and no size is given for it",
-         "set its size under `dimensions`, or give inputs", FailureKind.BAD_INPUT),
+         "set its size (`--dimension NAME=N`, or `dimensions` in a config), or give inputs", FailureKind.BAD_INPUT),
     Text(r"indices element out of data bounds|indices must be in|out of bounds",
          "the inputs contain indices that are out of range, as random inputs may", "give real inputs (test data)",
          FailureKind.BAD_INPUT),
