@@ -17,8 +17,7 @@ from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.job.predict import finding, profiles_of
 from pipeline.release.choose import Choice, MeasuredVariant, Rejected, choose, rejections
 from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Withheld
-from pipeline.report.profile_view import profile_views
-from pipeline.report.profiled import Profiled
+from pipeline.report.profile_view import Profiled, profile_views
 from pipeline.report.rows import MeasuredRow, make_rows, measured_rows, medians, run_group, worst_checks
 
 ArtifactKey = tuple[str, str]

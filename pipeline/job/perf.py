@@ -20,8 +20,7 @@ from pipeline.job.perf_files import PerfOrder, inputs_of_files, planned_files, p
 from pipeline.job.predict import profile_run
 from pipeline.job.record import host, new_campaign, versions
 from pipeline.report.model import CampaignReport
-from pipeline.report.profile_view import profile_views
-from pipeline.report.profiled import Profiled
+from pipeline.report.profile_view import Profiled, profile_views
 from pipeline.report.rows import make_rows, measured_rows, medians
 
 

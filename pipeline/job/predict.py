@@ -21,7 +21,7 @@ from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, 
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Settings, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.report.profiled import Profiled
+from pipeline.report.profile_view import Profiled
 
 
 def predict(

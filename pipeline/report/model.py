@@ -22,8 +22,7 @@ from pipeline.check.library_proof import LibraryProof
 from pipeline.config import null_last
 from pipeline.core.errors import PipelineError
 from pipeline.core.variant import Artifact
-from pipeline.report.profile_view import ProfileView
-from pipeline.report.profiled import Profiled
+from pipeline.report.profile_view import Profiled, ProfileView
 
 DOCUMENT_VERSION: Final = 2
 

@@ -1,4 +1,4 @@
-"""Two profiles side by side: time by operator before and after, what fused, what fell back. Pure functions.
+"""Profile runs, and two side by side: time by operator before and after, what fused, what fell back. Pure functions.
 
 Nodes are matched by name. ONNX Runtime keeps a fused node's name (Conv becomes FusedConv), puts its own word behind it
 (MatMul/MatMulAddFusion) or names it after the output (Clip_output_0_nchwc); some fusions leave no name (Gelu): 1.31.1.
@@ -7,10 +7,40 @@ Nodes are matched by name. ONNX Runtime keeps a fused node's name (Conv becomes 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from device_runner.profile import CPU
+import msgspec
+
+from device_runner.profile import CPU, Coverage
 from device_runner.result import NodeTime, Profile, Struct
-from pipeline.campaign.record import RefusedNodes
-from pipeline.report.profiled import Profiled
+from pipeline.campaign.record import Prediction, RefusedNodes
+
+
+class Profiled(msgspec.Struct, frozen=True, kw_only=True):
+    """One artifact or file with one set of run options, run once more with ONNX Runtime's profiler on.
+
+    `name` is the file, or MODEL / VARIANT of a campaign. `file` is the trace for Perfetto, `failure` why there is
+    none. `coverage` is the provider's own word on what it took; `finding` says where that is not what was predicted.
+    `provider` is the one that was asked for.
+    """
+
+    name: str
+    run: str
+    device: str = ""
+    file: str = ""
+    profile: Profile | None = None
+    coverage: Coverage | None = None
+    prediction: Prediction | None = None
+    finding: str = ""
+    failure: str = ""
+    model: str = ""
+    variant: str = ""
+    provider: str = "cpu"
+
+    @property
+    def brief(self) -> "Profiled":
+        """Without what is known of each node: what reports are made from."""
+        profile = self.profile and msgspec.structs.replace(self.profile, nodes=())
+        return msgspec.structs.replace(self, profile=profile, prediction=self.prediction and self.prediction.brief)
+
 
 NAMED = 3
 """Names of nodes that are given as examples."""

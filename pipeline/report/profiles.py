@@ -9,8 +9,7 @@ from rich.text import Text
 from pipeline.report import wording
 from pipeline.report.layout import Listing
 from pipeline.report.model import CampaignReport
-from pipeline.report.profile_view import OperatorChange, ProfileView
-from pipeline.report.profiled import Profiled
+from pipeline.report.profile_view import OperatorChange, Profiled, ProfileView
 from pipeline.report.wording import visible
 
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from device_runner.profile import Coverage
 from pipeline.campaign.record import Host, Prediction
 from pipeline.report import terminal
-from pipeline.report.model import CampaignReport, Profiled
+from pipeline.report.model import CampaignReport
+from pipeline.report.profile_view import Profiled
 from tests.report_samples import make_report
 
 

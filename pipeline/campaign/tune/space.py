@@ -66,7 +66,7 @@ def space_of(planned_runs: Sequence[PlannedRun], pruned: Sequence[Skipped] = ())
     """
     candidates = tuple(distinct(planned_runs))
     if not candidates:
-        reasons = list(dict.fromkeys(one.reason for one in pruned))
+        reasons = list(dict.fromkeys(one.text for one in pruned))
         raise ConfigError(
             "no configuration is left to try",
             why="; ".join(reasons[:5]) or "no variant matches any [[runs]] table",
