@@ -38,7 +38,7 @@ def names(found: Lattice) -> list[str]:
 
 
 def reasons(found: Lattice) -> dict[str, str]:
-    return {one.run: one.reason for one in found.pruned}
+    return {one.run: one.text for one in found.pruned}
 
 
 def test_the_default_space_has_every_number_of_cores_the_arena_and_spinning() -> None:
@@ -108,7 +108,7 @@ def test_a_file_over_the_limit_is_left_out() -> None:
         config(RunConfig(), max_size_mb=0.002), [artifact(size=1000), artifact(Level.ALL, size=3000)], PHONE
     )
     assert {one.variant for one in found.candidates} == {"basic-fixed"}
-    assert {one.reason for one in found.pruned if one.variant == "all-fixed"} >= {
+    assert {one.text for one in found.pruned if one.variant == "all-fixed"} >= {
         "its file has 0.003 MB, max_size_mb allows 0.002"
     }
 
@@ -137,5 +137,5 @@ def test_nothing_is_lost_between_candidates_and_reasons() -> None:
     found = lattice(config(RunConfig(), **msgspec.to_builtins(tune)), [artifact(), artifact(Level.ALL)], PHONE)
     less = without(found, lambda one: "no" if one.variant == "all-fixed" else "")
     assert len(less.candidates) + len(less.pruned) == len(found.candidates) + len(found.pruned)
-    assert all(one.reason for one in less.pruned)
+    assert all(one.text for one in less.pruned)
     assert without(all_of_it, lambda _: "no") == all_of_it
