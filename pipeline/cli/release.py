@@ -48,7 +48,7 @@ def report(folder: Path, database: str | None, campaign: str | None, list_only: 
 @click.option("--campaign", help="Id of a campaign, as `report --list` shows.  [default: the newest]")
 @json_option
 @click.pass_context
-def release(
+def bundle(
     ctx: click.Context, /, folder: Path, database: str | None, campaign: str | None, json_to: str | None
 ) -> None:
     """Rebuild FOLDER/bundle from the results stored in FOLDER, and enforce size budgets.
@@ -74,8 +74,8 @@ def release(
         )
     proofs = proven(assembled, folder).report.proofs
     if json_to:
-        bundle = {"bundle": str(folder / "bundle"), "digest": content_digest(content)}
-        write_json({**bundle, "ships": content.ships, "proofs": proofs}, json_to)
+        made = {"bundle": str(folder / "bundle"), "digest": content_digest(content)}
+        write_json({**made, "ships": content.ships, "proofs": proofs}, json_to)
     if shows_text(json_to):
         _show(content, folder)
         _show_proofs(proofs)

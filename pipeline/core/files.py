@@ -5,9 +5,11 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import tempfile
 import unicodedata
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from device_runner.files import remove_abandoned, scratch_folder
@@ -96,8 +98,6 @@ def copy_file(source: Path, target: Path) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     """As shutil.copyfile, which on Linux never shares: `copy_file_range` does where the file system can."""
-    import shutil
-
     copied = False
     with source.open("rb") as read, target.open("wb") as written, contextlib.suppress(OSError, AttributeError):
         left = os.fstat(read.fileno()).st_size
@@ -108,10 +108,26 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
+def write_zip(path: Path, members: Mapping[str, Path | bytes]) -> None:
+    """Write a ZIP of stored members, in order of their names, dated 1980: the same members give the same bytes.
+
+    Nothing is compressed: that would depend on the version of zlib, and models hardly get smaller.
+    """
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in sorted(members.items()):
+            info = zipfile.ZipInfo(name)
+            info.create_system, info.external_attr = 3, 0o644 << 16
+            info.file_size = len(content) if isinstance(content, bytes) else content.stat().st_size
+            with archive.open(info, "w") as target:
+                if isinstance(content, bytes):
+                    target.write(content)
+                else:
+                    with content.open("rb") as source:
+                        shutil.copyfileobj(source, target, 1 << 20)
+
+
 def share_file(source: Path, target: Path) -> None:
     """Give a file a second name, or copy it where the file system has no links; `target` must not exist."""
-    import shutil
-
     with storage_errors(target):
         try:
             target.hardlink_to(source)

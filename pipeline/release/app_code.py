@@ -73,7 +73,6 @@ def kotlin(options: RunOptions, file: str) -> Code:
 
 def java(options: RunOptions, file: str) -> Code:
     """Java, on Android and on desktops: from a file, or from bytes."""
-    calls = (f"{call};" if not call.startswith("//") else call for call in _jvm_calls(options, _java_map, _text))
     provider = provider_named(options.provider)
     maps = ("java.util.Map",) if provider.java and provider.has_options else ()
     return Code(
@@ -84,13 +83,22 @@ def java(options: RunOptions, file: str) -> Code:
             "",
             "OrtEnvironment environment = OrtEnvironment.getEnvironment();",
             "OrtSession.SessionOptions options = new OrtSession.SessionOptions();",
-            *calls,
+            *java_calls(options),
             f"// From a file ({file}):",
             "OrtSession session = environment.createSession(path, options);",
             "// Or from its bytes, in place of the line before:",
             "// OrtSession session = environment.createSession(bytes, options);",
         ),
     )
+
+
+def java_calls(options: RunOptions, mapping: Callable[[Mapping[str, str]], str] | None = None) -> list[str]:
+    """The statements of Java that set `options`, an OrtSession.SessionOptions of that name.
+
+    `mapping` writes a map of strings; by default `Map.of`, which Java 8 does not have.
+    """
+    calls = _jvm_calls(options, mapping or _java_map, java_text)
+    return [call if call.startswith("//") else f"{call};" for call in calls]
 
 
 def _jvm_imports(options: RunOptions) -> tuple[str, ...]:
@@ -120,7 +128,7 @@ def _jvm_provider(options: RunOptions, mapping: Callable[[Mapping[str, str]], st
     if provider.name == CPU:
         return []
     if not provider.java:
-        return [f"// The Java API has no call for the provider {_comment(options.provider)}: use the C++ API."]
+        return [f"// The Java API has no call for the provider {comment_text(options.provider)}: use the C++ API."]
     if provider.has_flags:
         flags = ", ".join(f"NNAPIFlags.{flag.value}" for flag in options.flags)
         return [f"options.{provider.java}({f'EnumSet.of({flags})' if flags else ''})"]
@@ -128,7 +136,7 @@ def _jvm_provider(options: RunOptions, mapping: Callable[[Mapping[str, str]], st
 
 
 def _java_map(values: Mapping[str, str]) -> str:
-    return f"Map.of({', '.join(f'{_text(key)}, {_text(value)}' for key, value in sorted(values.items()))})"
+    return f"Map.of({', '.join(f'{java_text(key)}, {java_text(value)}' for key, value in sorted(values.items()))})"
 
 
 def _kotlin_map(values: Mapping[str, str]) -> str:
@@ -233,24 +241,24 @@ def _cpp_calls(options: RunOptions) -> Iterable[str]:
         yield f"options.AppendExecutionProvider({name}, {{{pairs}}});"
 
 
-def _text(text: str) -> str:
+def java_text(text: str) -> str:
     """A string literal of Java; control characters by their number."""
     plain = "".join(ESCAPES.get(char, char) for char in text)
     return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found[0]):04x}", plain) + '"'
 
 
 def _kotlin_text(text: str) -> str:
-    return _text(text).replace("$", "\\$")
+    return java_text(text).replace("$", "\\$")
 
 
 def _swift_text(text: str) -> str:
-    return re.sub(r"\\u([0-9a-f]{4})", r"\\u{\1}", _text(text))
+    return re.sub(r"\\u([0-9a-f]{4})", r"\\u{\1}", java_text(text))
 
 
 def _cpp_text(text: str) -> str:
-    return re.sub(r"\\u([0-9a-f]{4})", lambda found: f"\\{int(found[1], 16):03o}", _text(text))
+    return re.sub(r"\\u([0-9a-f]{4})", lambda found: f"\\{int(found[1], 16):03o}", java_text(text))
 
 
-def _comment(text: str) -> str:
+def comment_text(text: str) -> str:
     """Text that cannot end a comment."""
     return re.sub(r"[^\w.-]", "_", text)

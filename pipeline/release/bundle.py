@@ -115,26 +115,29 @@ def package_lines(platform: str, release: str) -> str:
 
 def _model(one: Shipped, signature: ModelSignature | None) -> Iterator[str]:
     yield f"### Model {_code(one.model)}: `{one.file}`\n"
-    yield f"{_basis(one)}\n"
+    yield f"{basis_text(one)}\n"
     if signature:
         yield from _signature(signature)
-    options = one.runs[0] if one.runs else _options(one)
+    options = ways_of(one)[0]
     yield f"Open it with the provider {_code(options.provider)} and exactly these options:\n"
     for code in code_for(one.platform, options, one.file.rpartition("/")[2]):
         yield "\n".join((f"{code.title}:\n", f"```{code.language}", *code.lines, "```\n"))
 
 
-def _options(one: Shipped) -> RunOptions:
-    """The chosen session options, where the manifest has no list of all."""
-    return RunOptions(
-        provider=one.provider,
-        provider_options=one.provider_options,
-        session_config=one.session_config,
-        flags=tuple(NnapiFlag(flag) for flag in one.flags),
+def ways_of(one: Shipped) -> tuple[RunOptions, ...]:
+    """Session options in the order in which an app tries them: the chosen first; version 1 has only these."""
+    return one.runs or (
+        RunOptions(
+            provider=one.provider,
+            provider_options=one.provider_options,
+            session_config=one.session_config,
+            flags=tuple(NnapiFlag(flag) for flag in one.flags),
+        ),
     )
 
 
-def _basis(one: Shipped) -> str:
+def basis_text(one: Shipped) -> str:
+    """Why this variant ships, in a sentence."""
     if one.basis == "measured":
         return f"Variant {one.variant.name}, chosen by measurements on such a device (see {MEASURED_FILE})."
     return f"Variant {one.variant.name}; not measured on such a device."

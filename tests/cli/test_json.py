@@ -12,6 +12,7 @@ WITHOUT_RESULT = {"help", "completion", "schema"}
 
 NOT_RUN_HERE = {
     "prove": "needs an Android library (tests/android_host)",
+    "release android": "needs a JDK (tests/release/android)",
     "library get": "needs the network (tests/library)",
     "build run": "builds ONNX Runtime for hours (tests/ort_build runs it on a small tree)",
 }
@@ -21,7 +22,7 @@ LINES = {
     "init": "init my.onnx --output other.toml",
     "run": "run my.toml --convert-only --output run_output",
     "report": "report output/my",
-    "release": "release output/my",
+    "release bundle": "release output/my",
     "verify": "verify output/my/bundle",
     "check": "check my.onnx",
     "partition": "partition my.onnx --ep nnapi",

@@ -1,0 +1,79 @@
+"""`ort-mobile release`: the bundle of stored results, and packages of a bundle for apps."""
+
+from pathlib import Path
+
+import click
+
+from pipeline.cli.command import Group
+from pipeline.cli.options import json_option, shows_text, write_json
+from pipeline.cli.release import bundle as bundle_command
+
+
+class _FolderOrCommand(Group):
+    """A group that takes what is no command of its own for the arguments of `bundle`: `release FOLDER`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does it; options of `bundle` may come first."""
+        of_bundle = args and args[0].startswith("-") and args[0] not in ctx.help_option_names
+        return super().parse_args(ctx, ["bundle", *args] if of_bundle else args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it; a word that is no command is a folder."""
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["bundle", *args])
+
+
+@click.group(cls=_FolderOrCommand)
+def release() -> None:
+    """Rebuild the bundle of stored results, or make packages of a bundle for apps.
+
+    `ort-mobile release FOLDER` is short for `ort-mobile release bundle FOLDER`.
+    """
+
+
+release.add_command(bundle_command)
+
+
+@release.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--output", type=click.Path(path_type=Path), required=True, help="Folder of a Maven repository, new or not."
+)
+@click.option("--group", required=True, help="Maven group, as in com.example.")
+@click.option("--artifact", help="Maven artifact.  [default: the bundle's name with -models]")
+@click.option("--version", required=True, help="Version; what was published under it never changes.")
+@click.option("--package", "java_name", help="Java package of the classes.  [default: from group and artifact]")
+@click.option("--target", metavar="NAME", help="Target of the config.  [default: the only one for Android]")
+@json_option
+def android(
+    bundle: Path, output: Path, group: str, artifact: str | None, version: str, java_name: str | None,
+    target: str | None, json_to: str | None,
+) -> None:  # fmt: skip
+    """Write the models of BUNDLE as an Android library into a Maven repository, with classes that open them.
+
+    The library has the models as assets, and for each model a class that opens it with the session options that it was
+    released with. Needs a JDK. The bundle is verified first.
+    """
+    from pipeline.release.android.facade import class_name
+    from pipeline.release.android.maven import default_artifact, java_package, publication, publish
+    from pipeline.release.android.package import android_package
+    from pipeline.release.verify import refuse_unproven, verify_bundle
+
+    manifest = verify_bundle(bundle)
+    refuse_unproven(bundle, manifest)
+    named = publication(group, artifact or default_artifact(manifest.content.name), version)
+    package = android_package(bundle, manifest, java_package(java_name, named), target)
+    new = publish(package, named, output)
+    classes = [f"{package.package}.{class_name(one.model)}" for one in package.ships]
+    if json_to:
+        document = {"repository": str(output), "dependency": named.notation, "classes": classes, "new": new}
+        write_json({**document, "onnxruntime": package.release}, json_to)
+    if shows_text(json_to):
+        click.echo(f"{'wrote' if new else 'unchanged'}  {output / named.folder}")
+        click.echo(f"classes  {', '.join(classes)}")
+        click.echo("\nsettings.gradle.kts, in dependencyResolutionManagement { repositories { … } }:")
+        click.echo(f'    maven {{ url = uri("{output.absolute()}") }}')
+        click.echo("build.gradle.kts of the app:")
+        click.echo(f'    implementation("{named.notation}")')
+        click.echo('    android { androidResources { noCompress += "ort" } }  // else each model is copied once')

@@ -1,0 +1,277 @@
+"""The Java sources of an app's package: a class for each model that opens it as it was released. Pure functions.
+
+They need Java 8 and ONNX Runtime's Java API of 1.16 or newer; sessions from bytes exist from 1.20 on
+(docs/facts/release_consumers.md, R.1).
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import jinja2
+
+from device_runner.providers import provider_named
+from device_runner.spec import ElementType, RunOptions
+from pipeline.campaign.options import options_name
+from pipeline.core.errors import ConfigError
+from pipeline.core.releases import Release, line_of
+from pipeline.release.app_code import comment_text, java_calls, java_text
+from pipeline.release.bundle import basis_text, ways_of
+from pipeline.release.manifest import Manifest, ModelSignature, Shipped, TensorSignature
+
+ASSETS = "ort_mobile"
+"""The folder of the models among an app's assets, so that no file of the app has the same path."""
+
+FROM_BYTES = Release(1, 20)
+"""The first release whose Java API creates a session from a ByteBuffer."""
+
+BUFFERS: dict[ElementType, tuple[str, str, str]] = {
+    ElementType.FLOAT32: ("FloatBuffer", "", "FloatBuffer"),
+    ElementType.FLOAT64: ("DoubleBuffer", "", "DoubleBuffer"),
+    ElementType.INT64: ("LongBuffer", "", "LongBuffer"),
+    ElementType.INT32: ("IntBuffer", "", "IntBuffer"),
+    ElementType.INT16: ("ShortBuffer", "", "ShortBuffer"),
+    ElementType.FLOAT16: ("ShortBuffer", "FLOAT16", "FloatBuffer"),
+    ElementType.BFLOAT16: ("ShortBuffer", "BFLOAT16", "FloatBuffer"),
+    ElementType.INT8: ("ByteBuffer", "INT8", "ByteBuffer"),
+    ElementType.UINT8: ("ByteBuffer", "UINT8", "ByteBuffer"),
+    ElementType.BOOL: ("ByteBuffer", "BOOL", "ByteBuffer"),
+}
+"""Element type to the buffer of an input, its OnnxJavaType where the buffer does not say it, and that of an output.
+
+ONNX Runtime gives 16-bit floats out as 32-bit ones. Its Java API cannot make tensors of the types that lack here.
+"""
+
+TAKEN = frozenset({"ModelFile", "Context", "File", "IOException", "Map", "ByteBuffer", "String", "Object", "System"})
+"""Names that the sources use; what begins with Ort or Onnx may be ONNX Runtime's."""
+
+JAVA_WORDS = frozenset({
+    "abstract", "assert", "boolean", "break", "byte", "case", "catch", "char", "class", "const", "continue", "default",
+    "do", "double", "else", "enum", "extends", "false", "final", "finally", "float", "for", "goto", "if", "implements",
+    "import", "instanceof", "int", "interface", "long", "native", "new", "null", "package", "private", "protected",
+    "public", "return", "short", "static", "strictfp", "super", "switch", "synchronized", "this", "throw", "throws",
+    "transient", "true", "try", "void", "volatile", "while",
+})  # fmt: skip
+"""What nothing in Java may be called."""
+
+OWN_NAMES = frozenset({
+    "environment", "input", "inputs", "result", "session", "way", "close",
+    "clone", "equals", "finalize", "getClass", "hashCode", "notify", "notifyAll", "toString", "wait",
+})  # fmt: skip
+"""What no parameter of `run` and no method of a result may be called: the sources, or every object, have these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaTensor:
+    """An input or output as its Java expressions; `parameters` are those of `run`."""
+
+    name: str
+    identifier: str
+    doc: str
+    java_type: str
+    parameters: tuple[str, ...] = ()
+    create: str = ""
+    tensor: str = ""
+    read: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaWay:
+    """Session options: their name in reports as a literal, and the statements that set them."""
+
+    name: str
+    calls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaModel:
+    """A model as its class needs it. Without `typed` it has no `run`: the Java API has no such tensors."""
+
+    name: str
+    class_name: str
+    basis: str
+    asset: str
+    sha256: str
+    ways: tuple[JavaWay, ...]
+    inputs: tuple[JavaTensor, ...]
+    outputs: tuple[JavaTensor, ...]
+    typed: bool
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Those of `run`."""
+        return tuple(parameter for tensor in self.inputs for parameter in tensor.parameters)
+
+
+def java_sources(manifest: Manifest, ships: Sequence[Shipped], package: str) -> dict[str, str]:
+    """File name to source of the classes for models that ship to one target.
+
+    Raises ConfigError when two models would have classes of one name.
+    """
+    signatures = {one.model: one for one in manifest.content.models}
+    digests = {file.path: file.sha256 for file in manifest.content.files}
+    models = [_model(one, signatures[one.model], digests[one.file]) for one in ships]
+    _refuse_equal_names(models)
+    release = min(line_of(one.ort_release) for one in ships)
+    common = {
+        "bundle": comment_text(manifest.content.name),
+        "digest": manifest.content_sha256,
+        "package": package,
+        "from_bytes": release >= FROM_BYTES,
+    }
+    found = {"ModelFile.java": _render("ModelFile.java", **common)}
+    for model in models:
+        imports = sorted(_imports(model, from_bytes=release >= FROM_BYTES))
+        found[f"{model.class_name}.java"] = _render("Model.java", model=model, imports=imports, **common)
+    return found
+
+
+def class_name(model: str) -> str:
+    """The name of a model's class: `ppocr-v4.det` is PpocrV4Det."""
+    words = re.findall(r"[A-Za-z0-9]+", model)
+    name = "".join(word[:1].upper() + word[1:] for word in words)
+    if not name or name[0].isdigit():
+        return f"Model{name}"
+    return f"{name}Model" if name in TAKEN or name.startswith(("Ort", "Onnx")) else name
+
+
+def _refuse_equal_names(models: Iterable[JavaModel]) -> None:
+    seen: dict[str, str] = {}
+    for model in models:
+        other = seen.setdefault(model.class_name.lower(), model.name)
+        if other != model.name:
+            raise ConfigError(
+                f"the models {other} and {model.name} would both have the class {model.class_name}",
+                where="[[models]] name",
+                why="a class is named after the letters and digits of its model, and some file systems ignore case",
+                remedy="rename one of them in the config, and make the bundle again",
+            )
+
+
+def _model(one: Shipped, signature: ModelSignature, sha256: str) -> JavaModel:
+    return JavaModel(
+        name=comment_text(one.model),
+        class_name=class_name(one.model),
+        basis=basis_text(one),
+        asset=java_text(asset_path(one)),
+        sha256=sha256,
+        ways=tuple(_way(options) for options in ways_of(one)),
+        inputs=tuple(_inputs(signature.inputs)),
+        outputs=tuple(_outputs(signature.outputs)),
+        typed=all(tensor.dtype in BUFFERS for tensor in signature.inputs),
+    )
+
+
+def asset_path(one: Shipped) -> str:
+    """The path of a model's file among the assets."""
+    return f"{ASSETS}/{one.file.rpartition('/')[2]}"
+
+
+def _way(options: RunOptions) -> JavaWay:
+    if provider_named(options.provider).name != "cpu" and not provider_named(options.provider).java:
+        raise ConfigError(
+            f"ONNX Runtime's Java API has no call for the provider {options.provider}",
+            where="the bundle's manifest",
+            remedy="leave the provider out of [[runs]] for Android, and make the bundle again",
+        )
+    return JavaWay(name=java_text(options_name(options)), calls=tuple(java_calls(options, _pairs)))
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    """A map of strings in Java 8: the sources have a function for it."""
+    texts = (java_text(text) for pair in sorted(values.items()) for text in pair)
+    return f"ModelFile.pairs({', '.join(texts)})"
+
+
+def _inputs(tensors: Iterable[TensorSignature]) -> Iterator[JavaTensor]:
+    for tensor, identifier in _named(tensors):
+        if tensor.dtype not in BUFFERS:
+            continue
+        buffer, element, _ = BUFFERS[tensor.dtype]
+        fixed = tensor.shape is not None and all(isinstance(axis, int) for axis in tensor.shape)
+        shape = f"new long[] {{{', '.join(map(str, tensor.shape or ()))}}}" if fixed else f"{identifier}Shape"
+        arguments = ["environment", identifier, shape, *([f"OnnxJavaType.{element}"] if element else [])]
+        yield JavaTensor(
+            name=java_text(tensor.name),
+            identifier=identifier,
+            doc=_doc(tensor),
+            java_type=buffer,
+            parameters=(
+                f"@NonNull {buffer} {identifier}",
+                *(() if fixed else (f"@NonNull long[] {identifier}Shape",)),
+            ),
+            create=f"OnnxTensor.createTensor({', '.join(arguments)})",
+        )
+
+
+def _outputs(tensors: Iterable[TensorSignature]) -> Iterator[JavaTensor]:
+    for place, (tensor, identifier) in enumerate(_named(tensors)):
+        if tensor.dtype in BUFFERS:
+            buffer = BUFFERS[tensor.dtype][2]
+            value = f"((OnnxTensor) result.get({place}))"
+            yield JavaTensor(
+                name=java_text(tensor.name),
+                identifier=identifier,
+                doc=_doc(tensor),
+                java_type=buffer,
+                tensor=value,
+                read=f"{value}.get{buffer}()",
+            )
+
+
+def _named(tensors: Iterable[TensorSignature]) -> Iterator[tuple[TensorSignature, str]]:
+    """Each with an identifier of its own: the letters and digits of its name, numbered where two are equal."""
+    taken = set(JAVA_WORDS | OWN_NAMES)
+    for tensor in tensors:
+        words = re.findall(r"[A-Za-z0-9]+", tensor.name)
+        joined = "".join(word[:1].upper() + word[1:] for word in words)
+        name = joined[:1].lower() + joined[1:]
+        name = name if name and not name[0].isdigit() else f"tensor{name}"
+        number, free = 2, name
+        while {free, f"{free}Shape"} & taken:
+            free, number = f"{name}_{number}", number + 1
+        taken |= {free, f"{free}Shape"}
+        yield tensor, free
+
+
+def _doc(tensor: TensorSignature) -> str:
+    """Type and shape, for a comment."""
+    axes = ["?" if axis is None else comment_text(str(axis)) for axis in tensor.shape or ()]
+    shape = "any shape" if tensor.shape is None else " x ".join(axes) or "a scalar"
+    return f"{comment_text(tensor.name)}: {tensor.dtype}, {shape}"
+
+
+def _imports(model: JavaModel, *, from_bytes: bool) -> Iterator[str]:
+    yield from ("ai.onnxruntime.OrtEnvironment", "ai.onnxruntime.OrtException", "ai.onnxruntime.OrtSession")
+    yield from ("android.content.Context", "androidx.annotation.NonNull", "java.io.File", "java.io.IOException")
+    buffers = {tensor.java_type for tensor in (*model.inputs, *model.outputs)}
+    if from_bytes:
+        buffers.add("ByteBuffer")
+    yield from (f"java.nio.{buffer}" for buffer in buffers)
+    if model.typed:
+        yield from ("ai.onnxruntime.OnnxTensor", "java.util.LinkedHashMap", "java.util.Map")
+    elif model.outputs:
+        yield "ai.onnxruntime.OnnxTensor"
+    if any("OnnxJavaType" in tensor.create for tensor in model.inputs):
+        yield "ai.onnxruntime.OnnxJavaType"
+    calls = " ".join(call for way in model.ways for call in way.calls)
+    for word, name in (("NNAPIFlags", "ai.onnxruntime.providers.NNAPIFlags"), ("EnumSet", "java.util.EnumSet")):
+        if word in calls:
+            yield name
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("pipeline.release.android"),
+        autoescape=False,  # noqa: S701 - Java, not HTML: literals and comments are made by app_code
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _render(template: str, **values: object) -> str:
+    return _environment().get_template(template).render(values)

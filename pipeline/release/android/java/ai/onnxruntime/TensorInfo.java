@@ -1,0 +1,5 @@
+package ai.onnxruntime;
+
+public class TensorInfo {
+    public native long[] getShape();
+}

@@ -1,0 +1,255 @@
+"""A Maven repository in a folder: what Gradle and Maven need to add a package by one line.
+
+Layout, and what Gradle reads of it: docs/facts/release_consumers.md, R.2.
+"""
+
+import filecmp
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+import msgspec
+
+from device_runner.files import scratch_folder
+from pipeline.core.errors import ConfigError, PipelineError
+from pipeline.core.files import make_folder, storage_errors, umask, write_bytes, write_text
+from pipeline.core.releases import Release, line_of
+from pipeline.release.android.facade import JAVA_WORDS
+from pipeline.release.android.package import AndroidPackage, write_aar, write_sources
+
+RUNTIME = ("com.microsoft.onnxruntime", "onnxruntime-android")
+CHECKSUM_NAMES = ("md5", "sha1", "sha256", "sha512")
+INDEX = "maven-metadata.xml"
+MARK = "do_not_remove: published-with-gradle-metadata"
+"""Without this comment in the POM Gradle does not look for the module metadata."""
+
+GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+JAVA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+")
+
+LIBRARY = {
+    "org.gradle.category": "library",
+    "org.gradle.dependency.bundling": "external",
+    "org.gradle.libraryelements": "aar",
+}
+"""Attributes by which Gradle's Android plugin finds the variants of a library."""
+SOURCES = {
+    "org.gradle.category": "documentation",
+    "org.gradle.dependency.bundling": "external",
+    "org.gradle.docstype": "sources",
+    "org.gradle.usage": "java-runtime",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """The name of a package in a repository. `parse` checks it."""
+
+    group: str
+    artifact: str
+    version: str
+
+    @property
+    def folder(self) -> Path:
+        """Its folder in a repository."""
+        return Path(*self.group.split("."), self.artifact, self.version)
+
+    @property
+    def stem(self) -> str:
+        """What its files begin with."""
+        return f"{self.artifact}-{self.version}"
+
+    @property
+    def notation(self) -> str:
+        """As Gradle writes it."""
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+
+def publication(group: str, artifact: str, version: str) -> Publication:
+    """The name of a package; ConfigError for one that Maven or Gradle refuse."""
+    for value, pattern, option, example in (
+        (group, GROUP, "--group", "com.example"),
+        (artifact, NAME, "--artifact", "my-models"),
+        (version, NAME, "--version", "1.0.0"),
+    ):
+        if not pattern.fullmatch(value) or ".." in value or value.endswith("."):
+            raise ConfigError(
+                f"{value!r} is no name for this in a Maven repository",
+                where=option,
+                why="letters, digits, `_`, `-` and single dots are allowed, and a group begins its parts with a letter",
+                remedy=f"write it as in {example}",
+            )
+    return Publication(group=group, artifact=artifact, version=version)
+
+
+def default_artifact(bundle: str) -> str:
+    """The artifact of a bundle: its name in what Maven allows, with -models."""
+    plain = re.sub(r"[^A-Za-z0-9_]+", "-", bundle).strip("-").lower()
+    return f"{plain}-models" if plain else "models"
+
+
+def java_package(given: str | None, named: Publication) -> str:
+    """The Java package: `given`, or group and artifact with what Java does not allow replaced by `_`.
+
+    Raises ConfigError for what Java or Android refuse.
+    """
+    parts = [*named.group.split("."), *named.artifact.split(".")]
+    made = ".".join(re.sub(r"[^A-Za-z0-9_]", "_", part) for part in parts)
+    name = given or ".".join(f"{part}_" if part in JAVA_WORDS else part for part in made.split("."))
+    if not JAVA_NAME.fullmatch(name) or set(name.split(".")) & JAVA_WORDS:
+        raise ConfigError(
+            f"{name!r} cannot be a Java package",
+            where="--package",
+            why="it needs two or more parts with dots between; each begins with a letter and is no word of Java",
+            remedy="write it as in com.example.models",
+        )
+    return name
+
+
+def publish(package: AndroidPackage, named: Publication, repository: Path) -> bool:
+    """Write the package into a repository, new or not; False where the same bytes are there already.
+
+    A version appears whole or not at all. Raises PipelineError for a version that is there with other content.
+    """
+    place = repository / named.folder
+    make_folder(place.parent)
+    with storage_errors(place), scratch_folder(f".{named.version}.", place.parent) as work:
+        new = work / named.version
+        new.mkdir()
+        _write_files(package, named, new)
+        if place.exists():
+            _refuse_other(place, new, named)
+            return False
+        new.chmod(0o777 & ~umask())
+        new.rename(place)
+    _write_index(named, place.parent)
+    return True
+
+
+def _write_files(package: AndroidPackage, named: Publication, folder: Path) -> None:
+    aar, sources = folder / f"{named.stem}.aar", folder / f"{named.stem}-sources.jar"
+    write_aar(package, aar)
+    write_sources(package, sources)
+    module = msgspec.json.format(msgspec.json.encode(_module(package, named, aar, sources)), indent=2) + b"\n"
+    write_bytes(folder / f"{named.stem}.module", module)
+    write_text(folder / f"{named.stem}.pom", _pom(package, named))
+    for file in sorted(folder.iterdir()):
+        _write_checksums(file)
+
+
+def _write_checksums(file: Path) -> None:
+    for name, digest in _digests(file).items():
+        write_text(file.with_name(f"{file.name}.{name}"), digest)
+
+
+def _digests(file: Path) -> dict[str, str]:
+    found = {}
+    for name in CHECKSUM_NAMES:
+        with file.open("rb") as content:
+            found[name] = hashlib.file_digest(content, partial(hashlib.new, name, usedforsecurity=False)).hexdigest()
+    return found
+
+
+def _refuse_other(place: Path, new: Path, named: Publication) -> None:
+    same = filecmp.cmpfiles(place, new, [file.name for file in new.iterdir()], shallow=False)
+    differing = sorted(same[1] + same[2])
+    if differing:
+        raise PipelineError(
+            f"{named.notation} is published already, with other content",
+            where=str(place),
+            why=f"{differing[0]} differs; builds keep what they once resolved, so a version must never change",
+            remedy="give the release a new --version, or remove the folder if nobody has used it",
+        )
+
+
+def _write_index(named: Publication, folder: Path) -> None:
+    """maven-metadata.xml with the versions that are there; without a date, which would differ each time."""
+    with storage_errors(folder):
+        names = [place.name for place in folder.iterdir() if (place / f"{named.artifact}-{place.name}.pom").is_file()]
+    versions = sorted(names, key=_order)
+    items = "".join(f"      <version>{escape(version)}</version>\n" for version in versions)
+    write_text(
+        folder / INDEX,
+        f"""\
+<?xml version="1.0" encoding="UTF-8"?>
+<metadata>
+  <groupId>{named.group}</groupId>
+  <artifactId>{named.artifact}</artifactId>
+  <versioning>
+    <latest>{escape(versions[-1])}</latest>
+    <release>{escape(versions[-1])}</release>
+    <versions>
+{items}    </versions>
+  </versioning>
+</metadata>
+""",
+    )
+    _write_checksums(folder / INDEX)
+
+
+def _order(version: str) -> tuple[tuple[int, int, str], ...]:
+    """Numbers by value, words before them: 1.0-rc1 is older than 1.0.1, and 1.10 newer than 1.9."""
+    parts = re.findall(r"\d+|[A-Za-z]+", version)
+    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)
+
+
+def release_range(release: str) -> str:
+    """The releases of ONNX Runtime that fit one, as 1.29.0 or 1.29: from it on, below the next minor release."""
+    line = line_of(release)
+    return f"[{release},{Release(line.major, line.minor + 1)})"
+
+
+def _module(package: AndroidPackage, named: Publication, aar: Path, sources: Path) -> dict[str, Any]:
+    """Gradle's module metadata 1.1; it alone can hold a range that a build must not leave."""
+    wanted = {"strictly": release_range(package.release)} if package.release else {}
+    if package.release.count(".") == 2:
+        wanted["prefers"] = package.release
+    needs = [{"group": RUNTIME[0], "module": RUNTIME[1], "version": wanted}] if package.release else []
+    library = {"dependencies": needs, "files": [_file(aar)]}
+    return {
+        "formatVersion": "1.1",
+        "component": {
+            "group": named.group,
+            "module": named.artifact,
+            "version": named.version,
+            "attributes": {"org.gradle.status": "release"},
+        },
+        "variants": [
+            {"name": "apiElements", "attributes": {**LIBRARY, "org.gradle.usage": "java-api"}, **library},
+            {"name": "runtimeElements", "attributes": {**LIBRARY, "org.gradle.usage": "java-runtime"}, **library},
+            {"name": "sourcesElements", "attributes": SOURCES, "files": [_file(sources)]},
+        ],
+    }
+
+
+def _file(path: Path) -> dict[str, Any]:
+    digests = dict(reversed(_digests(path).items()))
+    return {"name": path.name, "url": path.name, "size": path.stat().st_size, **digests}
+
+
+def _pom(package: AndroidPackage, named: Publication) -> str:
+    return f"""\
+<?xml version="1.0" encoding="UTF-8"?>
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <!-- {MARK} -->
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>{named.group}</groupId>
+  <artifactId>{named.artifact}</artifactId>
+  <version>{named.version}</version>
+  <packaging>aar</packaging>
+{"".join(_pom_dependency(package.release))}</project>
+"""
+
+
+def _pom_dependency(release: str) -> Iterator[str]:
+    if release:
+        version = release if release.count(".") == 2 else release_range(release)
+        yield "  <dependencies>\n    <dependency>\n"
+        yield f"      <groupId>{RUNTIME[0]}</groupId>\n      <artifactId>{RUNTIME[1]}</artifactId>\n"
+        yield f"      <version>{version}</version>\n      <type>aar</type>\n      <scope>compile</scope>\n"
+        yield "    </dependency>\n  </dependencies>\n"

@@ -1,0 +1,114 @@
+"""The generated Java: names that Java allows, hostile texts, and what the Java API cannot do."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_runner.spec import ElementType, RunOptions
+from pipeline.core.errors import ConfigError
+from pipeline.release.android.facade import JAVA_WORDS, class_name, java_sources
+from pipeline.release.android.package import SIGNATURES
+from pipeline.release.manifest import BundledFile, Content, Manifest, ModelSignature, Shipped
+from tests.release.android.samples import needs_java, shipped, signature, tensor
+
+HOSTILE = 'a"; } \\u002a/ */ \n ${x} {{ y }}'
+
+
+def manifest(ships: tuple[Shipped, ...], models: tuple[ModelSignature, ...]) -> Manifest:
+    files = tuple(BundledFile(path=one.file, size_bytes=1, sha256="2" * 64) for one in ships)
+    content = Content(name=HOSTILE, made_with={}, files=files, ships=ships, models=models)
+    return Manifest(content=content, content_sha256="3" * 64)
+
+
+def sources(*models: ModelSignature, **more: object) -> dict[str, str]:
+    ships = tuple(shipped(model.model, **more) for model in models)
+    return java_sources(manifest(ships, models), ships, "com.example.models")
+
+
+def compiled(found: dict[str, str], folder: Path) -> str:
+    """What the compiler says, with every warning on; "" for nothing."""
+    for name, text in found.items():
+        (folder / name).write_text(text, "utf-8")
+    command = ["javac", "--release", "8", "-Xlint:all,-options,-serial", "-encoding", "UTF-8", "-implicit:none"]
+    files = [str(folder / name) for name in found]
+    done = subprocess.run(
+        [*command, "-sourcepath", str(SIGNATURES), "-d", str(folder), *files],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("mnist", "Mnist"), ("ppocr-v4.det", "PpocrV4Det"), ("2d", "Model2d"), ("file", "FileModel"),
+        ("ort_session", "OrtSessionModel"), ("模型", "Model"), ("map", "MapModel"),
+    ],
+)  # fmt: skip
+def test_classes_are_named_after_models(model: str, name: str) -> None:
+    assert class_name(model) == name
+
+
+def test_every_type_and_shape_compiles_without_a_warning(tmp_path: Path) -> None:
+    needs_java()
+    kinds = [one for one in ElementType if one not in ("string", "uint16", "uint32", "uint64")]
+    tensors = tuple(tensor(f"{kind}-in", 1, "n", dtype=kind) for kind in kinds)
+    odd = (
+        tensor("class", 1),
+        tensor("class", 2),
+        tensor("session"),
+        tensor("1st"),
+        tensor("", None),
+        tensor("結果", 1),
+    )
+    found = sources(
+        signature("all", inputs=tensors, outputs=tensors),
+        signature("odd", inputs=odd, outputs=odd),
+        signature("untyped", inputs=(tensor("s", dtype=None),), outputs=(tensor("t", dtype=ElementType.UINT16),)),
+        signature(HOSTILE, inputs=(tensor(HOSTILE, HOSTILE),), outputs=(tensor(HOSTILE, HOSTILE),)),
+    )
+    assert compiled(found, tmp_path) == ""
+    assert "public Result run(" not in found["Untyped.java"]
+    assert "@NonNull ShortBuffer float16In, @NonNull long[] float16InShape" in found["All.java"]
+
+
+def test_every_way_to_run_compiles(tmp_path: Path) -> None:
+    needs_java()
+    ways = tuple(RunOptions(provider=name, provider_options={"a": HOSTILE, "b": "2"}) for name in ("xnnpack", "qnn"))
+    found = sources(
+        signature(), runs=(*ways, RunOptions(session_config={HOSTILE: HOSTILE}), RunOptions(provider="nnapi"))
+    )
+    assert compiled(found, tmp_path) == ""
+
+
+def test_a_release_without_sessions_from_bytes_opens_files() -> None:
+    found = sources(signature(), ort_release="1.19.2")["M.java"]
+    assert "ByteBuffer model" not in found
+    assert "open(ModelFile.copy(context, ASSET, SHA256))" in found
+
+
+def test_two_models_of_one_class_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"a\.b and A-b would both have the class AB"):
+        sources(signature("a.b"), signature("A-b"))
+
+
+def test_a_provider_without_a_java_call_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no call for the provider zeta"):
+        sources(signature(), runs=(RunOptions(provider="zeta"),))
+
+
+@given(st.lists(st.text(max_size=12), min_size=1, max_size=8))
+def test_parameters_are_distinct_names_that_java_allows(names: list[str]) -> None:
+    inputs = tuple(tensor(name, None, 2) for name in names)
+    found = sources(signature(inputs=inputs))["M.java"]
+    listed = re.search(r"Result run\(([^)]*)\)", found)
+    assert listed
+    parameters = re.findall(r"(?:FloatBuffer|long\[\]) (\S+?)(?:,|$)", listed[1])
+    assert len(set(parameters)) == 2 * len(names)
+    assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) and name not in JAVA_WORDS for name in parameters)

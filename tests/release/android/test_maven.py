@@ -1,0 +1,191 @@
+"""Maven repositories of bundles: what is in them, that they never change, and what is refused first."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline.cli.main import cli
+from pipeline.release.android import package
+from pipeline.release.android.maven import MARK, release_range
+from tests.release.android.samples import bundle, needs_java, shipped, signature
+
+NAMED = ("--group", "com.example", "--version", "1.0")
+
+
+def released(folder: Path, *more: str, repository: str = "repo") -> Result:
+    arguments = ["release", "android", str(folder / "bundle"), "--output", str(folder / repository), *NAMED, *more]
+    return CliRunner().invoke(cli, arguments)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.fixture
+def java() -> None:
+    needs_java()
+
+
+@pytest.mark.usefixtures("java")
+def test_a_repository_has_what_gradle_and_maven_read(tmp_path: Path) -> None:
+    bundle(tmp_path)
+    result = released(tmp_path)
+    assert result.exit_code == 0, result.output
+    assert 'implementation("com.example:demo-app-models:1.0")' in result.output
+    place = tmp_path / "repo/com/example/demo-app-models/1.0"
+    stem = "demo-app-models-1.0"
+    module = json.loads((place / f"{stem}.module").read_bytes())
+    api = module["variants"][0]
+    assert api["dependencies"] == [{
+        "group": "com.microsoft.onnxruntime", "module": "onnxruntime-android",
+        "version": {"strictly": "[1.28.0,1.29)", "prefers": "1.28.0"},
+    }]  # fmt: skip
+    aar = (place / f"{stem}.aar").read_bytes()
+    assert api["files"][0]["sha512"] == hashlib.sha512(aar).hexdigest()
+    assert api["files"][0]["size"] == len(aar)
+    pom = (place / f"{stem}.pom").read_text()
+    assert MARK in pom
+    assert ET.fromstring(pom)[0].text == "4.0.0"
+    for file, content in files_of(tmp_path / "repo").items():
+        if not file.endswith((".md5", ".sha1", ".sha256", ".sha512")):
+            for name in ("md5", "sha1", "sha256", "sha512"):
+                said = (tmp_path / "repo" / f"{file}.{name}").read_text()
+                assert said == hashlib.new(name, content).hexdigest()
+
+
+@pytest.mark.usefixtures("java")
+def test_the_aar_has_the_model_uncompressed_its_classes_alone_and_the_keep_rule(tmp_path: Path) -> None:
+    bundle(tmp_path)
+    assert released(tmp_path, "--package", "org.demo.ml").exit_code == 0
+    with zipfile.ZipFile(next(tmp_path.rglob("*.aar"))) as aar:
+        model = aar.getinfo("assets/ort_mobile/m.basic-fixed.ort")
+        assert model.compress_type == zipfile.ZIP_STORED
+        assert aar.read(model) == (tmp_path / "bundle/models/m.basic-fixed.ort").read_bytes()
+        assert "-keep class ai.onnxruntime.** { *; }" in aar.read("proguard.txt").decode()
+        manifest = ET.fromstring(aar.read("AndroidManifest.xml"))
+        assert manifest.get("package") == "org.demo.ml"
+        assert list(manifest[0].attrib.values()) == ["27"]
+        (tmp_path / "classes.jar").write_bytes(aar.read("classes.jar"))
+    with zipfile.ZipFile(tmp_path / "classes.jar") as classes:
+        assert {name.rpartition("/")[0] for name in classes.namelist()} == {"org/demo/ml"}
+
+
+@pytest.mark.usefixtures("java")
+def test_the_same_bundle_gives_the_same_bytes_anywhere(tmp_path: Path) -> None:
+    bundle(tmp_path)
+    assert released(tmp_path).exit_code == 0
+    other = tmp_path / "another place ü"
+    other.mkdir()
+    (tmp_path / "bundle").rename(other / "bundle")
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline",
+        "release",
+        "android",
+        str(other / "bundle"),
+        "--output",
+        str(other / "repo"),
+    ]
+    environment = {**os.environ, "TZ": "Asia/Kathmandu", "LC_ALL": "C", "HOME": str(other)}
+    time.sleep(2 - time.time() % 2)  # ZIP files have times of two seconds
+    subprocess.run([*command, *NAMED], check=True, umask=0o077, env=environment, capture_output=True)
+    assert files_of(other / "repo") == files_of(tmp_path / "repo")
+
+
+@pytest.mark.usefixtures("java")
+def test_a_published_version_never_changes(tmp_path: Path) -> None:
+    bundle(tmp_path)
+    assert released(tmp_path).exit_code == 0
+    before = files_of(tmp_path / "repo")
+    again = released(tmp_path)
+    assert again.exit_code == 0
+    assert again.output.startswith("unchanged")
+    changed = released(tmp_path, "--package", "org.demo.ml")
+    assert changed.exit_code == 1
+    assert "is published already, with other content" in str(changed.exception)
+    assert files_of(tmp_path / "repo") == before
+
+
+@pytest.mark.usefixtures("java")
+def test_the_index_lists_every_version_in_order(tmp_path: Path) -> None:
+    bundle(tmp_path)
+    for version in ("1.10", "1.9", "1.9-rc1"):
+        assert released(tmp_path, "--version", version).exit_code == 0
+    index = ET.parse(tmp_path / "repo/com/example/demo-app-models/maven-metadata.xml")
+    assert [one.text for one in index.iter("version")] == ["1.9", "1.9-rc1", "1.10"]
+
+
+def test_ranges_end_below_the_next_minor_release() -> None:
+    assert (release_range("1.29"), release_range("1.29.1")) == ("[1.29,1.30)", "[1.29.1,1.30)")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--group", "com..example"), "'com..example' is no name"),
+        (("--group", "9com"), "is no name"),
+        (("--artifact", "../up"), "'../up' is no name"),
+        (("--version", "1/2"), "'1/2' is no name"),
+        (("--package", "models"), "'models' cannot be a Java package"),
+        (("--package", "com.class.x"), "cannot be a Java package"),
+        (("--target", "ios"), "no Android target 'ios'"),
+    ],
+)
+def test_names_that_tools_refuse_are_refused_first(tmp_path: Path, more: tuple[str, ...], message: str) -> None:
+    bundle(tmp_path)
+    result = released(tmp_path, *more)
+    assert message in str(result.exception)
+    assert getattr(result.exception, "exit_code", None) == 2
+    assert not (tmp_path / "repo").exists()
+
+
+def test_a_bundle_without_a_target_for_android_is_refused(tmp_path: Path) -> None:
+    bundle(tmp_path, ships=(shipped(platform="ios"),))
+    assert "nothing in this bundle is for Android" in str(released(tmp_path).exception)
+
+
+def test_one_of_several_targets_must_be_named(tmp_path: Path) -> None:
+    bundle(tmp_path, ships=(shipped(), shipped(target="tablet")))
+    assert "name one with --target: phone, tablet" in str(getattr(released(tmp_path).exception, "remedy", ""))
+
+
+def test_two_models_of_one_class_are_refused(tmp_path: Path) -> None:
+    bundle(tmp_path, (shipped("a.b"), shipped("a-b")), (signature("a.b"), signature("a-b")))
+    assert "would both have the class AB" in str(released(tmp_path).exception)
+    assert not (tmp_path / "repo").exists()
+
+
+def test_models_larger_than_a_store_allows_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package, "STORE_BYTES", 100)
+    bundle(tmp_path)
+    result = released(tmp_path)
+    assert "Google Play allows 100 bytes" in str(getattr(result.exception, "why", ""))
+    assert not (tmp_path / "repo").exists()
+
+
+def test_a_changed_bundle_is_refused(tmp_path: Path) -> None:
+    bundle(tmp_path)
+    (tmp_path / "bundle/models/m.basic-fixed.ort").write_bytes(b"x")
+    result = released(tmp_path)
+    assert getattr(result.exception, "exit_code", None) == 4
+    assert not (tmp_path / "repo").exists()
+
+
+def test_without_a_compiler_the_package_to_install_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    result = released(tmp_path)
+    assert getattr(result.exception, "exit_code", None) == 3
+    assert "openjdk-17-jdk-headless" in str(getattr(result.exception, "remedy", ""))
+    assert not list((tmp_path / "repo").rglob("*.aar"))
