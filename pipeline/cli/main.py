@@ -51,7 +51,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "init": ("pipeline.cli.run:init", "Write a commented config for a model."),
         "run": ("pipeline.cli.run:run", "Convert, check, measure, choose, bundle and report: the whole job."),
         "report": ("pipeline.cli.release:report", "Write the report of stored results again."),
-        "release": ("pipeline.cli.packages:release", "Rebuild the bundle of stored results, or make packages for apps."),
+        "release": ("pipeline.cli.packages:release", "Rebuild the bundle of stored results; make packages for apps."),
         "prove": ("pipeline.cli.prove:prove", "Run a bundle in the Android library of your app, without a phone."),
         "verify": ("pipeline.cli.release:verify", "Check every byte of a bundle against its manifest, offline."),
     },

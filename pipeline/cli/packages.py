@@ -58,7 +58,7 @@ def android(
     from pipeline.release.android.facade import class_name
     from pipeline.release.android.maven import default_artifact, java_package, publication, publish
     from pipeline.release.android.package import android_package
-    from pipeline.release.verify import refuse_unproven, verify_bundle
+    from pipeline.release.manifest import refuse_unproven, verify_bundle
 
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
