@@ -13,6 +13,7 @@ import msgspec
 
 from pipeline.accuracy.score import AccuracyResult, Answer, score
 from pipeline.check.many import open_artifact
+from pipeline.check.saturation import saturates_here, saturation_finding
 from pipeline.config import AccuracyConfig
 from pipeline.core.errors import Finding, ModelError
 from pipeline.core.progress import Progress
@@ -74,7 +75,8 @@ def measure_accuracy(
         for outcome in run_tasks(
             evaluate_model, AccuracyResult, tasks, memory_bytes=memory_budget(), timeout_seconds=TIMEOUT_SECONDS
         ):
-            found[places[id(outcome.task)]] = _with_finding(outcome, shared.get(_data_key(outcome.task.request)))
+            value = outcome.value and _with_finding(outcome.value, shared.get(_data_key(outcome.task.request)))
+            found[places[id(outcome.task)]] = dataclasses.replace(outcome, value=value)
             stage.done()
     return [found[place] for place in range(len(tasks))]
 
@@ -106,13 +108,8 @@ def shared_samples(request: AccuracyRequest) -> SharedSamples:
     return SharedSamples(finding=overlap(request.calibration, request.data, takes) if request.calibration else None)
 
 
-def _with_finding(
-    outcome: TaskOutcome[AccuracyRequest, AccuracyResult], finding: Finding | None
-) -> TaskOutcome[AccuracyRequest, AccuracyResult]:
-    if outcome.value is None or finding is None:
-        return outcome
-    value = msgspec.structs.replace(outcome.value, findings=(*outcome.value.findings, finding))
-    return dataclasses.replace(outcome, value=value)
+def _with_finding(result: AccuracyResult, finding: Finding | None) -> AccuracyResult:
+    return msgspec.structs.replace(result, findings=(*result.findings, finding)) if finding else result
 
 
 def _size(path: str) -> int:
@@ -131,7 +128,8 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
     ours = _open(request)
     theirs = open_session(original, optimized=True)
     _check_interface(ours, theirs, request.model)
-    return score(_answers(request, takes, ours, theirs), request.model, request.accuracy, request.data.source)
+    result = score(_answers(request, takes, ours, theirs), request.model, request.accuracy, request.data.source)
+    return _with_finding(result, saturation_finding(file) if saturates_here(file := Path(request.model)) else None)
 
 
 def _open(request: AccuracyRequest) -> Any:

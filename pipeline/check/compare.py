@@ -109,6 +109,10 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
         return "random inputs" if self.random_inputs else "this test data"
 
 
+OTHER_PROCESSOR = "cannot judge on this computer"
+"""How the reason of a check begins that another processor would decide."""
+
+
 def usual_tolerance(precision: OutputPrecision, max_relative_error: float | None = None) -> Tolerance:
     """What a precision brings with it, with another relative error where one is asked for."""
     share = MAX_RELATIVE_ERROR[precision] if max_relative_error is None else max_relative_error
@@ -221,6 +225,8 @@ def _emptiness(expected: Floats) -> str:
 
 def remedy_of(check: OutputCheck) -> str:
     """What to do about a check that did not pass: test data first, tolerances last."""
+    if check.unknown and check.reason.startswith(OTHER_PROCESSOR):
+        return "measure on a phone, or check on a computer with VNNI"
     if check.unknown and not check.random_inputs:
         return "give test data on which this output varies"
     if check.unknown:

@@ -134,7 +134,7 @@ class CampaignJob:
             artifacts=self.folder / ARTIFACTS,
             inputs=inputs,
             libraries=libraries,
-            judge=OutputJudge(references, self.config.check, self.config.accuracy),
+            judge=OutputJudge(references, self.config.check, self.config.accuracy, self.folder / ARTIFACTS),
             predictions=predictions,
             profiles=self.folder / PROFILES,
         )

@@ -15,9 +15,19 @@ from device_runner.errors import RunnerError
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
 from device_runner.result import RunResult
 from device_runner.spec import NnapiFlag, OptimizationLevel, RunOptions, RunSpec, TensorFile
-from pipeline.check.compare import FLOORS, Array, OutputPrecision, Tolerance, read_tensor, usual_tolerance
+from pipeline.check.compare import (
+    FLOORS,
+    Array,
+    OutputCheck,
+    OutputPrecision,
+    Tolerance,
+    compare_outputs,
+    read_tensor,
+    usual_tolerance,
+)
 from pipeline.check.library_proof import FindingKind, ProofFinding
 from pipeline.check.reference import QUANTIZED
+from pipeline.check.saturation import excused
 from pipeline.core.errors import ModelError, Severity
 from pipeline.core.variant import in_precision
 from pipeline.model.ort_format import read_ort
@@ -40,6 +50,10 @@ class ExpectedOutputs:
     outputs: Mapping[str, Array] | None
     tolerance: Tolerance
     origin: str = ""
+
+    def compared(self, actual: Mapping[str, Array], file: Path) -> tuple[OutputCheck, ...]:
+        """The checks of what an artifact gave on this computer; none where nothing is expected."""
+        return excused(compare_outputs(self.outputs or {}, actual, self.tolerance), file)
 
 
 def expected_of(

@@ -17,7 +17,7 @@ from device_runner.providers import NNAPI, NNAPI_API_LEVEL
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.options import options_name
-from pipeline.check.compare import OutputCheck, compare_outputs, read_tensor
+from pipeline.check.compare import OutputCheck, read_tensor
 from pipeline.check.library_proof import LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.core.errors import CheckFailed, ConfigError, Severity
 from pipeline.core.progress import Progress
@@ -280,7 +280,7 @@ class _Prover:
             if result.failure:
                 return ProofRun(result=result)
             actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
-        checks = tuple(compare_outputs(expected.outputs or {}, actual, expected.tolerance))
+        checks = expected.compared(actual, self.bundle / shipped.file)
         return ProofRun(result=result, checks=checks, calls=summarize(read_calls(calls)) if calls.is_file() else None)
 
     def _expected(self, shipped: Shipped) -> ExpectedOutputs:
