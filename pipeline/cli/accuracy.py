@@ -83,17 +83,14 @@ def accuracy(
 def _requests(
     paths: tuple[str, ...], reference: str, test_data: str, answers: dict[str, Any]
 ) -> list["AccuracyRequest"]:
-    import msgspec
-
     from pipeline.accuracy.evaluate import AccuracyRequest
     from pipeline.config import AccuracyConfig
     from pipeline.model.sources import find_models
 
     data = dataset_from(
         test_data, answers["input_values"], preprocess=answers["preprocess"], part=answers["part"],
-        samples=answers["samples"],
+        samples=answers["samples"], labels=answers["labels"],
     )  # fmt: skip
-    data = msgspec.structs.replace(data, labels=answers["labels"] or "")
     asked = AccuracyConfig(
         metric=answers["metric"], max_drop=answers["max_drop"], output=answers["model_output"],
         vocabulary=answers["vocabulary"],

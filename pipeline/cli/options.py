@@ -114,6 +114,12 @@ def preprocess_table(_ctx: click.Context, param: click.Parameter, text: str | No
         ) from error  # fmt: skip
 
 
+preprocess_option = click.option(
+    "--preprocess", callback=preprocess_table, metavar="KEYS",
+    help="How images and recordings become the input, as in a config: 'resize = [224, 224], scale = 0.0039'.",
+)  # fmt: skip
+
+
 def sample_options(command: AnyCommand) -> AnyCommand:
     """Add --preprocess, --part and --samples to a command, which gets them as keywords for `dataset_from`."""
     for option in (
@@ -123,10 +129,7 @@ def sample_options(command: AnyCommand) -> AnyCommand:
             help="Which samples: all, or those for one purpose. They are divided by their content, one in four for "
             "calibration, the same in every command.",
         ),
-        click.option(
-            "--preprocess", callback=preprocess_table, metavar="KEYS",
-            help="How images and recordings become the input, as in a config: 'resize = [224, 224], scale = 0.0039'.",
-        ),
+        preprocess_option,
     ):  # fmt: skip
         command = option(command)
     return command
@@ -139,6 +142,7 @@ def dataset_from(
     preprocess: "PreprocessConfig | None" = None,
     part: str = "all",
     samples: int | None = None,
+    labels: str | None = None,
 ) -> "Dataset":
     """What the options of `data_options`, and of `sample_options` where a command has them, say to run models on."""
     import msgspec
@@ -148,7 +152,7 @@ def dataset_from(
 
     return Dataset(
         test_data=test_data or "", inputs=msgspec.convert(values, dict[str, InputValue]), preprocess=preprocess,
-        part=Part(part), limit=samples or 0,
+        part=Part(part), limit=samples or 0, labels=labels or "",
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from pipeline.cli.options import (
     pairs,
     perf_test_option,
     precision_option,
+    preprocess_option,
     progress,
     shows_text,
     words,
@@ -243,12 +244,20 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
     "--quick", is_flag=True,
     help="Measure less: levels basic and all in fixed style, 3 short rounds. For a first look, not for a release.",
 )  # fmt: skip
+@preprocess_option
+@click.option("--labels", metavar="FILE", help="CSV file with a line `file,label` for each sample of --test-data.")
 @precision_option
+@click.option(
+    "--max-drop", type=click.FloatRange(0, 1),
+    help="Accuracy that an artifact in another precision may lose, as in 0.01: it ships only when a larger drop is "
+    "excluded on the labelled samples that no range was taken from.",
+)  # fmt: skip
 @perf_test_option
 @json_option
 @click.pass_context
 def run(
     ctx: click.Context,
+    /,
     config: Path | None,
     model: Path | None,
     output: Path | None,
@@ -260,9 +269,9 @@ def run(
     test_data: str | None,
     input_values: dict[str, Any],
     quick: bool,
-    precisions: tuple[str, ...],
-    perf_test: str | None,
+    labels: str | None,
     json_to: str | None,
+    **overrides: Any,
 ) -> None:
     """Convert, check, measure, choose, bundle and report, as CONFIG says or for one --model.
 
@@ -271,25 +280,17 @@ def run(
     """
     if (config is None) == (model is None):
         raise click.UsageError("give either a config file or --model MODEL.onnx", ctx)
-    import msgspec
-
     from pipeline.config import read_config
     from pipeline.core.errors import ExitCode
     from pipeline.job import JobOptions, run_job
 
-    data = dataset_from(test_data, input_values)
-    if data.given and not model:
-        raise click.UsageError("--test-data and --input are for --model; a config has `test_data` and `inputs`", ctx)
+    data = dataset_from(test_data, input_values, preprocess=overrides.pop("preprocess"), labels=labels)
+    if (data.given or data.preprocess or labels) and not model:
+        raise click.UsageError(
+            "--test-data, --input, --preprocess and --labels are for --model; a config has keys for them", ctx
+        )
     settings = _of_model(model, data) if model else read_config(Path(str(config)), existing=True)
-    if precisions:
-        from pipeline.passes.precisions import resolve_precisions
-
-        resolve_precisions(precisions, where="--precision")
-        variants = msgspec.structs.replace(settings.variants, precisions=precisions)
-        settings = msgspec.structs.replace(settings, variants=variants)
-    if perf_test:
-        measure = msgspec.structs.replace(settings.measure, perf_test=perf_test)
-        settings = msgspec.structs.replace(settings, measure=measure)
+    settings = _overridden(settings, **overrides)
     options = JobOptions(
         output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame,
         quick=quick,
@@ -306,6 +307,23 @@ def run(
         write_json(job_document(result), json_to)
     show_job(result, text=shows_text(json_to))
     ctx.exit(result.exit_code)
+
+
+def _overridden(
+    settings: "Config", *, precisions: tuple[str, ...], max_drop: float | None, perf_test: str | None
+) -> "Config":
+    """The config with what the command line says instead; ConfigError for a precision that there is not."""
+    import msgspec
+
+    from pipeline.passes.precisions import resolve_precisions
+
+    resolve_precisions(precisions, where="--precision")
+    given = {"precisions": precisions or None, "max_drop": max_drop, "perf_test": perf_test}
+    tables: dict[str, Any] = {}
+    for key, table in (("precisions", "variants"), ("max_drop", "accuracy"), ("perf_test", "measure")):
+        if given[key] is not None:
+            tables[table] = msgspec.structs.replace(getattr(settings, table), **{key: given[key]})
+    return msgspec.structs.replace(settings, **tables)
 
 
 def _of_model(model: Path, data: "Dataset") -> "Config":

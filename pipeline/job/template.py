@@ -107,6 +107,8 @@ def config_for_model(model: Path, data: Dataset) -> tuple[Config, Guess]:
         path=str(model),
         test_data=data.test_data or None,
         inputs=guess.values | data.inputs,
+        preprocess=data.preprocess,
+        labels=data.labels or None,
         dimensions=guess.dimensions if guess.fixable else {},
     )
     return with_defaults(Config(name=campaign_name(model), models=(table,))), guess
