@@ -1,10 +1,11 @@
 """Drawings for the HTML page, as numbers: latencies of a row, its rounds, accuracy against cost, losses of layers."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from pipeline.campaign.record import ArtifactAccuracy, PrecisionSearch
 from pipeline.report import wording
+from pipeline.report.accuracy import decibel, higher_is_better, number
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.profile_view import OperatorChange, ProfileView
 
@@ -82,7 +83,9 @@ def _y(relative: float) -> float:
     return round(ROUNDS_HEIGHT / 2 - above * (ROUNDS_HEIGHT / 2 - MARGIN), 1)
 
 
-FRONT_WIDTH, FRONT_HEIGHT, FRONT_MARGIN = 480, 200, 24
+FRONT_WIDTH, FRONT_HEIGHT, FRONT_MARGIN = 480, 200, 64
+FRONT_TOP, FRONT_SPAN, FRONT_FOOT = 24, 130, 176
+"""Where the best accuracy stands, how far below it the worst, and the axis of costs."""
 BARS_HEIGHT = 120
 BEST_DB = 60.0
 """Layers that alone leave this much signal to noise cost nothing that could be seen: their bars have no height."""
@@ -100,23 +103,32 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
-    """Accuracy (up) against median latency, or size where nothing was measured (right is more), of one model."""
+    """Accuracy (up is better) against median latency, or size where nothing was measured, of one model.
+
+    Costs are drawn from 0 to `most`, accuracy from `worst` to `best`; `line` joins the points that nothing beats.
+    """
 
     title: str
     points: tuple[Point, ...]
     line: str
-    least: str
     most: str
-    label: str
+    worst: str
+    best: str
+
+    @property
+    def ahead(self) -> tuple[Point, ...]:
+        """The points that nothing beats, cheapest first; the page numbers them."""
+        return tuple(sorted((point for point in self.points if point.best), key=lambda point: point.x))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossBars:
-    """A bar for each layer, worst first; `width` is that of one."""
+    """A bar for each layer, worst first; `width` is that of one, `worst` the noise of the first."""
 
     title: str
     bars: tuple[Point, ...]
     width: float
+    worst: str
     label: str
 
 
@@ -129,52 +141,57 @@ def fronts(report: CampaignReport) -> tuple[Front, ...]:
 
 def _front(report: CampaignReport, group: Sequence[ArtifactAccuracy]) -> Front | None:
     model = group[0].model
-    values = {one.variant: one.result.value for one in group if one.result}
-    original = next((one.result.reference_value for one in group if one.result), None)
-    own = {a.variant.name: original for a in report.artifacts if a.model == model and not a.variant.precision}
-    accuracy = {name: value for name, value in {**own, **values}.items() if value is not None}
+    measured = {one.variant: one.result for one in group if one.result}
+    first = next(iter(measured.values()), None)
+    own = [a.variant.name for a in report.artifacts if a.model == model and not a.variant.precision]
+    values = dict.fromkeys(own, first.reference_value if first else None)
+    values |= {name: result.value for name, result in measured.items()}
+    accuracy = {name: value for name, value in values.items() if value is not None}
     medians = {
         row.variant: row.statistics.median_ns for row in sorted(report.rows, key=_slowest_first)
         if row.model == model and row.statistics and row.variant in accuracy
     }  # fmt: skip
     sizes = {a.variant.name: a.size_bytes for a in report.artifacts if a.model == model and a.variant.name in accuracy}
     costs: dict[str, float] = dict(medians or sizes)
-    if len({accuracy[name] for name in costs} | {costs[name] for name in costs}) < 3:
+    if first is None or len({accuracy[name] for name in costs} | {costs[name] for name in costs}) < 3:
         return None
     show = wording.duration if medians else wording.size
-    points = _placed({name: (cost, accuracy[name]) for name, cost in costs.items()}, show)
-    best = sorted((point for point in points if point.best), key=lambda point: point.x)
-    return Front(
-        title=f"{model}: accuracy against {'median latency' if medians else 'size'}; the line joins what nothing beats",
+    texts = {name: f"{name}: {number(first, accuracy[name])} at {show(int(costs[name]))}" for name in costs}
+    sign = 1 if higher_is_better(first.metric) else -1
+    points = _placed({name: (cost, sign * accuracy[name]) for name, cost in costs.items()}, texts)
+    drawn = sorted((accuracy[name] for name in costs), reverse=sign > 0)
+    front = Front(
+        title=f"{model}: {first.metric} against {'median latency' if medians else 'size'}; the line joins the best",
         points=points,
-        line=" ".join(f"{point.x},{point.y}" for point in best),
-        least=show(int(min(costs.values()))),
+        line="",
         most=show(int(max(costs.values()))),
-        label="; ".join(point.label for point in best),
+        worst=number(first, drawn[-1]),
+        best=number(first, drawn[0]),
     )
+    return replace(front, line=" ".join(f"{point.x},{point.y}" for point in front.ahead))
 
 
 def _slowest_first(row: Row) -> float:
     return -row.statistics.median_ns if row.statistics else 0.0
 
 
-def _placed(values: dict[str, tuple[float, float]], show: Callable[[int], str]) -> tuple[Point, ...]:
-    """Points of variants by cost and accuracy, inside the margins."""
-    costs, accuracies = zip(*values.values(), strict=True)
-    most, low, high = max(costs), min(accuracies), max(accuracies)
+def _placed(values: dict[str, tuple[float, float]], texts: dict[str, str]) -> tuple[Point, ...]:
+    """Points of variants by cost and worth, inside the margins."""
+    costs, worths = zip(*values.values(), strict=True)
+    most, low, high = max(costs), min(worths), max(worths)
     return tuple(
         Point(
-            x=round(FRONT_MARGIN + cost / most * (FRONT_WIDTH - 2 * FRONT_MARGIN), 1),
-            y=round(FRONT_MARGIN + (high - value) / ((high - low) or 1) * (FRONT_HEIGHT - 3 * FRONT_MARGIN), 1),
-            label=f"{name}: {value:.4g} at {show(int(cost))}",
-            best=not any(_beats(other, (cost, value)) for other in values.values()),
+            x=round(FRONT_MARGIN + cost / most * (FRONT_WIDTH - FRONT_MARGIN - 8), 1),
+            y=round(FRONT_TOP + (high - worth) / ((high - low) or 1) * FRONT_SPAN, 1),
+            label=texts[name],
+            best=not any(_beats(other, (cost, worth)) for other in values.values()),
         )
-        for name, (cost, value) in values.items()
+        for name, (cost, worth) in values.items()
     )
 
 
 def _beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Whether one is no worse in cost and accuracy, and better in either."""
+    """Whether one costs no more and is worth no less, and is better in either."""
     return one[0] <= other[0] and one[1] >= other[1] and one != other
 
 
@@ -196,9 +213,10 @@ def _bars(one: PrecisionSearch) -> LossBars:
         for number, loss in enumerate(layers)
     )
     return LossBars(
-        title=f"{one.model} in {one.precision}: what each layer costs alone, worst first; dark ones stay float",
+        title=f"{one.model} in {one.precision}: noise of each layer alone, worst first; dark ones stay float",
         bars=bars,
         width=round(max(step - 1, 1), 1),
+        worst=decibel(layers[0].sqnr_db),
         label="; ".join(bar.label for bar in bars[:3]),
     )
 

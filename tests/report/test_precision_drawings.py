@@ -57,6 +57,22 @@ def test_only_what_nothing_beats_is_on_the_front() -> None:
     assert "size" in front.title, "nothing was measured"
 
 
+def test_where_less_is_better_the_least_is_on_top() -> None:
+    """A share of wrong characters: the most wrong one is at the bottom and on no front."""
+    wrong = [("u8s8pc", 0.05), ("u8u8", 0.30)]
+    found = []
+    for precision, share in wrong:
+        one = accuracy(quantized(precision, 1)[0], share)
+        assert one.result
+        result = msgspec.structs.replace(one.result, metric="cer", reference_value=0.04)
+        found.append(msgspec.structs.replace(one, result=result))
+    (front,) = drawing.fronts(msgspec.structs.replace(report(), accuracy=tuple(found)))
+    places = {point.label.partition(":")[0]: point for point in front.points}
+    assert places["basic-fixed-u8u8"].y > places["basic-fixed-u8s8pc"].y
+    assert not places["basic-fixed-u8u8"].best
+    assert (front.best, front.worst) == ("4.00 %", "30.00 %")
+
+
 def test_bars_are_worst_first_and_mark_what_stays_float() -> None:
     (bars,) = drawing.loss_bars(report())
     assert [bar.best for bar in bars.bars] == [True, False, False]
