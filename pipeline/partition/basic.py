@@ -79,6 +79,11 @@ def _touched(graph: "GraphProto") -> bool:
 
 
 def _remove_inserted_casts(graph: "GraphProto") -> None:
+    """Take out inserted Casts, in place; those of bodies first, whose names are theirs alone."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in [attribute.g] if attribute.type == 5 else attribute.graphs:
+                _remove_inserted_casts(body)
     inserted = [node for node in graph.node if node.op_type == "Cast" and node.name.startswith(CAST_PREFIX)]
     names = _Names(graph)
     for node in inserted:

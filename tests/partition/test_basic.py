@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.partition.answer import Optimize, Settings
@@ -74,3 +74,27 @@ def test_casts_in_a_row_come_back_together(tmp_path: Path) -> None:
     basic = answer(made, tmp_path, settings, Optimize.BASIC)
     assert basic.error is None, basic.error
     assert sorted(map(sorted, basic.partitions)) == sorted(map(sorted, plain.partitions))
+
+
+def half_in_bodies() -> onnx.ModelProto:
+    """An If of f16 with a convolution and its bias in each body: a session on the CPU puts Casts around them there."""
+
+    def body(name: str) -> onnx.GraphProto:
+        tensors = [
+            numpy_helper.from_array(np.ones((4, 3, 1), np.float16), f"{name}.weight"),
+            numpy_helper.from_array(np.ones(4, np.float16), f"{name}.bias"),
+        ]
+        node = helper.make_node("Conv", ["x", f"{name}.weight", f"{name}.bias"], [f"{name}_y"])
+        out = helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT16, [1, 4, 8])
+        return helper.make_graph([node], name, [], [out], tensors)
+
+    branches = {"then_branch": body("then"), "else_branch": body("else")}
+    nodes = [helper.make_node("If", ["which"], ["y"], **branches)]
+    takes = [value("x", (1, 3, 8), TensorProto.FLOAT16), value("which", (), TensorProto.BOOL)]
+    return model(nodes, takes, ["y"], {})
+
+
+@pytest.mark.parametrize("provider", list(PROVIDER_RULES))
+def test_half_models_with_bodies_are_judged(provider: str, tmp_path: Path) -> None:
+    basic = answer(half_in_bodies(), tmp_path, Settings(provider=provider, ort_release=(1, 29)), Optimize.BASIC)
+    assert basic.error is None, basic.error
