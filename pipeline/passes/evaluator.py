@@ -35,7 +35,7 @@ VERY_GOOD_DB = 120.0
 """Reported for outputs that are equal; its negative for outputs with NaN, which JSON has no number for."""
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionCount(msgspec.Struct, frozen=True, kw_only=True):
     """What the rules of a provider say of a model: partitions (None where they do not count), why it does not load."""
 
     partitions: int | None = None
@@ -46,7 +46,7 @@ class _Known(msgspec.Struct, kw_only=True):
     """What is kept of the choices that were looked at, by digests of their names; `standings` by provider, too."""
 
     sqnr_db: dict[str, float] = {}
-    standings: dict[str, Standing] = {}
+    standings: dict[str, PartitionCount] = {}
 
 
 def provider_settings(provider: str, where: str) -> Settings | None:
@@ -130,10 +130,10 @@ class Evaluator:
         self.say(f"{len(self.asked)} of at most {self.most} evaluations, {self.known.sqnr_db[key]:.1f} dB")
         return self.known.sqnr_db[key]
 
-    def standing(self, nodes: Collection[str]) -> Standing:
+    def standing(self, nodes: Collection[str]) -> PartitionCount:
         """What the provider makes of the model with these nodes quantized, after level basic."""
         if self.settings is None:
-            return Standing()
+            return PartitionCount()
         key = f"{_key(nodes)} {self.settings.provider}"
         if key not in self.known.standings:
             try:
@@ -169,14 +169,14 @@ def _read(path: Path) -> _Known:
         return _Known()
 
 
-def _judged(model: Model, settings: Settings) -> Standing:
+def _judged(model: Model, settings: Settings) -> PartitionCount:
     with tempfile.TemporaryDirectory(prefix="ort-mobile-search-") as name:
         path = Path(name) / "model.onnx"
         write_model(model, path)
         answer = judge(PartitionRequest(source=SourceModel(path=str(path)), settings=settings, optimize=Optimize.BASIC))
     failed = answer.error or (answer.load.error if answer.load else None) or ""
     counts = not PROVIDER_RULES[settings.provider].on_cpu and not answer.error
-    return Standing(partitions=len(answer.partitions) if counts else None, load_error=failed)
+    return PartitionCount(partitions=len(answer.partitions) if counts else None, load_error=failed)
 
 
 def sqnr_db(wanted: Sequence[Sequence[Any]], given: Sequence[Sequence[Any]]) -> float:

@@ -15,7 +15,7 @@ import msgspec
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.passes.base import Effect, Model, Pass, PassContext
 from pipeline.passes.calibration import calibrate
-from pipeline.passes.evaluator import Evaluator, Standing, provider_settings
+from pipeline.passes.evaluator import Evaluator, PartitionCount, provider_settings
 from pipeline.passes.static import DENSE, StaticOptions, prepare
 from pipeline.passes.weights import settle
 
@@ -155,7 +155,7 @@ def search(bench: Evaluator, options: MixedOptions) -> MixedSearch:
 def _trial(bench: Evaluator, types: Sequence[str], nodes: Sequence[str]) -> Trial:
     left = Trial(types=tuple(types), nodes=tuple(nodes), sqnr_db=0.0, quantized=0)
     chosen = bench.without(left.types, left.nodes)
-    standing = bench.standing(chosen) if chosen else Standing()
+    standing = bench.standing(chosen) if chosen else PartitionCount()
     return msgspec.structs.replace(
         left, sqnr_db=bench.sqnr(chosen), quantized=len(chosen),
         partitions=standing.partitions, load_error=standing.load_error,

@@ -17,7 +17,7 @@ from pipeline.partition.answer import Optimize, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.passes import mixed
 from pipeline.passes.base import Feeds, Model, PassContext, Step
-from pipeline.passes.evaluator import VERY_GOOD_DB, Evaluator, Standing, sqnr_db
+from pipeline.passes.evaluator import VERY_GOOD_DB, Evaluator, PartitionCount, sqnr_db
 from pipeline.passes.mixed import LayerLoss, MixedOptions, MixedSearch, Trial, mixed_precision, search_of
 from pipeline.passes.registry import run_passes
 from pipeline.passes.static import quantize
@@ -240,8 +240,8 @@ def test_layers_that_cut_the_providers_graph_come_later(tmp_path: Path, monkeypa
     options = MixedOptions(provider="nnapi", op_types=("MatMul",), goal_db=100, evaluations=4)
     cut = frozenset({"dense1"})
 
-    def standing(self: Evaluator, nodes: frozenset[str]) -> Standing:
-        return Standing(partitions=1 if cut <= nodes else 4)
+    def standing(self: Evaluator, nodes: frozenset[str]) -> PartitionCount:
+        return PartitionCount(partitions=1 if cut <= nodes else 4)
 
     monkeypatch.setattr(Evaluator, "standing", standing)
     found = searched(model, tmp_path, options)
