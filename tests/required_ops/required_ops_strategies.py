@@ -85,13 +85,14 @@ def random_model(seed: int) -> OrtModel:
 
 
 @cache
-def _versions(domain: str, op: str) -> tuple[int, ...]:
-    """The real since-versions of an operator: the proof looks up which of them an opset means."""
+def _versions() -> dict[tuple[str, str], tuple[int, ...]]:
+    """The real since-versions of operators: the proof looks up which of them an opset means."""
     from onnx import defs
 
-    schemas = defs.get_all_schemas_with_history()
-    found = {schema.since_version for schema in schemas if (schema.domain, schema.name) == (domain, op)}
-    return tuple(sorted(found)) or (1,)
+    found: dict[tuple[str, str], set[int]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        found.setdefault((schema.domain, schema.name), set()).add(schema.since_version)
+    return {key: tuple(sorted(versions)) for key, versions in found.items()}
 
 
 def _random_graph(rng: random.Random, depth: int) -> OrtGraph:
@@ -127,7 +128,7 @@ def _random_node(rng: random.Random, names: list[str], index: int, depth: int) -
         name=rng.choice(("", f"node{index}")),
         op_type=op,
         domain=domain,
-        since_version=rng.choice(_versions(domain, op)),
+        since_version=rng.choice(_versions().get((domain, op), (1,))),
         index=index,
         inputs=tuple(rng.choice([*names, ""]) for _ in range(rng.randint(0, 4))),
         outputs=tuple(rng.choice(names) for _ in range(rng.randint(0, 2))),
