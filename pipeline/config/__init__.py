@@ -14,6 +14,7 @@ from pipeline.config.tables import (
     ALL_FLAGS,
     AccuracyConfig,
     BuildConfig,
+    BuildKind,
     Count,
     InputValue,
     MetricName,
@@ -45,7 +46,7 @@ from pipeline.config.values import (
 __all__ = [
     "ADVISED_RUNS", "ALL_FLAGS", "DEFAULT_TARGET", "FILL_IN", "REPLAY_KEY", "TABLES",
     "Accelerator", "AccuracyConfig",
-    "BuildConfig", "CheckConfig", "ConditionsConfig", "Config", "Count", "Goal",
+    "BuildConfig", "BuildKind", "CheckConfig", "ConditionsConfig", "Config", "Count", "Goal",
     "InputValue",
     "MeasureConfig", "MetricName", "ModelConfig", "OneOrMore", "OutputConfig", "PartConfig",
     "Platform", "PreprocessConfig", "Range", "RunConfig", "Strategy", "Table",

@@ -14,8 +14,7 @@ from pipeline.check.compare import OutputCheck
 from pipeline.check.many import CheckedArtifact, CheckedModel, check_all, make_references
 from pipeline.compat.preflight import judged, read_artifacts
 from pipeline.compat.rules import Runtime, Use
-from pipeline.config import CheckConfig
-from pipeline.config.tables import BuildKind
+from pipeline.config import BuildKind, CheckConfig
 from pipeline.convert.batch import Converted, convert_models
 from pipeline.convert.precisions import (
     AutoProvider,
@@ -215,8 +214,7 @@ def config_texts(
     `extended`: the build is no plain minimal one, whatever the artifacts ask for. `earlier`: more artifacts, which are
     left out with a warning where they cannot be read; one of `files` that cannot is an error.
     """
-    from pipeline.required_ops import from_needs, render
-    from pipeline.required_ops.text import needs_of_artifacts
+    from pipeline.required_ops import from_needs, needs_of_artifacts, render
 
     distinct = {
         (file.stat().st_dev, file.stat().st_ino): file for file in (*earlier, *files)

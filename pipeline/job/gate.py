@@ -15,15 +15,14 @@ from pipeline.campaign.plan import PlannedRun
 from pipeline.campaign.record import Skipped
 from pipeline.compat.preflight import ReadArtifacts, first_error, judged, read_artifacts
 from pipeline.compat.rules import Use
-from pipeline.config import Config, Target
-from pipeline.config.tables import BuildKind
+from pipeline.config import BuildKind, Config, Target
 from pipeline.core.errors import Finding, Severity, errors
 from pipeline.core.variant import Artifact
 from pipeline.job.assemble import Assembled
 from pipeline.job.prepare import ARTIFACTS
 from pipeline.release.choose import Choice
 from pipeline.release.shipped import budget_findings, runtime_on, shipped_library
-from pipeline.required_ops import RequiredOps, covers
+from pipeline.required_ops import RequiredOps, covers, needs_of_artifacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +136,6 @@ def _placed(choice: Choice, findings: Iterable[Finding]) -> Iterator[Finding]:
 
 def _missing_kernels(choice: Choice, operators: RequiredOps, folder: Path, *, extended: bool) -> Iterator[Finding]:
     """What a reduced build of this computer lacks for a choice, by the proof of its operator config."""
-    from pipeline.required_ops.text import needs_of_artifacts
-
     file, providers = folder / ARTIFACTS / choice.artifact.file, {choice.options.provider} - {"cpu"}
     found, failed = needs_of_artifacts([file], providers=sorted(providers), extended=extended)
     if failed:

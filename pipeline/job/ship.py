@@ -1,6 +1,6 @@
-"""From a campaign's choices to its bundle with what an app must know, proven in the library that ships."""
+"""From a campaign's choices to its bundle, proven in the library that ships."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -8,133 +8,51 @@ from typing import Any
 
 import msgspec
 
-from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
-from device_runner.library_source import name_of, release_of
-from device_runner.options import AFFINITY_KEY, BLOCK_KEY
-from device_runner.spec import ElementType, RunOptions, TensorFile
-from pipeline.campaign.options import PREPACKING_KEY, SPINNING_KEYS
-from pipeline.campaign.plan import plan_runs
+from device_runner.library_source import release_of
 from pipeline.check.library_proof import PROOFS, LibraryProof, ProvenLibrary
-from pipeline.check.many import tolerance_for
-from pipeline.check.reference import Reference
-from pipeline.config import CheckConfig, Config, ModelConfig, Platform, Target
-from pipeline.config.tables import BuildKind
+from pipeline.config import BuildKind, Config, ModelConfig, Platform
 from pipeline.convert.many import config_texts
 from pipeline.core.errors import PipelineError
 from pipeline.core.files import sha256_of
 from pipeline.core.progress import NoProgress, Progress
-from pipeline.dataset import preprocess_of
 from pipeline.job.assemble import Assembled
 from pipeline.job.prepare import ARTIFACTS
-from pipeline.model.ort_format import OrtGraph, TensorType, read_ort
-from pipeline.model.signature import TYPES_BY_CODE
+from pipeline.model.ort_format import read_ort
 from pipeline.release.bundle import make_bundle
 from pipeline.release.choose import Choice
+from pipeline.release.contents import keep_reference, library_name, runs_of, signature_of
 from pipeline.release.manifest import (
     MEASURED_FILE,
     Content,
     KeptReference,
-    KeptTensor,
     ModelSignature,
     Shipped,
-    TensorSignature,
     read_manifest,
 )
 from pipeline.release.prove import ProofOrder, prove_bundle
 from pipeline.release.shipped import library_release, planned_build, shipped_library
-from pipeline.report import wording
-from pipeline.report.model import Row
+from pipeline.report.markdown import measured_text
 
 
 def signatures(assembled: Assembled, folder: Path) -> tuple[ModelSignature, ...]:
     """The inputs and outputs of each model that ships, as its file declares them, with what the config says of them."""
     files = {choice.artifact.model: folder / ARTIFACTS / choice.artifact.file for choice in assembled.choices}
-    return tuple(_signature(model, read_ort(file).graph, assembled) for model, file in files.items())
-
-
-def _signature(model: str, graph: OrtGraph, assembled: Assembled) -> ModelSignature:
-    table = assembled.record.tables.get(model) or ModelConfig(path="")
-    return ModelSignature(
-        model=model,
-        inputs=tuple(_tensor(name, graph) for name in graph.inputs if name not in graph.initializers),
-        outputs=tuple(_tensor(name, graph) for name in graph.outputs),
-        dimensions=dict(table.dimensions),
-        preprocess=preprocess_of(table),
-        values=dict(table.inputs),
+    tables = assembled.record.tables
+    return tuple(
+        signature_of(model, read_ort(file).graph, tables.get(model) or ModelConfig(path=""))
+        for model, file in files.items()
     )
-
-
-def _tensor(name: str, graph: OrtGraph) -> TensorSignature:
-    found = graph.node_args.get(name)
-    if not isinstance(found, TensorType):
-        return TensorSignature(name=name, dtype=None, shape=None)
-    dtype: ElementType | None = TYPES_BY_CODE.get(found.elem_type)
-    return TensorSignature(name=name, dtype=dtype, shape=found.shape)
-
-
-def measured_text(assembled: Assembled) -> str:
-    """What was measured of what ships, by target: devices, latencies with intervals, and the numeric check."""
-    lines = [f"# {assembled.report.name}: what was measured", ""]
-    lines += [
-        f"Campaign {assembled.report.campaign}.",
-        "Latency is the median time of one inference; every round is a fresh process.",
-        "",
-    ]
-    for choice in assembled.choices:
-        lines += _of_choice(choice, assembled)
-    return "\n".join(lines)
-
-
-def _of_choice(choice: Choice, assembled: Assembled) -> Iterator[str]:
-    artifact = choice.artifact
-    yield f"## {artifact.file} for {choice.target.name}"
-    yield ""
-    yield f"{choice.reason[:1].upper()}{choice.reason[1:]}."
-    yield ""
-    wanted = (artifact.model, artifact.variant.name)
-    rows = [row for row in assembled.report.rows if (row.model, row.variant) == wanted]
-    yield from _table(rows) if rows else ("Not measured on any device.", "")
-    yield from _checks(assembled, wanted)
-
-
-def _table(rows: Sequence[Row]) -> Iterator[str]:
-    yield "| device | session options | latency | medians of the rounds | p90 | rounds | peak memory |"
-    yield "|---|---|---|---|---|---|---|"
-    for row in rows:
-        found = row.statistics
-        medians = found.round_medians_ns if found else ()
-        interval = f"{wording.duration(min(medians))} to {wording.duration(max(medians))}" if medians else wording.DASH
-        cells = (
-            row.device, row.run, wording.duration(found.median_ns if found else None), interval,
-            wording.duration(found.p90_ns if found else None), str(row.rounds), wording.size(row.memory_peak_bytes),
-        )  # fmt: skip
-        yield f"| {' | '.join(wording.visible(cell).replace('|', '/') for cell in cells)} |"
-    yield ""
-
-
-def _checks(assembled: Assembled, wanted: tuple[str, str]) -> Iterator[str]:
-    checks = assembled.record.checks.get(wanted[0], {}).get(wanted[1], ())
-    yield "Outputs, compared with the original model's on the computer that made the bundle:"
-    yield ""
-    for check in checks:
-        verdict = "passed" if check.passed else "FAILED"
-        yield f"- {wording.visible(check.output)}: {verdict}; {wording.check_numbers(check)}"
-    yield ""
 
 
 MAKERS = ("ort-mobile", "onnxruntime", "onnx")
 """Programs whose versions decide the artifacts' bytes; the manifest's content names them."""
 
-BUNDLE = "bundle"
-"""The folder of what ships in a job's output folder."""
-
 REFERENCES = "reference"
 """The folder in which a job leaves raw tensors of the original models, one folder for each model."""
-MOST_KEPT_BYTES = 8 << 20
-"""A model's inputs, or its outputs, that are larger than this do not go into the bundle."""
-SPEED_KEYS = frozenset({*SPINNING_KEYS, PREPACKING_KEY, AFFINITY_KEY, BLOCK_KEY})
-"""Session config entries that change times and nothing that is computed."""
+
+BUNDLE = "bundle"
+"""The folder of what ships in a job's output folder."""
 
 
 def ship(
@@ -164,7 +82,7 @@ def ship(
         made_with={name: report.versions[name] for name in MAKERS if name in report.versions},
         evidence=_evidence(assembled, choices),
         models=signatures(assembled, folder),
-        reports={MEASURED_FILE: measured_text(assembled).encode()},
+        reports={MEASURED_FILE: measured_text(report, choices, assembled.record.checks).encode()},
         references=references,
         tensors=tensors,
         attest=partial(attested, libraries_of(choices, library), progress or NoProgress()),
@@ -239,38 +157,6 @@ def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptRefer
     return tuple(kept), files
 
 
-def keep_reference(model: str, reference: Reference, folder: Path, check: CheckConfig) -> KeptReference:
-    """What a bundle keeps of a reference whose raw tensors lie in `folder`: outputs only beside their inputs."""
-    inputs = _tensors(model, reference.inputs, folder)
-    outputs = _tensors(model, reference.outputs, folder) if inputs or not reference.inputs else ()
-    tolerance = tolerance_for(reference, check)
-    return KeptReference(
-        model=model,
-        inputs=inputs,
-        outputs=outputs,
-        max_relative_error=tolerance.max_relative_error,
-        tolerance=tolerance,
-    )
-
-
-def _tensors(model: str, tensors: Sequence[TensorFile], folder: Path) -> tuple[KeptTensor, ...]:
-    """Tensors with what their files are; none where one is not there any more, or all together are large."""
-    files = [folder / Path(tensor.file).name for tensor in tensors]
-    if not all(file.is_file() for file in files) or sum(file.stat().st_size for file in files) > MOST_KEPT_BYTES:
-        return ()
-    return tuple(
-        KeptTensor(
-            path=f"evidence/{REFERENCES}/{model}/{file.name}",
-            size_bytes=file.stat().st_size,
-            sha256=sha256_of(file),
-            name=tensor.name,
-            dtype=tensor.dtype,
-            shape=tensor.shape,
-        )
-        for tensor, file in zip(tensors, files, strict=True)
-    )
-
-
 def _check_unchanged(folder: Path, choice: Choice) -> None:
     path = folder / ARTIFACTS / choice.artifact.file
     if not path.is_file() or sha256_of(path) != choice.artifact.sha256:
@@ -308,35 +194,6 @@ def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
         library_kind=shipped_library(target, assembled.record.config, installed).runtime.kind.value,
         basis="measured" if choice.measured else "advised",
     )
-
-
-def library_name(target: Target) -> str:
-    """How the bundle calls the library that a target names: a release as it is, a file without its folder."""
-    given = target.library or ""
-    return given if name_of(given) else Path(given).name
-
-
-def runs_of(config: Config, choice: Choice) -> tuple[RunOptions, ...]:
-    """The chosen way to run an artifact, then every other that the config has for it and that is legal there.
-
-    Ways that differ in speed alone count once. Whatever depends on the phone's API level is left in: the proof says
-    where it has no effect.
-    """
-    target, artifact = choice.target, choice.artifact
-    place = DeviceFacts(name=target.name, platform=target.platform.value, abis=target.abis)
-    planned_runs, _ = plan_runs(config.runs, [artifact], [place])
-    ways: dict[bytes, RunOptions] = {}
-    for options in (choice.options, *(planned.options for planned in planned_runs)):
-        session_config = artifact.session_options | options.session_config
-        whole = msgspec.structs.replace(options, session_config=session_config)
-        ways.setdefault(_meaning(whole), whole)
-    return tuple(ways.values())
-
-
-def _meaning(options: RunOptions) -> bytes:
-    """What decides on outputs: the provider, its options and flags, and the session config but for speed."""
-    config = {key: value for key, value in options.session_config.items() if key not in SPEED_KEYS}
-    return msgspec.json.encode((options.provider, options.provider_options, options.flags, config), order="sorted")
 
 
 def _evidence(assembled: Assembled, choices: Sequence[Choice]) -> dict[str, object]:

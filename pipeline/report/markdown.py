@@ -1,8 +1,10 @@
 """report.md: for a pull request, a wiki, a CI's summary page (GitHub's flavour of Markdown)."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from pipeline.check.compare import OutputCheck
+from pipeline.release.choose import Choice
 from pipeline.report import wording
 from pipeline.report.layout import (
     COLUMNS,
@@ -19,7 +21,7 @@ from pipeline.report.layout import (
     searches,
     sections,
 )
-from pipeline.report.model import CampaignReport
+from pipeline.report.model import CampaignReport, Row
 from pipeline.report.profile_view import ProfileView
 from pipeline.report.profiles import changes, fallbacks, fusions, operators, summary, view_notes, views
 from pipeline.report.wording import visible
@@ -126,3 +128,54 @@ def _note(note: ListingNote) -> Iterator[str]:
     yield f"- {head}" + (f" *{escaped(note.remedy)}*" if note.remedy else "")
     for place in note.places:
         yield f"  - {item(place)}"
+
+
+def measured_text(
+    report: CampaignReport, choices: Sequence[Choice], checks: Mapping[str, Mapping[str, Sequence[OutputCheck]]]
+) -> str:
+    """What was measured of what ships, by target: devices, latencies with intervals, and the numeric check."""
+    lines = [f"# {report.name}: what was measured", ""]
+    lines += [
+        f"Campaign {report.campaign}.",
+        "Latency is the median time of one inference; every round is a fresh process.",
+        "",
+    ]
+    for choice in choices:
+        lines += _of_choice(choice, report, checks.get(choice.artifact.model, {}).get(choice.artifact.variant.name, ()))
+    return "\n".join(lines)
+
+
+def _of_choice(choice: Choice, report: CampaignReport, checks: Sequence[OutputCheck]) -> Iterator[str]:
+    artifact = choice.artifact
+    yield f"## {artifact.file} for {choice.target.name}"
+    yield ""
+    yield f"{choice.reason[:1].upper()}{choice.reason[1:]}."
+    yield ""
+    wanted = (artifact.model, artifact.variant.name)
+    rows = [row for row in report.rows if (row.model, row.variant) == wanted]
+    yield from _measured(rows) if rows else ("Not measured on any device.", "")
+    yield from _checks(checks)
+
+
+def _measured(rows: Sequence[Row]) -> Iterator[str]:
+    yield "| device | session options | latency | medians of the rounds | p90 | rounds | peak memory |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in rows:
+        found = row.statistics
+        medians = found.round_medians_ns if found else ()
+        interval = f"{wording.duration(min(medians))} to {wording.duration(max(medians))}" if medians else wording.DASH
+        cells = (
+            row.device, row.run, wording.duration(found.median_ns if found else None), interval,
+            wording.duration(found.p90_ns if found else None), str(row.rounds), wording.size(row.memory_peak_bytes),
+        )  # fmt: skip
+        yield f"| {' | '.join(visible(cell).replace('|', '/') for cell in cells)} |"
+    yield ""
+
+
+def _checks(checks: Sequence[OutputCheck]) -> Iterator[str]:
+    yield "Outputs, compared with the original model's on the computer that made the bundle:"
+    yield ""
+    for check in checks:
+        verdict = "passed" if check.passed else "FAILED"
+        yield f"- {visible(check.output)}: {verdict}; {wording.check_numbers(check)}"
+    yield ""

@@ -2,7 +2,7 @@
 
 from pipeline.required_ops.needs import Needs, from_model, from_needs, needs_of, replays
 from pipeline.required_ops.proof import Missing, covers
-from pipeline.required_ops.text import parse, parse_merged, read_config, render
+from pipeline.required_ops.text import needs_of_artifacts, parse, parse_merged, read_config, render
 from pipeline.required_ops.value import EMPTY, TYPE_NAMES, Need, RequiredOps, union_of
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "from_model",
     "from_needs",
     "needs_of",
+    "needs_of_artifacts",
     "parse",
     "parse_merged",
     "read_config",

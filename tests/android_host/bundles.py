@@ -11,9 +11,9 @@ from pipeline.config import CheckConfig
 from pipeline.convert.many import config_texts
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import Level, Variant
-from pipeline.job.ship import keep_reference
 from pipeline.model.sources import SourceModel
 from pipeline.release.bundle import make_bundle
+from pipeline.release.contents import keep_reference
 from pipeline.release.manifest import KeptReference, Shipped
 from tests.ort_models import convert
 

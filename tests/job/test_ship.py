@@ -14,9 +14,10 @@ from pipeline.config import BuildConfig, CheckConfig, Config, ModelConfig, Platf
 from pipeline.config.tables import BuildKind
 from pipeline.convert.many import CONFIG_FILE
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.job import ship
-from pipeline.job.ship import keep_reference, libraries_of, operator_configs, runs_of
+from pipeline.job.ship import libraries_of, operator_configs
+from pipeline.release import contents
 from pipeline.release.choose import Choice
+from pipeline.release.contents import keep_reference, runs_of
 from tests.ort_models import conv_relu, convert
 
 PHONE = Target(name="phone", platform=Platform.ANDROID, min_api_level=27)
@@ -78,7 +79,7 @@ def test_a_reference_is_kept_with_its_tolerance(tmp_path: Path) -> None:
 
 def test_large_tensors_and_lost_ones_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = reference(tmp_path, 3)
-    monkeypatch.setattr(ship, "MOST_KEPT_BYTES", 11)
+    monkeypatch.setattr(contents, "MOST_KEPT_BYTES", 11)
     assert keep_reference("m", made, tmp_path, CheckConfig()).inputs == ()
     monkeypatch.undo()
     (tmp_path / "input_0.bin").unlink()

@@ -1,0 +1,110 @@
+"""What a bundle keeps beside its models: their signatures, what the originals compute, every way to run them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from device_runner.device import DeviceFacts
+from device_runner.library_source import name_of
+from device_runner.options import AFFINITY_KEY, BLOCK_KEY
+from device_runner.spec import ElementType, RunOptions, TensorFile
+from pipeline.campaign.options import PREPACKING_KEY, SPINNING_KEYS
+from pipeline.campaign.plan import plan_runs
+from pipeline.check.many import tolerance_for
+from pipeline.check.reference import Reference
+from pipeline.config import CheckConfig, Config, ModelConfig, Target
+from pipeline.core.files import sha256_of
+from pipeline.dataset import preprocess_of
+from pipeline.model.ort_format import OrtGraph, TensorType
+from pipeline.model.signature import TYPES_BY_CODE
+from pipeline.release.choose import Choice
+from pipeline.release.manifest import KeptReference, KeptTensor, ModelSignature, TensorSignature
+
+KEPT_FOLDER = "evidence/reference"
+"""Where a bundle has raw tensors of the original models, in one folder for each model."""
+MOST_KEPT_BYTES = 8 << 20
+"""A model's inputs, or its outputs, that are larger than this do not go into the bundle."""
+SPEED_KEYS = frozenset({*SPINNING_KEYS, PREPACKING_KEY, AFFINITY_KEY, BLOCK_KEY})
+"""Session config entries that change times and nothing that is computed."""
+
+
+def signature_of(model: str, graph: OrtGraph, table: ModelConfig) -> ModelSignature:
+    """The inputs and outputs of a model as its file declares them, with what the config says of them."""
+    return ModelSignature(
+        model=model,
+        inputs=tuple(_tensor(name, graph) for name in graph.inputs if name not in graph.initializers),
+        outputs=tuple(_tensor(name, graph) for name in graph.outputs),
+        dimensions=dict(table.dimensions),
+        preprocess=preprocess_of(table),
+        values=dict(table.inputs),
+    )
+
+
+def _tensor(name: str, graph: OrtGraph) -> TensorSignature:
+    found = graph.node_args.get(name)
+    if not isinstance(found, TensorType):
+        return TensorSignature(name=name, dtype=None, shape=None)
+    dtype: ElementType | None = TYPES_BY_CODE.get(found.elem_type)
+    return TensorSignature(name=name, dtype=dtype, shape=found.shape)
+
+
+def keep_reference(model: str, reference: Reference, folder: Path, check: CheckConfig) -> KeptReference:
+    """What a bundle keeps of a reference whose raw tensors lie in `folder`: outputs only beside their inputs."""
+    inputs = _tensors(model, reference.inputs, folder)
+    outputs = _tensors(model, reference.outputs, folder) if inputs or not reference.inputs else ()
+    tolerance = tolerance_for(reference, check)
+    return KeptReference(
+        model=model,
+        inputs=inputs,
+        outputs=outputs,
+        max_relative_error=tolerance.max_relative_error,
+        tolerance=tolerance,
+    )
+
+
+def _tensors(model: str, tensors: Sequence[TensorFile], folder: Path) -> tuple[KeptTensor, ...]:
+    """Tensors with what their files are; none where one is not there any more, or all together are large."""
+    files = [folder / Path(tensor.file).name for tensor in tensors]
+    if not all(file.is_file() for file in files) or sum(file.stat().st_size for file in files) > MOST_KEPT_BYTES:
+        return ()
+    return tuple(
+        KeptTensor(
+            path=f"{KEPT_FOLDER}/{model}/{file.name}",
+            size_bytes=file.stat().st_size,
+            sha256=sha256_of(file),
+            name=tensor.name,
+            dtype=tensor.dtype,
+            shape=tensor.shape,
+        )
+        for tensor, file in zip(tensors, files, strict=True)
+    )
+
+
+def library_name(target: Target) -> str:
+    """How the bundle calls the library that a target names: a release as it is, a file without its folder."""
+    given = target.library or ""
+    return given if name_of(given) else Path(given).name
+
+
+def runs_of(config: Config, choice: Choice) -> tuple[RunOptions, ...]:
+    """The chosen way to run an artifact, then every other that the config has for it and that is legal there.
+
+    Ways that differ in speed alone count once. Whatever depends on the phone's API level is left in: the proof says
+    where it has no effect.
+    """
+    target, artifact = choice.target, choice.artifact
+    place = DeviceFacts(name=target.name, platform=target.platform.value, abis=target.abis)
+    planned_runs, _ = plan_runs(config.runs, [artifact], [place])
+    ways: dict[bytes, RunOptions] = {}
+    for options in (choice.options, *(planned.options for planned in planned_runs)):
+        session_config = artifact.session_options | options.session_config
+        whole = msgspec.structs.replace(options, session_config=session_config)
+        ways.setdefault(_meaning(whole), whole)
+    return tuple(ways.values())
+
+
+def _meaning(options: RunOptions) -> bytes:
+    """What decides on outputs: the provider, its options and flags, and the session config but for speed."""
+    config = {key: value for key, value in options.session_config.items() if key not in SPEED_KEYS}
+    return msgspec.json.encode((options.provider, options.provider_options, options.flags, config), order="sorted")
