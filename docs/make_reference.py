@@ -23,6 +23,7 @@ from pipeline.core.errors import ExitCode
 from pipeline.passes.registry import PASSES
 from pipeline.report.comparison import SideComparison
 from pipeline.report.model import schema as results_schema
+from pipeline.report.tuning import schema as tune_schema
 
 DOCS = Path(__file__).resolve().parent
 MADE = "<!-- Made by docs/make_reference.py from the code: change that. -->\n\n"
@@ -150,6 +151,7 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "passes.md": passes_page(),
         DOCS / "config.schema.json": json.dumps(config_schema(tuple(PASSES)), indent=2) + "\n",
         DOCS / "results.schema.json": json.dumps(results_schema(), indent=2) + "\n",
+        DOCS / "tune.schema.json": json.dumps(tune_schema(), indent=2) + "\n",
         DOCS / "run-spec.schema.json": document_schema(RunSpec, "Everything that one measured run needs."),
         DOCS / "run-result.schema.json": document_schema(
             RunResult, "Everything that one run gave. Times in nanoseconds."

@@ -3,6 +3,7 @@
 from enum import StrEnum
 from typing import Final, Literal
 
+from device_runner.minimize import DeviceClass
 from device_runner.result import Struct
 from device_runner.spec import RunOptions
 
@@ -10,7 +11,7 @@ TUNE_VERSION: Final = 1
 
 
 class TuneOutcome(StrEnum):
-    """How a search ended. Only the first two have a winner, unless the device was lost after enough was known."""
+    """How a search ended. Only the first two have a winner."""
 
     DECIDED = "decided"
     BUDGET = "budget used up"
@@ -21,8 +22,8 @@ class TuneOutcome(StrEnum):
     REFUSED = "not measurable here"
 
 
-UNMEASURED_BREACHES = (TuneOutcome.NONE_POSSIBLE,)
-"""Outcomes by which a constraint or budget says no, without anything that went wrong."""
+ANSWERED = (TuneOutcome.DECIDED, TuneOutcome.BUDGET)
+"""Outcomes that have a winner."""
 
 
 class CandidateValues(Struct, frozen=True, kw_only=True):
@@ -74,11 +75,9 @@ class TunedModel(Struct, frozen=True, kw_only=True):
     candidates: tuple[TunedCandidate, ...] = ()
 
 
-class DeviceClass(Struct, frozen=True, kw_only=True):
-    """Devices for which one answer counts: the chip, Android's API level (0 elsewhere), the first ABI."""
+class TunedClass(DeviceClass, frozen=True, kw_only=True):
+    """Devices for which one answer counts: the chip, Android's API level (0 elsewhere), and the first ABI."""
 
-    soc: str
-    api_level: int
     abi: str
 
 
@@ -124,7 +123,7 @@ class ClassChoice(Struct, frozen=True, kw_only=True):
     """
 
     model: str
-    classes: tuple[DeviceClass, ...]
+    classes: tuple[TunedClass, ...]
     devices: tuple[str, ...]
     variant: str
     file: str
@@ -156,3 +155,13 @@ class TuneReport(Struct, frozen=True, kw_only=True):
     choices: tuple[ClassChoice, ...] = ()
     costs: tuple[SharedCost, ...] = ()
     share_percent: float = 0.0
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether a search found no winner."""
+        return any(one.search.outcome not in ANSWERED for one in self.answers)
+
+    @property
+    def impossible(self) -> bool:
+        """Whether no candidate of a search keeps to the constraints."""
+        return any(one.search.outcome is TuneOutcome.NONE_POSSIBLE for one in self.answers)

@@ -50,6 +50,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "From a model to a release": {
         "init": ("pipeline.cli.run:init", "Write a commented config for a model."),
         "run": ("pipeline.cli.run:run", "Convert, check, measure, choose, bundle and report: the whole job."),
+        "tune": ("pipeline.cli.tune:tune", "Search for the best artifact and session options on devices."),
         "report": ("pipeline.cli.release:report", "Write the report of stored results again."),
         "release": ("pipeline.cli.packages:release", "Rebuild the bundle of stored results; make packages for apps."),
         "prove": ("pipeline.cli.prove:prove", "Run a bundle in the Android library of your app, without a phone."),

@@ -289,8 +289,8 @@ def run(
         raise click.UsageError(
             "--test-data, --input, --preprocess and --labels are for --model; a config has keys for them", ctx
         )
-    settings = _of_model(model, data) if model else read_config(Path(str(config)), existing=True)
-    settings = _overridden(settings, **overrides)
+    settings = config_of_model(model, data) if model else read_config(Path(str(config)), existing=True)
+    settings = with_overrides(settings, **overrides)
     options = JobOptions(
         output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame,
         quick=quick,
@@ -299,7 +299,7 @@ def run(
         result = run_job(settings, options, progress())
     except KeyboardInterrupt as error:
         click.echo(f"interrupted: {str(error) or NOTHING_MEASURED}", err=True)
-        click.echo(f"continue with: {shlex.join(_same_command())}", err=True)
+        click.echo(f"continue with: {same_command()}", err=True)
         ctx.exit(ExitCode.INTERRUPTED)
     from pipeline.cli.show import job_document, show_job
 
@@ -309,7 +309,7 @@ def run(
     ctx.exit(result.exit_code)
 
 
-def _overridden(
+def with_overrides(
     settings: "Config", *, precisions: tuple[str, ...], max_drop: float | None, perf_test: str | None
 ) -> "Config":
     """The config with what the command line says instead; ConfigError for a precision that there is not."""
@@ -326,7 +326,7 @@ def _overridden(
     return msgspec.structs.replace(settings, **tables)
 
 
-def _of_model(model: Path, data: "Dataset") -> "Config":
+def config_of_model(model: Path, data: "Dataset") -> "Config":
     """The config of a model without one; what was guessed for its inputs is said on stderr."""
     from pipeline.core.errors import ConfigError
     from pipeline.job.template import config_for_model, data_beside, guessed_lines, safe_line
@@ -342,7 +342,7 @@ def _of_model(model: Path, data: "Dataset") -> "Config":
 NOTHING_MEASURED = "no report and no bundle were written; what was converted is kept"
 
 
-def _same_command() -> list[str]:
+def same_command() -> str:
     """The command line that goes on with this job: as it was given, with --resume."""
     given = sys.argv[1:]
-    return ["ort-mobile", *given, *(() if "--resume" in given else ("--resume",))]
+    return shlex.join(["ort-mobile", *given, *(() if "--resume" in given else ("--resume",))])

@@ -25,7 +25,7 @@ from pipeline.config.tables import (
     RunConfig,
     Table,
 )
-from pipeline.config.tune import Goal, Strategy, TuneConfig
+from pipeline.config.tune import Goal, TuneConfig, TuneStrategy
 from pipeline.config.values import (
     TABLES,
     Accelerator,
@@ -49,8 +49,8 @@ __all__ = [
     "BuildConfig", "BuildKind", "CheckConfig", "ConditionsConfig", "Config", "Count", "Goal",
     "InputValue",
     "MeasureConfig", "MetricName", "ModelConfig", "OneOrMore", "OutputConfig", "PartConfig",
-    "Platform", "PreprocessConfig", "Range", "RunConfig", "Strategy", "Table",
-    "Target", "TuneConfig", "VariantsConfig", "comparing_runs",
+    "Platform", "PreprocessConfig", "Range", "RunConfig", "Table",
+    "Target", "TuneConfig", "TuneStrategy", "VariantsConfig", "comparing_runs",
     "config_schema", "key_texts", "null_last", "read_config",
     "resolved", "wanted_variants", "with_defaults",
 ]  # fmt: skip

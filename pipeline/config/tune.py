@@ -20,12 +20,11 @@ class Goal(StrEnum):
     ENERGY = "energy"
 
 
-class Strategy(StrEnum):
-    """How a search chooses what to measure: by a model of log latency, everything once, or by Optuna's sampler."""
+class TuneStrategy(StrEnum):
+    """How a search chooses what to measure: by a model of what was measured, or everything."""
 
     RIDGE = "ridge"
     GRID = "grid"
-    OPTUNA = "optuna"
 
 
 Limit = Annotated[float, Meta(gt=0)]
@@ -51,8 +50,8 @@ class TuneConfig(Table, frozen=True, kw_only=True):
     """Constraint: peak memory of the process, in MB (1,000,000 bytes)."""
     max_size_mb: Limit | None = None
     """Constraint: size of the artifact, in MB. (Accuracy has its budget in [accuracy].)"""
-    strategy: Strategy = Strategy.RIDGE
-    """ridge (a model of log latency proposes), grid (measure everything once first), or optuna (extra `optuna`)."""
+    strategy: TuneStrategy = TuneStrategy.RIDGE
+    """ridge (a model of the logarithm of what was measured proposes what is next), or grid (measure everything)."""
     seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     """Of the random part of the search."""
     share_percent: Percent = 2.0

@@ -1,13 +1,13 @@
 """From a stored campaign to its report and its choices. Nothing here measures or converts."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
-from pipeline.campaign.options import options_name
 from pipeline.campaign.plan import decision_rule
 from pipeline.campaign.record import CampaignRecord, JobRecord
 from pipeline.campaign.store import Store
@@ -15,6 +15,7 @@ from pipeline.check.compare import OutputCheck
 from pipeline.config import Target, wanted_variants
 from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.job.predict import finding, profiles_of
+from pipeline.job.tune_answer import tune_report, tuned_choices
 from pipeline.release.choose import Choice, MeasuredVariant, Rejected, choose, rejections
 from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Withheld
 from pipeline.report.profile_view import Profiled, profile_views
@@ -45,7 +46,9 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     ranks = {artifact.variant.name: _optimized(artifact.variant) for artifact in artifacts.values()}
     rule = decision_rule(record.config.measure)
     rows = make_rows(measured, rule)
-    choices, withheld = _choices(record, artifacts, measured, devices)
+    tuned = tune_report(campaign, runs, list(artifacts.values()), devices) if record.tuned else msgspec.UNSET
+    by_search = partial(tuned_choices, tuned, devices)
+    choices, withheld = _choices(record, artifacts, measured, devices, by_search)
     report = CampaignReport(
         name=campaign.name,
         campaign=campaign.id,
@@ -71,6 +74,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         withheld=withheld,
         accuracy=record.accuracy or msgspec.UNSET,
         searches=record.searches or msgspec.UNSET,
+        tuned=tuned,
     )
     return Assembled(report=report, record=record, choices=choices)
 
@@ -95,10 +99,12 @@ def _choices(
     artifacts: Mapping[ArtifactKey, Artifact],
     measured: Sequence[MeasuredRow],
     devices: Mapping[str, DeviceFacts],
+    by_search: Callable[[Target, str, Sequence[Artifact]], Iterator[Choice]],
 ) -> tuple[tuple[Choice, ...], tuple[Withheld, ...]]:
     """One choice per target and model, of artifacts whose outputs were not found wrong, wherever they ran.
 
-    Beside them the models of which nothing may ship to a target, with the reason.
+    Beside them the models of which nothing may ship to a target, with the reason. A search gives a choice for each
+    configuration that classes of devices share; without an answer for a target nothing counts as measured there.
     """
     refused = _over_budget(record)
     sound = {key: artifact for key, artifact in artifacts.items() if is_sound(record, key) and key not in refused}
@@ -109,7 +115,10 @@ def _choices(
         for model in record.models:
             whole = [artifact for artifact in sound.values() if artifact.model == model.name]
             own = _loadable(record, target, whole) or whole  # the gate before the bundle says why none of them loads
-            ran = [candidate for candidate in candidates if candidate.artifact in own]
+            if tuned := list(by_search(target, model.name, own)):
+                found += tuned
+                continue
+            ran = [candidate for candidate in candidates if candidate.artifact in own and not record.tuned]
             rejected = _rejected(record, artifacts, own, target, model.name)
             choice = choose(target, own, ran, devices, rule, rejected)
             if choice:
@@ -194,7 +203,7 @@ def _choice_row(choice: Choice) -> ChoiceRow:
         target=choice.target.name,
         model=choice.artifact.model,
         variant=choice.artifact.variant.name,
-        run=options_name(choice.options),
+        run=choice.run,
         file=choice.artifact.file,
         reason=choice.reason,
     )

@@ -1,10 +1,8 @@
 """The campaign of a job: planned for the devices that are there, entered in the store, measured."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
 
 from device_runner.device import Device, DeviceFacts
 from pipeline.campaign.deny_list import known_denied
@@ -12,7 +10,6 @@ from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, runs_left
 from pipeline.campaign.plan import PlannedRun, distinct, plan_runs, recorded
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, Skipped
 from pipeline.campaign.store import Store
-from pipeline.campaign.tuned import TunedModel
 from pipeline.config import Config
 from pipeline.core.progress import Progress
 from pipeline.job.devices import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, measure_all, opened
@@ -144,13 +141,10 @@ class CampaignJob:
         facts: Mapping[str, DeviceFacts],
         planned_runs: Sequence[PlannedRun],
         skipped: Sequence[Skipped],
-        *,
-        searching: bool = False,
-        tuned: tuple[TunedModel, ...] = (),
+        change: Callable[[JobRecord], JobRecord] = lambda record: record,
     ) -> CampaignRecord:
         """Store the plan before anything is measured; with `resume` the last one of the same plan goes on."""
-        record = self._record(planned_runs, skipped)
-        record = msgspec.structs.replace(record, searching=searching, tuned=tuned)
+        record = change(self._record(planned_runs, skipped))
         if self.options.resume and (known := self._resumed(record, facts)):
             return known
         artifacts = [artifact for one in self.prepared for artifact in one.artifacts]

@@ -22,7 +22,7 @@ from pipeline.job.prepare import ARTIFACTS
 from pipeline.job.ship import BUNDLE, REFERENCES, operator_configs, proven
 from pipeline.model.ort_format import parse_each_once
 from pipeline.release.bundle import refuse_foreign, restore_interrupted
-from pipeline.report import html, markdown, model
+from pipeline.report import html, markdown, model, tuning
 
 LOCK = ".lock"
 DATABASE = "results.sqlite"
@@ -31,7 +31,7 @@ MARKS = (LOCK, DATABASE)
 
 WRITTEN = (
     model.FILE_NAME, html.FILE_NAME, markdown.FILE_NAME, CONFIG_FILE, TYPED_CONFIG_FILE, ARTIFACTS, REFERENCES,
-    PROFILES, BUNDLE,
+    PROFILES, BUNDLE, tuning.FILE_NAME,
 )  # fmt: skip
 """What a job writes there, over what has these names."""
 
@@ -125,6 +125,7 @@ def stored(folder: Path, database: str | None, campaign: str | None) -> Assemble
     """What is known of a campaign (the newest by default); raises ConfigError when it is not there."""
     with open_store(_url(folder, database)) as store:
         known = {record.id: record for record in store.campaigns()}
+        rounds = [name for name, record in known.items() if not (record.document and record.document.searching)]
         if not known or (campaign and campaign not in known):
             raise ConfigError(
                 f"no campaign {campaign!r} here" if campaign else "no results here",
@@ -132,7 +133,12 @@ def stored(folder: Path, database: str | None, campaign: str | None) -> Assemble
                 why=f"stored are: {', '.join(known) or 'none'}",
                 remedy="run `ort-mobile run` first, or name another folder",
             )
-        return proven(assemble(store, known[campaign or list(known)[-1]]), folder)
+        if not campaign and not rounds:
+            raise ConfigError(
+                "the search here has not ended", where=store.where, why="nothing was confirmed yet",
+                remedy="go on with `ort-mobile tune ... --resume`",
+            )  # fmt: skip
+        return proven(assemble(store, known[campaign or rounds[-1]]), folder)
 
 
 def _url(folder: Path, database: str | None) -> str:
@@ -156,7 +162,9 @@ def write_operator_configs(config: Config, folder: Path, artifacts: Sequence[Art
 
 
 def write_reports(assembled: Assembled, folder: Path) -> None:
-    """results.json, report.md and report.html."""
+    """results.json, report.md and report.html; tune.json where a search was made."""
     write_bytes(folder / model.FILE_NAME, model.encode(assembled.report))
     write_text(folder / markdown.FILE_NAME, markdown.render(assembled.report))
     write_text(folder / html.FILE_NAME, html.render(assembled.report))
+    if assembled.report.tuned:
+        write_bytes(folder / tuning.FILE_NAME, tuning.encode(assembled.report.tuned))

@@ -23,7 +23,7 @@ from pipeline.core.variant import Artifact, Level, Style
 from pipeline.core.workers import TaskOutcome
 from pipeline.dataset import dataset_of, labelled_data
 from pipeline.job.targets import auto_providers, aware_settings, oldest_release, optimizer_platform, precision_orders
-from pipeline.model.sources import NamedModel, find_models, name_models
+from pipeline.model.sources import NamedModel, find_models, name_models, numbered_lines
 
 LEVELS = (Level.BASIC, Level.ALL)
 """What providers want and what the CPU wants (ONNX Runtime's documentation of the ORT format)."""
@@ -108,6 +108,11 @@ def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:
         [source for source, _ in pairs], [table.name for _, table in pairs], [table.dimensions for _, table in pairs]
     )
     return [(model, table) for model, (_, table) in zip(models, pairs, strict=True)]
+
+
+def numbered(found: Sequence[tuple[NamedModel, ModelConfig]]) -> tuple[str, ...]:
+    """What a reader must know of models that share a name."""
+    return tuple(numbered_lines(model for model, _ in found))
 
 
 def _reference(config: Config) -> WhoseSession | None:

@@ -21,13 +21,13 @@ from pipeline.job.gate import (
     read_all,
     unshipped,
 )
-from pipeline.job.prepare import find, left_out, prepare, quick
+from pipeline.job.prepare import find, left_out, numbered, prepare, quick
 from pipeline.job.record import (
     versions,
 )
 from pipeline.job.ship import proven, ship
 from pipeline.job.targets import oldest_release
-from pipeline.model.sources import numbered_lines
+from pipeline.job.tune import measured
 from pipeline.release.manifest import Content
 
 
@@ -45,11 +45,16 @@ class JobResult:
 
     @property
     def exit_code(self) -> ExitCode:
-        """4 when an output check or the library that ships says no, 1 when anything else failed, 0 when all is done."""
+        """4 when an output check, a constraint of a search or the library that ships says no, 0 when all is done.
+
+        1 when anything else failed, or a search has no answer.
+        """
         record, report = self.assembled.record, self.assembled.report
         checks = [c for variants in record.checks.values() for found in variants.values() for c in found]
         checks += [check for row in report.rows for check in row.checks]
         refused = any(proof.failed for proof in report.proofs) or bool(errors(self.findings))
+        if report.tuned and (report.tuned.impossible or report.tuned.unanswered):
+            return ExitCode.CHECK_FAILED if report.tuned.impossible else ExitCode.SOME_FAILED
         if refused or any(check.failed for check in checks):
             return ExitCode.CHECK_FAILED
         return ExitCode.SOME_FAILED if report.failures or self.left or not self.content else ExitCode.DONE
@@ -72,7 +77,7 @@ def run_job(config: Config, options: JobOptions, progress: Progress) -> JobResul
     config = quick(config) if options.quick else config
     folder = output_folder(config, options)
     found = find(config)
-    hints += numbered_lines(model for model, _ in found)
+    hints += numbered(found)
     with locked(folder), scratch(folder) as work:
         prepared, sets = prepare(config, found, folder, work, progress)
         prepared = with_accuracy(prepared, sets, config, folder, progress)
@@ -81,7 +86,7 @@ def run_job(config: Config, options: JobOptions, progress: Progress) -> JobResul
         held = hold_against_targets(config, artifacts, read_all(artifacts, folder), versions()["onnxruntime"])
         with open_store(database_url(config, folder)) as store:
             job = CampaignJob(config, options, prepared, folder, store, held, oldest_release(config), hints)
-            ended = job.enter_unmeasured() if options.convert_only else job.measure(work, progress)
+            ended = measured(job, work, progress)
             assembled = assemble(store, ended.campaign)
         findings = check_shipping(assembled, folder)
         refused = bool(errors(findings))

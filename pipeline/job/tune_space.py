@@ -12,14 +12,15 @@ import msgspec
 from device_runner.device import DeviceFacts
 from device_runner.minimize import Denied
 from device_runner.options import BLOCK_KEY
-from device_runner.providers import provider_named
+from device_runner.providers import CPU, provider_named
 from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
 from pipeline.campaign.options import SPINNING_KEYS
 from pipeline.campaign.plan import PlannedRun, plan_runs, planned_id
 from pipeline.campaign.record import Prediction, Skipped
 from pipeline.config import Config, Goal, RunConfig, TuneConfig
 from pipeline.config.tune import SPACE_KEYS, widened
-from pipeline.core.variant import Artifact
+from pipeline.core.variant import Artifact, Level
+from pipeline.release.choose import ADVISED_LEVELS
 from pipeline.release.prove.expected import RELAXED_API_LEVEL
 
 BYTES_PER_MB = 1_000_000
@@ -81,7 +82,7 @@ def _sensible(facts: DeviceFacts, tune: TuneConfig) -> dict[str, object]:
 def lattice(
     config: Config, artifacts: Sequence[Artifact], facts: DeviceFacts, denied: Sequence[Denied] = ()
 ) -> Lattice:
-    """Every artifact with every combination on a device, without what is illegal or has no effect there.
+    """Every artifact with every combination on a device, without what is illegal or of no use there.
 
     Raises ConfigError for a table of run options that makes no sense.
     """
@@ -93,11 +94,11 @@ def lattice(
             pruned.append(planned.skipped(reason))
         else:
             kept.append(planned)
-    return _without_repeats(Lattice(candidates=tuple(kept), pruned=tuple(pruned)), facts, {})
+    return Lattice(candidates=tuple(kept), pruned=tuple(pruned))
 
 
-def with_predictions(found: Lattice, facts: DeviceFacts, predictions: Mapping[str, Prediction]) -> Lattice:
-    """Without what the rules of providers say is of no use: no session, no claim, options of a CPU that runs nothing.
+def distinct_candidates(found: Lattice, facts: DeviceFacts, predictions: Mapping[str, Prediction]) -> Lattice:
+    """One of those that amount to the same, without what the rules of providers say is of no use: no session, no claim.
 
     `predictions` are by the id of planned runs.
     """
@@ -202,11 +203,19 @@ def _meanings(options: RunOptions, facts: DeviceFacts, *, all_claimed: bool) -> 
             yield plain, ALL_CLAIMED
 
 
+def _plainness(planned: PlannedRun) -> tuple[int, int, bool]:
+    """Fewest settings first, then the level that ONNX Runtime's documentation advises for the provider."""
+    level, _, style = planned.variant.partition("-")
+    advised = ADVISED_LEVELS if planned.options.provider == CPU else (Level.BASIC, *ADVISED_LEVELS)
+    ranks = [rank for rank, one in enumerate(advised) if one.value == level]
+    settings = len(planned.options.session_config) + len(planned.options.flags)
+    return settings, (ranks or [len(advised)])[0], not style.startswith("fixed")
+
+
 def _without_repeats(found: Lattice, facts: DeviceFacts, predictions: Mapping[str, Prediction]) -> Lattice:
     """One candidate of those that amount to the same: the one that sets least."""
     kept, pruned, seen = [], list(found.pruned), dict[tuple[str, bytes], PlannedRun]()
-    ordered = sorted(found.candidates, key=lambda one: len(one.options.session_config) + bool(one.options.flags))
-    for planned in ordered:
+    for planned in sorted(found.candidates, key=_plainness):
         known = predictions.get(planned_id(planned))
         claimed = known is not None and known.claimed is not msgspec.UNSET and known.claimed == known.nodes
         steps = [(planned.run_options, ""), *_meanings(planned.run_options, facts, all_claimed=claimed)]

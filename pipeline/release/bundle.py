@@ -24,6 +24,7 @@ from pipeline.release.manifest import (
     KeptReference,
     Manifest,
     ModelSignature,
+    SelectionRow,
     Shipped,
     TensorSignature,
     content_digest,
@@ -31,6 +32,7 @@ from pipeline.release.manifest import (
     sealed,
     verify_bundle,
 )
+from pipeline.release.selection import selection_text
 
 README_FILE = "README.md"
 
@@ -71,13 +73,16 @@ Get ONNX Runtime {line} from its release page, from Maven (`com.microsoft.onnxru
 PACKAGES["macos"] = PACKAGES["ios"]
 
 
-def readme(name: str, ships: Sequence[Shipped], models: Sequence[ModelSignature]) -> str:
+def readme(
+    name: str, ships: Sequence[Shipped], models: Sequence[ModelSignature], selection: Sequence[SelectionRow] = ()
+) -> str:
     """The text, for a bundle of this name with these parts."""
     signatures = {model.model: model for model in models}
     parts = [HEAD.format(name=visible(name), measured=MEASURED_FILE)]
     for target in dict.fromkeys(one.target for one in ships):
         own = [one for one in ships if one.target == target]
         parts += _target(own)
+        parts += selection_text([row for row in selection if row.target == target], ships, own[0].platform, _code)
         parts += [line for one in own for line in _model(one, signatures.get(one.model))]
     return "\n".join(parts)
 
@@ -239,6 +244,7 @@ def make_bundle(
     made_with: Mapping[str, str],
     evidence: Mapping[str, Any],
     models: tuple[ModelSignature, ...] = (),
+    selection: tuple[SelectionRow, ...] = (),
     reports: Mapping[str, bytes] | None = None,
     references: tuple[KeptReference, ...] = (),
     tensors: Mapping[str, Path] | None = None,
@@ -246,9 +252,9 @@ def make_bundle(
 ) -> Manifest:
     """Write a bundle to `folder` from `sources` (path inside the bundle to a file or its bytes).
 
-    README.md is made of `ships` and `models`. `reports` are texts on the evidence, and `tensors` the files of
-    `references`, by path. `attest` is given the finished bundle, whole and verified but not
-    yet in its place; what it returns is added to the evidence. An older bundle there is replaced at once by renaming; a
+    README.md is made of `ships`, `models` and `selection`. `reports` are texts on the evidence, and `tensors` the
+    files of `references`, by path. `attest` is given the finished bundle, whole and verified but not yet
+    in its place; what it returns is added to the evidence. An older bundle there is replaced at once by renaming; a
     folder that holds anything else is left alone and refused.
     """
     make_folder(folder.parent)
@@ -256,12 +262,15 @@ def make_bundle(
     with contextlib.ExitStack() as stack:
         with storage_errors(folder):
             building = stack.enter_context(scratch_folder(f".{folder.name}.", folder.parent))
-        texts = {README_FILE: readme(name, ships, models).encode()}
+        texts = {README_FILE: readme(name, ships, models, selection).encode()}
         files = tuple(_put(building, path, source) for path, source in sorted({**sources, **texts}.items()))
         told = tuple(_put(building, path, text) for path, text in sorted((reports or {}).items()))
         for path, source in (tensors or {}).items():
             _put(building, path, source)
-        content = Content(name=name, made_with=dict(made_with), files=files, ships=ships, models=models)
+        content = Content(
+            name=name, made_with=dict(made_with), files=files, ships=ships, models=models,
+            selection=selection or msgspec.UNSET,
+        )  # fmt: skip
         manifest = Manifest(
             content=content,
             content_sha256=content_digest(content),

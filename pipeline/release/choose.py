@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from device_runner.device import DeviceFacts
 from device_runner.spec import RunOptions
+from pipeline.campaign.options import options_name
 from pipeline.campaign.statistics import DecisionRule, RunGroup, Verdict, compare, describe, ranks
+from pipeline.campaign.tuned import TunedClass
 from pipeline.config import Target
 from pipeline.core.variant import Artifact, Level, Style
 
@@ -25,6 +27,13 @@ class Choice:
     options: RunOptions
     reason: str
     measured: bool
+    classes: tuple[TunedClass, ...] = ()
+    """The classes of devices that it was found to be best for; () where no search told them apart."""
+
+    @property
+    def run(self) -> str:
+        """The name of its run options."""
+        return options_name(self.options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@
 folder and at another time. `references` (what the original models computed on the computer that made the bundle) and
 `evidence` (what was measured and when) are not: they differ from machine to machine and from run to run.
 
-Version 1 had neither `references` nor `runs`, version 2 neither `models` nor `reports`; they are read as ones that have
-none.
+Version 1 had neither `references` nor `runs`, version 2 neither `models` nor `reports`, version 3 no `selection`; they
+are read as ones that have none.
 """
 
 import hashlib
@@ -27,8 +27,8 @@ from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import AwareBy, Variant
 
-MANIFEST_VERSION = 3
-READABLE_VERSIONS = (1, 2, 3)
+MANIFEST_VERSION = 4
+READABLE_VERSIONS = (1, 2, 3, 4)
 MANIFEST_FILE = "manifest.json"
 SEAL_FILE = "manifest.sha256"
 MEASURED_FILE = "evidence/measured.md"
@@ -73,6 +73,21 @@ class Shipped(Struct, frozen=True, kw_only=True):
     """Whether the library is full, extended or minimal, as far as it is known; "" before version 3."""
     basis: Literal["measured", "advised"]
     """Whether it was the best measured on such a device, or is what is advised; the evidence has the reason in full."""
+
+
+class SelectionRow(Struct, frozen=True, kw_only=True):
+    """What devices of a class run of a model: `ships` is the index of it in the content's list.
+
+    An app takes the first row of its target and model that fits: `soc` and `abi` are "" or its own, `min_api_level` is
+    at most its own. The last row of each target and model fits every device.
+    """
+
+    target: str
+    model: str
+    soc: str = ""
+    abi: str = ""
+    min_api_level: int = 0
+    ships: Annotated[int, Meta(ge=0)]
 
 
 class TensorSignature(Struct, frozen=True, kw_only=True):
@@ -132,6 +147,8 @@ class Content(Struct, frozen=True, kw_only=True):
     ships: tuple[Shipped, ...]
     models: tuple[ModelSignature, ...] = ()
     """Each model that ships, once; () before version 3."""
+    selection: tuple[SelectionRow, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What which devices run, where a search told them apart; unset where each model ships in one way only."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -275,6 +292,11 @@ def _contradictions(manifest: Manifest) -> list[str]:
     return [
         *(f"not a plain path: {path[:SHOWN]}" for path in odd),
         *(f"listed {count} times: {path[:SHOWN]}" for path, count in paths.items() if count > 1),
+        *(
+            f"selects what does not ship: row {number}"
+            for number, row in enumerate(manifest.content.selection or ())
+            if row.ships >= len(manifest.content.ships)
+        ),
         *(f"ships, but is not listed: {one.file[:SHOWN]}" for one in manifest.content.ships if one.file not in content),
     ]
 

@@ -6,7 +6,7 @@ import jinja2
 
 from device_runner.result import Status
 from pipeline.campaign.statistics import Verdict
-from pipeline.report import drawing, profiles, wording
+from pipeline.report import drawing, profiles, tuning, wording
 from pipeline.report.layout import (
     COLUMNS,
     accuracies,
@@ -40,6 +40,7 @@ def render(report: CampaignReport) -> str:
         report=report,
         banner=banner(report),
         choices=choices(report),
+        tuned=tuning.listings(report.tuned) if report.tuned else (),
         results=results(report),
         accuracy=accuracies(report),
         fronts=drawing.fronts(report),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pipeline.check.compare import OutputCheck
 from pipeline.release.choose import Choice
-from pipeline.report import wording
+from pipeline.report import tuning, wording
 from pipeline.report.layout import (
     COLUMNS,
     BannerState,
@@ -53,6 +53,7 @@ def render(report: CampaignReport) -> str:
         *_banner(report),
         _head(report),
         *_listing(choices(report)),
+        *(part for found in (tuning.listings(report.tuned) if report.tuned else ()) for part in _listing(found)),
         *_results(report),
         *_listing(accuracies(report)),
         *(part for listing in searches(report) for part in _listing(listing)),

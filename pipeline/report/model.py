@@ -17,6 +17,7 @@ from pipeline.campaign.record import (
     Skipped,
 )
 from pipeline.campaign.statistics import Caution, Comparison, Statistics
+from pipeline.campaign.tuned import TuneReport
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof
 from pipeline.config import null_last
@@ -130,6 +131,8 @@ class CampaignReport(Struct, frozen=True, kw_only=True):
     """Of artifacts in another precision than their model's; unset where there are none."""
     searches: tuple[PrecisionSearch, ...] | msgspec.UnsetType = msgspec.UNSET
     """What decided which layers stay float; unset where no precision is mixed."""
+    tuned: TuneReport | msgspec.UnsetType = msgspec.UNSET
+    """What searches for the best configuration found; unset where there was none."""
 
 
 FILE_NAME = "results.json"

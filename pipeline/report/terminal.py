@@ -13,7 +13,7 @@ from device_runner.device import DeviceFacts, Readiness
 from device_runner.result import Status
 from pipeline.campaign.statistics import Verdict
 from pipeline.check.library_proof import LibraryProof
-from pipeline.report import wording
+from pipeline.report import tuning, wording
 from pipeline.report.layout import (
     COLUMNS,
     INTERVAL,
@@ -170,6 +170,7 @@ def render(report: CampaignReport, width: int) -> Iterator[RenderableType]:
         yield Padding(Text(wording.legend(report, interval=INTERVAL in shown(width)), style="dim"), (0, 0, 1, 0))
     if (accuracy := accuracies(report)).rows:
         yield _listing(accuracy)
+    yield from (_listing(found) for found in (tuning.summary(report.tuned) if report.tuned else ()))
     for proof in report.proofs:
         yield from _proof_table(proof)
     for section in sections(report):

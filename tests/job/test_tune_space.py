@@ -11,7 +11,8 @@ from pipeline.campaign.plan import planned_id
 from pipeline.campaign.record import Prediction
 from pipeline.config import Config, Goal, ModelConfig, RunConfig, TuneConfig
 from pipeline.core.variant import Artifact, Level, Variant
-from pipeline.job.tune_space import ALL_CLAIMED, Lattice, lattice, searched_runs, with_predictions, without
+from pipeline.job import tune_space
+from pipeline.job.tune_space import ALL_CLAIMED, Lattice, distinct_candidates, searched_runs, without
 
 PHONE = DeviceFacts(
     name="adb:1", platform="android", abis=("arm64-v8a",), api_level=30, nnapi=True, core_max_mhz=(2000,) * 4,
@@ -31,6 +32,11 @@ def artifact(level: Level = Level.BASIC, size: int = 1000) -> Artifact:
 
 def config(*runs: RunConfig, **tune: object) -> Config:
     return Config(name="c", models=(ModelConfig(path="m"),), runs=runs, tune=msgspec.convert(tune, TuneConfig))
+
+
+def lattice(wanted: Config, artifacts: list[Artifact], facts: DeviceFacts) -> Lattice:
+    """What is left where no rules of providers say anything."""
+    return distinct_candidates(tune_space.lattice(wanted, artifacts, facts), facts, {})
 
 
 def names(found: Lattice) -> list[str]:
@@ -118,7 +124,7 @@ def test_what_the_rules_know_of_a_provider_prunes_and_says_so() -> None:
 
     def predicted(**fields: object) -> Lattice:
         prediction = Prediction(nodes=10, **fields)  # type: ignore[arg-type]
-        return with_predictions(found, PHONE, {planned_id(one): prediction for one in found.candidates})
+        return distinct_candidates(found, PHONE, {planned_id(one): prediction for one in found.candidates})
 
     nothing = predicted(claimed=0)
     assert not nothing.candidates
@@ -128,7 +134,7 @@ def test_what_the_rules_know_of_a_provider_prunes_and_says_so() -> None:
     whole = predicted(claimed=10)
     assert names(whole) == ["nnapi"]
     assert any(reason.startswith(ALL_CLAIMED) for reason in reasons(whole).values())
-    assert len(with_predictions(found, PHONE, {}).candidates) == len(found.candidates), "no rules, no opinion"
+    assert len(distinct_candidates(found, PHONE, {}).candidates) == len(found.candidates), "no rules, no opinion"
 
 
 def test_nothing_is_lost_between_candidates_and_reasons() -> None:

@@ -98,7 +98,11 @@ def _ships(bundle: Path, manifest: Manifest, target: str | None) -> tuple[Shippe
             where=str(bundle),
             remedy=f"name one that it has: {', '.join(targets)}",
         )
-    return tuple(one for one in android if one.target == wanted)
+    by_model: dict[str, Shipped] = {}  # a model that ships in several ways: the first is for devices in general
+    for one in android:
+        if one.target == wanted:
+            by_model.setdefault(one.model, one)
+    return tuple(by_model.values())
 
 
 def write_aar(package: AndroidPackage, path: Path) -> None:

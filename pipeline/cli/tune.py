@@ -1,0 +1,132 @@
+"""`ort-mobile tune`: searches for the best configuration of a model on devices."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipeline.cli.command import Command
+from pipeline.cli.options import (
+    data_options,
+    dataset_from,
+    json_option,
+    library_option,
+    precision_option,
+    progress,
+    shows_text,
+    words,
+    write_json,
+)
+from pipeline.cli.run import config_of_model, same_command, with_overrides
+
+GOALS = ("latency", "p90", "memory", "size", "energy")
+STRATEGIES = ("ridge", "grid")
+
+LIMITS = {
+    "max_latency_ms": "median latency, in milliseconds",
+    "max_p90_ms": "90th percentile of latency, in milliseconds",
+    "max_memory_mb": "peak memory of the process, in MB",
+    "max_size_mb": "size of the artifact, in MB",
+}
+"""Keys of [tune] that are options by the same name, and what each bounds."""
+
+
+def limits(command: Any) -> Any:
+    """Add the options of constraints, which a command gets by the names of their keys."""
+    for key, text in reversed(LIMITS.items()):
+        option = click.option(
+            f"--{key.replace('_', '-')}", key, type=click.FloatRange(min=0, min_open=True), metavar="N",
+            help=f"Constraint: {text}.",
+        )  # fmt: skip
+        command = option(command)
+    return command
+
+
+@click.command(cls=Command)
+@click.argument("config", required=False, type=click.Path(path_type=Path))
+@click.option("--model", type=click.Path(path_type=Path), help="Search for a model without a config.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), help="Output folder.  [default: output/NAME]"
+)
+@click.option("--device", "devices", multiple=True, help="local, adb:SERIAL or adb:*; overrides the config.")
+@library_option
+@click.option(
+    "--minutes", type=click.FloatRange(min=0, min_open=True, max=10_000),
+    help="Time for runs on each device.  [default: 20]",
+)  # fmt: skip
+@click.option(
+    "--goal", "goals", callback=words(GOALS), metavar="NAME,…",
+    help=f"What to make small: {', '.join(GOALS)}. The first decides what ships.  [default: latency]",
+)  # fmt: skip
+@limits
+@click.option("--strategy", type=click.Choice(STRATEGIES), help="How to search.  [default: ridge]")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Of the random part of the search.  [default: 0]")
+@click.option(
+    "--share-percent", type=click.FloatRange(0, 100, max_open=True), metavar="N",
+    help="Classes of devices share a configuration that costs each less than this.  [default: 2]",
+)  # fmt: skip
+@click.option("--resume", is_flag=True, help="Resume the last interrupted search of this config.")
+@click.option(
+    "--blame", is_flag=True,
+    help="Reduce options that crash to a minimal set, and add it to the deny list.",
+)  # fmt: skip
+@data_options
+@precision_option
+@click.option(
+    "--max-drop", type=click.FloatRange(0, 1), metavar="N", help="Constraint: largest drop of accuracy, as 0.01."
+)
+@json_option
+@click.pass_context
+def tune(
+    ctx: click.Context,
+    /,
+    config: Path | None,
+    model: Path | None,
+    output: Path | None,
+    devices: tuple[str, ...],
+    library: str | None,
+    resume: bool,
+    blame: bool,
+    test_data: str | None,
+    input_values: dict[str, Any],
+    precisions: tuple[str, ...],
+    max_drop: float | None,
+    json_to: str | None,
+    **settings: Any,
+) -> None:
+    """Search for the best artifact and session options for each device, as [tune] of CONFIG says or for one --model.
+
+    A model of what was measured decides what is measured next; the last candidates race in rounds, and the winner is
+    measured again beside the defaults in rounds that did not choose it. Every run is stored as it ends. The output
+    folder then has what `ort-mobile run` leaves there, and tune.json. Exit code 1 if a search found no answer, 4 if no
+    candidate keeps to the constraints.
+    """
+    if (config is None) == (model is None):
+        raise click.UsageError("give either a config file or --model MODEL.onnx", ctx)
+    import msgspec
+
+    from pipeline.config import TuneConfig, read_config
+    from pipeline.core.errors import ExitCode
+    from pipeline.job import JobOptions, run_job
+
+    data = dataset_from(test_data, input_values)
+    if data.given and not model:
+        raise click.UsageError("--test-data and --input are for --model; a config has `test_data` and `inputs`", ctx)
+    whole = config_of_model(model, data) if model else read_config(Path(str(config)), existing=True)
+    whole = with_overrides(whole, precisions=precisions, max_drop=max_drop, perf_test=None)
+    given = {key: value for key, value in settings.items() if value not in (None, ())}
+    wanted = {**msgspec.to_builtins(whole.tune), **given}
+    whole = msgspec.structs.replace(whole, tune=msgspec.convert(wanted, TuneConfig))
+    options = JobOptions(output=output, devices=devices, library=library, resume=resume, blame=blame, tune=True)
+    try:
+        result = run_job(whole, options, progress())
+    except KeyboardInterrupt as error:
+        click.echo(f"interrupted: {str(error) or 'nothing was measured; what was converted is kept'}", err=True)
+        click.echo(f"continue with: {same_command()}", err=True)
+        ctx.exit(ExitCode.INTERRUPTED)
+    from pipeline.cli.show import job_document, show_job
+
+    if json_to:
+        write_json(job_document(result) | {"tuned": result.assembled.report.tuned}, json_to)
+    show_job(result, text=shows_text(json_to))
+    ctx.exit(result.exit_code)

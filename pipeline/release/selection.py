@@ -1,0 +1,70 @@
+"""Which devices run what, where a search told classes of them apart: the manifest's table, and how an app reads it."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from pipeline.campaign.options import options_name
+from pipeline.release.choose import Choice
+from pipeline.release.manifest import SelectionRow, Shipped
+
+PICKING = """\
+Pick by the device (Kotlin; `manifest` is the `manifest.json` of this bundle as an `org.json.JSONObject`):
+
+```kotlin
+fun pick(manifest: JSONObject, target: String, model: String): JSONObject {
+    val content = manifest.getJSONObject("content")
+    val rows = content.getJSONArray("selection")
+    val soc = if (Build.VERSION.SDK_INT >= 31) "${Build.SOC_MANUFACTURER} ${Build.SOC_MODEL}" else Build.BOARD
+    for (index in 0 until rows.length()) {
+        val row = rows.getJSONObject(index)
+        val fits = row.getString("target") == target && row.getString("model") == model &&
+            row.getString("soc") in setOf("", soc) && row.getString("abi") in setOf("", Build.SUPPORTED_ABIS[0]) &&
+            row.getInt("min_api_level") <= Build.VERSION.SDK_INT
+        if (fits) return content.getJSONArray("ships").getJSONObject(row.getInt("ships"))
+    }
+    throw IllegalStateException("no row fits: the last row of each model fits every device")
+}
+```
+"""
+"""How an Android app reads the table; `file` and the first of `runs` of what it returns say what to open and how."""
+
+
+def selection(choices: Sequence[Choice]) -> Iterator[SelectionRow]:
+    """For each target and model the classes that were told apart, then all others; `ships` counts the choices."""
+    for target, model in dict.fromkeys((one.target.name, one.artifact.model) for one in choices if one.classes):
+        own = [
+            (number, one)
+            for number, one in enumerate(choices)
+            if (one.target.name, one.artifact.model) == (target, model)
+        ]
+        rows = [
+            SelectionRow(
+                target=target, model=model, soc=each.chip, abi=each.abi, min_api_level=each.api_level, ships=number
+            )
+            for number, one in own
+            for each in one.classes
+        ]
+        yield from sorted(rows, key=lambda row: (row.soc, row.abi, -row.min_api_level))
+        yield SelectionRow(target=target, model=model, ships=own[0][0])
+
+
+def selection_text(
+    rows: Sequence[SelectionRow], ships: Sequence[Shipped], platform: str, code: Callable[[str], str]
+) -> Iterator[str]:
+    """The part of a bundle's README.md on one target's rows; nothing where each model runs in one way only.
+
+    `code` shows text as code within a table.
+    """
+    if len({(row.model, row.ships) for row in rows}) == len({row.model for row in rows}):
+        return
+    yield "### Which devices run what\n"
+    yield "The first row of a model that fits the device counts; empty cells fit every device.\n"
+    yield "| model | chip | ABI | API level from | file | session options |\n|---|---|---|---|---|---|"
+    for row in rows:
+        one = ships[row.ships]
+        options = code(options_name(one.runs[0]) if one.runs else one.provider)
+        level = str(row.min_api_level or "")
+        cells = (code(row.model), row.soc and code(row.soc), row.abi and code(row.abi), level, code(one.file), options)
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    if platform == "android":
+        yield PICKING
