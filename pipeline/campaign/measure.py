@@ -25,7 +25,7 @@ from pipeline.campaign.plan import Inputs, PlannedRun, order_of_round, planned_i
 from pipeline.campaign.record import Prediction, RunRecord
 from pipeline.campaign.store import REPEATED, Store
 from pipeline.check.compare import OutputCheck
-from pipeline.config import ConditionsConfig, MeasureConfig
+from pipeline.config import ConditionsConfig, MeasureConfig, MeasureMode
 from pipeline.core.files import safe_name
 
 POLL_SECONDS = 5.0
@@ -154,6 +154,16 @@ class CampaignPlan:
         """Timed rounds, and one more where runs are profiled: its times are compared with nothing."""
         return self.measure.rounds + self.measure.profile
 
+    def turns(self, planned_runs: Sequence[PlannedRun]) -> Iterator[tuple[PlannedRun, int]]:
+        """Runs with their rounds, in order: what heats the device for minutes comes last, and once."""
+        lasting = [planned for planned in planned_runs if planned.mode is MeasureMode.SUSTAINED]
+        others = [planned for planned in planned_runs if planned.mode is not MeasureMode.SUSTAINED]
+        for number in range(self.rounds):
+            for planned in order_of_round(others, number):
+                if planned.mode is MeasureMode.STEADY or not self.is_profiled(number):
+                    yield planned, number
+        yield from ((planned, 0) for planned in lasting)
+
     def spec(self, planned: PlannedRun, number: int) -> RunSpec:
         """What a planned run runs in a round; its outputs are not kept."""
         return spec_of(
@@ -212,8 +222,7 @@ def runs_left(plan: CampaignPlan, store: Store) -> Counter[str]:
     stored = _Stored(store, plan.campaign)
     return Counter(
         planned.device
-        for planned in plan.planned_runs
-        for number in range(plan.rounds)
+        for planned, number in plan.turns(plan.planned_runs)
         if planned_id(planned) not in stored.given_up and (planned_id(planned), number) not in stored.finished
     )
 
@@ -283,10 +292,9 @@ class _Worker:
             while found := self.schedule.due():
                 yield found
             return
-        for number in range(self.plan.rounds):
-            for planned in order_of_round(self.planned_runs, number):
-                if planned_id(planned) not in self.given_up and (planned_id(planned), number) not in self.finished:
-                    yield planned, number
+        for planned, number in self.plan.turns(self.planned_runs):
+            if planned_id(planned) not in self.given_up and (planned_id(planned), number) not in self.finished:
+                yield planned, number
 
     def _unfit(self) -> str:
         """Wait for the conditions; why the device is to be left alone, or ""."""

@@ -1,9 +1,11 @@
 """From a config and its artifacts to the runs that are legal, and a reason for each that is not. Pure functions."""
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Literal, TypedDict
 
 import msgspec
 
@@ -14,7 +16,7 @@ from pipeline.campaign.deny_list import denied_here
 from pipeline.campaign.options import options_name, run_options
 from pipeline.campaign.record import RecordedRun, Skipped
 from pipeline.campaign.statistics import DecisionRule
-from pipeline.config import REPLAY_KEY, MeasureConfig, RunConfig
+from pipeline.config import REPLAY_KEY, MeasureConfig, MeasureMode, MeasureRule, RunConfig
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Artifact, Variant
 
@@ -39,6 +41,7 @@ class PlannedRun:
     size_bytes: int
     options: RunOptions
     session_options: Mapping[str, str] = field(default_factory=dict)
+    mode: MeasureMode = MeasureMode.STEADY
 
     @property
     def run_options(self) -> RunOptions:
@@ -53,8 +56,9 @@ class PlannedRun:
 
     @property
     def key(self) -> str:
-        """Unique in a campaign: device, model, variant and options."""
-        return f"{self.device}/{self.model}/{self.run_name}"
+        """Unique in a campaign: device, model, variant, options, and the mode where it is not the steady state."""
+        mode = "" if self.mode is MeasureMode.STEADY else f"@{self.mode}"
+        return f"{self.device}/{self.model}/{self.run_name}{mode}"
 
     def skipped(self, reason: str) -> Skipped:
         """That it is not possible there, and why."""
@@ -76,6 +80,11 @@ def run_of(device: str, artifact: Artifact, options: RunOptions) -> PlannedRun:
         options=options,
         session_options=artifact.session_options,
     )
+
+
+def in_modes(planned_runs: Sequence[PlannedRun], measure: MeasureConfig) -> list[PlannedRun]:
+    """The runs once for each mode that is asked for."""
+    return [dataclasses.replace(planned, mode=mode) for mode in measure.modes for planned in planned_runs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +167,7 @@ def representatives(planned_runs: Sequence[PlannedRun]) -> dict[str, PlannedRun]
 
     The same bytes with the same session options: measuring them twice gives noise and no knowledge.
     """
-    first: dict[tuple[str, str, str, bytes], PlannedRun] = {}
+    first: dict[tuple[str, ...], PlannedRun] = {}
     return {planned_id(planned): first.setdefault(_what_runs(planned), planned) for planned in planned_runs}
 
 
@@ -170,9 +179,9 @@ def distinct(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 def recorded(runs: Sequence[PlannedRun], baseline: str | None) -> Iterator[RecordedRun]:
     """The runs as they are stored, with the baseline of each device and model marked, and what runs the same."""
-    groups: dict[tuple[str, str], list[PlannedRun]] = {}
+    groups: dict[tuple[str, str, MeasureMode], list[PlannedRun]] = {}
     for run in runs:
-        groups.setdefault((run.device, run.model), []).append(run)
+        groups.setdefault((run.device, run.model, run.mode), []).append(run)
     run_for = representatives(runs)
     for group in groups.values():
         compared = run_for[planned_id(baseline_of(group, baseline))]
@@ -187,12 +196,13 @@ def recorded(runs: Sequence[PlannedRun], baseline: str | None) -> Iterator[Recor
                 run=options_name(run.options),
                 baseline=run is compared,
                 same_as="" if first is run else planned_id(first),
+                mode=run.mode,
             )
 
 
-def _what_runs(planned: PlannedRun) -> tuple[str, str, str, bytes]:
-    options = msgspec.json.encode(planned.run_options, order="sorted")
-    return planned.device, planned.model, planned.sha256, options
+def _what_runs(planned: PlannedRun) -> tuple[str, ...]:
+    options = msgspec.json.encode(planned.run_options, order="sorted").decode()
+    return planned.device, planned.model, planned.sha256, options, planned.mode
 
 
 def order_of_round(planned_runs: Sequence[PlannedRun], number: int) -> list[PlannedRun]:
@@ -229,13 +239,59 @@ def spec_of(
         library=library,
         options=planned.run_options,
         inputs=inputs.tensors,
-        labelled=inputs.labelled if number == 0 else None,
+        labelled=inputs.labelled if number == 0 and planned.mode is MeasureMode.STEADY else None,
         dimensions=inputs.dimensions,
         outputs_limit_bytes=inputs.outputs_limit_bytes,
+        perf_test=measure.perf_test,
+        **_timing(planned.mode, measure),
+    )
+
+
+MLPERF_RUNS, MLPERF_SECONDS = 1024, 60.0
+"""The least that MLPerf's single-stream scenario runs on phones (measuring M.1)."""
+
+SPARE_SECONDS = 60.0
+"""What a run may take for loading beyond the time that it is asked to run for."""
+
+
+class _Timing(TypedDict, total=False):
+    """Fields of a RunSpec that say how long and how it measures."""
+
+    warmup: int | Literal["auto"]
+    min_runs: int
+    min_seconds: float
+    max_seconds: float
+    timeout_seconds: float
+    cold: bool
+    sustain_seconds: float
+
+
+def _timing(mode: MeasureMode, measure: MeasureConfig) -> _Timing:
+    """How a mode measures: a cold run ends with its first inference, a sustained one when its time is over."""
+    limit = measure.timeout_seconds
+    if mode is MeasureMode.COLD:
+        return _Timing(warmup=0, min_runs=0, min_seconds=0.0, timeout_seconds=limit, cold=True)
+    if mode is MeasureMode.SUSTAINED:
+        seconds = measure.sustained_seconds
+        return _Timing(warmup=0, timeout_seconds=max(limit, seconds + SPARE_SECONDS), sustain_seconds=seconds)
+    timing = _Timing(
         warmup=measure.warmup,
         min_runs=measure.min_runs,
         min_seconds=measure.min_seconds,
         max_seconds=measure.max_seconds,
-        timeout_seconds=measure.timeout_seconds,
-        perf_test=measure.perf_test,
+        timeout_seconds=limit,
+    )
+    return _by_mlperf(timing) if measure.rule is MeasureRule.MLPERF else timing
+
+
+def _by_mlperf(timing: _Timing) -> _Timing:
+    """At least as much as the single-stream scenario asks for; a slow model takes the longer for its inferences."""
+    seconds = max(timing["min_seconds"], MLPERF_SECONDS)
+    longest = max(timing["max_seconds"], 10 * seconds)
+    return _Timing(
+        warmup=timing["warmup"],
+        min_runs=max(timing["min_runs"], MLPERF_RUNS),
+        min_seconds=seconds,
+        max_seconds=longest,
+        timeout_seconds=max(timing["timeout_seconds"], longest + SPARE_SECONDS),
     )

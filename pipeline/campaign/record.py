@@ -8,7 +8,7 @@ from pipeline.accuracy.score import AccuracyResult
 from pipeline.campaign.tuned import TunedModel
 from pipeline.check.compare import OutputCheck
 from pipeline.check.reference import Reference
-from pipeline.config import Config, ModelConfig
+from pipeline.config import Config, MeasureMode, ModelConfig
 from pipeline.core.errors import Finding, PipelineError, Severity
 from pipeline.core.variant import Level
 from pipeline.passes.mixed import MixedSearch
@@ -139,6 +139,7 @@ class RecordedRun(Struct, frozen=True, kw_only=True):
     run: str
     baseline: bool = False
     same_as: str = ""
+    mode: MeasureMode = MeasureMode.STEADY
 
 
 class JobRecord(Struct, frozen=True, kw_only=True):

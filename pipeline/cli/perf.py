@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pipeline.cli.command import Command
+from pipeline.cli.measuring import measure_options, measured_as
 from pipeline.cli.options import (
     data_options,
     dataset_from,
@@ -86,6 +87,7 @@ def conditions_of(answers: Mapping[str, Any]) -> "ConditionsConfig | None":
     "--min-seconds", type=click.FloatRange(min=0, min_open=True), default=0.2, show_default=True,
     help="Minimum seconds of inferences per process.",
 )  # fmt: skip
+@measure_options
 @click.option(
     "--profile", "profiles", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
     help="Profile one more run of each file: times by operator, and a trace in DIR that opens in Perfetto.",
@@ -138,7 +140,9 @@ def perf(
         library=library,
         dimensions=dimensions,
         data=dataset_from(test_data, input_values),
-        measure=MeasureConfig(rounds=rounds, min_runs=min_runs, min_seconds=min_seconds, perf_test=perf_test),
+        measure=measured_as(
+            MeasureConfig(rounds=rounds, min_runs=min_runs, min_seconds=min_seconds, perf_test=perf_test), answers
+        ),
         conditions=conditions_of(answers),
         profiles=profiles,
         blame=blame,

@@ -10,6 +10,7 @@ import click
 
 from device_runner.providers import PROVIDERS, provider_named
 from pipeline.cli.command import Command
+from pipeline.cli.measuring import measure_options, measured_as
 from pipeline.cli.options import (
     as_argument,
     data_options,
@@ -252,6 +253,7 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
     help="Accuracy that an artifact in another precision may lose, as in 0.01: it ships only when a larger drop is "
     "excluded on the labelled samples that no range was taken from.",
 )  # fmt: skip
+@measure_options
 @perf_test_option
 @json_option
 @click.pass_context
@@ -310,7 +312,7 @@ def run(
 
 
 def with_overrides(
-    settings: "Config", *, precisions: tuple[str, ...], max_drop: float | None, perf_test: str | None
+    settings: "Config", *, precisions: tuple[str, ...], max_drop: float | None, perf_test: str | None, **measuring: Any
 ) -> "Config":
     """The config with what the command line says instead; ConfigError for a precision that there is not."""
     import msgspec
@@ -323,7 +325,8 @@ def with_overrides(
     for key, table in (("precisions", "variants"), ("max_drop", "accuracy"), ("perf_test", "measure")):
         if given[key] is not None:
             tables[table] = msgspec.structs.replace(getattr(settings, table), **{key: given[key]})
-    return msgspec.structs.replace(settings, **tables)
+    settings = msgspec.structs.replace(settings, **tables)
+    return msgspec.structs.replace(settings, measure=measured_as(settings.measure, measuring))
 
 
 def config_of_model(model: Path, data: "Dataset") -> "Config":

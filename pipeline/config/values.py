@@ -7,7 +7,7 @@ reader, the error messages, the JSON schema for editors (docs/config.schema.json
 import itertools
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -59,6 +59,21 @@ class AwareReference(StrEnum):
     AUTO = "auto"
     NONE = "none"
     INSTALLED = "installed"
+
+
+class MeasureMode(StrEnum):
+    """What is measured: latency after warm-up, the first start of an app, or latency over minutes of load."""
+
+    STEADY = "steady"
+    COLD = "cold"
+    SUSTAINED = "sustained"
+
+
+class MeasureRule(StrEnum):
+    """How long the steady state is measured: as the keys say, or as MLPerf's single-stream scenario does."""
+
+    STANDARD = "standard"
+    MLPERF = "mlperf"
 
 
 class ModelConfig(Table, frozen=True, kw_only=True):
@@ -132,8 +147,16 @@ class MeasureConfig(Table, frozen=True, kw_only=True):
     rounds: Count = 5
     """Number of rounds. In each round every variant runs once in a new process, so that drift affects all of them
     equally."""
-    warmup: Annotated[int, Meta(ge=0)] = 3
-    """Untimed inferences before the timed ones."""
+    mode: MeasureMode | Annotated[tuple[MeasureMode, ...], Meta(min_length=1)] = MeasureMode.STEADY
+    """steady (latency after warm-up), cold (load and first run with the files out of the page cache, every round in a
+    new process), sustained (minutes of back-to-back inference, after everything else), or a list of them."""
+    warmup: Annotated[int, Meta(ge=0)] | Literal["auto"] = "auto"
+    """Untimed inferences before the timed ones, or "auto": the first ones that are found to be slower than the rest, by
+    a change point in the latencies, are left out."""
+    rule: MeasureRule = MeasureRule.STANDARD
+    """standard, or mlperf: at least 1024 inferences and 60 s per process, and p90 as MLPerf's LoadGen computes it."""
+    sustained_seconds: Annotated[float, Meta(ge=1, le=43_200)] = 300.0
+    """Duration of a sustained run, in seconds."""
     min_runs: Count = 20
     """Minimum number of timed inferences per process."""
     min_seconds: Seconds = 0.2
@@ -152,6 +175,12 @@ class MeasureConfig(Table, frozen=True, kw_only=True):
     """Path of onnxruntime_perf_test, to measure with it instead of the probe; outputs are not compared then."""
     baseline: str | None = None
     """The run that the others are compared with, as `VARIANT` or `VARIANT/PROVIDER`; default: the first."""
+
+    @property
+    def modes(self) -> tuple[MeasureMode, ...]:
+        """What is measured, each once, the steady state first and the sustained load last."""
+        asked = (self.mode,) if isinstance(self.mode, MeasureMode) else self.mode
+        return tuple(mode for mode in MeasureMode if mode in asked)
 
 
 class ConditionsConfig(Table, frozen=True, kw_only=True):

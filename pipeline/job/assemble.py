@@ -12,12 +12,13 @@ from pipeline.campaign.plan import decision_rule
 from pipeline.campaign.record import CampaignRecord, JobRecord
 from pipeline.campaign.store import Store
 from pipeline.check.compare import OutputCheck
-from pipeline.config import Target, wanted_variants
+from pipeline.config import MeasureMode, Target, wanted_variants
 from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.job.predict import finding, profiles_of
 from pipeline.job.tune_answer import tune_report, tuned_choices
 from pipeline.release.choose import Choice, MeasuredVariant, Rejected, choose, rejections
 from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Withheld
+from pipeline.report.modes import mode_rows
 from pipeline.report.profile_view import Profiled, profile_views
 from pipeline.report.rows import MeasuredRow, make_rows, measured_rows, medians, run_group, worst_checks
 
@@ -49,6 +50,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     tuned = tune_report(campaign, runs, list(artifacts.values()), devices) if record.tuned else msgspec.UNSET
     by_search = partial(tuned_choices, tuned, devices)
     choices, withheld = _choices(record, artifacts, measured, devices, by_search)
+    modes = mode_rows(record.planned, runs, sizes, record.config.measure, rule)
     report = CampaignReport(
         name=campaign.name,
         campaign=campaign.id,
@@ -61,8 +63,9 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         devices=tuple(devices.values()),
         artifacts=tuple(artifacts.values()),
         rows=rows.rows,
-        skipped=(*record.skipped, *rows.skipped),
-        failures=(*record.failures, *rows.failures),
+        skipped=(*record.skipped, *rows.skipped, *modes.skipped),
+        failures=(*record.failures, *rows.failures, *modes.failures),
+        modes=modes.rows or msgspec.UNSET,
         choices=tuple(_choice_row(choice) for choice in choices),
         profiles=tuple(one.brief for one in profiles),
         profile_views=profile_views(profiles, medians(rows.rows), ranks) or msgspec.UNSET,
@@ -188,7 +191,8 @@ def _candidates(
 ) -> list[MeasuredVariant]:
     """Runs that may ship: a sound artifact, no failed round, outputs near enough on the device too."""
     found = []
-    for planned, one in zip(record.planned, measured, strict=True):
+    steady = [planned for planned in record.planned if planned.mode is MeasureMode.STEADY]
+    for planned, one in zip(steady, measured, strict=True):
         artifact = sound.get((planned.model, planned.variant))
         fine = one.status is Status.OK and all(run.result.status is Status.OK for run in one.runs)
         if artifact and fine and not any(check.failed for check in worst_checks(run.checks for run in one.runs)):

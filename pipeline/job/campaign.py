@@ -7,7 +7,7 @@ from pathlib import Path
 from device_runner.device import Device, DeviceFacts
 from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, runs_left
-from pipeline.campaign.plan import PlannedRun, distinct, plan_runs, recorded
+from pipeline.campaign.plan import PlannedRun, distinct, in_modes, plan_runs, recorded
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, Skipped
 from pipeline.campaign.store import Store
 from pipeline.config import Config
@@ -72,7 +72,8 @@ class CampaignJob:
             measurable = [a for one in self.prepared for a in one.artifacts if a.source in one.references]
             legal, skipped = plan_runs(self.config.runs, measurable, list(field.facts.values()), known_denied())
             libraries = libraries_by_device(field.facts, self.config.targets, self.options.library)
-            planned_runs, refused = self.possible(legal, field.devices, libraries)
+            possible, refused = self.possible(legal, field.devices, libraries)
+            planned_runs = in_modes(possible, self.config.measure)
             campaign = self.enter(field.facts, planned_runs, [*skipped, *refused, *field.unusable])
             predictions = predict(planned_runs, field.facts, self.release, self.folder / ARTIFACTS, progress)
             plan = self.plan(campaign.id, distinct(planned_runs), libraries, predictions)
@@ -88,7 +89,7 @@ class CampaignJob:
         try:
             return measure_all(plan, field.devices, self.store, work, progress)
         except KeyboardInterrupt as error:
-            planned = len(plan.planned_runs) * plan.rounds
+            planned = sum(1 for _ in plan.turns(plan.planned_runs))
             kept = planned - runs_left(plan, self.store).total()
             raise KeyboardInterrupt(
                 f"{kept} of {planned} runs are kept; no report and no bundle were written"

@@ -10,9 +10,10 @@ import msgspec
 from device_runner.device import Device, DeviceFacts, open_device
 from device_runner.minimize import Denied
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice
-from pipeline.campaign.plan import decision_rule, distinct, recorded
+from pipeline.campaign.plan import decision_rule, distinct, in_modes, recorded
 from pipeline.campaign.record import FailureRow
 from pipeline.campaign.store import open_store
+from pipeline.config import MeasureMode
 from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.core.progress import Progress
 from pipeline.job.devices import blame_crashes, measure_all
@@ -20,6 +21,7 @@ from pipeline.job.perf_files import PerfOrder, inputs_of_files, planned_files, p
 from pipeline.job.predict import profile_run
 from pipeline.job.record import host, new_campaign, versions
 from pipeline.report.model import CampaignReport
+from pipeline.report.modes import mode_rows
 from pipeline.report.profile_view import Profiled, profile_views
 from pipeline.report.rows import make_rows, measured_rows, medians
 
@@ -44,7 +46,8 @@ def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
     with open_device(order.device) as device, tempfile.TemporaryDirectory() as work:
         facts, devices, campaign = device.facts(), {device.name: device}, new_campaign("perf")
         judge = preflight(order, device)
-        runs, skipped = planned_files(order, device.name, facts, judge)
+        possible, skipped = planned_files(order, device.name, facts, judge)
+        runs = in_modes(possible, order.measure)
         plan = CampaignPlan(
             campaign=campaign.id,
             planned_runs=distinct(runs),
@@ -65,6 +68,7 @@ def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
         sizes = {(run.model, run.variant): run.size_bytes for run in runs}
         rule = decision_rule(order.measure)
         rows = make_rows(measured_rows(planned, records, sizes), rule)
+        modes = mode_rows(planned, records, sizes, order.measure, rule)
         report = CampaignReport(
             name=campaign.name,
             campaign=campaign.id,
@@ -75,8 +79,9 @@ def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
             versions=versions(),
             devices=(facts,),
             rows=rows.rows,
-            skipped=(*skipped, *rows.skipped),
-            failures=(*_unfinished(left, rows.failures), *rows.failures),
+            skipped=(*skipped, *rows.skipped, *modes.skipped),
+            failures=(*_unfinished(left, (*rows.failures, *modes.failures)), *rows.failures, *modes.failures),
+            modes=modes.rows or msgspec.UNSET,
             warnings=tuple(warnings(runs, judge)),
             profile_views=profile_views(profiled, medians(rows.rows), {}) or msgspec.UNSET,
         )
@@ -88,8 +93,9 @@ def _profiles(
 ) -> tuple[Profiled, ...]:
     """Each once more with the profiler on: what it costs is not in the times that are compared."""
     found = []
-    with progress.stage("profile", len(plan.planned_runs)) as stage:
-        for run in plan.planned_runs:
+    steady = [run for run in plan.planned_runs if run.mode is MeasureMode.STEADY]
+    with progress.stage("profile", len(steady)) as stage:
+        for run in steady:
             stage.at(run.variant)
             found.append(profile_run(device, facts, run.variant, plan.spec(run, 0), Path(str(order.profiles))))
             stage.done()
@@ -98,7 +104,7 @@ def _profiles(
 
 def exit_code(report: CampaignReport) -> ExitCode:
     """1 when a run failed or nothing could run."""
-    return ExitCode.SOME_FAILED if report.failures or not report.rows else ExitCode.DONE
+    return ExitCode.SOME_FAILED if report.failures or not (report.rows or report.modes) else ExitCode.DONE
 
 
 def _unfinished(left: Sequence[UnfinishedDevice], failures: Sequence[FailureRow]) -> Iterator[FailureRow]:

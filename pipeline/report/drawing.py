@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pipeline.campaign.modes import SustainedNumbers
 from pipeline.campaign.record import ArtifactAccuracy, PrecisionSearch
 from pipeline.report import wording
 from pipeline.report.accuracy import decibel, higher_is_better, number
-from pipeline.report.model import CampaignReport, Row
+from pipeline.report.model import CampaignReport, ModeRow, Row
 from pipeline.report.profile_view import OperatorChange, ProfileView
 
 STRIP_WIDTH, STRIP_HEIGHT = 160, 26
@@ -119,6 +120,50 @@ class Front:
     def ahead(self) -> tuple[Point, ...]:
         """The points that nothing beats, cheapest first; the page numbers them."""
         return tuple(sorted((point for point in self.points if point.best), key=lambda point: point.x))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Median latency over the time of a sustained run, from 0 up; `fresh` is the height of the first ones, `throttled`
+    where latency began to rise, `most` the latency at the top.
+    """
+
+    title: str
+    points: str
+    fresh: float
+    throttled: float | None
+    end: str
+    most: str
+    label: str
+
+
+def curves(report: CampaignReport) -> tuple[Curve, ...]:
+    """One drawing for each sustained run."""
+    found = ((row, row.sustained) for row in report.modes or ())
+    return tuple(_curve(row, numbers) for row, numbers in found if numbers and numbers.curve)
+
+
+def _curve(row: ModeRow, numbers: SustainedNumbers) -> Curve:
+    medians = [one.median_ns for one in numbers.curve]
+    most, end = max(*medians, 1), max(numbers.length_ns, 1)
+
+    def x(start_ns: int) -> float:
+        return round(FRONT_MARGIN + start_ns / end * (FRONT_WIDTH - FRONT_MARGIN), 1)
+
+    def y(median_ns: int) -> float:
+        return round((FRONT_HEIGHT - FRONT_MARGIN) * (1 - median_ns / most), 1)
+
+    began = numbers.throttled_after_ns
+    slower = "" if began is None else f", slower from {began / 1e9:.1f} s on (dashes)"
+    return Curve(
+        title=f"{row.model} on {row.device}, {row.variant} {row.run}: median latency over time, from 0 up{slower}",
+        points=" ".join(f"{x(one.start_ns)},{y(one.median_ns)}" for one in numbers.curve),
+        fresh=y(numbers.fresh_ns),
+        throttled=None if began is None else x(began),
+        end=f"{end / 1e9:.0f} s",
+        most=wording.duration(most),
+        label=f"fresh {wording.duration(numbers.fresh_ns)}, late {wording.duration(numbers.late_ns)}{slower}",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

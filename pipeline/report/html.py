@@ -19,6 +19,7 @@ from pipeline.report.layout import (
     sections,
 )
 from pipeline.report.model import CampaignReport, Row
+from pipeline.report.modes import mode_listings
 from pipeline.report.profiles import operators, summary, views
 from pipeline.report.wording import visible
 
@@ -42,6 +43,8 @@ def render(report: CampaignReport) -> str:
         choices=choices(report),
         tuned=tuning.listings(report.tuned) if report.tuned else (),
         results=results(report),
+        modes=mode_listings(report),
+        curves=drawing.curves(report),
         accuracy=accuracies(report),
         fronts=drawing.fronts(report),
         searches=tuple(zip(drawing.loss_bars(report), searches(report), strict=True)),

@@ -22,6 +22,7 @@ from pipeline.report.layout import (
     sections,
 )
 from pipeline.report.model import CampaignReport, Row
+from pipeline.report.modes import mode_listings
 from pipeline.report.profile_view import ProfileView
 from pipeline.report.profiles import changes, fallbacks, fusions, operators, summary, view_notes, views
 from pipeline.report.wording import visible
@@ -55,6 +56,7 @@ def render(report: CampaignReport) -> str:
         *_listing(choices(report)),
         *(part for found in (tuning.listings(report.tuned) if report.tuned else ()) for part in _listing(found)),
         *_results(report),
+        *(part for listing in mode_listings(report) for part in _listing(listing)),
         *_listing(accuracies(report)),
         *(part for listing in searches(report) for part in _listing(listing)),
     ]

@@ -7,6 +7,7 @@ import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Status, Struct
+from pipeline.campaign.modes import ColdNumbers, MlperfNumbers, SustainedNumbers
 from pipeline.campaign.record import (
     ArtifactAccuracy,
     FailureRow,
@@ -65,6 +66,21 @@ class Row(Struct, frozen=True, kw_only=True):
     measured_with: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     """What identifies the measurement, as texts: the file's sha256, the release of ONNX Runtime, session options,
     inputs, settings; unset in documents of earlier releases."""
+
+
+class ModeRow(Struct, frozen=True, kw_only=True):
+    """One artifact with one set of run options on one device, measured otherwise than in the steady state, or by
+    another rule: one of `cold`, `sustained` and `mlperf` is set.
+    """
+
+    device: str
+    model: str
+    variant: str
+    run: str
+    baseline: bool = False
+    cold: ColdNumbers | msgspec.UnsetType = msgspec.UNSET
+    sustained: SustainedNumbers | msgspec.UnsetType = msgspec.UNSET
+    mlperf: MlperfNumbers | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChoiceRow(Struct, frozen=True, kw_only=True):
@@ -127,6 +143,8 @@ class CampaignReport(Struct, frozen=True, kw_only=True):
     withheld: tuple[Withheld, ...] = ()
     refusals: tuple[str, ...] = ()
     least: float = 0.0
+    modes: tuple[ModeRow, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Cold starts, sustained runs and MLPerf's p90; unset where the config asks for none."""
     accuracy: tuple[ArtifactAccuracy, ...] | msgspec.UnsetType = msgspec.UNSET
     """Of artifacts in another precision than their model's; unset where there are none."""
     searches: tuple[PrecisionSearch, ...] | msgspec.UnsetType = msgspec.UNSET

@@ -12,6 +12,7 @@ from pipeline.campaign.provenance import facts_of_run
 from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped
 from pipeline.campaign.statistics import DEFAULT_RULE, DecisionRule, Round, RunGroup, Summary, summarize
 from pipeline.check.compare import OutputCheck
+from pipeline.config import MeasureMode
 from pipeline.report.model import Row, Shape
 
 SHAPE_POINTS = 20
@@ -51,9 +52,12 @@ class Rows:
 
 
 def measured_rows(
-    planned: Sequence[RecordedRun], runs: Iterable[RunRecord], size_bytes: Mapping[tuple[str, str], int]
+    planned: Sequence[RecordedRun],
+    runs: Iterable[RunRecord],
+    size_bytes: Mapping[tuple[str, str], int],
+    mode: MeasureMode = MeasureMode.STEADY,
 ) -> list[MeasuredRow]:
-    """Planned runs with their timed runs, in the order of the plan; sizes are by model and variant."""
+    """Planned runs of a mode with their timed runs, in the order of the plan; sizes are by model and variant."""
     timed: dict[str, list[RunRecord]] = {}
     for record in runs:
         if not record.spec.profile:
@@ -71,6 +75,7 @@ def measured_rows(
             same_as=keys.get(one.same_as, ""),
         )
         for one in planned
+        if one.mode is mode
     ]
 
 

@@ -33,6 +33,7 @@ from pipeline.report.layout import (
     sections,
 )
 from pipeline.report.model import CampaignReport, Row
+from pipeline.report.modes import mode_listings
 from pipeline.report.profiles import changes, claims, view_notes, views
 from pipeline.report.wording import visible
 
@@ -168,6 +169,7 @@ def render(report: CampaignReport, width: int) -> Iterator[RenderableType]:
         yield results_table(found, width)
     if report.rows:
         yield Padding(Text(wording.legend(report, interval=INTERVAL in shown(width)), style="dim"), (0, 0, 1, 0))
+    yield from map(_listing, mode_listings(report))
     if (accuracy := accuracies(report)).rows:
         yield _listing(accuracy)
     yield from (_listing(found) for found in (tuning.summary(report.tuned) if report.tuned else ()))

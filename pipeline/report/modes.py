@@ -1,0 +1,220 @@
+"""Cold starts, sustained runs and MLPerf's p90: from stored runs to rows, and their tables for every format."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from device_runner.result import Status
+from pipeline.campaign.modes import (
+    ColdNumbers,
+    SustainedNumbers,
+    cold_numbers,
+    cold_round,
+    mlperf_numbers,
+    sustained_numbers,
+)
+from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped
+from pipeline.campaign.statistics import Comparison, DecisionRule, RunGroup, summarize
+from pipeline.config import MeasureConfig, MeasureMode, MeasureRule
+from pipeline.report import wording
+from pipeline.report.layout import Listing
+from pipeline.report.model import CampaignReport, ModeRow
+from pipeline.report.rows import MeasuredRow, make_rows, measured_rows
+
+Sizes = Mapping[tuple[str, str], int]
+
+TIMES = 8
+"""Moments of a sustained run that a table shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeRows:
+    """What the runs beside the steady state come to; failures and skipped runs name the mode with the run."""
+
+    rows: tuple[ModeRow, ...]
+    failures: tuple[FailureRow, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def mode_rows(
+    planned: Sequence[RecordedRun],
+    runs: Sequence[RunRecord],
+    sizes: Sizes,
+    measure: MeasureConfig,
+    rule: DecisionRule,
+) -> ModeRows:
+    """Rows of cold and sustained runs, and of the steady state by MLPerf's rule where the config asks for that."""
+    rows: list[ModeRow] = []
+    failures: list[FailureRow] = []
+    skipped: list[Skipped] = []
+    for mode in measure.modes:
+        measured = measured_rows(planned, runs, sizes, mode)
+        rows += _of_mode(mode, measured, measure, rule)
+        if mode is not MeasureMode.STEADY:
+            found = make_rows(measured, rule)
+            failures += [msgspec.structs.replace(one, run=f"{one.run} ({mode})") for one in found.failures]
+            skipped += [msgspec.structs.replace(one, run=f"{one.run} ({mode})") for one in found.skipped]
+    return ModeRows(rows=tuple(rows), failures=tuple(failures), skipped=tuple(skipped))
+
+
+def _of_mode(
+    mode: MeasureMode, measured: Sequence[MeasuredRow], measure: MeasureConfig, rule: DecisionRule
+) -> Iterator[ModeRow]:
+    compared = _cold_comparisons(measured, rule) if mode is MeasureMode.COLD else {}
+    for one in measured:
+        results = [record.result for record in one.runs if record.result.status is Status.OK]
+        row = ModeRow(device=one.device, model=one.model, variant=one.variant, run=one.run, baseline=one.baseline)
+        if mode is MeasureMode.COLD and (cold := cold_numbers(results, compared.get(_key(one)))):
+            yield msgspec.structs.replace(row, cold=cold)
+        if mode is MeasureMode.SUSTAINED:
+            found = (sustained_numbers(result.sustained) for result in results if result.sustained)
+            yield from (msgspec.structs.replace(row, sustained=numbers) for numbers in found if numbers)
+        if mode is MeasureMode.STEADY and measure.rule is MeasureRule.MLPERF and (by_rule := mlperf_numbers(results)):
+            yield msgspec.structs.replace(row, mlperf=by_rule)
+
+
+def _key(one: MeasuredRow) -> tuple[str, str, str]:
+    return one.device, one.model, f"{one.variant}/{one.run}"
+
+
+def _cold_comparisons(
+    measured: Sequence[MeasuredRow], rule: DecisionRule
+) -> dict[tuple[str, str, str], Comparison | None]:
+    """Cold starts with the baseline's of their device and model, in pairs by round."""
+    found: dict[tuple[str, str, str], Comparison | None] = {}
+    for place in dict.fromkeys((one.device, one.model) for one in measured):
+        group = [one for one in measured if (one.device, one.model) == place and not one.same_as]
+        baseline = next((_key(one)[2] for one in group if one.baseline), None)
+        for summary in summarize([_cold_group(one) for one in group], baseline, rule):
+            found[*place, summary.key] = summary.comparison
+    return found
+
+
+def _cold_group(one: MeasuredRow) -> RunGroup:
+    timed = (record for record in one.runs if record.result.status is Status.OK)
+    return RunGroup(key=_key(one)[2], rounds=tuple(cold_round(record.round, record.result) for record in timed))
+
+
+def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
+    """The tables of a report's modes, each by model and device."""
+    rows = report.modes or ()
+    places = dict.fromkeys((row.model, row.device) for row in rows)
+    return tuple(
+        listing
+        for place in places
+        for listing in _listings(*place, [row for row in rows if (row.model, row.device) == place])
+    )
+
+
+COLD_HEAD = (
+    "Variant", "Run", "Library", "Load", "First run", "Load + first run", "Ratio", "95 %", "Verdict",
+    "Out of page cache",
+)  # fmt: skip
+SUSTAINED_HEAD = (
+    "Variant", "Run", "Seconds", "Inferences", "Fresh", "Late", "Late / fresh", "Slower from", "Clock", "Temperature",
+)  # fmt: skip
+MLPERF_HEAD = (
+    "Variant", "Run", "p90 (MLPerf)", "Lowest round", "Highest round", "Rounds", "Queries", "Seconds", "Valid",
+)  # fmt: skip
+
+
+def _listings(model: str, device: str, rows: Sequence[ModeRow]) -> Iterator[Listing]:
+    where = f"{model} on {device}"
+    if cold := [row for row in rows if row.cold]:
+        yield Listing(title=f"Cold start: {where}", head=COLD_HEAD, rows=tuple(map(_cold, cold)))
+    if lasting := [row for row in rows if row.sustained]:
+        yield Listing(title=f"Sustained load: {where}", head=SUSTAINED_HEAD, rows=tuple(map(_sustained, lasting)))
+        yield _over_time(where, lasting)
+    if by_rule := [row for row in rows if row.mlperf]:
+        title = f"MLPerf single stream (LoadGen's early stopping estimate): {where}"
+        yield Listing(title=title, head=MLPERF_HEAD, rows=tuple(map(_mlperf, by_rule)))
+
+
+def _cold(row: ModeRow) -> tuple[str, ...]:
+    numbers = row.cold
+    if not isinstance(numbers, ColdNumbers):
+        return ()
+    compared = numbers.comparison
+    verdict = "baseline" if row.baseline else compared.verdict.value if compared else wording.DASH
+    times = (numbers.open_ns, numbers.load_ns, numbers.first_run_ns, numbers.total_ns)
+    return (
+        row.variant,
+        row.run,
+        *map(wording.duration, times),
+        wording.ratio(compared),
+        wording.interval(compared),
+        verdict,
+        _out_of_cache(numbers),
+    )
+
+
+def _out_of_cache(numbers: ColdNumbers) -> str:
+    """In how many rounds the files were out of memory, and why not in the others."""
+    if numbers.cold_rounds == numbers.library_rounds == numbers.rounds:
+        return f"model and library in all {numbers.rounds} rounds"
+    text = f"model in {numbers.cold_rounds}, library in {numbers.library_rounds} of {numbers.rounds} rounds"
+    return f"{text}: {numbers.why}" if numbers.why else text
+
+
+def _sustained(row: ModeRow) -> tuple[str, ...]:
+    numbers = row.sustained
+    if not isinstance(numbers, SustainedNumbers):
+        return ()
+    began = numbers.throttled_after_ns
+    return (
+        row.variant,
+        row.run,
+        f"{numbers.length_ns / 1e9:.0f}",
+        str(numbers.inferences),
+        wording.duration(numbers.fresh_ns),
+        wording.duration(numbers.late_ns),
+        wording.significant(numbers.ratio),
+        "not slower" if began is None else f"{began / 1e9:.1f} s",
+        _change(numbers.fresh_mhz, numbers.late_mhz, "MHz"),
+        _change(numbers.fresh_celsius, numbers.late_celsius, "°C"),
+    )
+
+
+def _change(before: float | None, after: float | None, unit: str) -> str:
+    known = [wording.DASH if value is None else f"{value:g}" for value in (before, after)]
+    return wording.DASH if before is None and after is None else f"{known[0]} to {known[1]} {unit}"
+
+
+def _over_time(where: str, rows: Iterable[ModeRow]) -> Listing:
+    """Medians at even moments, as far as the longest run went."""
+    found = [(row, row.sustained) for row in rows if isinstance(row.sustained, SustainedNumbers)]
+    longest = max(numbers.length_ns for _, numbers in found)
+    moments = [longest * step / TIMES for step in range(TIMES)]
+    head = ("Variant", "Run", *(f"{moment / 1e9:.3g} s" for moment in moments))
+    return Listing(
+        title=f"Median latency over time: {where}",
+        head=head,
+        rows=tuple(
+            (row.variant, row.run, *(wording.duration(_at(numbers, moment, longest / TIMES)) for moment in moments))
+            for row, numbers in found
+        ),
+    )
+
+
+def _at(numbers: SustainedNumbers, moment: float, length: float) -> int | None:
+    """The median of the medians in a stretch of time."""
+    inside = sorted(one.median_ns for one in numbers.curve if moment <= one.start_ns < moment + length)
+    return inside[len(inside) // 2] if inside else None
+
+
+def _mlperf(row: ModeRow) -> tuple[str, ...]:
+    numbers = row.mlperf
+    if not numbers:
+        return ()
+    return (
+        row.variant,
+        row.run,
+        wording.duration(numbers.p90_ns),
+        wording.duration(numbers.lowest_ns),
+        wording.duration(numbers.highest_ns),
+        str(numbers.rounds),
+        str(numbers.queries),
+        f"{numbers.seconds:.0f}",
+        "yes" if numbers.valid else "no: fewer inferences or seconds than the rule wants",
+    )

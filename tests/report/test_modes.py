@@ -1,0 +1,116 @@
+"""Tables and curves of cold starts, sustained runs and MLPerf's rule, from stored runs."""
+
+import msgspec
+import pytest
+
+from device_runner.result import ColdStart, DeviceSample, LatencyBin, RunResult, Status, SustainedRun
+from device_runner.spec import RunOptions, RunSpec
+from pipeline.campaign.record import RecordedRun, RunRecord
+from pipeline.campaign.statistics import DEFAULT_RULE
+from pipeline.config import MeasureConfig, MeasureMode, MeasureRule
+from pipeline.report import drawing, html, markdown
+from pipeline.report.model import CampaignReport, decode, encode
+from pipeline.report.modes import mode_listings, mode_rows
+from tests.report_samples import make_report
+
+STEADY, COLD, SUSTAINED = MeasureMode
+
+
+def recorded(mode: MeasureMode, variant: str, *, baseline: bool = False) -> RecordedRun:
+    name = f"{variant}@{mode}"
+    return RecordedRun(
+        id=name, device="d", model="m", variant=variant, options=RunOptions(), run="cpu", baseline=baseline, mode=mode
+    )
+
+
+def run(planned: RecordedRun, number: int, **result: object) -> RunRecord:
+    made = RunResult(spec_id="x", device="d", status=Status.OK, **result)  # type: ignore[arg-type]  # by name
+    spec = RunSpec(id="x", model="m")
+    return RunRecord(
+        campaign="c", planned=planned.id, round=number, model="m", variant=planned.variant, spec=spec, result=made
+    )
+
+
+START = ColdStart(cold=True, how="", model_bytes=9, model_resident_bytes=0, library_bytes=9, library_resident_bytes=0)
+STAYED = ColdStart(cold=False, how="9 of 9 bytes of its file stayed in memory", library_resident_bytes=9)
+
+
+@pytest.fixture(scope="module")
+def report() -> CampaignReport:
+    planned = [recorded(mode, name, baseline=name == "a") for mode in MeasureMode for name in "ab"]
+    runs = [
+        run(one, number, latencies_ns=(10**8 + number,) * 1024) for one in planned if one.mode is STEADY
+        for number in range(5)
+    ]  # fmt: skip
+    for one in planned:
+        if one.mode is COLD:
+            load, start = (10**7, START) if one.variant == "a" else (2 * 10**7, STAYED)
+            runs += [
+                run(one, n, open_ns=10**6, load_ns=load + n * 1000, first_run_ns=10**5, cold=start) for n in range(5)
+            ]
+        if one.mode is SUSTAINED:
+            slow = 1.0 if one.variant == "a" else 1.5
+            bins = tuple(
+                LatencyBin(start_ns=s * 10**9, inferences=9, total_ns=10**9, min_ns=1,
+                           median_ns=round(10**8 * (slow if s >= 50 else 1)), max_ns=10**9)
+                for s in range(100)
+            )  # fmt: skip
+            samples = tuple(DeviceSample(at_ns=s * 10**9, mhz=2000 - s) for s in range(100))
+            runs.append(run(one, 0, sustained=SustainedRun(bins=bins, samples=samples)))
+    measure = MeasureConfig(mode=(STEADY, COLD, SUSTAINED), rule=MeasureRule.MLPERF)
+    rows = mode_rows(planned, runs, {("m", name): 1 for name in "ab"}, measure, DEFAULT_RULE)
+    assert not rows.failures
+    assert not rows.skipped
+    return msgspec.structs.replace(make_report(), modes=rows.rows)
+
+
+def test_each_mode_has_a_table_of_its_own(report: CampaignReport) -> None:
+    listings = {listing.title: listing.rows for listing in mode_listings(report)}
+    assert listings["Cold start: m on d"] == (
+        ("a", "cpu", "1.00 ms", "10.0 ms", "100 µs", "10.1 ms", "-", "-", "baseline",
+         "model and library in all 5 rounds"),
+        ("b", "cpu", "1.00 ms", "20.0 ms", "100 µs", "20.1 ms", "1.99", "1.99 to 1.99", "slower",
+         "model in 0, library in 0 of 5 rounds: 9 of 9 bytes of its file stayed in memory"),
+    )  # fmt: skip
+    assert listings["Sustained load: m on d"] == (
+        ("a", "cpu", "100", "900", "100 ms", "100 ms", "1.00", "not slower", "1995 to 1910 MHz", "-"),
+        ("b", "cpu", "100", "900", "100 ms", "150 ms", "1.50", "50.0 s", "1995 to 1910 MHz", "-"),
+    )
+    assert listings["Median latency over time: m on d"][1][2:] == ("100 ms",) * 4 + ("150 ms",) * 4
+    by_rule = listings["MLPerf single stream (LoadGen's early stopping estimate): m on d"]
+    assert by_rule[0] == ("a", "cpu", "100 ms", "100 ms", "100 ms", "5", "1024", "102", "yes")
+
+
+def test_the_curve_is_drawn_with_the_moment_when_it_rose(report: CampaignReport) -> None:
+    flat, risen = drawing.curves(report)
+    assert flat.throttled is None
+    assert risen.throttled == pytest.approx(
+        drawing.FRONT_MARGIN + (drawing.FRONT_WIDTH - drawing.FRONT_MARGIN) / 2, abs=1
+    )
+    assert len(risen.points.split()) == 100
+    page = html.render(report)
+    assert page.count("<polyline") >= 2
+    assert risen.label in page
+
+
+def test_the_pages_and_the_document_have_all_of_it(report: CampaignReport) -> None:
+    page = markdown.render(report)
+    assert "## Cold start: m on d" in page
+    assert "## Median latency over time: m on d" in page
+    assert decode(encode(report)) == report
+
+
+def test_a_report_of_the_steady_state_has_no_more_than_before() -> None:
+    assert mode_listings(make_report()) == ()
+    assert b'"modes"' not in encode(make_report())
+
+
+def test_a_mode_that_failed_says_so_under_its_name() -> None:
+    one = recorded(COLD, "a")
+    failed = run(one, 0)
+    failed = msgspec.structs.replace(failed, result=msgspec.structs.replace(failed.result, status=Status.FAILED))
+    rows = mode_rows([one], [failed], {("m", "a"): 1}, MeasureConfig(mode=COLD), DEFAULT_RULE)
+    assert [failure.run for failure in rows.failures] == ["cpu (cold)"]
+    assert rows.rows == ()
+    never = mode_rows([one], [], {("m", "a"): 1}, MeasureConfig(mode=COLD), DEFAULT_RULE)
+    assert [skipped.run for skipped in never.skipped] == ["cpu (cold)"]
