@@ -100,7 +100,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ort-mobile build run": ("ort-mobile build run my.toml --target android-arm64 --source onnxruntime",),
     "ort-mobile build size": ("ort-mobile build size before.aar after.aar",),
     "ort-mobile prove": ("ort-mobile prove output/my/bundle --library app.aar",),
-    "ort-mobile verify": ("ort-mobile verify output/my/bundle",),
+    "ort-mobile sign": ("ort-mobile sign output/my/bundle --key key.pem",),
+    "ort-mobile verify": (
+        "ort-mobile verify output/my/bundle",
+        "ort-mobile verify output/my/bundle --key key.pub",
+    ),
     "ort-mobile schema": ("ort-mobile schema > config.schema.json",),
     "ort-mobile completion": ('eval "$(ort-mobile completion bash)"',),
 }

@@ -12,7 +12,7 @@ from pipeline.cli.options import json_option, progress, shows_text, write_json
 if TYPE_CHECKING:
     from pipeline.check.library_proof import LibraryProof
     from pipeline.job.assemble import Assembled
-    from pipeline.release.manifest import Content
+    from pipeline.release.manifest import Content, Manifest
 
 
 @click.command(cls=Command)
@@ -135,27 +135,68 @@ def _digest(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str:
 @click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
-    "--digest", metavar="HEX", default="", callback=_digest, help="The digest that the maker of the bundle names."
+    "--key", type=click.Path(path_type=Path), required=True, help="Private key, PEM: ECDSA on P-256, P-384 or P-521."
 )
 @json_option
-def verify(bundle: Path, digest: str, json_to: str | None) -> None:
+def sign(bundle: Path, key: Path, json_to: str | None) -> None:
+    """Sign BUNDLE with a private key: OpenSSF Model Signing v1.0, in BUNDLE/bundle.sig.
+
+    The bundle is verified first. A passphrase of the key comes from the environment variable ORT_MOBILE_PASSPHRASE.
+    `ort-mobile verify BUNDLE --key PUBLIC` checks the signature, and so does the program model_signing. Needs the extra
+    `sign`.
+    """
+    import os
+
+    from pipeline.release.manifest import SIGNATURE_FILE, refuse_unproven, verify_bundle
+    from pipeline.release.signature import sign_bundle
+
+    manifest = verify_bundle(bundle)
+    refuse_unproven(bundle, manifest)
+    hint = sign_bundle(bundle, manifest, key, os.environ.get("ORT_MOBILE_PASSPHRASE"))
+    if json_to:
+        write_json({"bundle": str(bundle), "signature": SIGNATURE_FILE, "key_sha256": hint}, json_to)
+    if shows_text(json_to):
+        click.echo(f"signed  {bundle / SIGNATURE_FILE}")
+        click.echo(f"key     sha256 {hint} (of the public key as PEM)")
+
+
+@click.command(cls=Command)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--digest", metavar="HEX", default="", callback=_digest, help="The digest that the maker of the bundle names."
+)
+@click.option("--key", type=click.Path(path_type=Path), help="Public key, PEM, of who must have signed it.")
+@json_option
+def verify(bundle: Path, digest: str, key: Path | None, json_to: str | None) -> None:
     """Check that every byte of BUNDLE matches its manifest; exit code 4 names what was changed, is missing or added,
     or failed in the library that ships.
 
-    A manifest is not signed. Only the digest, compared with the one that the bundle's maker names (--digest), proves
-    where a bundle comes from.
+    Where a bundle comes from is proven only by the digest that its maker names (--digest), or by its signature and the
+    maker's public key (--key).
     """
     from device_runner.reading import visible
     from pipeline.release.manifest import refuse_unproven, verify_bundle
 
     manifest = verify_bundle(bundle, digest)
     refuse_unproven(bundle, manifest)
+    signer = _signer(bundle, manifest, key) if key else ""
     if json_to:
         document = {"bundle": str(bundle), "files": len(manifest.files), "digest": manifest.content_sha256}
-        write_json(document, json_to)
+        write_json({**document, **({"signed_by": signer} if key else {})}, json_to)
     if not shows_text(json_to):
         return
     click.echo(f"OK: {len(manifest.files)} files of {visible(str(bundle))} match the manifest")
     click.echo(f"digest {manifest.content_sha256}" + (" (as expected)" if digest else ""))
-    if not digest:
-        click.echo("compare the digest with its maker's (--digest): only that proves where it is from", err=True)
+    if signer:
+        click.echo(f"signed by the owner of the key with sha256 {signer}")
+    elif not digest:
+        click.echo(
+            "where it is from is not proven: compare its maker's digest (--digest), or check its signature (--key)",
+            err=True,
+        )
+
+
+def _signer(bundle: Path, manifest: "Manifest", key: Path) -> str:
+    from pipeline.release.signature import verify_signature
+
+    return verify_signature(bundle, manifest, key)

@@ -63,6 +63,14 @@ CLASSES: dict[str, type[PipelineError]] = {
 """What may travel between processes, by the name it travels under."""
 
 
+def missing_extra(extra: str, package: str, where: str, error: ImportError) -> MissingError:
+    """That something needs a package which an extra installs."""
+    return MissingError(
+        f"the package {package} is not installed", where=where, why=str(error),
+        remedy=f"pip install 'ort-mobile-pipeline[{extra}]'",
+    )  # fmt: skip
+
+
 def class_name(error: RunnerError) -> str:
     """The name in `CLASSES` for an error of either package: that of the first of its classes, or a kind of one."""
     if type(error).__name__ in CLASSES:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipeline.core.errors import MissingError, ModelError
+from pipeline.core.errors import ModelError
 from pipeline.model.guards import tensor_bytes
 from pipeline.model.onnx_model import keep_only
 from pipeline.partition.graph import DTYPES, Value
@@ -129,11 +129,3 @@ def make_constant(proto: "ModelProto") -> None:
     if proto.ir_version < IR_OF_CONSTANTS and not names <= inputs:
         keep_only(proto.graph.input, lambda value: value.name not in names)
         proto.ir_version = IR_OF_CONSTANTS
-
-
-def missing_extra(extra: str, package: str, where: str, error: ImportError) -> MissingError:
-    """That a pass needs a package which an extra installs."""
-    return MissingError(
-        f"the package {package} is not installed", where=where, why=str(error),
-        remedy=f"pip install 'ort-mobile-pipeline[{extra}]'",
-    )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pipeline.core.errors import ModelError
+from pipeline.core.errors import ModelError, missing_extra
 from pipeline.model.guards import check_constants, check_structure, computed_constants, shaped_bytes
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.edit import (
@@ -10,7 +10,6 @@ from pipeline.passes.edit import (
     fill_output_shapes,
     lean,
     make_constant,
-    missing_extra,
     refuse_overridable,
     value_types,
 )

@@ -31,6 +31,8 @@ MANIFEST_VERSION = 4
 READABLE_VERSIONS = (1, 2, 3, 4)
 MANIFEST_FILE = "manifest.json"
 SEAL_FILE = "manifest.sha256"
+SIGNATURE_FILE = "bundle.sig"
+"""The signature, in bundles that have one: of all other files, the manifest and its seal among them."""
 MEASURED_FILE = "evidence/measured.md"
 """What was measured, for people."""
 
@@ -210,6 +212,8 @@ def verify_bundle(folder: Path, expected: str = "") -> Manifest:
     findings += [finding for file in manifest.files for finding in _compare(folder, file)]
     present, unreadable = _present(folder)
     listed = {file.path for file in manifest.files} | {MANIFEST_FILE, SEAL_FILE}
+    if not (folder / SIGNATURE_FILE).is_symlink():
+        listed.add(SIGNATURE_FILE)
     findings += [f"added: {path[:SHOWN]}" for path in sorted(present - listed)]
     findings += unreadable
     if findings:
@@ -288,7 +292,8 @@ def _contradictions(manifest: Manifest) -> list[str]:
     """What a manifest says that no bundle of ours does: a file listed twice, or shipped and not listed."""
     paths = Counter(file.path for file in manifest.files)
     content = {file.path for file in manifest.content.files}
-    odd = [path for path in paths if PurePosixPath(path).as_posix() != path or path in (MANIFEST_FILE, SEAL_FILE)]
+    own = (MANIFEST_FILE, SEAL_FILE, SIGNATURE_FILE)
+    odd = [path for path in paths if PurePosixPath(path).as_posix() != path or path in own]
     return [
         *(f"not a plain path: {path[:SHOWN]}" for path in odd),
         *(f"listed {count} times: {path[:SHOWN]}" for path, count in paths.items() if count > 1),

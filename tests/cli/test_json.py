@@ -12,6 +12,7 @@ WITHOUT_RESULT = {"help", "completion", "schema"}
 
 NOT_RUN_HERE = {
     "prove": "needs an Android library (tests/android_host)",
+    "sign": "needs a key (tests/release/test_signature.py)",
     "release android": "needs a JDK (tests/release/android)",
     "library get": "needs the network (tests/library)",
     "build run": "builds ONNX Runtime for hours (tests/ort_build runs it on a small tree)",
