@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pipeline.campaign.statistics.distributions import (
     Floats,
     beta_share,
-    binomial_at_most,
     rank_bound,
     rank_sums,
+    share_bounds,
     t_quantile,
     t_tail,
 )
@@ -58,9 +58,20 @@ def test_quantiles_and_tails_agree(share: float, freedom: int) -> None:
 @settings(max_examples=60, deadline=None)
 def test_binomial_sums_are_those_of_the_definition(hits: int, count: int, share: float) -> None:
     expected = sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(min(hits, count) + 1))
-    assert binomial_at_most(hits, count, share) == pytest.approx(expected, rel=1e-9)
+    if hits < count:
+        assert beta_share(1 - share, count - hits, hits + 1) == pytest.approx(expected, rel=1e-9)
     assert beta_share(0.0, 2, 3) == 0
     assert beta_share(1.0, 2, 3) == 1
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "expected"),
+    [(0.5, 10, (0.1871, 0.8129)), (0.9, 20, (0.6830, 0.9877)), (0.9, 100, (0.8238, 0.9510))],
+)
+def test_bounds_of_a_share_are_those_of_published_tables(
+    share: float, count: int, expected: tuple[float, float]
+) -> None:
+    assert share_bounds(share, count) == pytest.approx(expected, abs=5e-5)
 
 
 @pytest.mark.parametrize("count", [1, 4, 8, 11])

@@ -1,6 +1,7 @@
 """Exact distributions of the two tests: Student's t, and the signed-rank sum of so many values."""
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -78,6 +79,18 @@ def rank_bound(count: int, outside: float) -> int | None:
 
 
 @lru_cache(maxsize=1024)
-def binomial_at_most(hits: int, count: int, share: float) -> float:
-    """The probability of at most so many hits in `count` trials with probability `share` each."""
-    return 1.0 if hits >= count else beta_share(1 - share, count - hits, hits + 1)
+def share_bounds(share: float, count: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Clopper and Pearson's exact bounds of a share that was seen in so many draws; a part of a hit counts as such."""
+    hits, outside = share * count, (1 - confidence) / 2
+    return (
+        _where(lambda x: beta_share(x, hits, count - hits + 1), outside),
+        _where(lambda x: beta_share(x, hits + 1, count - hits), 1 - outside),
+    )
+
+
+def _where(rising: Callable[[float], float], level: float) -> float:
+    """Where a function that rises from 0 to 1 between 0 and 1 reaches a level."""
+    low, high = 0.0, 1.0
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if rising(middle) < level else (low, middle)
+    return high

@@ -5,19 +5,21 @@ options and device. Groups are measured in alternating rounds, so that the nth r
 about the same state: comparisons are paired by round.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from device_runner.result import Mark, Struct
-from pipeline.campaign.statistics.distributions import Floats
+from pipeline.campaign.statistics.distributions import Floats, share_bounds
 
 SMALLEST_SAMPLE = {0.90: 64, 0.95: 130, 0.99: 662}
 """Percentile to the number of latencies from which on it is given.
 
 From MLPerf LoadGen's early stopping at 99 % confidence: the least n of which the second-largest bounds the percentile,
-that is p**n + n * p**(n - 1) * (1 - p) <= 0.01. Takes inferences for independent of one another.
+that is p**n + n * p**(n - 1) * (1 - p) <= 0.01. That takes inferences for independent, which those of a process are
+not: it is the least for a percentile of the sample, and says nothing of other processes (measuring S.4).
 """
 
 
@@ -39,7 +41,9 @@ class RunGroup(Struct, frozen=True, kw_only=True):
 class Statistics(Struct, frozen=True, kw_only=True):
     """Of all latencies together. Percentiles are None where there are too few latencies for them.
 
-    A percentile is the smallest latency that is not exceeded by that share of them (no interpolation).
+    A percentile is the smallest latency that is not exceeded by that share of them (no interpolation). `p90_bounds_ns`
+    and so on hold that of all processes with at least 95 % confidence; where they are null the percentile is of this
+    sample only.
     """
 
     samples: int
@@ -51,6 +55,9 @@ class Statistics(Struct, frozen=True, kw_only=True):
     p90_ns: int | None = None
     p95_ns: int | None = None
     p99_ns: int | None = None
+    p90_bounds_ns: tuple[int, int] | None = None
+    p95_bounds_ns: tuple[int, int] | None = None
+    p99_bounds_ns: tuple[int, int] | None = None
     round_medians_ns: tuple[float, ...] = ()
 
 
@@ -59,7 +66,8 @@ def describe(group: RunGroup) -> Statistics | None:
     rounds = timed_rounds(group)
     if not rounds:
         return None
-    pooled = np.concatenate([np.asarray(timed.latencies_ns, np.int64) for timed in rounds])
+    pooled = np.sort(np.concatenate([np.asarray(timed.latencies_ns, np.int64) for timed in rounds]))
+    bounds = {share: percentile_bounds(pooled, share, len(rounds)) for share in SMALLEST_SAMPLE}
     return Statistics(
         samples=len(pooled),
         median_ns=float(np.median(pooled)),
@@ -70,6 +78,9 @@ def describe(group: RunGroup) -> Statistics | None:
         p90_ns=percentile(pooled, 0.90),
         p95_ns=percentile(pooled, 0.95),
         p99_ns=percentile(pooled, 0.99),
+        p90_bounds_ns=bounds[0.90] and (int(bounds[0.90][0]), int(bounds[0.90][1])),
+        p95_bounds_ns=bounds[0.95] and (int(bounds[0.95][0]), int(bounds[0.95][1])),
+        p99_bounds_ns=bounds[0.99] and (int(bounds[0.99][0]), int(bounds[0.99][1])),
         round_medians_ns=tuple(float(np.median(timed.latencies_ns)) for timed in rounds),
     )
 
@@ -79,6 +90,19 @@ def percentile(latencies_ns: npt.NDArray[np.int64], share: float) -> int | None:
     if len(latencies_ns) < SMALLEST_SAMPLE[share]:
         return None
     return int(np.quantile(latencies_ns, share, method="inverted_cdf"))
+
+
+def percentile_bounds(pooled: npt.NDArray[np.int64] | Floats, share: float, rounds: int) -> tuple[float, float] | None:
+    """Bounds of the percentile of all processes with at least 95 % confidence, from sorted latencies of so many rounds.
+
+    A round counts as one draw, whatever its inferences have in common: exact binomial bounds of the share (Clopper and
+    Pearson) and the latencies at these shares. None where the upper one lies beyond the largest latency.
+    """
+    low, high = share_bounds(share, rounds)
+    top = math.floor(high * len(pooled))
+    if len(pooled) < SMALLEST_SAMPLE[share] or top >= len(pooled):
+        return None
+    return pooled[math.floor(low * len(pooled))], pooled[top]
 
 
 def timed_rounds(group: RunGroup) -> list[Round]:

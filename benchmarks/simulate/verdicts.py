@@ -1,0 +1,204 @@
+"""Verdicts and intervals on simulated campaigns whose truth is known, by the pipeline's own rule, for each noise model.
+
+Everything comes from the functions that a report calls. A pair is a lane and the baseline of one campaign; the same
+pairs with 3 % added to the lane's latency say how often that is found.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from benchmarks.simulate.noise import INFERENCES, MODELS, Floats, NoiseModel, campaigns, medians
+from pipeline.campaign.statistics.compare import DEFAULT_RULE, LOOKS, DecisionRule, decide
+from pipeline.campaign.statistics.groups import Pairs, percentile_bounds
+from pipeline.campaign.statistics.intervals import ratio_interval
+
+SEED = 18
+FIXED = (5, 8, 12, 20)
+"""Rounds of campaigns that look once, at their end."""
+
+SLOWER = 0.03
+MANY, MANY_ROUNDS = 40, 5
+PERCENTILE_ROUNDS = (20, 40)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trials:
+    """How many campaigns of each kind are simulated."""
+
+    equal: int = 10_000
+    slower: int = 2_000
+    looks: int = 4_000
+    many: int = 400
+    percentiles: int = 2_000
+
+
+TRIALS = Trials()
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """Shares of campaigns, by rounds; what is not a share says so."""
+
+    name: str
+    held: dict[int, float] = field(default_factory=dict)
+    """In which the 95 % interval holds the true ratio."""
+    false: dict[int, float] = field(default_factory=dict)
+    """In which equal lanes are called different; at 0 rounds: with looks."""
+    slower: dict[int, float] = field(default_factory=dict)
+    """In which 3 % is found; at 0 rounds: with looks."""
+    rounds_used: float = 0.0
+    """With looks, on average, until 3 % is decided."""
+    held_by_choosing: float = 0.0
+    """The interval of the lane that looks best of 40 holds its true ratio, in the rounds that chose it."""
+    held_again: float = 0.0
+    """The same in fresh rounds."""
+    false_of_many: float = 0.0
+    """Any of 39 equal lanes is called different from their baseline."""
+    percentile: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Rounds to how often an interval of the 90th percentile is given, and holds the true one where it is."""
+
+
+def pairs(model: NoiseModel, seed: int, count: int, rounds: int) -> Iterator[Floats]:
+    """Log ratios of equal lanes, one value a round."""
+    for part in campaigns(model, np.random.default_rng(seed), count, rounds):
+        logs = medians(part)
+        yield from logs[:, :, 1] - logs[:, :, 0]
+
+
+def different(logs: Floats, rule: DecisionRule = DEFAULT_RULE) -> bool:
+    """Whether the rule calls these rounds different."""
+    verdict = decide([Pairs(tuple(range(len(logs))), logs)], rule)[0].verdict
+    return verdict.value in ("faster", "slower")
+
+
+def fixed(model: NoiseModel, found: Found, trials: Trials) -> None:
+    """Coverage, false differences and power at each number of rounds."""
+    for rounds in FIXED:
+        held = false = 0
+        for logs in pairs(model, SEED + rounds, trials.equal, rounds):
+            interval = ratio_interval(logs)
+            held += interval is not None and interval.low <= 1 <= interval.high
+            false += different(logs)
+        found.held[rounds], found.false[rounds] = held / trials.equal, false / trials.equal
+        shifted = pairs(model, SEED + 400 + rounds, trials.slower, rounds)
+        found.slower[rounds] = sum(different(logs + np.log1p(SLOWER)) for logs in shifted) / trials.slower
+
+
+def sequential(model: NoiseModel, found: Found, trials: Trials) -> None:
+    """The same where measuring ends at the first look that decides."""
+    rule = DecisionRule(looks=LOOKS)
+    equal = pairs(model, SEED + 100, trials.looks, LOOKS[-1])
+    found.false[0] = sum(different(logs, rule) for logs in equal) / trials.looks
+    shown, used = 0, 0
+    for logs in pairs(model, SEED + 101, trials.slower, LOOKS[-1]):
+        numbers = tuple(range(LOOKS[-1]))
+        whole = Pairs(numbers, logs + np.log1p(SLOWER))
+        ends = (look for look in LOOKS if decide([whole.before(look)], rule)[0].settled)
+        end = next(ends, LOOKS[-1])
+        shown += different(whole.before(end).logs, rule)
+        used += end
+    found.slower[0], found.rounds_used = shown / trials.slower, used / trials.slower
+
+
+def many(model: NoiseModel, found: Found, trials: Trials) -> None:
+    """The best of 40 equal lanes, judged by the rounds that chose it and by fresh ones; and all against one."""
+    random = np.random.default_rng(SEED + 200)
+    chosen = again = false = 0
+    first = (one for part in campaigns(model, random, trials.many, MANY_ROUNDS, MANY) for one in medians(part))
+    fresh = pairs(model, SEED + 201, trials.many, MANY_ROUNDS)
+    numbers = tuple(range(MANY_ROUNDS))
+    for logs, later in zip(first, fresh, strict=True):
+        best = 1 + int(np.argmin(logs[:, 1:].mean(axis=0)))
+        for values, counts in ((logs[:, best] - logs[:, 0], True), (later, False)):
+            interval = ratio_interval(values)
+            holds = interval is not None and interval.low <= 1 <= interval.high
+            chosen, again = chosen + (holds and counts), again + (holds and not counts)
+        judged = decide([Pairs(numbers, logs[:, lane] - logs[:, 0]) for lane in range(1, MANY)], DEFAULT_RULE)
+        false += any(one.verdict.value in ("faster", "slower") for one in judged)
+    found.held_by_choosing, found.held_again = chosen / trials.many, again / trials.many
+    found.false_of_many = false / trials.many
+
+
+def percentiles(model: NoiseModel, found: Found, trials: Trials) -> None:
+    """How often the true 90th percentile of a steady device lies in its interval."""
+    if not model.steady:
+        return
+    large = campaigns(model, np.random.default_rng(SEED + 300), 5_000, 20, 1)
+    true = float(np.quantile(np.concatenate([part.ravel() for part in large]), 0.9))
+    for rounds in PERCENTILE_ROUNDS:
+        given = held = 0
+        for part in campaigns(model, np.random.default_rng(SEED + 301), trials.percentiles, rounds, 1):
+            for latencies in np.sort(part.reshape(len(part), -1), axis=1):
+                bounds = percentile_bounds(latencies, 0.9, rounds)
+                given += bounds is not None
+                held += bounds is not None and bounds[0] <= true <= bounds[1]
+        found.percentile[rounds] = (given / trials.percentiles, held / max(1, given))
+
+
+def simulated(place: int, trials: Trials) -> Found:
+    """Everything of one noise model."""
+    found = Found(name=MODELS[place].name)
+    for part in (fixed, sequential, many, percentiles):
+        part(MODELS[place], found, trials)
+    return found
+
+
+def table(trials: Trials = TRIALS) -> str:
+    """One row a noise model, in per cent."""
+    with ProcessPoolExecutor(2) as pool:
+        rows = list(pool.map(simulated, range(len(MODELS)), [trials] * len(MODELS)))
+    return "\n\n".join((_of_pairs(rows, trials), _of_choices(rows, trials)))
+
+
+def _of_pairs(rows: list[Found], trials: Trials) -> str:
+    columns = "/".join(map(str, FIXED))
+    text = (
+        f"{trials.equal:,} pairs of equal lanes and {trials.slower:,} of which one is 3 % slower, for each number of "
+        f"rounds; {trials.looks:,} and {trials.slower:,} with looks. {INFERENCES} inferences a process. In per cent."
+    )
+    head = (
+        "noise", f"95 % interval holds the truth ({columns} rounds)", f"equal, called different ({columns}; looks)",
+        f"3 % found ({columns}; looks)", "rounds until then",
+    )  # fmt: skip
+    cells = [_pair_cells(row) for row in rows]
+    false = [value for row in rows for value in row.false.values()]
+    held = [value for row in rows for value in row.held.values()]
+    last = (f"{100 * min(held):.1f} to {100 * max(held):.1f}",
+            f"mean {100 * np.mean(false):.2f}, worst {100 * max(false):.2f}")  # fmt: skip
+    return f"{text}\n\n{markdown(head, [*cells, ('all', *last, '', '')])}"
+
+
+def _pair_cells(row: Found) -> tuple[str, ...]:
+    held = " / ".join(f"{100 * row.held[n]:.1f}" for n in FIXED)
+    false = " / ".join(f"{100 * row.false[n]:.2f}" for n in FIXED)
+    slower = " / ".join(f"{100 * row.slower[n]:.0f}" for n in FIXED)
+    looks = f"{100 * row.false[0]:.2f}", f"{100 * row.slower[0]:.1f}"
+    return row.name, held, f"{false}; {looks[0]}", f"{slower}; {looks[1]}", f"{row.rounds_used:.1f}"
+
+
+def _of_choices(rows: list[Found], trials: Trials) -> str:
+    rounds = " and ".join(map(str, PERCENTILE_ROUNDS))
+    text = (
+        f"{trials.many:,} campaigns of {MANY} equal lanes and {MANY_ROUNDS} rounds, and {trials.percentiles:,} lanes "
+        f"of {rounds} rounds. In per cent."
+    )
+    head = (
+        "noise", f"any of {MANY - 1} called different", "interval of the best holds the truth: rounds that chose it",
+        "fresh rounds", f"p90 has an interval, and it holds the true one ({rounds} rounds)",
+    )  # fmt: skip
+    return f"{text}\n\n{markdown(head, [_choice_cells(row) for row in rows])}"
+
+
+def _choice_cells(row: Found) -> tuple[str, ...]:
+    p90 = " / ".join(f"{100 * given:.0f}, {100 * held:.1f}" for given, held in row.percentile.values())
+    shares = f"{100 * row.false_of_many:.1f}", f"{100 * row.held_by_choosing:.0f}", f"{100 * row.held_again:.1f}"
+    return row.name, *shares, p90 or "not steady"
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table."""
+    lines = (head, ["---"] * len(head), *rows)
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
