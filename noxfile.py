@@ -259,6 +259,12 @@ def bench(session: nox.Session) -> None:
 
 
 @development_session
+def simulations(session: nox.Session) -> None:
+    """Simulations of docs/numbers.md: makes their tables again, for minutes; `-- --check` compares them."""
+    run_in("development", session, "python", "-m", "benchmarks.simulate", *session.posargs)
+
+
+@development_session
 def reference(session: nox.Session) -> None:
     """Generate docs/reference/ and the JSON schemas from the code."""
     run_in("development", session, "python", "docs/make_reference.py")

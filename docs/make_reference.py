@@ -21,8 +21,10 @@ from pipeline.cli.transform import option_lines
 from pipeline.config import TABLES, Table, config_schema, key_texts, null_last
 from pipeline.core.errors import ExitCode
 from pipeline.passes.registry import PASSES
+from pipeline.report.bisection import BisectionReport
 from pipeline.report.comparison import SideComparison
 from pipeline.report.model import schema as results_schema
+from pipeline.report.regression import GateReport
 from pipeline.report.tuning import schema as tune_schema
 
 DOCS = Path(__file__).resolve().parent
@@ -157,6 +159,8 @@ def pages() -> dict[Path, str]:
             RunResult, "Everything that one run gave. Times in nanoseconds."
         ),
         DOCS / "comparison.schema.json": document_schema(SideComparison, "What `ort-mobile compare --json` writes."),
+        DOCS / "gate.schema.json": document_schema(GateReport, "What `ort-mobile gate --json` writes."),
+        DOCS / "bisection.schema.json": document_schema(BisectionReport, "What `ort-mobile bisect --json` writes."),
     }
 
 

@@ -170,7 +170,7 @@ class CampaignPlan:
             planned,
             number,
             model_file=str(self.artifacts / planned.file),
-            library=self.libraries.get(planned.device),
+            library=planned.library or self.libraries.get(planned.device),
             inputs=self.inputs[planned.source],
             measure=self.measure,
         )

@@ -29,7 +29,8 @@ class PlannedRun:
     """What is measured over all rounds: a file with run options on a device.
 
     `variant` is its variant's name, `file` its path or that in the folder of artifacts. `source` names the model in its
-    precision, whose inputs it is given. `session_options` are those that the file needs.
+    precision, whose inputs it is given. `session_options` are those that the file needs. `library` is libonnxruntime to
+    run with in place of the device's.
     """
 
     device: str
@@ -42,6 +43,7 @@ class PlannedRun:
     options: RunOptions
     session_options: Mapping[str, str] = field(default_factory=dict)
     mode: MeasureMode = MeasureMode.STEADY
+    library: str | None = None
 
     @property
     def run_options(self) -> RunOptions:
@@ -167,7 +169,7 @@ def representatives(planned_runs: Sequence[PlannedRun]) -> dict[str, PlannedRun]
 
     The same bytes with the same session options: measuring them twice gives noise and no knowledge.
     """
-    first: dict[tuple[str, ...], PlannedRun] = {}
+    first: dict[tuple[str | None, ...], PlannedRun] = {}
     return {planned_id(planned): first.setdefault(_what_runs(planned), planned) for planned in planned_runs}
 
 
@@ -200,9 +202,9 @@ def recorded(runs: Sequence[PlannedRun], baseline: str | None) -> Iterator[Recor
             )
 
 
-def _what_runs(planned: PlannedRun) -> tuple[str, ...]:
+def _what_runs(planned: PlannedRun) -> tuple[str | None, ...]:
     options = msgspec.json.encode(planned.run_options, order="sorted").decode()
-    return planned.device, planned.model, planned.sha256, options, planned.mode
+    return planned.device, planned.model, planned.sha256, options, planned.mode, planned.library
 
 
 def order_of_round(planned_runs: Sequence[PlannedRun], number: int) -> list[PlannedRun]:

@@ -49,20 +49,16 @@ class ChangedFact(Struct, frozen=True, kw_only=True):
 
 def facts_of_run(run: RunRecord) -> Facts:
     """The facts that a stored run has itself: its file, the release that ran it, options, inputs, settings."""
+    tensors = [f"{one.name} {one.dtype}{list(one.shape)}" for one in run.spec.inputs]
+    sizes = [f"{name}={size}" for name, size in sorted(run.spec.dimensions.items())]
     found = {
         ARTIFACT: run.spec.model_sha256 or "",
         RELEASE: run.result.ort_version,
         OPTIONS: options_name(run.spec.options),
-        INPUTS: _inputs(run.spec),
+        INPUTS: ", ".join([*tensors, *sizes]),
         MEASUREMENT: _settings(run.spec),
     }
     return {name: text for name, text in found.items() if text}
-
-
-def _inputs(spec: RunSpec) -> str:
-    """Names, types and shapes; sizes of dimensions where the probe makes the inputs."""
-    tensors = [f"{one.name} {one.dtype}{list(one.shape)}" for one in spec.inputs]
-    return ", ".join([*tensors, *(f"{name}={size}" for name, size in sorted(spec.dimensions.items()))])
 
 
 def _settings(spec: RunSpec) -> str:

@@ -12,7 +12,7 @@ SECTIONS: dict[str, frozenset[str]] = {
         "--memory-pattern", "--prepacking", "--dynamic-block-base", "--session-config",
     }),
     "Measurement": frozenset({
-        "--rounds", "--min-runs", "--min-seconds", "--profile", "--blame", "--perf-test",
+        "--rounds", "--min-runs", "--min-seconds", "--least", "--profile", "--blame", "--perf-test",
     }),
     "State of the phone": frozenset({
         "--stable", "--keep-screen-on", "--max-thermal-status", "--max-battery-celsius", "--min-battery-percent",
@@ -20,7 +20,7 @@ SECTIONS: dict[str, frozenset[str]] = {
     }),
     "Fixes": frozenset({"--advise", "--fix"}),
     "Inputs": frozenset({"--test-data", "--input", "--labels", "--preprocess", "--part", "--samples"}),
-    "Output": frozenset({"--json", "--svg", "--help"}),
+    "Output": frozenset({"--junit", "--markdown", "--json", "--svg", "--help"}),
 }  # fmt: skip
 """Options by the title under which help lists them, in that order; the others come first."""
 
@@ -76,6 +76,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile compare 'output/my#previous' output/my",
         "ort-mobile compare before.json after.json --markdown comparison.md",
         "ort-mobile compare output/my output/my --run-a all-fixed/cpu --run-b basic-fixed/cpu",
+    ),
+    "ort-mobile gate": (
+        "ort-mobile gate before/bundle after/bundle --device adb:SERIAL --junit gate.xml --markdown comment.md",
+        "ort-mobile gate my.ort my.ort --base-library wheel:1.21.0 --library wheel:1.31.1",
+        "ort-mobile gate --history output/my --svg history.svg",
+    ),
+    "ort-mobile bisect": (
+        "ort-mobile bisect monday.ort tuesday.ort wednesday.ort",
+        "ort-mobile bisect my.ort --library wheel:1.21.0 --library wheel:1.23.2 --library wheel:1.31.1",
     ),
     "ort-mobile devices": (
         "ort-mobile devices",

@@ -1,11 +1,37 @@
-"""`ort-mobile compare`: two campaigns beside each other."""
+"""`ort-mobile compare`, `gate` and `bisect`: campaigns beside each other, regressions, and where they began."""
 
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import json_option, shows_text, write_json
+from pipeline.cli.options import (
+    data_options,
+    dataset_from,
+    json_option,
+    library_name,
+    library_option,
+    progress,
+    shows_text,
+    sizes,
+    write_json,
+)
+from pipeline.cli.run import options_of, run_settings
+
+if TYPE_CHECKING:
+    from pipeline.job.pairs import PairOrder
+    from pipeline.job.perf_files import PerfOrder
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def library_names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """A callback for libraries: each a file that is there, or a name such as android:1.29.0."""
+    return tuple(library_name(ctx, param, value) or "" for value in values)
+
 
 markdown_option = click.option(
     "--markdown", "markdown_to", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
@@ -46,3 +72,193 @@ def compare(a: str, b: str, run_a: str, run_b: str, markdown_to: Path | None, js
         write_json(found, json_to)
     if shows_text(json_to):
         show_parts(*parts, open_console())
+
+
+def pair_options(command: Function) -> Function:
+    """Add how pairs are measured to a command, which gets the values as keywords for `_orders`."""
+    for option in (
+        data_options,
+        click.option(
+            "--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True,
+            help="Size of a dynamic dimension of model files, by its name or as INPUT[AXIS]; repeatable.",
+        ),
+        run_settings,
+        click.option(
+            "--least", type=click.FloatRange(min=0, max=100), default=1.0, show_default=True, metavar="PERCENT",
+            help="Smallest slowdown that counts.",
+        ),
+        click.option(
+            "--min-seconds", type=click.FloatRange(min=0, min_open=True), default=0.2, show_default=True,
+            help="Minimum seconds of inferences per process.",
+        ),
+        click.option(
+            "--min-runs", type=click.IntRange(min=1), default=20, show_default=True,
+            help="Minimum inferences per process.",
+        ),
+        click.option(
+            "--rounds", type=click.IntRange(min=8, max=500), default=20, show_default=True,
+            help="New processes of each side.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _orders(paths: Sequence[Path], answers: dict[str, Any]) -> "tuple[PairOrder, PerfOrder]":
+    """How pairs, and how the model files among some paths are measured."""
+    from pipeline.config import MeasureConfig
+    from pipeline.job.pairs import PairOrder
+    from pipeline.job.perf_files import PerfOrder
+    from pipeline.job.read_subjects import model_files
+
+    measure = MeasureConfig(rounds=answers["rounds"], min_runs=answers["min_runs"], min_seconds=answers["min_seconds"])
+    files = PerfOrder(
+        files=model_files(paths),
+        options=options_of(answers),
+        device="",
+        library=None,
+        dimensions=answers["dimensions"],
+        measure=measure,
+        data=dataset_from(answers["test_data"], answers["input_values"]),
+    )
+    return PairOrder(measure=measure, least=answers["least"] / 100), files
+
+
+@click.command(cls=Command)
+@click.argument("base", required=False, type=click.Path(path_type=Path))
+@click.argument("candidate", required=False, type=click.Path(path_type=Path))
+@click.option("--history", metavar="PATH|URL", default="", help="Measure only what the campaigns stored here suspect.")
+@click.option("--device", "devices", multiple=True, help="local, adb:SERIAL or adb:*; repeatable.  [default: local]")
+@library_option
+@click.option(
+    "--base-library",
+    callback=library_name,
+    metavar="FILE|NAME",
+    help="libonnxruntime of the base.  [default: --library]",
+)
+@pair_options
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), default=Path("output/gate"), show_default=True,
+    help="Folder of the database of paired runs: the same is not measured twice.",
+)  # fmt: skip
+@click.option(
+    "--junit", "junit_to", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML."
+)
+@markdown_option
+@click.option(
+    "--svg", "svg_to", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Draw the history."
+)
+@json_option
+@click.pass_context
+def gate(
+    ctx: click.Context,
+    /,
+    base: Path | None,
+    candidate: Path | None,
+    history: str,
+    devices: tuple[str, ...],
+    library: str | None,
+    base_library: str | None,
+    output: Path,
+    junit_to: Path | None,
+    markdown_to: Path | None,
+    svg_to: Path | None,
+    json_to: str | None,
+    **answers: Any,
+) -> None:
+    """Measure CANDIDATE and BASE in alternating rounds; exit code 4 if the candidate is slower.
+
+    Both are model files, bundles or output folders. A regression is a 99 % interval of the ratio, for all comparisons
+    together, that lies above 1 by more than --least. With --history only runs are measured whose last three campaigns
+    were all slower than usual; without BASE and CANDIDATE it shows the history.
+    """
+    from pipeline.core.files import write_bytes, write_text
+    from pipeline.job.read_subjects import read_sources
+    from pipeline.job.regression import GateOrder, exit_code, run_gate
+    from pipeline.report import regression
+    from pipeline.report.history_plot import history_svg
+    from pipeline.report.terminal import open_console, show_parts
+
+    if (base is None) is not (candidate is None) or not (base or history):
+        raise click.UsageError("name BASE and CANDIDATE, or a --history, or all three", ctx)
+    pairs, files = _orders([path for path in (base, candidate) if path], answers)
+    with tempfile.TemporaryDirectory() as work:
+        sources = read_sources([base, candidate], files, Path(work)) if base and candidate else (None, None)
+        order = GateOrder(
+            folder=output,
+            pairs=pairs,
+            base=sources[0].with_library(base_library or library) if sources[0] else None,
+            candidate=sources[1].with_library(library) if sources[1] else None,
+            history=history,
+            devices=devices,
+        )
+        report = run_gate(order, progress())
+    if markdown_to:
+        write_text(markdown_to, regression.comment(report))
+    if junit_to:
+        write_bytes(junit_to, regression.junit(report))
+    if svg_to:
+        write_text(svg_to, history_svg(report.histories))
+    if json_to:
+        write_json(report, json_to)
+    if shows_text(json_to):
+        show_parts(regression.listings(report), regression.sections(report), open_console())
+        click.echo(regression.headline(report))
+    ctx.exit(exit_code(report))
+
+
+@click.command(cls=Command)
+@click.argument("artifacts", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="ARTIFACT...")
+@click.option(
+    "--library", "libraries", callback=library_names, metavar="FILE|NAME", multiple=True,
+    help="libonnxruntime to run with, the good one first; repeatable.  [default: the device's]",
+)  # fmt: skip
+@click.option("--device", default="local", show_default=True, help="local or adb:SERIAL.")
+@click.option("--model", default="", help="Which model of bundles and output folders with several.")
+@pair_options
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), default=Path("output/bisect"), show_default=True,
+    help="Folder of the database of paired runs: the same is not measured twice.",
+)  # fmt: skip
+@markdown_option
+@json_option
+@click.pass_context
+def bisect(
+    ctx: click.Context,
+    /,
+    artifacts: tuple[Path, ...],
+    libraries: tuple[str, ...],
+    device: str,
+    model: str,
+    output: Path,
+    markdown_to: Path | None,
+    json_to: str | None,
+    **answers: Any,
+) -> None:
+    """Find the first of several ARTIFACTs, or of several libraries, that is slower than the first.
+
+    ARTIFACTs are model files, bundles or output folders, the good one first. With several libraries the way goes
+    from the first artifact with the first library to the last artifact, and then to the last library. Each step is
+    measured in pairs with the first, as `gate` does. What cannot be measured is skipped.
+    """
+    from pipeline.core.files import write_text
+    from pipeline.job.bisect import BisectOrder, exit_code, run_bisect
+    from pipeline.job.read_subjects import read_sources
+    from pipeline.report import bisection, markdown
+    from pipeline.report.terminal import open_console, show_parts
+
+    pairs, files = _orders(artifacts, answers)
+    with tempfile.TemporaryDirectory() as work:
+        sources = read_sources(artifacts, files, Path(work))
+        order = BisectOrder(
+            sources=sources, libraries=libraries or (None,), device=device, folder=output, pairs=pairs, model=model
+        )
+        report = run_bisect(order, progress())
+    parts = ((bisection.listing(report),), bisection.sections(report))
+    if markdown_to:
+        write_text(markdown_to, markdown.render_parts(bisection.headline(report), *parts))
+    if json_to:
+        write_json(report, json_to)
+    if shows_text(json_to):
+        show_parts(*parts, open_console())
+    ctx.exit(exit_code(report))

@@ -65,6 +65,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "accuracy": ("pipeline.cli.accuracy:accuracy", "Measure how much accuracy a changed model has lost."),
         "perf": ("pipeline.cli.perf:perf", "Measure model files on a device, without converting."),
         "compare": ("pipeline.cli.compare:compare", "Compare two campaigns, and name what changed between them."),
+        "gate": ("pipeline.cli.compare:gate", "Measure a candidate in pairs with its base; fail if it is slower."),
+        "bisect": ("pipeline.cli.compare:bisect", "Find the artifact or release that made a model slower."),
         "op-config": ("pipeline.cli.op_config:op_config", "Create and check operator configs of reduced builds."),
     },
     "Devices, libraries and builds": {

@@ -7,7 +7,7 @@ import msgspec
 from device_runner.device import DeviceFacts
 from device_runner.reading import read_regular
 from pipeline.campaign.record import CampaignRecord, Host
-from pipeline.campaign.statistics import DEFAULT_MARGIN
+from pipeline.campaign.statistics.compare import DEFAULT_MARGIN
 from pipeline.campaign.store.errors import hidden
 from pipeline.core.errors import ConfigError, PipelineError
 from pipeline.job.folder import DATABASE, list_campaigns, stored

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from device_runner.result import Status, Struct
-from pipeline.campaign.provenance import MADE_WITH, ChangedFact, Facts, changes, facts_of_place
+from pipeline.campaign.provenance import ARTIFACT, MADE_WITH, ChangedFact, Facts, changes, facts_of_place
 from pipeline.campaign.statistics import DecisionRule, Doubt, Interval, Verdict, judge, ratio_interval, t_quantile
 from pipeline.core.errors import ConfigError
 from pipeline.report import wording
@@ -22,12 +22,14 @@ from pipeline.report.layout import Listing, ListingNote, Section, gathered, plac
 from pipeline.report.model import CampaignReport, Row
 
 COMPARISON_VERSION: Final = 1
+ALARMS = 0.01
+"""How often equal campaigns may be called different, over all rows of a comparison."""
 FEWEST = 4
 """Rounds of each side: from fewer no interval is given."""
 MAKERS = ("ort-mobile", "onnxruntime", "onnx")
 """Programs whose versions decide the bytes of artifacts."""
-SHOWN = 60
-"""Characters of a text beside a verdict: JSON has all."""
+SHOWN, DIGITS = 60, 12
+"""Characters of a text beside a verdict, and digits of a digest: JSON has all."""
 
 
 class SideHead(Struct, frozen=True, kw_only=True):
@@ -106,16 +108,22 @@ def compare_sides(a: ComparedSide, b: ComparedSide) -> SideComparison:
     margin, least = max(a.report.margin, b.report.margin), max(a.report.least, b.report.least)
     facts = {id(row): _facts(side.report, row) for side in (a, b) for row in side.report.rows}
     same = a.report.campaign == b.report.campaign
+    both = [(row, theirs[key]) for key, row in ours.items() if key in theirs]
+    sure = 1 - ALARMS / max(1, len(both))
     return SideComparison(
         a=a.head,
         b=b.head,
         margin=margin,
         rows=tuple(
             _compared(
-                row, theirs[key], changes(facts[id(row)], facts[id(theirs[key])]), margin, least, same_campaign=same
+                x,
+                y,
+                changes(facts[id(x)], facts[id(y)]),
+                DecisionRule(margin=margin, least=least),
+                sure,
+                same_campaign=same,
             )
-            for key, row in ours.items()
-            if key in theirs
+            for x, y in both
         ),
         only_a=tuple(_place(row) for key, row in ours.items() if key not in theirs),
         only_b=tuple(_place(row) for key, row in theirs.items() if key not in ours),
@@ -152,8 +160,9 @@ def _facts(report: CampaignReport, row: Row) -> Facts:
 
 
 def _compared(
-    a: Row, b: Row, found: tuple[ChangedFact, ...], margin: float, least: float, *, same_campaign: bool
+    a: Row, b: Row, found: tuple[ChangedFact, ...], rule: DecisionRule, confidence: float, *, same_campaign: bool
 ) -> ComparedRun:
+    """One row; `confidence` is that of a difference, which all rows of the comparison share."""
     a_medians, b_medians = (row.statistics.round_medians_ns if row.statistics else () for row in (a, b))
     paired = same_campaign and len(a_medians) == len(b_medians) and not (a.failed_rounds or b.failed_rounds)
     note = _incomparable(a, b, min(len(a_medians), len(b_medians)))
@@ -173,9 +182,9 @@ def _compared(
         return row
     interval = paired_interval if paired else unpaired_interval
     ratio, low, high = interval(a_medians, b_medians, 0.95)
-    sure = interval(a_medians, b_medians, 0.99)
+    sure = interval(a_medians, b_medians, confidence)
     # Nobody knows what differs between two hours: there only what is over the margin is called different.
-    rule = DecisionRule(margin=margin, least=least if paired else margin)
+    rule = rule if paired else DecisionRule(margin=rule.margin, least=rule.margin)
     verdict = judge(0.0 if not sure.low <= 1 <= sure.high else 1.0, interval(a_medians, b_medians, 0.90), rule)
     return msgspec.structs.replace(row, ratio=ratio, low=low, high=high, paired=paired, verdict=verdict)
 
@@ -192,7 +201,7 @@ def _incomparable(a: Row, b: Row, rounds: int) -> str:
 
 def paired_interval(a: Sequence[float], b: Sequence[float], confidence: float) -> Interval:
     """B's latency to A's, round by round: at least four rounds."""
-    found = ratio_interval(np.log(b) - np.log(a), confidence)
+    found = ratio_interval(np.log(np.maximum(b, 1.0)) - np.log(np.maximum(a, 1.0)), confidence)
     if found is None:
         raise ValueError(f"{len(a)} rounds have no interval")
     return found
@@ -229,6 +238,7 @@ def _title(head: SideHead) -> str:
 def _cells(row: ComparedRun, margin: float) -> tuple[str, ...]:
     known = row.ratio is not None and row.low is not None and row.high is not None
     same = row.verdict is Verdict.SAME
+    unpaired = "" if row.paired or row.verdict is Verdict.NOT_SHOWN else ", unpaired"
     return (
         row.device,
         row.model,
@@ -238,7 +248,7 @@ def _cells(row: ComparedRun, margin: float) -> tuple[str, ...]:
         wording.significant(row.ratio) if row.ratio else wording.DASH,
         f"{wording.significant(row.low or 0)} to {wording.significant(row.high or 0)}" if known else wording.DASH,
         f"{row.a_rounds} and {row.b_rounds}{', paired' if row.paired else ''}",
-        row.note or (f"same within {margin * 100:g} %" if same else row.verdict.value),
+        row.note or (f"same within {margin * 100:g} %" if same else row.verdict.value) + unpaired,
     )
 
 
@@ -264,6 +274,8 @@ def _change_notes(rows: Sequence[ComparedRun]) -> Iterator[ListingNote]:
 
 def change_text(change: ChangedFact) -> str:
     """Before and after on one line, long texts cut where they begin to differ."""
+    if change.what == ARTIFACT:
+        return f"{change.before[:DIGITS]} → {change.after[:DIGITS]}"
     same = next((n for n, (x, y) in enumerate(zip(change.before, change.after, strict=False)) if x != y), 0)
     start = max(0, same - SHOWN // 2) if max(len(change.before), len(change.after)) > SHOWN else 0
     texts = []

@@ -32,6 +32,8 @@ LINES = {
     "accuracy": "accuracy my.onnx --reference my.onnx --test-data sample.npz",
     "perf": "perf out/my.all-fixed.ort --rounds 1 --min-runs 1 --min-seconds 0.001",
     "compare": "compare output/my/results.json output/my/bundle",
+    "gate": "gate out/my.all-fixed.ort out/my.all-fixed.ort",
+    "bisect": "bisect out/my.all-fixed.ort out/my.all-fixed.ort",
     "op-config create": "op-config create out",
     "op-config merge": "op-config merge out/required_operators.config",
     "op-config check": "op-config check out/required_operators.config out",

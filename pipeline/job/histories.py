@@ -1,0 +1,109 @@
+"""Histories out of a store: what campaigns of one name measured, one after the other."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from device_runner.device import DeviceFacts
+from device_runner.result import Status
+from pipeline.campaign.history import History, HistoryPoint, history
+from pipeline.campaign.provenance import facts_of_place, facts_of_run
+from pipeline.campaign.record import CampaignRecord, JobRecord, RunRecord
+from pipeline.campaign.statistics import describe, ranks
+from pipeline.campaign.store import Store, open_store
+from pipeline.core.errors import ConfigError
+from pipeline.job.folder import DATABASE
+from pipeline.report.rows import MeasuredRow, run_group
+
+Lane = tuple[str, str, str]
+"""Device, model, and VARIANT/RUN."""
+
+
+def read_histories(text: str) -> tuple[History, ...]:
+    """The histories of the newest campaign's name in an output folder, a database file or at a URL.
+
+    `#NAME` behind it names other campaigns. Raises ConfigError where there are none, and PipelineError for a database
+    that is damaged or a later release's.
+    """
+    place, _, name = text.partition("#") if not Path(text).exists() else (text, "", "")
+    with open_store(_url(place)) as store:
+        campaigns = store.campaigns()
+        wanted = name or (campaigns[-1].name if campaigns else "")
+        found = [one for one in campaigns if one.name == wanted]
+        if not found:
+            raise ConfigError(
+                f"no campaign is called {wanted!r} here" if wanted else "no campaign is stored here", where=store.where,
+                why=f"stored are: {', '.join(dict.fromkeys(one.name for one in campaigns)) or 'none'}",
+                remedy="run `ort-mobile run` first, or name the campaigns behind a #, as in results.sqlite#NAME",
+            )  # fmt: skip
+        return _histories(store, found)
+
+
+def _url(place: str) -> str:
+    if "://" in place:
+        return place
+    path = Path(place) / DATABASE if Path(place).is_dir() else Path(place)
+    if not path.is_file():
+        raise ConfigError(
+            "there is no history here", where=place, why=f"there is no {path.name}",
+            remedy="name an output folder of `ort-mobile run`, its results.sqlite, or a database URL",
+        )  # fmt: skip
+    return f"sqlite:///{path}"
+
+
+def _histories(store: Store, campaigns: Sequence[CampaignRecord]) -> tuple[History, ...]:
+    points: dict[Lane, list[HistoryPoint]] = {}
+    missing: dict[Lane, dict[str, str]] = {}
+    seen: list[tuple[str, dict[Lane, HistoryPoint | str]]] = []
+    for campaign in campaigns:
+        found = dict(_measured(store, campaign, campaign.document)) if campaign.document else {}
+        seen.append((campaign.id, found))
+    unreadable = {one.id: f"stored by another release: {one.unreadable or 'it has no plan'}" for one in campaigns
+                  if one.document is None}  # fmt: skip
+    for lane in dict.fromkeys(lane for _, found in seen for lane in found):
+        for campaign_id, found in seen:
+            point = found.get(lane, unreadable.get(campaign_id, "not measured in this campaign"))
+            if isinstance(point, HistoryPoint):
+                points.setdefault(lane, []).append(point)
+            else:
+                missing.setdefault(lane, {})[campaign_id] = point
+    return tuple(history(lane, points.get(lane, []), missing.get(lane)) for lane in dict.fromkeys([*points, *missing]))
+
+
+def _measured(store: Store, campaign: CampaignRecord, record: JobRecord) -> Iterator[tuple[Lane, HistoryPoint | str]]:
+    """What a campaign measured of each planned run, or why it did not."""
+    runs: dict[str, list[RunRecord]] = {}
+    for run in store.runs(campaign.id):
+        if not run.spec.profile:
+            runs.setdefault(run.planned, []).append(run)
+    devices = {facts.name: facts for facts in store.devices(campaign.id)}
+    for planned in record.planned:
+        if not planned.same_as:
+            lane = planned.device, planned.model, f"{planned.variant}/{planned.run}"
+            measured = MeasuredRow(
+                device=planned.device, model=planned.model, variant=planned.variant, run=planned.run,
+                runs=runs.get(planned.id, ()),
+            )  # fmt: skip
+            yield lane, _point(campaign, record, measured, devices.get(planned.device))
+
+
+def _point(
+    campaign: CampaignRecord, record: JobRecord, measured: MeasuredRow, device: DeviceFacts | None
+) -> HistoryPoint | str:
+    group = run_group(measured)
+    numbers = describe(group)
+    if numbers is None:
+        failures = [run.result.failure.message for run in measured.runs if run.result.failure]
+        return failures[0] if failures else "no round of it was run"
+    if not ranks(group):
+        return "its times are not a phone's"
+    middle = statistics.median(numbers.round_medians_ns)
+    first = next(run for run in measured.runs if run.result.status is Status.OK)
+    return HistoryPoint(
+        campaign=campaign.id,
+        created_at=campaign.created_at,
+        median_ns=middle,
+        rounds=len(numbers.round_medians_ns),
+        sd=statistics.stdev(numbers.round_medians_ns) / middle if len(numbers.round_medians_ns) > 1 else 0.0,
+        facts={**facts_of_run(first), **facts_of_place(measured.device, device, record.host)},
+    )

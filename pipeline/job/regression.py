@@ -1,0 +1,112 @@
+"""The regression gate: what history suspects, or everything, measured again in pairs of base and candidate."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from pipeline.campaign.history import History
+from pipeline.campaign.store import open_store
+from pipeline.core.errors import ExitCode
+from pipeline.core.files import scratch
+from pipeline.core.progress import Progress
+from pipeline.job.devices import OpenDevices, opened
+from pipeline.job.folder import DATABASE, locked
+from pipeline.job.histories import read_histories
+from pipeline.job.pairs import ALARMS, PairOrder, measure_pairs
+from pipeline.job.subjects import SubjectPair, SubjectSource, paired, require_unchanged, suspected_pairs
+from pipeline.report.regression import GatedRun, GateOutcome, GateReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateOrder:
+    """What a gate is asked: two sources, a history, or both; and how pairs are measured.
+
+    `devices` are () for `local`, or with a history for those that it suspects. `folder` has the store of paired runs.
+    """
+
+    folder: Path
+    pairs: PairOrder
+    base: SubjectSource | None = None
+    candidate: SubjectSource | None = None
+    history: str = ""
+    devices: tuple[str, ...] = ()
+
+
+def run_gate(order: GateOrder, progress: Progress) -> GateReport:
+    """Read the history, measure in pairs what it suspects (without one, everything), and judge.
+
+    Raises what opening devices, stores and sources raises.
+    """
+    histories = read_histories(order.history) if order.history else ()
+    report = GateReport(least=order.pairs.least, confidence=1 - ALARMS, histories=histories)
+    if order.base is None or order.candidate is None:
+        return report
+    report = msgspec.structs.replace(report, base=str(order.base.path), candidate=str(order.candidate.path))
+    if not order.history:
+        found = paired(order.base, order.candidate)
+        report = msgspec.structs.replace(report, only_base=found.only_base, only_candidate=found.only_candidate)
+        return _measured(order, report, [("", pair) for pair in found.pairs], order.devices or ("local",), progress)
+    suspected = [one for one in histories if one.suspicion]
+    wanted, no_base, no_candidate = suspected_pairs(suspected, order.base, order.candidate)
+    report = msgspec.structs.replace(
+        report,
+        rows=tuple(_not_suspected(one) for one in histories if not one.suspicion),
+        only_base=no_candidate,
+        only_candidate=no_base,
+    )
+    devices = order.devices or tuple(dict.fromkeys(device for device, _ in wanted))
+    return _measured(order, report, wanted, devices, progress) if wanted else report
+
+
+def _not_suspected(one: History) -> GatedRun:
+    return GatedRun(
+        device=one.device, model=one.model, base=one.run, candidate=one.run, outcome=GateOutcome.NOT_SUSPECTED,
+        note=one.note,
+    )  # fmt: skip
+
+
+def _measured(
+    order: GateOrder,
+    report: GateReport,
+    wanted: Sequence[tuple[str, SubjectPair]],
+    devices: Sequence[str],
+    progress: Progress,
+) -> GateReport:
+    """The report with the wanted pairs measured; a pair of no device is meant for each."""
+    require_unchanged(pair for _, pair in wanted)
+    with (
+        locked(order.folder),
+        scratch(order.folder) as work,
+        open_store(f"sqlite:///{order.folder / DATABASE}") as store,
+        opened(devices) as field,
+    ):
+        here = [(name, pair) for own, pair in wanted for name in ([own] if own else field.devices)]
+        found = measure_pairs(
+            [one for one in here if one[0] in field.devices], order.pairs, field, store, work, progress
+        )
+    away = tuple(_away(name, pair, field) for name, pair in here if name not in field.devices)
+    warnings = (
+        *(f"{one.device}: {one.text}" for one in field.unusable),
+        *(f"{one.device} was left before the end: {one.reason}" for one in found.left),
+    )
+    return msgspec.structs.replace(
+        report, rows=(*found.rows, *away, *report.rows), measured_at=found.measured_at, warnings=warnings
+    )
+
+
+def _away(device: str, pair: SubjectPair, field: OpenDevices) -> GatedRun:
+    """The row of a device that is not ready: a suspicion there is neither confirmed nor refuted."""
+    reasons = {one.device: one.text for one in field.unusable}
+    return GatedRun(
+        device=device, model=pair.model, base=pair.base.run, candidate=pair.candidate.run,
+        outcome=GateOutcome.NOT_COMPARED, note=reasons.get(device, "the device was not asked for"),
+    )  # fmt: skip
+
+
+def exit_code(report: GateReport) -> ExitCode:
+    """4 for a confirmed regression, 1 where a comparison failed or a device was left, else 0."""
+    if report.having(GateOutcome.REGRESSION):
+        return ExitCode.CHECK_FAILED
+    return ExitCode.SOME_FAILED if report.having(GateOutcome.FAILED) or report.warnings else ExitCode.DONE
