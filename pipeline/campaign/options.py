@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
+import msgspec
+
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY, FALLBACK_KEY, subsets
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.config import ALL_FLAGS, RunConfig
@@ -94,6 +96,17 @@ def _options(chosen: dict[str, Any]) -> RunOptions:
         session_config=config,
         **{field: chosen[key] for key, field in FIELDS.items()},
     )
+
+
+def changed(options: RunOptions, settings: Mapping[str, Any]) -> RunOptions:
+    """Run options with other values for keys of [[runs]]; `options` and `session_config` are added to those there."""
+    fields = {FIELDS[key]: value for key, value in settings.items() if key in FIELDS}
+    config = {**options.session_config, **settings.get("session_config", {})}
+    for key, meant in ENTRIES.items():
+        config |= meant(settings[key]) if key in settings else {}
+    flags = _flag_set(settings["flags"]) if "flags" in settings else options.flags
+    own = {**options.provider_options, **settings.get("options", {})}
+    return msgspec.structs.replace(options, session_config=config, flags=flags, provider_options=own, **fields)
 
 
 def _flag_sets(flags: str | tuple[str | tuple[str, ...], ...]) -> tuple[tuple[NnapiFlag, ...], ...]:

@@ -52,6 +52,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile partition my.onnx --ep nnapi",
         "ort-mobile partition my.onnx --ep coreml-mlprogram --advise --json claims.json",
     ),
+    "ort-mobile doctor": (
+        "ort-mobile doctor my.onnx",
+        "ort-mobile doctor my.toml --minutes 10 --markdown doctor.md",
+    ),
     "ort-mobile op-config": (
         "ort-mobile op-config create out/ --output required_operators.config",
         "ort-mobile op-config check required_operators.config out/",

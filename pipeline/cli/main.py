@@ -67,6 +67,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "compare": ("pipeline.cli.compare:compare", "Compare two campaigns, and name what changed between them."),
         "gate": ("pipeline.cli.compare:gate", "Measure a candidate in pairs with its base; fail if it is slower."),
         "bisect": ("pipeline.cli.compare:bisect", "Find the artifact or release that made a model slower."),
+        "doctor": ("pipeline.cli.doctor:doctor", "Test the performance checklist on a model, each remedy measured."),
         "op-config": ("pipeline.cli.op_config:op_config", "Create and check operator configs of reduced builds."),
     },
     "Devices, libraries and builds": {

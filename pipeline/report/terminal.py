@@ -242,24 +242,30 @@ def _proof_table(proof: LibraryProof) -> Iterator[Table]:
         yield _listing(proof_listing(proof))
 
 
-def show_parts(listings: Iterable[Listing], notes: Iterable[Section], console: Console, rest: str = "--json") -> None:
-    """Print tables and sections; `rest` names what has all places of a note."""
+def show_parts(
+    listings: Iterable[Listing],
+    notes: Iterable[Section],
+    console: Console,
+    rest: str = "--json",
+    most: int = PLACES_SHOWN,
+) -> None:
+    """Print tables and sections with so many places of each note; `rest` names what has all of them."""
     tables = (_listing(listing) for listing in listings if listing.rows)
-    console.print(Group(*tables, *(_section(section, rest) for section in notes)))
+    console.print(Group(*tables, *(_section(section, rest, most) for section in notes)))
 
 
-def _section(section: Section, rest: str = "report.md") -> RenderableType:
-    lines = [line for note in section.notes for line in _note(note, rest)]
+def _section(section: Section, rest: str = "report.md", most: int = PLACES_SHOWN) -> RenderableType:
+    lines = [line for note in section.notes for line in _note(note, rest, most)]
     return Padding(Group(Text(section.title, style="bold"), *lines), (0, 0, 1, 0))
 
 
-def _note(note: ListingNote, rest: str) -> Iterator[RenderableType]:
+def _note(note: ListingNote, rest: str, most: int) -> Iterator[RenderableType]:
     head = ": ".join(visible(part) for part in (note.title, note.text) if part)
     yield Padding(Text(f"- {head}"), (0, 0, 0, 0))
-    for place in note.places[:PLACES_SHOWN]:
+    for place in note.places[:most]:
         yield Padding(Text(visible(place), style="dim"), (0, 0, 0, 4))
-    if len(note.places) > PLACES_SHOWN:
-        more = f"and {len(note.places) - PLACES_SHOWN} more ({rest} has them all)"
+    if len(note.places) > most:
+        more = f"and {len(note.places) - most} more ({rest} has them all)"
         yield Padding(Text(more, style="dim"), (0, 0, 0, 4))
     if note.remedy:
         yield Padding(Text(f"remedy: {visible(note.remedy)}"), (0, 0, 0, 2))

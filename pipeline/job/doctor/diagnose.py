@@ -1,0 +1,139 @@
+"""Diagnoses models on a device: the checklist's remedies measured in rounds with the start, then the best together."""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from device_runner.device import open_device
+from pipeline.campaign.doctor.checks import CHECKS
+from pipeline.campaign.doctor.diagnosis import (
+    Diagnosis,
+    DoctorReport,
+    MeasuredRemedy,
+    RemediesTogether,
+    finding_of_check,
+    start_of,
+    winners,
+)
+from pipeline.campaign.doctor.subject import together
+from pipeline.campaign.options import options_name
+from pipeline.campaign.plan import PlannedRun
+from pipeline.campaign.statistics.compare import LOOKS
+from pipeline.campaign.store import open_store
+from pipeline.core.errors import ExitCode, MissingError, PipelineError
+from pipeline.core.progress import Progress
+from pipeline.job.doctor.bench import Bench, OutputsOfStart, tried_on
+from pipeline.job.doctor.first_look import first_look
+from pipeline.job.doctor.order import DoctorModel, DoctorOrder, checked
+from pipeline.job.doctor.rounds import FEWEST, Rounds
+from pipeline.job.record import host
+
+FOR_CHECKS = 0.7
+"""The share of the time for the checklist; the rest is for the best together."""
+
+
+def diagnose(order: DoctorOrder, progress: Progress) -> DoctorReport:
+    """Diagnose every model; one that fails costs no other. Raises the first error where none can be diagnosed at all.
+
+    Raises what opening the device raises.
+    """
+    ready, failed = _usable(order.models)
+    with open_device(order.device) as device, tempfile.TemporaryDirectory() as work:
+        facts = device.facts()
+        if facts.readiness.value != "ready":
+            raise MissingError(
+                "the device is not ready", where=facts.name, why=facts.readiness.value, remedy=facts.advice
+            )
+        found = []
+        deadline = time.monotonic() + 60 * order.minutes
+        for number, model in enumerate(ready):
+            folder = Path(work) / str(number)
+            folder.mkdir()
+            seconds = max(0.0, deadline - time.monotonic()) / (len(ready) - number)
+            bench = Bench(order=order, model=model, device=device, facts=facts, work=folder, progress=progress)
+            try:
+                found.append(_diagnosed(bench, seconds))
+            except PipelineError as error:
+                found.append(_failed(model, order.device, error))
+    return DoctorReport(
+        host=host(),
+        device=facts,
+        margin=order.measure.margin_percent / 100,
+        minutes=order.minutes,
+        diagnoses=(*found, *failed),
+    )
+
+
+def exit_code(report: DoctorReport) -> ExitCode:
+    """1 where a model could not be diagnosed."""
+    return ExitCode.SOME_FAILED if any(one.failure for one in report.diagnoses) else ExitCode.DONE
+
+
+def _usable(models: Sequence[DoctorModel]) -> tuple[list[DoctorModel], list[Diagnosis]]:
+    ready, failed, errors = [], [], []
+    for model in models:
+        try:
+            ready.append(checked(model))
+        except PipelineError as error:
+            errors.append(error)
+            failed.append(_failed(model, "", error))
+    if errors and not ready:
+        raise errors[0]
+    return ready, failed
+
+
+def _failed(model: DoctorModel, device: str, error: PipelineError) -> Diagnosis:
+    return Diagnosis(
+        model=str(model.path), device=device, failure=tuple(text for text in (error.text, error.remedy) if text)
+    )
+
+
+def _diagnosed(bench: Bench, seconds: float) -> Diagnosis:
+    began = time.monotonic()
+    look = first_look(bench)
+    if look.model is None or look.start is None or look.inputs is None:
+        return Diagnosis(model=str(bench.model.path), device=bench.device.name, failure=look.failure)
+    proposals = [check.propose(look.model) for check in CHECKS]
+    tried = tried_on(bench, [remedy for proposal in proposals for remedy in proposal.remedies])
+    with open_store(f"sqlite:///{bench.work / 'doctor.sqlite'}") as store:
+        rounds = Rounds(bench, store, look.inputs, OutputsOfStart(look.start, look.precision))
+        rule = replace(bench.rule, looks=LOOKS)
+        results = rounds.measured(look.start, tried, began + FOR_CHECKS * seconds, "checks", rule, least=1)
+        findings = tuple(
+            finding_of_check(check, proposal, [results[remedy.name] for remedy in proposal.remedies])
+            for check, proposal in zip(CHECKS, proposals, strict=True)
+        )
+        start = start_of(options_name(look.start.options), rounds.of_start)
+        notes = _notes(rounds, len(tried.runs))
+        best = [] if rounds.reason else winners(findings)
+        return Diagnosis(
+            model=str(bench.model.path),
+            device=bench.device.name,
+            release=look.model.usual.ort_version,
+            start=start,
+            findings=findings,
+            together=_together(rounds, bench, look.start, best, began + seconds),
+            notes=notes,
+            seconds=time.monotonic() - began,
+        )
+
+
+def _together(
+    rounds: Rounds, bench: Bench, start: PlannedRun, best: Sequence[MeasuredRemedy], until: float
+) -> RemediesTogether | None:
+    """The winners together, and the best alone, in fresh rounds; None where none won."""
+    if not best:
+        return None
+    alone = best[-1].remedy
+    both = together([one.remedy for one in best])
+    wanted = [both] if len(best) == 1 else [both, alone]
+    results = rounds.measured(start, tried_on(bench, wanted), until, "together", bench.rule, least=FEWEST)
+    return RemediesTogether(together=results[both.name], alone=results[alone.name] if len(best) > 1 else None)
+
+
+def _notes(rounds: Rounds, planned: int) -> tuple[str, ...]:
+    if rounds.reason:
+        return (f"the device was left: {rounds.reason}",)
+    return () if planned and rounds.number >= FEWEST else ("no remedy could be compared: give more --minutes",)

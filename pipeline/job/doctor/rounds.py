@@ -1,0 +1,123 @@
+"""Rounds of a diagnosis: remedies beside the start, until a time, and without those that are decided."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from pipeline.campaign.doctor.diagnosis import MeasuredRemedy, latency_comparisons, measured, open_remedies
+from pipeline.campaign.measure import measure
+from pipeline.campaign.plan import Inputs, PlannedRun, planned_id
+from pipeline.campaign.record import RunRecord
+from pipeline.campaign.statistics import DecisionRule
+from pipeline.campaign.statistics.compare import LOOKS
+from pipeline.campaign.store import Store
+from pipeline.core.progress import Stage
+from pipeline.job.doctor.bench import Bench, OutputsOfStart, Tried
+from pipeline.job.record import new_campaign
+
+FEWEST, MOST = LOOKS[0], LOOKS[-1]
+"""Rounds: fewer give no verdict, and more are not worth the device's time."""
+
+
+class Rounds:
+    """Measures remedies beside the start in rounds, until a time or until all are decided."""
+
+    def __init__(self, bench: Bench, store: Store, inputs: Inputs, judge: OutputsOfStart) -> None:
+        self.bench = bench
+        self.store = store
+        self.inputs = inputs
+        self.judge = judge
+        self.of_start: list[RunRecord] = []
+        self.reason = ""
+        self.number = 0
+
+    def measured(
+        self, start: PlannedRun, tried: Tried, until: float, name: str, rule: DecisionRule, *, least: int
+    ) -> dict[str, MeasuredRemedy]:
+        """Every remedy with its numbers, by name; at least so many rounds, also when the time is over.
+
+        With looks in the rule, remedies that are decided are not measured any more.
+        """
+        self.judge.lossy |= {planned_id(run) for key, run in tried.runs.items() if tried.shells[key].remedy.lossy}
+        campaign = new_campaign(name)
+        self.store.start(campaign)
+        with self.bench.progress.stage(name, (1 + len(tried.runs)) * FEWEST) as stage:
+            self._run(campaign.id, [start, *tried.runs.values()], until, stage, rule, least)
+        records = self._records(campaign.id)
+        self.of_start = records.get(planned_id(start), [])
+        others = {key: records.get(planned_id(run), []) for key, run in tried.runs.items()}
+        compared = latency_comparisons(self.of_start, others, rule)
+        found = {}
+        for key, shell in tried.shells.items():
+            own = others.get(key, [])
+            one = measured(shell, self.of_start, own, compared.get(key), rule)
+            few = self.reason or f"the time was over after {one.rounds} of at least {FEWEST} rounds"
+            found[key] = msgspec.structs.replace(one, why=one.why or (few if one.rounds < FEWEST else ""))
+        return found
+
+    def _run(
+        self, campaign: str, going: list[PlannedRun], until: float, stage: Stage, rule: DecisionRule, least: int
+    ) -> None:
+        seconds = 0.0
+        for self.number in range(1, MOST + 1):
+            began = time.monotonic()
+            if self.number > least and began + seconds > until:
+                self.number -= 1
+                return
+            self.reason = self._one_round(campaign, going, stage)
+            if self.reason:
+                return
+            seconds = time.monotonic() - began
+            if self.number == 1:
+                going = self._affordable(campaign, going, seconds, until)
+            if self.number in rule.looks:
+                going = self._undecided(campaign, going, rule)
+            if len(going) < 2:
+                return
+
+    def _one_round(self, campaign: str, going: Sequence[PlannedRun], stage: Stage) -> str:
+        """Run one round more of what goes on; why the device had to be left, or ""."""
+        plan = self.bench.plan(campaign, going, self.inputs)
+        plan = replace(
+            plan,
+            measure=msgspec.structs.replace(plan.measure, rounds=self.number, profile=False),
+            judge=self.judge if self.number == 1 else None,
+        )
+        device = self.bench.device
+
+        def show(_device: str, run: PlannedRun, number: int) -> None:
+            stage.at(f"round {number + 1}: {run.run_name}")
+            if number < FEWEST:
+                stage.done()
+
+        left = measure(plan, {device.name: device}, self.store, self.bench.work, show)
+        return left[0].reason if left else ""
+
+    def _records(self, campaign: str) -> dict[str, list[RunRecord]]:
+        found: dict[str, list[RunRecord]] = {}
+        for record in self.store.runs(campaign):
+            found.setdefault(record.planned, []).append(record)
+        return found
+
+    def _affordable(self, campaign: str, going: Sequence[PlannedRun], seconds: float, until: float) -> list[PlannedRun]:
+        """The start and as many of the fastest as FEWEST rounds have time for; always one."""
+        left = max(0.0, until - time.monotonic())
+        count = max(2, int(left / max(seconds, 1e-9) * len(going) / (FEWEST - 1)))
+        records = self._records(campaign)
+        medians = {key: sorted(one[0].result.latencies_ns) for key, one in records.items()}
+
+        def usual(run: PlannedRun) -> float:
+            latencies = medians.get(planned_id(run))
+            return latencies[len(latencies) // 2] if latencies else float("inf")
+
+        kept = [going[0], *sorted(going[1:], key=usual)[: count - 1]]
+        return [run for run in going if run in kept]
+
+    def _undecided(self, campaign: str, going: Sequence[PlannedRun], rule: DecisionRule) -> list[PlannedRun]:
+        """Without the remedies of which it is known whether they are faster."""
+        records = self._records(campaign)
+        others = {planned_id(run): records.get(planned_id(run), []) for run in going[1:]}
+        kept = open_remedies(records.get(planned_id(going[0]), []), others, rule)
+        return [going[0], *(run for run in going[1:] if planned_id(run) in kept)]

@@ -1,0 +1,177 @@
+"""A diagnosis as tables and notes for every format: what each remedy gives, how to set it, what does not apply."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from pipeline.campaign.doctor.diagnosis import Diagnosis, DoctorFinding, DoctorReport, MeasuredRemedy, Outcome
+from pipeline.campaign.statistics import Comparison
+from pipeline.report import wording
+from pipeline.report.layout import Listing, ListingNote, Section
+from pipeline.report.markdown import render_parts
+from pipeline.report.terminal import show_parts
+from pipeline.report.wording import visible
+
+MOST_LINES = 100
+"""Of how to set a remedy: all of them."""
+
+DOCS = "https://onnxruntime.ai/docs/"
+
+
+def title(one: Diagnosis) -> str:
+    """What was diagnosed, and from which start."""
+    release = f", ONNX Runtime {one.release}" if one.release else ""
+    return f"{one.model}{f' on {one.device}' if one.device else ''}{release}"
+
+
+def start_line(one: Diagnosis) -> str:
+    """The numbers of the start; why there are none."""
+    if one.failure:
+        return f"not diagnosed: {'; '.join(one.failure)}"
+    if one.start is None:
+        return ""
+    found = one.start
+    return (
+        f"Start: {found.run}, median {wording.duration(found.median_ns)}, loads in {wording.duration(found.load_ns)}, "
+        f"first inference {wording.duration(found.first_run_ns)}, memory {wording.size(found.memory_bytes)}, "
+        f"{found.rounds} rounds. {one.seconds:.0f} s in all."
+    )
+
+
+MEASURED_HEAD = ("Check", "Remedy", "Median", "Ratio", "Interval", "Verdict", "Load", "Memory", "Rounds")
+
+
+def measured(one: Diagnosis) -> Listing:
+    """Every remedy that was measured, those that gain most first."""
+    pairs = [(found.check, remedy) for found in one.findings for remedy in found.measured if remedy.rounds]
+    ordered = sorted(pairs, key=lambda pair: (not pair[1].gains, pair[1].ratio))
+    return Listing(
+        title="Remedies, each compared with the start of the same rounds",
+        head=MEASURED_HEAD,
+        rows=tuple(_row(check, remedy, one) for check, remedy in ordered),
+    )
+
+
+def _row(check: str, remedy: MeasuredRemedy, one: Diagnosis) -> tuple[str, ...]:
+    verdict = remedy.latency.verdict.value if remedy.latency and not remedy.why else "does not count"
+    memory = remedy.memory_bytes - (one.start.memory_bytes if one.start else 0)
+    return (
+        check,
+        remedy.remedy.name,
+        wording.duration(remedy.median_ns),
+        wording.ratio(remedy.latency),
+        wording.interval(remedy.latency),
+        verdict,
+        wording.ratio(remedy.load),
+        f"{'-' if memory < 0 else '+'}{wording.size(abs(memory)) if memory else '0 B'}",
+        str(remedy.rounds),
+    )
+
+
+def together_listing(one: Diagnosis) -> Listing:
+    """The winners together, and the best alone, in rounds that did not choose them."""
+    found = one.together
+    rows = [("all together", found.together)] if found else []
+    rows += [("the best alone", found.alone)] if found and found.alone else []
+    return Listing(
+        title="The remedies that gain, measured again: gains do not add",
+        head=("", *MEASURED_HEAD[1:]),
+        rows=tuple(_row(name, remedy, one) for name, remedy in rows),
+    )
+
+
+def sections(one: Diagnosis) -> tuple[Section, ...]:
+    """What to do first, then what was found without a gain, and what does not apply; empty ones left out."""
+    made = {
+        "What to set": [note for found in one.findings if found.outcome is Outcome.GAIN for note in _how(found)],
+        "What to set for all together": _set_together(one),
+        "Loads faster, runs as fast": [note for found in one.findings for note in _loading(found)],
+        "Notes": [_note(found) for found in one.findings if found.advice],
+        "No gain shown": [_told(found) for found in one.findings if found.outcome is Outcome.NO_GAIN],
+        "Not tested": [note for found in one.findings for note in _untested(found)],
+        "Does not apply": [
+            ListingNote(title=found.title, text=found.text)
+            for found in one.findings
+            if found.outcome is Outcome.NOT_APPLICABLE
+        ],
+        "Limits": [ListingNote(title="", text=note) for note in one.notes],
+    }
+    return tuple(Section(title=name, notes=tuple(notes)) for name, notes in made.items() if notes)
+
+
+def _how(found: DoctorFinding) -> Iterator[ListingNote]:
+    for remedy in found.measured:
+        if remedy.remedy.name == found.best:
+            text = f"{remedy.remedy.name}: {gain(remedy.latency)} ({DOCS}{found.source})"
+            yield ListingNote(title=found.title, text=text, places=_lines(remedy))
+
+
+def gain(comparison: Comparison | None) -> str:
+    """How much less time, with its interval."""
+    if comparison is None:
+        return "not known"
+    less = f"{100 * (1 - comparison.ratio):.1f} % less time"
+    if comparison.low is None or comparison.high is None:
+        return less
+    return f"{less} ({100 * (1 - comparison.high):.1f} to {100 * (1 - comparison.low):.1f})"
+
+
+def _lines(remedy: MeasuredRemedy) -> tuple[str, ...]:
+    return (*remedy.set, *(f"{remedy.language}: {line}" for line in remedy.calls))
+
+
+def _set_together(one: Diagnosis) -> list[ListingNote]:
+    found = one.together
+    if not found or not found.alone:
+        return []
+    alone = f"{found.alone.remedy.name} alone: {gain(found.alone.latency)}"
+    text = f"{found.together.why or gain(found.together.latency)}; {alone}"
+    return [ListingNote(title=found.together.remedy.name, text=text, places=_lines(found.together))]
+
+
+def _loading(found: DoctorFinding) -> Iterator[ListingNote]:
+    for remedy in found.measured:
+        if remedy.loads_faster and remedy.remedy.name != found.best:
+            text = f"{remedy.remedy.name}: {gain(remedy.load)} to load"
+            yield ListingNote(title=found.title, text=text, places=_lines(remedy))
+
+
+def _note(found: DoctorFinding) -> ListingNote:
+    share = f" (at most {found.share:.1%} to gain)" if found.share is not None else ""
+    return ListingNote(title=found.title, text=found.text + share, remedy=found.advice)
+
+
+def _told(found: DoctorFinding) -> ListingNote:
+    """The ratios that were measured, in words."""
+    tried = (f"{one.remedy.name} {wording.ratio(one.latency)}" for one in found.measured if one.latency)
+    return ListingNote(title=found.title, text="; ".join(part for part in (found.text, ", ".join(tried)) if part))
+
+
+def _untested(found: DoctorFinding) -> Iterator[ListingNote]:
+    for remedy in found.measured:
+        if remedy.why:
+            yield ListingNote(title=f"{found.title}, {remedy.remedy.name}", text=remedy.why)
+
+
+def show_doctor(report: DoctorReport, console: Console) -> None:
+    """Print every diagnosis; names from models are text, never markup."""
+    for one in report.diagnoses:
+        console.print(Text(visible(title(one)), style="bold"))
+        console.print(Padding(Text(visible(start_line(one)), style="yellow" if one.failure else ""), (0, 0, 1, 0)))
+        show_parts(_listings(one), sections(one), console, most=MOST_LINES)
+
+
+def render(report: DoctorReport) -> str:
+    """The report as Markdown."""
+    first = (Section(title="Start", notes=(ListingNote(title="", text=start_line(one)),)) for one in report.diagnoses)
+    pages = (
+        render_parts(title(one), _listings(one), (head, *sections(one)))
+        for one, head in zip(report.diagnoses, first, strict=True)
+    )
+    return "\n".join(pages)
+
+
+def _listings(one: Diagnosis) -> tuple[Listing, ...]:
+    return measured(one), together_listing(one)

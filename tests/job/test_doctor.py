@@ -1,0 +1,139 @@
+"""`ort-mobile doctor` on real models with the real probe: every check has its finding, bad input costs nothing else."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from pipeline.campaign.doctor.checks import CHECKS
+from pipeline.campaign.doctor.diagnosis import Outcome
+from pipeline.config import MeasureConfig
+from pipeline.core.errors import ConfigError, ModelError
+from pipeline.core.progress import NoProgress
+from pipeline.job.doctor.diagnose import diagnose, exit_code
+from pipeline.job.doctor.order import DoctorModel, DoctorOrder
+from pipeline.report.doctor import render
+from tests.job.test_job import EXAMPLE, ort_mobile
+
+SHORT = MeasureConfig(min_runs=3, min_seconds=0.001, warmup=0)
+
+
+def channels_last(path: Path) -> Path:
+    """Convs between Transposes and Casts, weights that are inputs, a dynamic batch."""
+    random = np.random.default_rng(0)
+    value = helper.make_tensor_value_info
+    nodes, weights, inputs, last = [], [], [value("x", TensorProto.FLOAT, ["n", 8, 8, 4])], "x"
+    for layer in range(2):
+        weights.append(numpy_helper.from_array(random.normal(size=(4, 4, 3, 3)).astype(np.float32), f"w{layer}"))
+        inputs.append(value(f"w{layer}", TensorProto.FLOAT, [4, 4, 3, 3]))
+        nodes += [
+            helper.make_node("Transpose", [last], [f"t{layer}"], perm=[0, 3, 1, 2]),
+            helper.make_node("Conv", [f"t{layer}", f"w{layer}"], [f"c{layer}"], pads=[1] * 4),
+            helper.make_node("Transpose", [f"c{layer}"], [f"u{layer}"], perm=[0, 2, 3, 1]),
+            helper.make_node("Softmax", [f"u{layer}"], [f"s{layer}"], axis=1),
+        ]
+        last = f"s{layer}"
+    outputs = [value(last, TensorProto.FLOAT, ["n", 8, 8, 4])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("minutes", [0.001, 3.0])
+def test_every_check_has_a_finding_however_short_the_time(tmp_path: Path, minutes: float) -> None:
+    model = channels_last(tmp_path / "layouts.onnx")
+    order = DoctorOrder(models=(DoctorModel(path=model),), measure=SHORT, minutes=minutes)
+    report = diagnose(order, NoProgress())
+    (one,) = report.diagnoses
+    assert (one.failure, exit_code(report)) == ((), 0)
+    found = {finding.check: finding for finding in one.findings}
+    assert list(found) == [check.id for check in CHECKS]
+    for check in ("initializers", "dimensions", "ort-format", "threads", "spinning", "denormals"):
+        assert found[check].measured, check
+        assert not any("output" in remedy.why for remedy in found[check].measured), found[check]
+    assert found["dimensions"].measured[0].set == (
+        "ort-mobile transform layouts.onnx layouts.changed.onnx --do 'fixed-dimensions:sizes=n=1'",
+    )
+    (threads, *_) = found["threads"].measured
+    assert (threads.set, threads.calls) == (("[[runs]]", "threads = 1"), ("options.SetIntraOpNumThreads(1);",))
+    if minutes < 1:
+        assert one.notes == ("no remedy could be compared: give more --minutes",)
+        assert {finding.outcome for finding in one.findings} <= {*Outcome} - {Outcome.GAIN, Outcome.NO_GAIN}
+        assert one.together is None
+    else:
+        assert all(remedy.rounds >= 5 for finding in one.findings for remedy in finding.measured)
+        assert one.start is not None
+        assert one.start.rounds >= 5
+    text = render(report)
+    assert "layouts.onnx" in text
+    assert all(check.title in text for check in CHECKS)
+
+
+def test_the_command_starts_as_a_config_says_and_a_broken_model_costs_no_other(tmp_path: Path) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"\x08\x07no model")
+    (tmp_path / "c.toml").write_text(f"""
+name = "two"
+[[models]]
+path = "broken.onnx"
+[[models]]
+path = "{EXAMPLE / "mnist.onnx"}"
+test_data = "{EXAMPLE}"
+[[runs]]
+threads = [1, 2]
+session_config = {{ "session.record_ep_graph_assignment_info" = "1" }}
+[measure]
+min_runs = 3
+min_seconds = 0.001
+""")
+    ended = ort_mobile("doctor", tmp_path / "c.toml", "--minutes", "0.01", "--json", tmp_path / "d.json")
+    assert ended.returncode == 1, ended.stderr
+    document = json.loads((tmp_path / "d.json").read_text())
+    assert document["version"] == 1
+    diagnosed, broken = document["diagnoses"]
+    assert broken["failure"]
+    assert "not diagnosed" in ended.stdout
+    assert diagnosed["start"]["run"] == "cpu+threads=1+session.record_ep_graph_assignment_info=1"
+    found = {finding["check"]: finding for finding in diagnosed["findings"]}
+    assert [one["run"] for one in found["diagnostics"]["measured"]] == ["cpu+threads=1"]
+    assert "nobody to wait for" in found["spinning"]["text"]
+
+
+def test_an_ort_file_is_diagnosed_too(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    made = ort_mobile("convert", EXAMPLE / "mnist.onnx", "--output", out, "--level", "all", "--style", "fixed")
+    assert made.returncode == 0, made.stderr
+    (file,) = out.glob("*.ort")
+    report = diagnose(DoctorOrder(models=(DoctorModel(path=file),), measure=SHORT, minutes=0.001), NoProgress())
+    (one,) = report.diagnoses
+    found = {finding.check: finding for finding in one.findings}
+    assert one.failure == ()
+    assert found["mapping"].measured[0].rounds == 1
+    assert "no effect on an ORT format file" in found["level"].text
+
+
+@pytest.mark.parametrize(("name", "content", "error"), [
+    ("gone.onnx", None, ConfigError), ("text.onnx", b"hello", ModelError), ("model.bin", b"x", ConfigError),
+])  # fmt: skip
+def test_what_is_no_model_is_refused(tmp_path: Path, name: str, content: bytes | None, error: type[Exception]) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(error):
+        diagnose(DoctorOrder(models=(DoctorModel(path=tmp_path / name),)), NoProgress())
+
+
+def test_a_device_that_is_not_there_has_its_exit_code() -> None:
+    ended = ort_mobile("doctor", EXAMPLE / "mnist.onnx", "--device", "adb:nowhere@127.0.0.1:1")
+    assert ended.returncode == 3, ended.stderr
+    assert "remedy" in ended.stderr
+
+
+def test_the_list_needs_no_model() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "pipeline", "doctor", "--list"], capture_output=True, text=True, check=True
+    )
+    assert [line.split()[0] for line in ended.stdout.splitlines()] == [check.id for check in CHECKS]
