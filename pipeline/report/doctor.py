@@ -84,21 +84,44 @@ def together_listing(one: Diagnosis) -> Listing:
 
 def sections(one: Diagnosis) -> tuple[Section, ...]:
     """What to do first, then what was found without a gain, and what does not apply; empty ones left out."""
+    by_outcome = {outcome: [found for found in one.findings if found.outcome is outcome] for outcome in Outcome}
+    untested = [(found, remedy) for found in one.findings for remedy in found.measured if remedy.why]
     made = {
-        "What to set": [note for found in one.findings if found.outcome is Outcome.GAIN for note in _how(found)],
+        "What to set": [note for found in by_outcome[Outcome.GAIN] for note in _how(found)],
         "What to set for all together": _set_together(one),
         "Loads faster, runs as fast": [note for found in one.findings for note in _loading(found)],
-        "Notes": [_note(found) for found in one.findings if found.advice],
-        "No gain shown": [_told(found) for found in one.findings if found.outcome is Outcome.NO_GAIN],
-        "Not tested": [note for found in one.findings for note in _untested(found)],
-        "Does not apply": [
-            ListingNote(title=found.title, text=found.text)
+        "Notes": [
+            ListingNote(title=found.title, text=found.text + _at_most(found.share), remedy=found.advice)
             for found in one.findings
-            if found.outcome is Outcome.NOT_APPLICABLE
+            if found.advice
+        ],
+        "No gain shown": [
+            ListingNote(title=found.title, text="; ".join(part for part in (found.text, _ratios(found)) if part))
+            for found in by_outcome[Outcome.NO_GAIN]
+        ],
+        "Not tested": [
+            ListingNote(title=f"{found.title}, {remedy.remedy.name}", text=remedy.why) for found, remedy in untested
+        ],
+        "Does not apply": [
+            ListingNote(title=found.title, text=found.text) for found in by_outcome[Outcome.NOT_APPLICABLE]
         ],
         "Limits": [ListingNote(title="", text=note) for note in one.notes],
     }
     return tuple(Section(title=name, notes=tuple(notes)) for name, notes in made.items() if notes)
+
+
+def _at_most(share: float | None) -> str:
+    """How much can be gained, in brackets; "" where that is not known."""
+    if share is None:
+        return ""
+    return f" (at most {share:.1%} to gain)"
+
+
+def _ratios(found: DoctorFinding) -> str:
+    """The ratio of every remedy that was measured."""
+    compared = [one for one in found.measured if one.latency]
+    shown = (f"{one.remedy.name} {wording.ratio(one.latency)}" for one in compared)
+    return ", ".join(shown)
 
 
 def _how(found: DoctorFinding) -> Iterator[ListingNote]:
@@ -136,23 +159,6 @@ def _loading(found: DoctorFinding) -> Iterator[ListingNote]:
         if remedy.loads_faster and remedy.remedy.name != found.best:
             text = f"{remedy.remedy.name}: {gain(remedy.load)} to load"
             yield ListingNote(title=found.title, text=text, places=_lines(remedy))
-
-
-def _note(found: DoctorFinding) -> ListingNote:
-    share = f" (at most {found.share:.1%} to gain)" if found.share is not None else ""
-    return ListingNote(title=found.title, text=found.text + share, remedy=found.advice)
-
-
-def _told(found: DoctorFinding) -> ListingNote:
-    """The ratios that were measured, in words."""
-    tried = (f"{one.remedy.name} {wording.ratio(one.latency)}" for one in found.measured if one.latency)
-    return ListingNote(title=found.title, text="; ".join(part for part in (found.text, ", ".join(tried)) if part))
-
-
-def _untested(found: DoctorFinding) -> Iterator[ListingNote]:
-    for remedy in found.measured:
-        if remedy.why:
-            yield ListingNote(title=f"{found.title}, {remedy.remedy.name}", text=remedy.why)
 
 
 def show_doctor(report: DoctorReport, console: Console) -> None:

@@ -16,7 +16,7 @@ from pipeline.core.releases import Release, line_of
 from pipeline.model.signature import names_of, open_axes, own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
-from pipeline.partition.graph import Graph, Node
+from pipeline.partition.graph import Graph
 from pipeline.partition.judge import PartitionRequest, judge, open_views, scratch_folder
 
 HEAVY = frozenset({
@@ -137,12 +137,8 @@ def traits_of(graph: Graph, open_names: Iterable[str] = ()) -> ModelTraits:
         width=max(heavy.values(), default=0),
         open=tuple(open_names),
         overridable=len(graph.overridable),
-        half=any(_makes_half(graph, node) for node in graph.nodes.values()),
+        half=any(graph.value(name).dtype == "f16" for node in graph.nodes.values() for name in node.outputs if name),
     )
-
-
-def _makes_half(graph: Graph, node: Node) -> bool:
-    return any(graph.value(name).dtype == "f16" for name in node.outputs if name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from pipeline.check.compare import (
 from pipeline.core.progress import Progress
 from pipeline.job.doctor.files import make_files, shell_of
 from pipeline.job.doctor.order import DoctorModel, DoctorOrder
-from pipeline.job.perf_files import Judge, PerfOrder, planned_files, preflight
+from pipeline.job.perf_files import PerfOrder, planned_files, preflight
 
 
 class OutputsOfStart:
@@ -98,15 +98,11 @@ def tried_on(bench: Bench, remedies: Sequence[Remedy]) -> Tried:
     for one in remedies:
         why, run = failed.get(one.file_key, ""), None
         if not why:
-            run, why = _planned(bench, one, files[one.file_key], judge)
+            perf = bench.perf_order([files[one.file_key]], [one.options(bench.model.start)])
+            planned, skipped = planned_files(perf, bench.device.name, bench.facts, judge)
+            run, why = (planned[0], "") if planned else (None, skipped[0].what)
         if run:
             tried.runs[one.name] = run
         else:
             tried.shells[one.name] = msgspec.structs.replace(tried.shells[one.name], why=why)
     return tried
-
-
-def _planned(bench: Bench, remedy: Remedy, file: Path, judge: Judge) -> tuple[PlannedRun | None, str]:
-    perf = bench.perf_order([file], [remedy.options(bench.model.start)])
-    runs, skipped = planned_files(perf, bench.device.name, bench.facts, judge)
-    return (runs[0], "") if runs else (None, skipped[0].what)

@@ -34,6 +34,9 @@ FOR_CHECKS = 0.7
 """The share of the time for the checklist; the rest is for the best together."""
 
 
+TOO_SHORT = "no remedy could be compared: give more --minutes"
+
+
 def diagnose(order: DoctorOrder, progress: Progress) -> DoctorReport:
     """Diagnose every model; one that fails costs no other. Raises the first error where none can be diagnosed at all.
 
@@ -106,7 +109,8 @@ def _diagnosed(bench: Bench, seconds: float) -> Diagnosis:
             for check, proposal in zip(CHECKS, proposals, strict=True)
         )
         start = start_of(options_name(look.start.options), rounds.of_start)
-        notes = _notes(rounds, len(tried.runs))
+        few = not tried.runs or rounds.number < FEWEST
+        note = f"the device was left: {rounds.reason}" if rounds.reason else TOO_SHORT if few else ""
         best = [] if rounds.reason else winners(findings)
         return Diagnosis(
             model=str(bench.model.path),
@@ -115,7 +119,7 @@ def _diagnosed(bench: Bench, seconds: float) -> Diagnosis:
             start=start,
             findings=findings,
             together=_together(rounds, bench, look.start, best, began + seconds),
-            notes=notes,
+            notes=(note,) if note else (),
             seconds=time.monotonic() - began,
         )
 
@@ -131,9 +135,3 @@ def _together(
     wanted = [both] if len(best) == 1 else [both, alone]
     results = rounds.measured(start, tried_on(bench, wanted), until, "together", bench.rule, least=FEWEST)
     return RemediesTogether(together=results[both.name], alone=results[alone.name] if len(best) > 1 else None)
-
-
-def _notes(rounds: Rounds, planned: int) -> tuple[str, ...]:
-    if rounds.reason:
-        return (f"the device was left: {rounds.reason}",)
-    return () if planned and rounds.number >= FEWEST else ("no remedy could be compared: give more --minutes",)

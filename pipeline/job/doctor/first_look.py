@@ -47,15 +47,10 @@ def first_look(bench: Bench) -> FirstLook:
     if usual.failure:
         told = (usual.failure.message, usual.failure.cause, usual.failure.remedy)
         return FirstLook(failure=tuple(text for text in told if text))
-    profiled = _profiled(bench, runs[0], inputs)
-    return FirstLook(start=runs[0], inputs=inputs, model=_examined(bench, usual, profiled))
-
-
-def _profiled(bench: Bench, start: PlannedRun, inputs: Inputs) -> RunResult:
-    """The start once with the profiler on: where its time goes, and what the library has."""
     with tempfile.TemporaryDirectory(dir=bench.work) as folder:
-        spec = with_profiler(bench.plan("profile", [start], inputs).spec(start, 0), folder)
-        return with_profile(bench.device.run(spec), bench.work / "profile.json")
+        spec = with_profiler(bench.plan("profile", runs, inputs).spec(runs[0], 0), folder)
+        profiled = with_profile(bench.device.run(spec), bench.work / "profile.json")
+    return FirstLook(start=runs[0], inputs=inputs, model=_examined(bench, usual, profiled))
 
 
 def _examined(bench: Bench, usual: RunResult, profiled: RunResult) -> ExaminedModel:
