@@ -9,7 +9,7 @@ import numpy as np
 
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult, Status, Struct
-from pipeline.campaign.doctor.checks import CheckProposal, DoctorCheck
+from pipeline.campaign.doctor.checks import DoctorCheck, Proposed
 from pipeline.campaign.doctor.subject import Remedy
 from pipeline.campaign.record import Host, RunRecord
 from pipeline.campaign.statistics import Comparison, DecisionRule, Round, RunGroup, Verdict, compare, summarize
@@ -227,7 +227,7 @@ def start_of(run: str, records: Sequence[RunRecord]) -> Start:
     )
 
 
-def finding_of_check(check: DoctorCheck, proposal: CheckProposal, remedies: Sequence[MeasuredRemedy]) -> DoctorFinding:
+def finding_of_check(check: DoctorCheck, proposal: Proposed, remedies: Sequence[MeasuredRemedy]) -> DoctorFinding:
     """What a check found; `remedies` are those of its proposal, measured."""
     best = min((one for one in remedies if one.gains), key=lambda one: one.ratio, default=None)
     return DoctorFinding(
@@ -244,7 +244,7 @@ def finding_of_check(check: DoctorCheck, proposal: CheckProposal, remedies: Sequ
     )
 
 
-def _outcome(proposal: CheckProposal, remedies: Sequence[MeasuredRemedy], best: MeasuredRemedy | None) -> Outcome:
+def _outcome(proposal: Proposed, remedies: Sequence[MeasuredRemedy], best: MeasuredRemedy | None) -> Outcome:
     if proposal.why_not:
         return Outcome.NOT_APPLICABLE
     if best:
