@@ -116,14 +116,16 @@ def answers_to_mistakes(folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def help_of_commands(folder: Path) -> Iterator[tuple[str, Any]]:
-    """The help of every command, of those of groups too."""
+    """The help of every command, of those of groups too; what only looks like a command repeats its group's."""
     waiting: list[tuple[str, ...]] = [()]
+    found: set[str] = set()
     while waiting:
         words = waiting.pop()
-        text = ort_mobile(*words, "--help", cwd=folder).stdout
-        yield f"help: {' '.join(words)}", text
-        for section in re.findall(r"^[\w ]*[Cc]ommands:\n((?:  .*\n?)+)", text, re.MULTILINE):
-            waiting += [(*words, name) for name in re.findall(r"^  ([a-z][\w-]*)", section, re.MULTILINE)]
+        shown = ort_mobile(*words, "--help", cwd=folder)
+        if shown.returncode == 0 and shown.stdout not in found:
+            found.add(shown.stdout)
+            yield f"help: {' '.join(words)}", shown.stdout
+            waiting += [(*words, name) for name in re.findall(r"^  ([a-z][\w-]*)  +[A-Z]", shown.stdout, re.MULTILINE)]
 
 
 PARTS: tuple[Callable[[Path], Iterator[tuple[str, Any]]], ...] = (
