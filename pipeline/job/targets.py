@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from pipeline.campaign.options import run_options
 from pipeline.config import Config, ModelConfig, Platform, Target
 from pipeline.config.tables import TransformConfig
 from pipeline.convert.precisions import AutoProvider, PrecisionOrder
@@ -115,9 +116,10 @@ def auto_providers(config: Config) -> tuple[AutoProvider, ...]:
 def _providers_of(target: Target, config: Config) -> Iterator[str]:
     """The providers of the runs that a target's platform has, the CPU with the name of its processor."""
     for run in config.runs:
-        options = {key: value for key, value in run.options.items() if isinstance(value, str)}
-        for provider in run.providers:
-            if provider == "cpu":
+        for options in run_options(run):
+            if options.provider == "cpu":
                 yield "cpu-x86_64" if {"x86_64", "x86", "amd64"} & set(target.abis) else "cpu-arm64"
-            elif (rules := rules_of_run(provider, options)) and not rules.run.never_on(target.platform.value):
+            elif (rules := rules_of_run(options.provider, options.provider_options)) and not rules.run.never_on(
+                target.platform.value
+            ):
                 yield rules.name

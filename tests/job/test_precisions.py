@@ -119,6 +119,59 @@ def test_a_precision_without_data_costs_its_variants_alone(tmp_path: Path) -> No
     assert "accuracy" not in results
 
 
+IPHONE = f"""
+name = "digits"
+[[models]]
+path = "{EXAMPLE / "mnist.onnx"}"
+test_data = "{EXAMPLE}"
+[[models.transforms]]
+do = "opset"
+options = {{ version = 17 }}
+[[targets]]
+name = "iphone"
+platform = "ios"
+min_os_version = "16.0"
+[variants]
+levels = ["basic"]
+styles = ["fixed"]
+precisions = ["auto"]
+[[runs]]
+provider = "coreml"
+options = {{ ModelFormat = ["NeuralNetwork", "MLProgram"] }}
+[[runs]]
+provider = "cpu"
+"""
+
+
+@pytest.fixture(scope="module")
+def for_iphones(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("iphone")
+    (folder / "digits.toml").write_text(IPHONE)
+    ended = ort_mobile("run", folder / "digits.toml", "--convert-only", "--output", folder / "out")
+    assert ended.returncode == 0, ended.stderr
+    return folder / "out", json.loads((folder / "out" / "results.json").read_text())
+
+
+def test_auto_asks_both_formats_of_coreml(for_iphones: tuple[Path, dict[str, Any]]) -> None:
+    _, results = for_iphones
+    notes = "\n".join(results["warnings"])
+    assert "precision coreml-nn: fp16 dropped: 0 of 3 compute nodes" in notes
+    assert "precision coreml-mlprogram: fp16 kept: 3 of 3 compute nodes in 1 partition" in notes
+    assert "precision cpu-arm64: s8s8pc kept" in notes
+    kept = {artifact["variant"].get("precision") for artifact in results["artifacts"]}
+    assert kept == {None, "fp16", "s8s8pc"}
+
+
+def test_transforms_go_first_and_are_in_the_bundle(for_iphones: tuple[Path, dict[str, Any]]) -> None:
+    output, results = for_iphones
+    for artifact in results["artifacts"]:
+        assert artifact["steps"][0] == "opset:version=17"
+        assert len(artifact["steps"]) == 1 + bool(artifact["variant"].get("precision"))
+    assert all(check["passed"] for one in results["checks"] for check in one["checks"])
+    (shipped,) = json.loads((output / "bundle" / "manifest.json").read_text())["content"]["ships"]
+    assert shipped["steps"][0] == "opset:version=17"
+
+
 def test_a_wrong_precision_is_shown_where_it_was_given(tmp_path: Path) -> None:
     code, _, stderr = run(tmp_path, 'precisions = ["float"]\n', "--precision", "fp61")
     assert code == 2
