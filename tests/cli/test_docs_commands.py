@@ -15,6 +15,7 @@ from pipeline.cli.main import COMMANDS as NAMES
 from tests.cli.commands import ort_mobile
 from tests.cli.test_help import parse
 from tests.onnx_samples import conv_bn, linear, make, save, value
+from tests.passes.quantized_models import write_digits
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
@@ -93,6 +94,7 @@ def documented(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     for name in ("logcat.txt", "device.log"):
         (folder / name).write_text("Failed to find kernel for Tan(7) (node:'t' ep:'CPUExecutionProvider').\n")
     shutil.copytree(ROOT / "build_configs", folder / "build_configs")
+    write_digits(folder / "digits")
     return folder
 
 

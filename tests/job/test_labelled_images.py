@@ -3,11 +3,10 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from tests.job.test_job import EXAMPLE, ort_mobile
+from tests.passes.quantized_models import write_digits
 
 GRAY = 'channels = "GRAY"'
 
@@ -15,13 +14,7 @@ GRAY = 'channels = "GRAY"'
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example's digits as a folder for each class, as people have them."""
-    folder = tmp_path_factory.mktemp("images") / "digits"
-    with np.load(EXAMPLE / "evaluation.npz") as data:
-        for number, (pixels, label) in enumerate(zip(data["inputs"], data["labels"], strict=True)):
-            place = folder / str(label)
-            place.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels.reshape(28, 28)).save(place / f"{number}.png")
-    return folder
+    return write_digits(tmp_path_factory.mktemp("images") / "digits")
 
 
 def job(folder: Path, *more: str | Path) -> tuple[int, str]:

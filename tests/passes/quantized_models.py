@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from PIL import Image
 
 from pipeline.core.ort_session import HostSession, make_session
 from pipeline.core.variant import Level
@@ -65,6 +66,15 @@ def digits() -> tuple[Any, Any]:
     """Images and labels of the example."""
     with np.load(EXAMPLE / "evaluation.npz") as data:
         return data["inputs"].astype(np.float32).reshape(-1, 1, 1, 28, 28), data["labels"]
+
+
+def write_digits(folder: Path) -> Path:
+    """The example's images as PNG files in a folder for each class, as people have them."""
+    for number, (pixels, label) in enumerate(zip(*digits(), strict=True)):
+        place = folder / str(label)
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.reshape(28, 28).astype(np.uint8)).save(place / f"{number}.png")
+    return folder
 
 
 def accuracy(model: Model, first: int = 40) -> float:
