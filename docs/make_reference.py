@@ -16,6 +16,7 @@ import msgspec
 
 from device_runner.result import RunResult
 from device_runner.spec import RunSpec
+from pipeline.campaign.doctor.diagnosis import DoctorReport
 from pipeline.cli.main import COMMANDS, cli
 from pipeline.cli.transform import option_lines
 from pipeline.config import TABLES, Table, config_schema, key_texts, null_last
@@ -158,6 +159,7 @@ def pages() -> dict[Path, str]:
         DOCS / "run-result.schema.json": document_schema(
             RunResult, "Everything that one run gave. Times in nanoseconds."
         ),
+        DOCS / "doctor.schema.json": document_schema(DoctorReport, "What `ort-mobile doctor --json` writes."),
         DOCS / "comparison.schema.json": document_schema(SideComparison, "What `ort-mobile compare --json` writes."),
         DOCS / "gate.schema.json": document_schema(GateReport, "What `ort-mobile gate --json` writes."),
         DOCS / "bisection.schema.json": document_schema(BisectionReport, "What `ort-mobile bisect --json` writes."),

@@ -9,7 +9,7 @@ from rich.text import Text
 from pipeline.campaign.doctor.diagnosis import Diagnosis, DoctorFinding, DoctorReport, MeasuredRemedy, Outcome
 from pipeline.campaign.statistics import Comparison
 from pipeline.report import wording
-from pipeline.report.layout import Listing, ListingNote, Section
+from pipeline.report.layout import Listing, ListingNote, Section, gathered
 from pipeline.report.markdown import render_parts
 from pipeline.report.terminal import show_parts
 from pipeline.report.wording import visible
@@ -36,7 +36,7 @@ def start_line(one: Diagnosis) -> str:
     return (
         f"Start: {found.run}, median {wording.duration(found.median_ns)}, loads in {wording.duration(found.load_ns)}, "
         f"first inference {wording.duration(found.first_run_ns)}, memory {wording.size(found.memory_bytes)}, "
-        f"{found.rounds} rounds. {one.seconds:.0f} s in all."
+        f"rounds: {found.rounds}. {one.seconds:.0f} s in all."
     )
 
 
@@ -85,7 +85,12 @@ def together_listing(one: Diagnosis) -> Listing:
 def sections(one: Diagnosis) -> tuple[Section, ...]:
     """What to do first, then what was found without a gain, and what does not apply; empty ones left out."""
     by_outcome = {outcome: [found for found in one.findings if found.outcome is outcome] for outcome in Outcome}
-    untested = [(found, remedy) for found in one.findings for remedy in found.measured if remedy.why]
+    untested = (
+        ListingNote(title="", text=remedy.why, places=(f"{found.title}: {remedy.remedy.name}",))
+        for found in one.findings
+        for remedy in found.measured
+        if remedy.why
+    )
     made = {
         "What to set": [note for found in by_outcome[Outcome.GAIN] for note in _how(found)],
         "What to set for all together": _set_together(one),
@@ -99,9 +104,7 @@ def sections(one: Diagnosis) -> tuple[Section, ...]:
             ListingNote(title=found.title, text="; ".join(part for part in (found.text, _ratios(found)) if part))
             for found in by_outcome[Outcome.NO_GAIN]
         ],
-        "Not tested": [
-            ListingNote(title=f"{found.title}, {remedy.remedy.name}", text=remedy.why) for found, remedy in untested
-        ],
+        "Not tested": gathered(untested),
         "Does not apply": [
             ListingNote(title=found.title, text=found.text) for found in by_outcome[Outcome.NOT_APPLICABLE]
         ],

@@ -123,11 +123,13 @@ def test_transposes_and_casts_are_told_with_their_share() -> None:
     slow = result(("Transpose", 0.2), ("ReorderInput", 0.1), ("Cast", 0.05), ("Conv", 0.65))
     found = proposed("transposes", profiled=slow)
     assert found.share == pytest.approx(0.3)
-    assert found.remedies == ()
+    assert names(found) == ["level=extended"]
     assert "20.0% of the time in 3 Transpose nodes, 10.0% in changes of layout" in found.note
     assert "channels first" in found.advice
+    assert proposed("transposes", profiled=result(("ReorderInput", 0.1))).advice == ""
+    assert "again" in proposed("transposes", profiled=result(("ReorderInput", 0.1)), suffix=".ort").advice
     on_nnapi = RunOptions(provider="nnapi", flags=(NnapiFlag.USE_FP16,))
-    assert runs("transposes", profiled=slow, start=on_nnapi) == ["nnapi+USE_FP16+USE_NCHW"]
+    assert runs("transposes", profiled=slow, start=on_nnapi)[0] == "nnapi+USE_FP16+USE_NCHW"
     assert proposed("transposes").why_not == "they take 0.0% of the time"
     assert runs("casts", profiled=slow) == [f"cpu+{CAST_KEY}=1"]
     assert names(proposed("casts", profiled=slow, suffix=".ort")) == []

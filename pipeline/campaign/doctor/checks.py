@@ -12,6 +12,7 @@ from device_runner.providers import CPU, NNAPI, PROVIDERS
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel
 from pipeline.campaign.doctor.subject import ExaminedModel, Remedy
 from pipeline.campaign.options import PREPACKING_KEY, SPINNING_KEYS
+from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.releases import Release
 from pipeline.passes import dimensions, inputs
 
@@ -139,6 +140,9 @@ def _prepacking(one: ExaminedModel) -> Proposed:
     return _setting("prepacking=off", prepacking=False)
 
 
+WITHOUT_LAYOUTS = Remedy(name="level=extended", level=OptimizationLevel.EXTENDED)
+
+
 def _level(one: ExaminedModel) -> Proposed:
     if not one.is_onnx:
         return Proposed(
@@ -146,7 +150,7 @@ def _level(one: ExaminedModel) -> Proposed:
         )
     if one.start.optimization_level is not OptimizationLevel.ALL:
         return Proposed(remedies=(Remedy(name="level=all", level=OptimizationLevel.ALL),))
-    return Proposed(remedies=(Remedy(name="level=extended", level=OptimizationLevel.EXTENDED),))
+    return Proposed(remedies=(WITHOUT_LAYOUTS,))
 
 
 def _ort_format(one: ExaminedModel) -> Proposed:
@@ -172,17 +176,20 @@ def _denormals(one: ExaminedModel) -> Proposed:
 def _transposes(one: ExaminedModel) -> Proposed:
     """Those of the model, and those that ONNX Runtime puts in where an operator wants another layout."""
     borders, own = one.share("ReorderInput", "ReorderOutput"), one.share("Transpose")
-    note = f"{own:.1%} of the time in {one.nodes('Transpose')} Transpose nodes"
-    note += f", {borders:.1%} in changes of layout that ONNX Runtime added" if borders else ""
     if own + borders < WORTH_TELLING:
         return Proposed(why_not=f"they take {own + borders:.1%} of the time")
+    note = f"{own:.1%} of the time in {one.nodes('Transpose')} Transpose nodes"
+    note += f", {borders:.1%} in changes of layout that ONNX Runtime added" if borders else ""
+    remedies = []
     if one.start.provider == NNAPI and NnapiFlag.USE_NCHW not in one.start.flags:
         flags = (*(flag.value for flag in one.start.flags), NnapiFlag.USE_NCHW.value)
-        return Proposed(remedies=(Remedy(name="USE_NCHW", settings={"flags": flags}),), note=note, share=own + borders)
-    advice = "export the model with channels first (tf2onnx --inputs-as-nchw), or take the Transposes out of the model"
-    if borders and one.is_onnx:
-        note += "; level extended, which leaves these changes out, is measured by the check of levels"
-    return Proposed(note=note, advice=advice, share=own + borders)
+        remedies.append(Remedy(name="USE_NCHW", settings={"flags": flags}))
+    if borders >= WORTH_TELLING and one.is_onnx and one.start.optimization_level is OptimizationLevel.ALL:
+        remedies.append(WITHOUT_LAYOUTS)
+    advice = "" if own < WORTH_TELLING else "export the model with channels first (tf2onnx --inputs-as-nchw)"
+    if not (remedies or advice):
+        advice = "convert the model again at level extended, and compare"
+    return Proposed(remedies=tuple(remedies), note=note, advice=advice, share=own + borders)
 
 
 def _casts(one: ExaminedModel) -> Proposed:
@@ -257,9 +264,10 @@ FEW_NODES = 3.0
 
 
 def _partitions(one: ExaminedModel) -> Proposed:
-    answers = {name: answer for name, answer in one.answers.items() if answer.claimed and not answer.error}
+    found = {name: answer for name, answer in one.answers.items() if answer.claimed and not answer.error}
+    answers = {name: answer for name, answer in found.items() if not PROVIDER_RULES[answer.ep].on_cpu}
     if not answers:
-        return Proposed(why_not="no provider with rules is in the library, or none claims a node")
+        return Proposed(why_not="no accelerator of the library claims a node")
     small = {n: a for n, a in answers.items() if len(a.partitions) > 1 and a.claimed / len(a.partitions) < FEW_NODES}
     if not small:
         told = (f"{PROVIDERS[n].title} {len(a.partitions)} for {a.claimed} nodes" for n, a in answers.items())

@@ -264,5 +264,5 @@ def open_remedies(
 
 def winners(findings: Sequence[DoctorFinding]) -> list[MeasuredRemedy]:
     """The best remedy of every check that has one, smallest gain first: together, the largest has the last word."""
-    best = [one for found in findings for one in found.measured if found.best and one.remedy.name == found.best]
-    return sorted(best, key=lambda one: -one.ratio)
+    best = {found.best: one for found in findings for one in found.measured if one.remedy.name == found.best}
+    return sorted(best.values(), key=lambda one: -one.ratio)

@@ -1,5 +1,6 @@
 """Diagnoses models on a device: the checklist's remedies measured in rounds with the start, then the best together."""
 
+import math
 import tempfile
 import time
 from collections.abc import Sequence
@@ -32,9 +33,6 @@ from pipeline.job.record import host
 
 FOR_CHECKS = 0.7
 """The share of the time for the checklist; the rest is for the best together."""
-
-
-TOO_SHORT = "no remedy could be compared: give more --minutes"
 
 
 def diagnose(order: DoctorOrder, progress: Progress) -> DoctorReport:
@@ -103,14 +101,17 @@ def _diagnosed(bench: Bench, seconds: float) -> Diagnosis:
     with open_store(f"sqlite:///{bench.work / 'doctor.sqlite'}") as store:
         rounds = Rounds(bench, store, look.inputs, OutputsOfStart(look.start, look.precision))
         rule = replace(bench.rule, looks=LOOKS)
+        seconds_before = time.monotonic() - began
         results = rounds.measured(look.start, tried, began + FOR_CHECKS * seconds, "checks", rule, least=1)
         findings = tuple(
             finding_of_check(check, proposal, [results[remedy.name] for remedy in proposal.remedies])
             for check, proposal in zip(CHECKS, proposals, strict=True)
         )
         start = start_of(options_name(look.start.options), rounds.of_start)
-        few = not tried.runs or rounds.number < FEWEST
-        note = f"the device was left: {rounds.reason}" if rounds.reason else TOO_SHORT if few else ""
+        note = f"the device was left: {rounds.reason}" if rounds.reason else ""
+        if not note and rounds.number < FEWEST:
+            needed = (seconds_before + rounds.seconds_needed) / FOR_CHECKS
+            note = f"the time was too short for {FEWEST} rounds: give --minutes {math.ceil(needed / 60)} or more"
         best = [] if rounds.reason else winners(findings)
         return Diagnosis(
             model=str(bench.model.path),

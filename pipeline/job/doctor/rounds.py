@@ -21,6 +21,9 @@ FEWEST, MOST = LOOKS[0], LOOKS[-1]
 """Rounds: fewer give no verdict, and more are not worth the device's time."""
 
 
+NO_RANKS = "these times cannot be compared: they are not those of a phone"
+
+
 class Rounds:
     """Measures remedies beside the start in rounds, until a time or until all are decided."""
 
@@ -32,6 +35,7 @@ class Rounds:
         self.of_start: list[RunRecord] = []
         self.reason = ""
         self.number = 0
+        self.seconds_needed = 0.0
 
     def measured(
         self, start: PlannedRun, tried: Tried, until: float, name: str, rule: DecisionRule, *, least: int
@@ -53,8 +57,9 @@ class Rounds:
         for key, shell in tried.shells.items():
             own = others.get(key, [])
             one = measured(shell, self.of_start, own, compared.get(key), rule)
-            few = self.reason or f"the time was over after {one.rounds} of at least {FEWEST} rounds"
-            found[key] = msgspec.structs.replace(one, why=one.why or (few if one.rounds < FEWEST else ""))
+            few = self.reason or f"the time was over before {FEWEST} rounds"
+            why = few if one.rounds < FEWEST else "" if one.latency else NO_RANKS
+            found[key] = msgspec.structs.replace(one, why=one.why or why)
         return found
 
     def _run(
@@ -71,6 +76,7 @@ class Rounds:
                 return
             seconds = time.monotonic() - began
             if self.number == 1:
+                self.seconds_needed = FEWEST * seconds
                 going = self._affordable(campaign, going, seconds, until)
             if self.number in rule.looks:
                 going = self._undecided(campaign, going, rule)
