@@ -15,7 +15,7 @@ from pipeline.check.compare import OutputCheck
 from pipeline.config import MeasureMode, Target, wanted_variants
 from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.job.predict import finding, profiles_of
-from pipeline.job.tune_answer import tune_report, tuned_choices
+from pipeline.job.tune_answer import tune_report, tuned_choices, why_none
 from pipeline.release.choose import Choice, MeasuredVariant, Rejected, choose, rejections
 from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Withheld
 from pipeline.report.modes import mode_rows
@@ -48,8 +48,8 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     rule = decision_rule(record.config.measure)
     rows = make_rows(measured, rule)
     tuned = tune_report(campaign, runs, list(artifacts.values()), devices) if record.tuned else msgspec.UNSET
-    by_search = partial(tuned_choices, tuned, devices)
-    choices, withheld = _choices(record, artifacts, measured, devices, by_search)
+    by_search, no_answer = partial(tuned_choices, tuned, devices), partial(why_none, tuned, devices)
+    choices, withheld = _choices(record, artifacts, measured, devices, by_search, no_answer)
     modes = mode_rows(record.planned, runs, sizes, record.config.measure, rule)
     report = CampaignReport(
         name=campaign.name,
@@ -103,6 +103,7 @@ def _choices(
     measured: Sequence[MeasuredRow],
     devices: Mapping[str, DeviceFacts],
     by_search: Callable[[Target, str, Sequence[Artifact]], Iterator[Choice]],
+    no_answer: Callable[[Target, str], str],
 ) -> tuple[tuple[Choice, ...], tuple[Withheld, ...]]:
     """One choice per target and model, of artifacts whose outputs were not found wrong, wherever they ran.
 
@@ -120,6 +121,9 @@ def _choices(
             own = _loadable(record, target, whole) or whole  # the gate before the bundle says why none of them loads
             if tuned := list(by_search(target, model.name, own)):
                 found += tuned
+                continue
+            if reason := no_answer(target, model.name):
+                withheld.append(Withheld(target=target.name, model=model.name, reason=reason))
                 continue
             ran = [candidate for candidate in candidates if candidate.artifact in own and not record.tuned]
             rejected = _rejected(record, artifacts, own, target, model.name)

@@ -231,6 +231,18 @@ def tuned_choices(
             )  # fmt: skip
 
 
+def why_none(
+    tuned: TuneReport | msgspec.UnsetType, devices: Mapping[str, DeviceFacts], target: Target, model: str
+) -> str:
+    """Why searches on devices like a target found nothing of a model that may ship there; "" where none was made."""
+    reasons = (
+        f"{one.search.outcome.value} on {one.search.device}: {one.search.reason}"
+        for one in (tuned.answers if tuned else ())
+        if one.search.model == model and not one.variant and suits(target, devices[one.search.device])
+    )
+    return "; ".join(reasons)
+
+
 Configuration = tuple[str, str]
 """Variant and run."""
 

@@ -148,7 +148,9 @@ class ModelSearch:
     def learn(self, one: Seen) -> None:
         """What came of a run."""
         self.seen.append(one)
-        if self.queue and self.queue[0] == one.candidate:
+        if one.failure:  # others may fail with it: what comes next is decided anew
+            self.queue.clear()
+        elif self.queue and self.queue[0] == one.candidate:
             self.queue.pop(0)
 
     def _propose(self) -> None:
