@@ -113,6 +113,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ort-mobile build run": ("ort-mobile build run my.toml --target android-arm64 --source onnxruntime",),
     "ort-mobile build size": ("ort-mobile build size before.aar after.aar",),
     "ort-mobile prove": ("ort-mobile prove output/my/bundle --library app.aar",),
+    "ort-mobile delta": ("ort-mobile delta old/bundle output/my/bundle --output update.delta",),
+    "ort-mobile apply": ("ort-mobile apply update.delta old/bundle",),
     "ort-mobile sign": ("ort-mobile sign output/my/bundle --key key.pem",),
     "ort-mobile verify": (
         "ort-mobile verify output/my/bundle",

@@ -282,7 +282,7 @@ def make_bundle(
         if added := attest(building):
             manifest = msgspec.structs.replace(manifest, evidence={**evidence, **added})
             _seal(building, manifest)
-        _take_place(building, folder)
+        take_place(building, folder)
     return manifest
 
 
@@ -316,7 +316,7 @@ def _put(building: Path, path: str, source: Path | bytes) -> BundledFile:
     return BundledFile(path=path, size_bytes=target.stat().st_size, sha256=sha256_of(target))
 
 
-def _take_place(building: Path, folder: Path) -> None:
+def take_place(building: Path, folder: Path) -> None:
     """Rename the new bundle into place; the old one goes last, so that at every instant one of them is whole."""
     with storage_errors(folder):
         building.chmod(0o777 & ~umask())

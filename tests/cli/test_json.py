@@ -12,6 +12,8 @@ WITHOUT_RESULT = {"help", "completion", "schema"}
 
 NOT_RUN_HERE = {
     "prove": "needs an Android library (tests/android_host)",
+    "delta": "needs two bundles (tests/release/test_delta.py)",
+    "apply": "needs a delta (tests/release/test_delta.py)",
     "sign": "needs a key (tests/release/test_signature.py)",
     "release android": "needs a JDK (tests/release/android)",
     "library get": "needs the network (tests/library)",

@@ -1,0 +1,231 @@
+"""Deltas: the new bundle comes out byte by byte, small, at once or not at all, whatever is wrong or killed."""
+
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.cli.main import cli
+from pipeline.release.bundle import make_bundle
+from pipeline.release.delta import DELTA_FILE, from_words, words_of
+from pipeline.release.manifest import MANIFEST_FILE, SIGNATURE_FILE, verify_bundle
+from tests.release.test_bundle import SHIPS
+from tests.release.test_signature import write_keys
+
+WEIGHTS = np.random.default_rng(0).normal(0, 0.05, 100_000).astype(np.float32)
+
+
+def bundle(folder: Path, model: bytes, name: str = "bundle") -> Path:
+    """A bundle with one model of these bytes."""
+    make_bundle(
+        folder / name, name="demo", sources={"models/m.ort": model, "operators/o.config": b"ai.onnx;13;Relu\n"},
+        ships=SHIPS, made_with={}, evidence={},
+    )  # fmt: skip
+    return folder / name
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(cli, [str(word) for word in words])
+
+
+def code(result: Result) -> int:
+    return int(getattr(result.exception, "exit_code", result.exit_code))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """A folder with the bundles old and new, and their delta."""
+    bundle(tmp_path, WEIGHTS.tobytes(), "old")
+    tuned = WEIGHTS * np.float32(1.0001)
+    bundle(tmp_path, tuned.tobytes(), "new")
+    assert code(run("delta", tmp_path / "old", tmp_path / "new", "--output", tmp_path / "d")) == 0
+    return tmp_path
+
+
+TUNED = (WEIGHTS * np.random.default_rng(1).normal(1, 1e-4, WEIGHTS.size)).astype(np.float32).tobytes()
+SHIFTED = b"one more node" + WEIGHTS.tobytes()
+OTHER = np.random.default_rng(2).normal(0, 0.05, 100_000).astype(np.float32).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "how", "share"),
+    [(TUNED, "words", 0.55), (SHIFTED, "patch", 0.001), (OTHER, "whole", 1.0), (bytes(400_000), "zstd", 0.001)],
+    ids=["fine-tuned", "graph changed", "retrained", "zeros"],
+)
+def test_each_file_takes_its_smallest_form(tmp_path: Path, content: bytes, how: str, share: float) -> None:
+    old, new = bundle(tmp_path, WEIGHTS.tobytes(), "old"), bundle(tmp_path, content, "new")
+    result = run("delta", old, new, "--output", tmp_path / "d", "--json", "-")
+    document = json.loads(result.stdout)
+    forms = {file["path"]: file["how"] for file in document["files"]}
+    assert forms["models/m.ort"] == how
+    assert forms["operators/o.config"] == "kept"
+    assert document["size_bytes"] <= share * len(content) + 20_000
+    expected = files_of(new)
+    assert code(run("apply", tmp_path / "d", old)) == 0
+    assert files_of(old) == expected
+
+
+def test_the_delta_of_equal_bundles_is_small_and_changes_nothing(tmp_path: Path) -> None:
+    old = bundle(tmp_path, WEIGHTS.tobytes(), "old")
+    before = files_of(old)
+    assert code(run("delta", old, old, "--output", tmp_path / "d")) == 0
+    assert (tmp_path / "d").stat().st_size < 4000
+    assert code(run("apply", tmp_path / "d", old)) == 0
+    assert files_of(old) == before
+
+
+def test_applying_twice_is_applying_once(made: Path) -> None:
+    for _ in range(2):
+        assert code(run("apply", made / "d", made / "old")) == 0
+    assert files_of(made / "old") == files_of(made / "new")
+
+
+def test_a_delta_for_another_bundle_is_refused(made: Path) -> None:
+    other = bundle(made, b"another", "other")
+    before = files_of(other)
+    assert code(run("apply", made / "d", other)) == 4
+    assert files_of(other) == before
+
+
+def test_a_signed_update_is_checked_with_the_key(made: Path) -> None:
+    key = write_keys(made)
+    unsigned = run("apply", made / "d", made / "old", "--key", key.with_suffix(".pub"))
+    assert code(unsigned) == 4
+    assert code(run("sign", made / "new", "--key", key)) == 0
+    assert code(run("delta", made / "old", made / "new", "--output", made / "d")) == 0
+    assert code(run("apply", made / "d", made / "old", "--key", key.with_suffix(".pub"))) == 0
+    assert (made / "old" / SIGNATURE_FILE).is_file()
+
+
+def changed(delta: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """The delta with another document."""
+    with zipfile.ZipFile(delta) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    document = json.loads(members[DELTA_FILE])
+    change(document)
+    with zipfile.ZipFile(delta, "w") as archive:
+        for name, content in {**members, DELTA_FILE: json.dumps(document).encode()}.items():
+            archive.writestr(name, content)
+
+
+def model_of(document: dict[str, Any]) -> dict[str, Any]:
+    return next(file for file in document["files"] if file["path"] == "models/m.ort")
+
+
+ATTACKS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a file outside": lambda d: model_of(d).update(path="../evil"),
+    "a base outside": lambda d: model_of(d).update(base="../../etc/passwd", how="kept"),
+    "an absolute base": lambda d: model_of(d).update(base="/etc/passwd"),
+    "another size": lambda d: model_of(d).update(size_bytes=1 << 40),
+    "another digest": lambda d: model_of(d).update(sha256="0" * 64),
+    "a missing member": lambda d: model_of(d).update(member="nothing"),
+    "an unknown form": lambda d: model_of(d).update(how="magic"),
+    "a missing file": lambda d: d["files"].remove(model_of(d)),
+    "a later version": lambda d: d.update(version=99),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_damaged_deltas_change_nothing(made: Path, attack: str) -> None:
+    changed(made / "d", ATTACKS[attack])  # type: ignore[arg-type]
+    before = files_of(made / "old")
+    result = run("apply", made / "d", made / "old")
+    assert code(result) in (2, 4), result.exception
+    assert files_of(made / "old") == before
+    assert sorted(file.name for file in made.iterdir()) == ["d", "new", "old"]
+
+
+@given(st.data())
+def test_no_damaged_byte_gets_through(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    old, new = bundle(folder, b"abc" * 50, "old"), bundle(folder, b"abd" * 60, "new")
+    assert code(run("delta", old, new, "--output", folder / "d")) == 0
+    content = bytearray((folder / "d").read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    (folder / "d").write_bytes(content)
+    before, after = files_of(old), files_of(new)
+    result = run("apply", folder / "d", old)
+    assert files_of(old) == (after if code(result) == 0 else before)
+    assert code(result) in (0, 1, 2, 4)
+
+
+KILLS = """
+import os, random, shutil, signal, sys, time
+from pathlib import Path
+from pipeline.release.bundle import restore_interrupted
+from pipeline.release.delta import apply_delta
+from pipeline.release.manifest import verify_bundle
+
+folder, kills = Path(sys.argv[1]), int(sys.argv[2])
+random.seed(1)
+start = time.monotonic()
+shutil.copytree(folder / "old", folder / "b")
+apply_delta(folder / "d", folder / "b")
+whole, digests, killed = time.monotonic() - start, [], 0
+while killed < kills:
+    if not digests or digests[-1] == "new":
+        shutil.rmtree(folder / "b", ignore_errors=True)
+        shutil.copytree(folder / "old", folder / "b")
+    child = os.fork()
+    if not child:
+        apply_delta(folder / "d", folder / "b")
+        os._exit(0)
+    time.sleep(random.uniform(0, whole))
+    os.kill(child, signal.SIGKILL)
+    killed += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    restore_interrupted(folder / "b")
+    digest = verify_bundle(folder / "b").content_sha256
+    digests.append("new" if digest == sys.argv[3] else "old" if digest == sys.argv[4] else "neither")
+print(killed, digests.count("old"), digests.count("new"), digests.count("neither"))
+"""
+
+
+def killed(made: Path, kills: int) -> list[int]:
+    """How many were killed, and how often the old, the new and neither bundle was there after it."""
+    digests = [verify_bundle(made / name).content_sha256 for name in ("new", "old")]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLS, str(made), str(kills), *digests], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [int(word) for word in done.stdout.split()]
+
+
+def test_a_killed_update_leaves_the_old_or_the_new_bundle(made: Path) -> None:
+    count, _, _, neither = killed(made, 15)
+    assert (count, neither) == (15, 0)
+
+
+@pytest.mark.slow
+def test_two_hundred_killed_updates(made: Path) -> None:
+    count, old, _, neither = killed(made, 200)
+    assert (count, neither) == (200, 0)
+    assert old > 20
+
+
+def test_no_bundle_no_delta(made: Path) -> None:
+    shutil.rmtree(made / "old")
+    assert code(run("apply", made / "d", made / "old")) == 2
+    assert code(run("delta", made / "old", made / "new", "--output", made / "e")) == 2
+    assert not (made / "e").exists()
+    (made / "new" / MANIFEST_FILE).write_text("{}")
+    assert code(run("delta", made / "new", made / "new", "--output", made / "e")) == 4
+
+
+@given(st.binary(max_size=40), st.data())
+def test_words_are_undone(before: bytes, data: st.DataObject) -> None:
+    content = data.draw(st.binary(min_size=len(before), max_size=len(before)))
+    assert from_words(before, words_of(before, content)) == content
