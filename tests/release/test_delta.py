@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.cli.main import cli
@@ -149,6 +149,7 @@ def test_damaged_deltas_change_nothing(made: Path, attack: str) -> None:
     assert sorted(file.name for file in made.iterdir()) == ["d", "new", "old"]
 
 
+@settings(max_examples=20)
 @given(st.data())
 def test_no_damaged_byte_gets_through(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("damaged")
