@@ -11,7 +11,7 @@ from pipeline.core.files import scratch
 from pipeline.core.progress import Progress
 from pipeline.job.devices import OpenDevices, opened
 from pipeline.job.folder import DATABASE, locked
-from pipeline.job.pairs import PairOrder, measure_pairs
+from pipeline.job.pairs import PairOrder, PairsPlan, measure_pairs, plan_pairs
 from pipeline.job.subjects import Subject, SubjectPair, SubjectSource, pair_of, require_unchanged
 from pipeline.report.bisection import BisectionReport, BisectionRow
 from pipeline.report.regression import GatedRun, GateOutcome
@@ -98,19 +98,28 @@ class _Bisection:
         self.rows: dict[int, GatedRun] = {}
 
     def run(self) -> BisectionReport:
-        """Until `next_step` says why it ends; what it found is then measured against its own predecessor."""
+        """Until `next_step` says why it ends; what it found is then measured against its own predecessor.
+
+        What earlier bisections stored of these positions is known from the beginning.
+        """
         known: dict[int, PositionStanding] = {}
         while (step := next_step(known, len(self.places))).measure is not None:
-            self.rows[step.measure] = self._pair(0, step.measure)
-            known[step.measure] = self._standing(self.rows[step.measure])
+            others = () if known else range(1, step.measure)
+            stored = [place for place in others if self._plan(0, place).is_stored(self.store)]
+            for place in dict.fromkeys([step.measure, *stored]):
+                self.rows[place] = self._pair(0, place)
+                known[place] = self._standing(self.rows[place])
         direct = self._pair(step.good, step.slower) if step.end is BisectionEnd.FOUND and step.good else None
         return self._report(known, step, direct)
 
-    def _pair(self, base: int, candidate: int) -> GatedRun:
+    def _plan(self, base: int, candidate: int) -> PairsPlan:
         pair = pair_of(self.places[base].subject, self.places[candidate].subject)
-        (device,) = self.field.devices
-        found = measure_pairs([(device, pair)], self.order.pairs, self.field, self.store, self.work, self.progress)
-        return found.rows[0]
+        return plan_pairs([(device, pair) for device in self.field.devices], self.order.pairs, self.field)
+
+    def _pair(self, base: int, candidate: int) -> GatedRun:
+        plan = self._plan(base, candidate)
+        (row,) = measure_pairs(plan, self.order.pairs, self.field, self.store, self.work, self.progress).rows
+        return row
 
     def _standing(self, row: GatedRun) -> PositionStanding:
         """Slower as a gate says it; good where at most half of the whole slowdown is possible."""
@@ -120,7 +129,8 @@ class _Bisection:
             return PositionStanding.GOOD
         if row.ratio is None or row.high is None:
             return PositionStanding.SKIPPED
-        whole = self.rows[len(self.places) - 1].ratio
+        end = self.rows.get(len(self.places) - 1)
+        whole = end.ratio if end else None
         return PositionStanding.GOOD if whole is None or row.high < whole**0.5 else PositionStanding.UNDECIDED
 
     def _report(

@@ -11,6 +11,7 @@ from pipeline.campaign.provenance import facts_of_place, facts_of_run
 from pipeline.campaign.record import CampaignRecord, JobRecord, RunRecord
 from pipeline.campaign.statistics import describe, ranks
 from pipeline.campaign.store import Store, open_store
+from pipeline.config import MeasureMode
 from pipeline.core.errors import ConfigError
 from pipeline.job.folder import DATABASE
 from pipeline.report.rows import MeasuredRow, run_group
@@ -29,7 +30,7 @@ def read_histories(text: str) -> tuple[History, ...]:
     with open_store(_url(place)) as store:
         campaigns = store.campaigns()
         wanted = name or (campaigns[-1].name if campaigns else "")
-        found = [one for one in campaigns if one.name == wanted]
+        found = [one for one in campaigns if one.name == wanted and not (one.document and one.document.searching)]
         if not found:
             raise ConfigError(
                 f"no campaign is called {wanted!r} here" if wanted else "no campaign is stored here", where=store.where,
@@ -71,14 +72,14 @@ def _histories(store: Store, campaigns: Sequence[CampaignRecord]) -> tuple[Histo
 
 
 def _measured(store: Store, campaign: CampaignRecord, record: JobRecord) -> Iterator[tuple[Lane, HistoryPoint | str]]:
-    """What a campaign measured of each planned run, or why it did not."""
+    """What a campaign measured of each planned run in its steady state, or why it did not."""
     runs: dict[str, list[RunRecord]] = {}
     for run in store.runs(campaign.id):
         if not run.spec.profile:
             runs.setdefault(run.planned, []).append(run)
     devices = {facts.name: facts for facts in store.devices(campaign.id)}
     for planned in record.planned:
-        if not planned.same_as:
+        if not planned.same_as and planned.mode is MeasureMode.STEADY:
             lane = planned.device, planned.model, f"{planned.variant}/{planned.run}"
             measured = MeasuredRow(
                 device=planned.device, model=planned.model, variant=planned.variant, run=planned.run,

@@ -11,7 +11,7 @@ from device_runner.errors import RunnerError
 from device_runner.files import sha256
 from device_runner.result import utc_now
 from pipeline.campaign.deny_list import denied_here, known_denied
-from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice
+from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, runs_left
 from pipeline.campaign.plan import Inputs, PlannedRun, planned_id
 from pipeline.campaign.provenance import SYSTEM, facts_of_place
 from pipeline.campaign.record import CampaignRecord, Host, RunRecord
@@ -70,27 +70,29 @@ class MeasuredPairs:
     left: tuple[UnfinishedDevice, ...]
 
 
-def measure_pairs(
-    pairs: Iterable[tuple[str, SubjectPair]],
-    order: PairOrder,
-    field: OpenDevices,
-    store: Store,
-    work: Path,
-    progress: Progress,
-) -> MeasuredPairs:
-    """Measure pairs, each on the device named with it, by the campaign engine; what is stored is not run again.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairsPlan:
+    """Pairs on devices with the campaign that measures them.
 
-    The campaign's name follows from the files, options, libraries, devices and settings: what differs in any is
-    measured anew.
+    The campaign's id follows from the files, options, libraries, devices and settings: what differs in any of these is
+    measured anew, everything else is stored once.
     """
-    planned = list(_planned(pairs, field))
+
+    pairs: tuple[PlannedPair, ...]
+    campaign: CampaignPlan
+
+    def is_stored(self, store: Store) -> bool:
+        """Whether nothing of it is left to be run."""
+        return not self.campaign.planned_runs or not runs_left(self.campaign, store).total()
+
+
+def plan_pairs(pairs: Iterable[tuple[str, SubjectPair]], order: PairOrder, field: OpenDevices) -> PairsPlan:
+    """What is to be run for pairs, each on the device named with it."""
+    planned = tuple(_planned(pairs, field))
     runs = [run for one in planned if one.measured for run in (one.base, one.candidate)]
     inputs = {one.base.source: one.pair.candidate.inputs or Inputs(dimensions={}) for one in planned}
-    campaign = _campaign(runs, inputs, order, field)
-    store.start(campaign, field.facts.values())
-    known = next(one for one in store.campaigns() if one.id == campaign.id)
-    plan = CampaignPlan(
-        campaign=campaign.id,
+    campaign = CampaignPlan(
+        campaign=_campaign_id(runs, inputs, order, field),
         planned_runs=runs,
         measure=order.measure,
         conditions=order.conditions,
@@ -99,12 +101,22 @@ def measure_pairs(
         libraries={},
         judge=None,
     )
-    left = measure_all(plan, field.devices, store, work, progress) if runs else []
+    return PairsPlan(pairs=planned, campaign=campaign)
+
+
+def measure_pairs(
+    plan: PairsPlan, order: PairOrder, field: OpenDevices, store: Store, work: Path, progress: Progress
+) -> MeasuredPairs:
+    """Run by the campaign engine what of a plan is not stored yet, and judge each pair."""
+    runs, campaign = plan.campaign.planned_runs, plan.campaign.campaign
+    store.start(CampaignRecord(id=campaign, name="gate", created_at=utc_now()), field.facts.values())
+    known = next(one for one in store.campaigns() if one.id == campaign)
+    left = measure_all(plan.campaign, field.devices, store, work, progress) if runs else []
     records: dict[str, list[RunRecord]] = {}
-    for record in store.runs(campaign.id):
+    for record in store.runs(campaign):
         records.setdefault(record.planned, []).append(record)
-    number = max(1, sum(one.measured for one in planned))
-    rows = tuple(_row(one, records, order.least, 1 - ALARMS / number) for one in planned)
+    number = max(1, sum(one.measured for one in plan.pairs))
+    rows = tuple(_row(one, records, order.least, 1 - ALARMS / number) for one in plan.pairs)
     return MeasuredPairs(rows=rows, measured_at=known.created_at if runs else "", left=tuple(left))
 
 
@@ -136,10 +148,8 @@ def _run(role: str, subject: Subject, source: str, device: str, model: str, fiel
     )
 
 
-def _campaign(
-    runs: Sequence[PlannedRun], inputs: Mapping[str, Inputs], order: PairOrder, field: OpenDevices
-) -> CampaignRecord:
-    """A campaign whose id is a digest of all that decides what is measured."""
+def _campaign_id(runs: Iterable[PlannedRun], inputs: Mapping[str, Inputs], order: PairOrder, field: OpenDevices) -> str:
+    """A digest of all that decides what is measured."""
     what = []
     for run in sorted(runs, key=lambda run: run.key):
         try:
@@ -152,7 +162,7 @@ def _campaign(
         what.append((run.key, run.sha256, library, system, given.dimensions, data))
     measure = msgspec.structs.replace(order.measure, rounds=1)  # more rounds go on with the campaign
     digest = hashlib.sha256(msgspec.json.encode((what, measure), order="sorted")).hexdigest()
-    return CampaignRecord(id=f"gate-{digest[:24]}", name="gate", created_at=utc_now())
+    return f"gate-{digest[:24]}"
 
 
 def _row(one: PlannedPair, records: Mapping[str, Sequence[RunRecord]], least: float, confidence: float) -> GatedRun:

@@ -10,9 +10,9 @@ from device_runner.files import sha256
 from device_runner.spec import NnapiFlag, RunOptions, TensorFile
 from pipeline.campaign.options import options_name
 from pipeline.campaign.plan import Inputs
+from pipeline.config import MeasureMode
 from pipeline.core.errors import ConfigError
 from pipeline.core.variant import Artifact, in_precision
-from pipeline.job.assemble import Assembled
 from pipeline.job.folder import DATABASE, stored
 from pipeline.job.judge import inputs_of
 from pipeline.job.perf_files import PerfOrder, inputs_of_files
@@ -113,7 +113,18 @@ def _kept_inputs(manifest: Manifest, folder: Path, one: Shipped) -> Inputs | Non
 def _of_folder(folder: Path) -> SubjectSource:
     known = stored(folder, None, None)
     artifacts = {(one.model, one.variant.name): one for one in known.report.artifacts}
-    inputs = {source: _stored_inputs(known, source, folder) for source in known.record.references}
+
+    def inputs(source: str) -> Inputs | None:
+        """Those of the model's check, where the folder has them now: it may have been moved since."""
+        reference, table = known.record.references.get(source), known.record.tables.get(source.partition("@")[0])
+        files = [folder / REFERENCES / source / Path(one.file).name for one in (reference.inputs if reference else ())]
+        if reference is None or not all(path.is_file() for path in files):
+            return Inputs(dimensions=dict(table.dimensions)) if table and table.dimensions else None
+        tensors = tuple(
+            msgspec.structs.replace(tensor, file=str(path.resolve()))
+            for tensor, path in zip(reference.inputs, files, strict=True)
+        )
+        return replace(inputs_of(reference, {}), tensors=tensors, labelled=None)
 
     def subject(artifact: Artifact, options: RunOptions) -> Subject:
         whole = {**artifact.session_options, **options.session_config}
@@ -123,7 +134,7 @@ def _of_folder(folder: Path) -> SubjectSource:
             file=(folder / ARTIFACTS / artifact.file).resolve(),
             sha256=artifact.sha256,
             options=msgspec.structs.replace(options, session_config=whole),
-            inputs=inputs.get(artifact.source),
+            inputs=inputs(artifact.source),
             targets=known.record.config.targets,
         )
 
@@ -131,20 +142,6 @@ def _of_folder(folder: Path) -> SubjectSource:
     planned = (
         subject(artifacts[run.model, run.variant], run.options)
         for run in known.record.planned
-        if (run.model, run.variant) in artifacts
+        if (run.model, run.variant) in artifacts and run.mode is MeasureMode.STEADY
     )
     return SubjectSource(path=folder, shipped=shipped, planned={(one.model, one.run): one for one in planned})
-
-
-def _stored_inputs(known: Assembled, source: str, folder: Path) -> Inputs | None:
-    """The inputs of a model's check, where the folder has them now; it may have been moved since."""
-    reference = known.record.references[source]
-    moved = [folder / REFERENCES / source / Path(tensor.file).name for tensor in reference.inputs]
-    table = known.record.tables.get(source.partition("@")[0])
-    if not all(path.is_file() for path in moved):
-        return Inputs(dimensions=dict(table.dimensions)) if table and table.dimensions else None
-    tensors = tuple(
-        msgspec.structs.replace(tensor, file=str(path.resolve()))
-        for tensor, path in zip(reference.inputs, moved, strict=True)
-    )
-    return replace(inputs_of(reference, {}), tensors=tensors, labelled=None)

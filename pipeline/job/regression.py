@@ -14,7 +14,7 @@ from pipeline.core.progress import Progress
 from pipeline.job.devices import OpenDevices, opened
 from pipeline.job.folder import DATABASE, locked
 from pipeline.job.histories import read_histories
-from pipeline.job.pairs import ALARMS, PairOrder, measure_pairs
+from pipeline.job.pairs import ALARMS, PairOrder, measure_pairs, plan_pairs
 from pipeline.job.subjects import SubjectPair, SubjectSource, paired, require_unchanged, suspected_pairs
 from pipeline.report.regression import GatedRun, GateOutcome, GateReport
 
@@ -83,9 +83,8 @@ def _measured(
         opened(devices) as field,
     ):
         here = [(name, pair) for own, pair in wanted for name in ([own] if own else field.devices)]
-        found = measure_pairs(
-            [one for one in here if one[0] in field.devices], order.pairs, field, store, work, progress
-        )
+        plan = plan_pairs([one for one in here if one[0] in field.devices], order.pairs, field)
+        found = measure_pairs(plan, order.pairs, field, store, work, progress)
     away = tuple(_away(name, pair, field) for name, pair in here if name not in field.devices)
     warnings = (
         *(f"{one.device}: {one.text}" for one in field.unusable),
@@ -106,7 +105,8 @@ def _away(device: str, pair: SubjectPair, field: OpenDevices) -> GatedRun:
 
 
 def exit_code(report: GateReport) -> ExitCode:
-    """4 for a confirmed regression, 1 where a comparison failed or a device was left, else 0."""
+    """4 for a confirmed regression, 1 where anything that was to be measured has no verdict, else 0."""
     if report.having(GateOutcome.REGRESSION):
         return ExitCode.CHECK_FAILED
-    return ExitCode.SOME_FAILED if report.having(GateOutcome.FAILED) or report.warnings else ExitCode.DONE
+    without = report.having(GateOutcome.FAILED, GateOutcome.NOT_COMPARED)
+    return ExitCode.SOME_FAILED if without or report.warnings else ExitCode.DONE

@@ -74,8 +74,9 @@ def _stored(folder: Path, database: str | None, campaign: str) -> CampaignReport
 
 
 def _before_the_newest(campaigns: tuple[CampaignRecord, ...], where: str) -> str:
-    """The last campaign before the newest that has its name."""
-    earlier = [one for one in campaigns[:-1] if one.name == campaigns[-1].name]
+    """The last campaign before the newest that has its name; those of searches have no rounds."""
+    rounds = [one for one in campaigns if not (one.document and one.document.searching)]
+    earlier = [one for one in rounds[:-1] if one.name == rounds[-1].name]
     if not earlier:
         raise ConfigError(
             "no campaign is before the newest", where=where, remedy="`ort-mobile report --list` lists all"

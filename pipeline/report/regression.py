@@ -76,25 +76,29 @@ class GateReport(Struct, frozen=True, kw_only=True):
     histories: tuple[History, ...] = ()
     warnings: tuple[str, ...] = ()
 
-    def having(self, outcome: GateOutcome) -> list[GatedRun]:
-        """The rows with this outcome."""
-        return [row for row in self.rows if row.outcome is outcome]
+    def having(self, *outcomes: GateOutcome) -> list[GatedRun]:
+        """The rows with one of these outcomes."""
+        return [row for row in self.rows if row.outcome in outcomes]
 
 
 def headline(report: GateReport) -> str:
     """The result in one line."""
-    regressions, failed = report.having(GateOutcome.REGRESSION), report.having(GateOutcome.FAILED)
+    regressions = report.having(GateOutcome.REGRESSION)
+    without = report.having(GateOutcome.FAILED, GateOutcome.NOT_COMPARED)
+    quiet = report.having(GateOutcome.NOT_SUSPECTED)
     suspected = [one for one in report.histories if one.suspicion]
+    rest = f"; {len(quiet)} not suspected by their history" if quiet else ""
+    measured = len(report.rows) - len(quiet)
     if regressions:
         worst = max(row.ratio or 0 for row in regressions)
-        return f"Regression: {len(regressions)} of {len(report.rows)} slower, by up to {worst - 1:.1%}"
-    if failed:
-        return f"No verdict on {len(failed)} of {len(report.rows)}: they failed"
-    if suspected and not report.rows:
+        return f"Regression: {len(regressions)} of {measured} slower, by up to {worst - 1:.1%}{rest}"
+    if without:
+        return f"No verdict on {len(without)} of {measured}{rest}"
+    if suspected and not measured:
         return f"{len(suspected)} of {len(report.histories)} histories look slower: measure base and candidate in pairs"
-    if not report.rows:
+    if not measured:
         return f"No suspicion in {len(report.histories)} {'history' if len(report.histories) == 1 else 'histories'}"
-    return f"No regression in {len(report.rows)} {'comparison' if len(report.rows) == 1 else 'comparisons'}"
+    return f"No regression in {measured} {'comparison' if measured == 1 else 'comparisons'}{rest}"
 
 
 HEAD = ("Device", "Model", "Run", "Base", "Candidate", "Ratio", "Interval", "Rounds", "Verdict")

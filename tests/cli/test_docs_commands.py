@@ -31,6 +31,7 @@ ELSEWHERE = {
     r"app\.aar|onnxruntime-android\.aar|android-host:|--library android:|--reference android:":
         "needs an Android library: tests/android_host",
     r"library get|library show": "needs the network or a package: tests/library",
+    r"#previous|--run-a": "compares campaigns that measured: tests/job/test_sides.py",
     r"build doctor|build run": "needs a source tree of ONNX Runtime and its tools: tests/ort_build",
     r"completion fish >": "redirects into the user's own folder",
 }  # fmt: skip

@@ -112,6 +112,18 @@ def test_bisect_finds_the_step_and_skips_what_does_not_run(tmp_path: Path) -> No
     assert "The first slower one is after a.onnx, at the latest d.onnx" in skipped.out
 
 
+def test_a_bisection_knows_what_earlier_ones_stored(tmp_path: Path) -> None:
+    """The third is slower than the first, which the one after it is not: what made it slower cannot be one step."""
+    for name, length in {"a.onnx": 4, "b.onnx": 120, "c.onnx": 3, "d.onnx": 121}.items():
+        chain(tmp_path / name, length)
+    for name in ("b.onnx", "c.onnx"):
+        ort_mobile("bisect", "a.onnx", name, *SHORT, cwd=tmp_path)
+    done = ort_mobile("bisect", "a.onnx", "b.onnx", "c.onnx", "d.onnx", *SHORT, "--json", "-", cwd=tmp_path)
+    assert done.code == 1
+    assert done.document()["end"] == "not monotone"
+    assert done.err.count("measure: 16 to do") == 1
+
+
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two output folders, the second of a model with eight times the work."""

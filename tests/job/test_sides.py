@@ -60,6 +60,9 @@ def test_the_campaign_before_the_newest_and_one_by_its_id(folder: Path) -> None:
     done = ort_mobile("compare", f"{out}#previous", out, cwd=folder)
     assert done.code == 0, done.err
     assert "nothing that is known" in done.out
+    named = ort_mobile("compare", out, out, "--run-a", "basic-fixed/cpu", "--run-b", "basic-fixed", cwd=folder)
+    assert named.code == 0, named.err
+    assert "4 and 4, paired" in named.out
 
 
 def test_a_damaged_database_is_an_error_with_its_place(folder: Path, tmp_path: Path) -> None:

@@ -87,7 +87,11 @@ def test_a_plot_marks_the_slow_points_and_says_what_is_not_drawn() -> None:
         (GateReport(), "No suspicion in 0 histories"),
         (GateReport(histories=(series(),)), "1 of 1 histories look slower: measure base and candidate in pairs"),
         (GateReport(rows=(REPORT.rows[0],)), "No regression in 1 comparison"),
-        (GateReport(rows=(REPORT.rows[2],)), "No verdict on 1 of 1: they failed"),
+        (
+            GateReport(rows=(REPORT.rows[0], REPORT.rows[3])),
+            "No regression in 1 comparison; 1 not suspected by their history",
+        ),
+        (GateReport(rows=(REPORT.rows[2],)), "No verdict on 1 of 1"),
     ],
 )
 def test_the_first_line_says_what_came_of_it(report: GateReport, text: str) -> None:
