@@ -240,7 +240,7 @@ CANDIDATES: Mapping[str, tuple[str, ...]] = {
     "cpu-arm64": ("s8s8pc", "dyn8"),
     "cpu-x86_64": ("u8s8pc", "dyn8"),
 }
-"""What `auto` tries for each provider, its recipe first: that wins where nothing else tells them apart.
+"""What `auto` tries for each provider, its recipe first: that wins where they are equal.
 
 On the CPU dynamic quantization is for models without calibration data.
 """

@@ -1,4 +1,4 @@
-"""The search for what must stay float, on models whose sore point is known."""
+"""The search for what must stay float, on models of which the cause of the loss is known."""
 
 import logging
 from collections.abc import Iterator
@@ -34,20 +34,20 @@ def dense(name: str, value: str, random: np.random.Generator, spread: float = 1.
     return node, numpy_helper.from_array(weight, f"{name}_w")
 
 
-def net(folder: Path, *, sore_type: bool = False, sore_layer: int | None = None, layers: int = 6) -> Model:
-    """Dense layers with Tanh; `sore_type` adds and subtracts 1000, `sore_layer` spreads the weights of a layer."""
+def net(folder: Path, *, bad_type: bool = False, bad_layer: int | None = None, layers: int = 6) -> Model:
+    """Dense layers with Tanh; `bad_type` adds and subtracts 1000, `bad_layer` spreads the weights of a layer."""
     random = np.random.default_rng(0)
     nodes, constants, value = [], [], "x"
     for place in range(layers):
-        node, weight = dense(f"dense{place}", value, random, 3000.0 if place == sore_layer else 1.0)
+        node, weight = dense(f"dense{place}", value, random, 3000.0 if place == bad_layer else 1.0)
         nodes.append(node)
         constants.append(weight)
         value = node.output[0]
-        if place == sore_layer:
+        if place == bad_layer:
             constants.append(numpy_helper.from_array(np.array([1 / 3000] + [1] * (SIZE - 1), np.float32), "scale"))
             nodes.append(helper.make_node("Mul", [value, "scale"], ["scaled"], name="rescale"))
             value = "scaled"
-        if sore_type and place == 1:
+        if bad_type and place == 1:
             constants.append(numpy_helper.from_array(np.array(1000, np.float32), "much"))
             nodes.append(helper.make_node("Add", [value, "much"], ["up"], name="up"))
             nodes.append(helper.make_node("Sub", ["up", "much"], ["down"], name="down"))
@@ -69,7 +69,7 @@ def searched(model: Model, folder: Path, options: MixedOptions, samples: list[An
 
 
 def test_a_type_that_spoils_everything_stays_float(tmp_path: Path) -> None:
-    found = searched(net(tmp_path, sore_type=True), tmp_path, MixedOptions(goal_db=25))
+    found = searched(net(tmp_path, bad_type=True), tmp_path, MixedOptions(goal_db=25))
     assert "Add" in found.best.types
     assert found.start.sqnr_db < 15
     assert found.best.sqnr_db >= 25
@@ -78,14 +78,14 @@ def test_a_type_that_spoils_everything_stays_float(tmp_path: Path) -> None:
 
 def test_a_layer_that_spoils_everything_stays_float(tmp_path: Path) -> None:
     options = MixedOptions(goal_db=28, op_types=("MatMul",))
-    found = searched(net(tmp_path, sore_layer=3), tmp_path, options)
+    found = searched(net(tmp_path, bad_layer=3), tmp_path, options)
     assert found.layers[0].nodes == ("dense3",)
     assert "dense3" in found.best.nodes
     assert found.best.sqnr_db > found.start.sqnr_db + 5
 
 
 def test_what_is_left_float_has_no_quantized_weight(tmp_path: Path) -> None:
-    model = net(tmp_path, sore_layer=3)
+    model = net(tmp_path, bad_layer=3)
     made = mixed_precision(model, MixedOptions(goal_db=28, op_types=("MatMul",)), context(tmp_path, feeds(model, 24)))
     onnx.checker.check_model(made.proto)
     makers = {name: node.op_type for node in made.proto.graph.node for name in node.output}
@@ -119,14 +119,14 @@ def test_a_loss_without_a_culprit_is_said_to_be_spread(
 @pytest.mark.parametrize("evaluations", [1, 5, 20])
 def test_evaluations_are_bounded(tmp_path: Path, evaluations: int) -> None:
     options = MixedOptions(goal_db=100, evaluations=evaluations)
-    found = searched(net(tmp_path, layers=10, sore_type=True), tmp_path, options)
+    found = searched(net(tmp_path, layers=10, bad_type=True), tmp_path, options)
     assert found.evaluations <= evaluations
     assert found.best == max(found.trials, key=lambda one: one.sqnr_db)
 
 
 def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the evaluations are made before the interruption and none of them again."""
-    model, options = net(tmp_path, layers=10, sore_type=True), MixedOptions(goal_db=100, evaluations=20)
+    model, options = net(tmp_path, layers=10, bad_type=True), MixedOptions(goal_db=100, evaluations=20)
     calls: list[int] = []
     real = quantize
 
@@ -192,7 +192,7 @@ def test_a_search_among_useless_choices_can_be_read_again(tmp_path: Path, monkey
 
 
 def test_more_evaluations_go_on_where_fewer_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = net(tmp_path, layers=10, sore_type=True)
+    model = net(tmp_path, layers=10, bad_type=True)
     few = searched(model, tmp_path, MixedOptions(goal_db=100, evaluations=5))
     calls: list[int] = []
 
@@ -207,7 +207,7 @@ def test_more_evaluations_go_on_where_fewer_ended(tmp_path: Path, monkeypatch: p
 
 def test_the_user_sees_what_the_search_is_at(tmp_path: Path) -> None:
     said: list[str] = []
-    model = net(tmp_path, sore_layer=3)
+    model = net(tmp_path, bad_layer=3)
     begin = context(tmp_path, feeds(model, 24))
     mixed_precision(model, MixedOptions(goal_db=28, op_types=("MatMul",)), replace(begin, say=said.append))
     assert said[0].startswith("1 of at most 60 evaluations, ")
@@ -257,7 +257,7 @@ def test_layers_that_cut_the_providers_graph_come_later(tmp_path: Path, monkeypa
 def test_partitions_are_those_of_the_rules(tmp_path: Path) -> None:
     """One dense layer left float in the middle of a chain that NNAPI claims whole."""
 
-    model = net(tmp_path, sore_layer=3)
+    model = net(tmp_path, bad_layer=3)
     made = mixed_precision(
         model, MixedOptions(provider="nnapi", op_types=("MatMul",), dense_weights="u8", goal_db=28, evaluations=20),
         context(tmp_path, feeds(model, 24)),
