@@ -152,7 +152,7 @@ class CampaignPlan:
     @property
     def rounds(self) -> int:
         """Timed rounds, and one more where runs are profiled: its times are compared with nothing."""
-        return self.measure.rounds + self.measure.profile
+        return self.measure.timed_rounds + self.measure.profile
 
     def turns(self, planned_runs: Sequence[PlannedRun]) -> Iterator[tuple[PlannedRun, int]]:
         """Runs with their rounds, in order: what heats the device for minutes comes last, and once."""
@@ -177,7 +177,7 @@ class CampaignPlan:
 
     def is_profiled(self, number: int) -> bool:
         """Whether this round is the one with the profiler on."""
-        return self.measure.profile and number >= self.measure.rounds
+        return self.measure.profile and number >= self.measure.timed_rounds
 
     def round_name(self, number: int) -> str:
         """How people call a round."""

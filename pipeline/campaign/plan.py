@@ -16,6 +16,7 @@ from pipeline.campaign.deny_list import denied_here
 from pipeline.campaign.options import options_name, run_options
 from pipeline.campaign.record import RecordedRun, Skipped
 from pipeline.campaign.statistics import DecisionRule
+from pipeline.campaign.statistics.compare import looks_until
 from pipeline.config import REPLAY_KEY, MeasureConfig, MeasureMode, MeasureRule, RunConfig
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Artifact, Variant
@@ -181,25 +182,37 @@ def distinct(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 def recorded(runs: Sequence[PlannedRun], baseline: str | None) -> Iterator[RecordedRun]:
     """The runs as they are stored, with the baseline of each device and model marked, and what runs the same."""
+    run_for, compared = representatives(runs), baselines(runs, baseline)
+    by_id = {planned_id(run): run for run in runs}
+    for run in (by_id[name] for name in compared):
+        first = run_for[planned_id(run)]
+        yield RecordedRun(
+            id=planned_id(run),
+            device=run.device,
+            model=run.model,
+            variant=run.variant,
+            options=run.options,
+            run=options_name(run.options),
+            baseline=planned_id(run) == compared[planned_id(run)],
+            same_as="" if first is run else planned_id(first),
+            mode=run.mode,
+        )
+
+
+def baselines(runs: Sequence[PlannedRun], wanted: str | None) -> dict[str, str]:
+    """The id of each run to that of the one it is compared with: of its device, model and mode, and run itself.
+
+    By device, model and mode.
+    """
     groups: dict[tuple[str, str, MeasureMode], list[PlannedRun]] = {}
     for run in runs:
         groups.setdefault((run.device, run.model, run.mode), []).append(run)
     run_for = representatives(runs)
-    for group in groups.values():
-        compared = run_for[planned_id(baseline_of(group, baseline))]
-        for run in group:
-            first = run_for[planned_id(run)]
-            yield RecordedRun(
-                id=planned_id(run),
-                device=run.device,
-                model=run.model,
-                variant=run.variant,
-                options=run.options,
-                run=options_name(run.options),
-                baseline=run is compared,
-                same_as="" if first is run else planned_id(first),
-                mode=run.mode,
-            )
+    return {
+        planned_id(run): planned_id(run_for[planned_id(baseline_of(group, wanted))])
+        for group in groups.values()
+        for run in group
+    }
 
 
 def _what_runs(planned: PlannedRun) -> tuple[str | None, ...]:
@@ -219,7 +232,8 @@ def planned_id(planned: PlannedRun) -> str:
 
 def decision_rule(measure: MeasureConfig) -> DecisionRule:
     """The rule of a config, which writes shares in percent."""
-    return DecisionRule(margin=measure.margin_percent / 100, least=measure.least_percent / 100)
+    looks = looks_until(measure.most_rounds) if measure.rounds == "auto" else ()
+    return DecisionRule(margin=measure.margin_percent / 100, least=measure.least_percent / 100, looks=looks)
 
 
 def spec_id(planned: PlannedRun, number: int) -> str:

@@ -144,9 +144,12 @@ class VariantsConfig(Table, frozen=True, kw_only=True):
 class MeasureConfig(Table, frozen=True, kw_only=True):
     """How long and how often to measure."""
 
-    rounds: Count = 5
+    rounds: Count | Literal["auto"] = 5
     """Number of rounds. In each round every variant runs once in a new process, so that drift affects all of them
-    equally."""
+    equally. "auto": until every comparison with the baseline is decided, looking after 5, 8, 12, 16, 20 and 30
+    rounds; what is decided is not run any more."""
+    most_rounds: Count = 30
+    """Maximum number of rounds with rounds = "auto"."""
     mode: MeasureMode | Annotated[tuple[MeasureMode, ...], Meta(min_length=1)] = MeasureMode.STEADY
     """steady (latency after warm-up), cold (load and first run with the files out of the page cache, every round in a
     new process), sustained (minutes of back-to-back inference, after everything else), or a list of them."""
@@ -181,6 +184,11 @@ class MeasureConfig(Table, frozen=True, kw_only=True):
         """What is measured, each once, the steady state first and the sustained load last."""
         asked = (self.mode,) if isinstance(self.mode, MeasureMode) else self.mode
         return tuple(mode for mode in MeasureMode if mode in asked)
+
+    @property
+    def timed_rounds(self) -> int:
+        """The rounds at most."""
+        return self.most_rounds if self.rounds == "auto" else self.rounds
 
 
 class ConditionsConfig(Table, frozen=True, kw_only=True):

@@ -1,11 +1,12 @@
 """The campaign of a job: planned for the devices that are there, entered in the store, measured."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from device_runner.device import Device, DeviceFacts
 from pipeline.campaign.deny_list import known_denied
+from pipeline.campaign.looks import looking
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, runs_left
 from pipeline.campaign.plan import PlannedRun, distinct, in_modes, plan_runs, recorded
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, Skipped
@@ -77,6 +78,8 @@ class CampaignJob:
             campaign = self.enter(field.facts, planned_runs, [*skipped, *refused, *field.unusable])
             predictions = predict(planned_runs, field.facts, self.release, self.folder / ARTIFACTS, progress)
             plan = self.plan(campaign.id, distinct(planned_runs), libraries, predictions)
+            if self.config.measure.rounds == "auto":
+                plan = replace(plan, schedules=looking(plan, planned_runs, self.store))
             left = self._measured(plan, field, work, progress)
             wanted = self.options.blame
             denied = blame_crashes(plan, field.devices, field.facts, self.store, progress) if wanted else ()

@@ -49,7 +49,7 @@ def quick(config: Config) -> Config:
 def _shorter(measure: MeasureConfig) -> MeasureConfig:
     return msgspec.structs.replace(
         measure,
-        rounds=min(measure.rounds, ROUNDS),
+        rounds=min(measure.timed_rounds, ROUNDS),
         min_seconds=min(measure.min_seconds, MIN_SECONDS),
         min_runs=min(measure.min_runs, MIN_RUNS),
         warmup=1 if measure.warmup == AUTO else min(measure.warmup, 1),
@@ -65,7 +65,7 @@ def left_out(config: Config) -> str:
     seconds = f"{less.measure.min_seconds:g} s instead of {config.measure.min_seconds:g} s each"
     variants = f"; not converted or measured: {missing}" if missing else ""
     return (
-        f"quick: {less.measure.rounds} of {config.measure.rounds} rounds, {seconds}{variants}. "
+        f"quick: {less.measure.rounds} of {config.measure.timed_rounds} rounds, {seconds}{variants}. "
         "Run it without --quick before a release."
     )
 

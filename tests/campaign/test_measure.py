@@ -29,7 +29,7 @@ def opened(folder: Path) -> Store:
 
 
 def wanted(plan: CampaignPlan) -> set[tuple[str, int]]:
-    return {(planned_id(lane), number) for lane in plan.planned_runs for number in range(plan.measure.rounds)}
+    return {(planned_id(lane), number) for lane in plan.planned_runs for number in range(plan.rounds)}
 
 
 def test_every_device_runs_its_own_lanes_and_no_other(tmp_path: Path) -> None:

@@ -158,14 +158,10 @@ def _looked(sets: Sequence[Pairs], before: Sequence[Judgement], rule: DecisionRu
             likely = ratio_interval(sets[index].logs, 1 - 2 * SAME / max(1, len(rule.looks)))
             if likely is not None:
                 verdict = judge(share, likely, rule)
-                found[index] = Judgement(verdict, share, _settles(verdict, likely.ratio, rule))
+                # "Same" while the ratio is further off 1 than what matters may yet become a difference.
+                enough = verdict is not Verdict.SAME or abs(likely.ratio - 1) < rule.least
+                found[index] = Judgement(verdict, share, enough and verdict is not Verdict.NOT_SHOWN)
     return found
-
-
-def _settles(verdict: Verdict, ratio: float, rule: DecisionRule) -> bool:
-    """Whether measuring may end: not with "same" while the ratio is further off 1 than what matters."""
-    near = abs(ratio - 1) < rule.least
-    return verdict is not Verdict.NOT_SHOWN and (near or verdict is not Verdict.SAME)
 
 
 def compare(group: RunGroup, baseline: RunGroup, rule: DecisionRule = DEFAULT_RULE) -> Comparison | None:
