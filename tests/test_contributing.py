@@ -38,7 +38,7 @@ def test_a_recipe_touches_at_most_three_files(title: str) -> None:
         assert (ROOT / path).is_file() is not bool(new), path
 
 
-@pytest.mark.parametrize("name", ["PROVIDERS", "PASSES", "OPENERS", "NEWEST_KNOWN", "COLUMNS", "TEXTS"])
+@pytest.mark.parametrize("name", ["PROVIDERS", "PASSES", "OPENERS", "NEWEST_KNOWN", "COLUMNS", "CHECKS", "TEXTS"])
 def test_the_registries_that_are_named_are_where_the_recipes_say(name: str) -> None:
     """The recipe whose file has the registry is the one that names it or its rows."""
     files = [path for text in RECIPES.values() for path in re.findall(r"^- `([\w./]+)`: ", text, re.MULTILINE)]
@@ -93,6 +93,14 @@ def test_the_example_of_a_pass_works(copy: Path) -> None:
     transform = ("-m", "pipeline", "transform", "model.onnx", "out.onnx", "--do", "drop-identity:most=3")
     assert "drop-identity:most=3" in python(copy, *transform)
     assert [node.op_type for node in onnx.load(copy / "out.onnx").graph.node] == ["Relu", "Abs", "Relu"]
+
+
+def test_the_example_of_a_check_works(copy: Path) -> None:
+    function, row = blocks("Add a check to the doctor")
+    checks = copy / "pipeline/campaign/doctor/checks.py"
+    edit(checks, "\n\nCHECKS = (", f"\n\n{function}")
+    edit(checks, ')  # fmt: skip\n"""Every check,', row)
+    assert "fast-math" in python(copy, "-m", "pipeline", "doctor", "--list")
 
 
 def test_the_example_of_an_error_cause_works(copy: Path) -> None:

@@ -45,7 +45,14 @@ MEASURED_HEAD = ("Check", "Remedy", "Median", "Ratio", "Interval", "Verdict", "L
 
 def measured(one: Diagnosis) -> Listing:
     """Every remedy that was measured, those that gain most first."""
-    pairs = [(found.check, remedy) for found in one.findings for remedy in found.measured if remedy.rounds]
+    checks: dict[str, list[str]] = {}
+    remedies = {}
+    for found in one.findings:
+        for remedy in found.measured:
+            if remedy.rounds:
+                checks.setdefault(remedy.remedy.name, []).append(found.check)
+                remedies[remedy.remedy.name] = remedy
+    pairs = ((", ".join(checks[name]), remedy) for name, remedy in remedies.items())
     ordered = sorted(pairs, key=lambda pair: (not pair[1].gains, pair[1].ratio))
     return Listing(
         title="Remedies, each compared with the start of the same rounds",
