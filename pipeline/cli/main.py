@@ -49,6 +49,7 @@ def accept_any_text() -> None:
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "From a model to a release": {
         "init": ("pipeline.cli.run:init", "Write a commented config for a model."),
+        "plan": ("pipeline.cli.plan:plan", "Say how many rounds find a difference, from a short pilot."),
         "run": ("pipeline.cli.run:run", "Convert, check, measure, choose, bundle and report: the whole job."),
         "tune": ("pipeline.cli.tune:tune", "Search for the best artifact and session options on devices."),
         "report": ("pipeline.cli.release:report", "Write the report of stored results again."),

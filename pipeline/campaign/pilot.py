@@ -1,0 +1,122 @@
+"""What a short pilot says of a campaign to come: rounds and time to find a difference. Pure functions."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import pairwise
+from statistics import median
+
+from device_runner.result import RunResult, Status, Struct
+from pipeline.campaign.record import RunRecord
+from pipeline.campaign.statistics import Round, RunGroup, detectable, rounds_needed
+from pipeline.campaign.statistics.groups import paired_log_ratios
+from pipeline.campaign.statistics.intervals import LEAST_ROUNDS, noise
+
+PILOT_ROUNDS = 5
+"""Rounds in which the baseline is measured twice: with fewer nothing is known of how rounds differ."""
+
+PERCENTS = (1.0, 2.0, 3.0, 5.0, 10.0)
+PAIR_SECONDS = 60.0
+
+
+class NeededRounds(Struct, frozen=True, kw_only=True):
+    """What finds a difference in 95 of 100 cases; None where 10,000 rounds do not.
+
+    `pair_seconds` is the time for two runs a round, `campaign_seconds` for all that the config plans there.
+    """
+
+    percent: float
+    rounds: int | None
+    pair_seconds: float | None
+    campaign_seconds: float | None
+
+
+class PilotAnswer(Struct, frozen=True, kw_only=True):
+    """What the baseline of a device and model shows, measured against itself.
+
+    `noise` is the standard deviation of the logarithm of a round's ratio, `run_seconds` the time from one run to the
+    next with everything around it. `minute_percent` is the difference that 60 s for a pair find, None where they are
+    too few rounds; `planned_percent` that of the rounds of the config.
+    """
+
+    device: str
+    model: str
+    variant: str
+    run: str
+    rounds: int
+    median_ns: float
+    noise: float
+    run_seconds: float
+    runs_in_round: int
+    needed: tuple[NeededRounds, ...]
+    minute_rounds: int
+    minute_percent: float | None
+    planned_rounds: int
+    planned_percent: float | None
+    planned_seconds: float
+
+
+def pilot_answer(
+    first: Sequence[RunRecord],
+    again: Sequence[RunRecord],
+    *,
+    run: str,
+    runs_in_round: int,
+    planned_rounds: int,
+    lasting_seconds: float = 0.0,
+    percents: Sequence[float] = PERCENTS,
+) -> PilotAnswer | None:
+    """The answer from the two sets of runs of a baseline; None where fewer than four rounds have both.
+
+    `lasting_seconds` is what the campaign takes beside its rounds: sustained runs.
+    """
+    logs = paired_log_ratios(_group("first", first), _group("again", again)).logs
+    if len(logs) < LEAST_ROUNDS:
+        return None
+    sd, seconds = noise(logs), seconds_a_run([record.result for record in (*first, *again)])
+    minute_rounds = int(PAIR_SECONDS // (2 * seconds)) if seconds else 0
+    timed = [latency for record in first for latency in record.result.latencies_ns]
+    return PilotAnswer(
+        device=first[0].result.device,
+        model=first[0].model,
+        variant=first[0].variant,
+        run=run,
+        rounds=len(logs),
+        median_ns=float(median(timed)),
+        noise=sd,
+        run_seconds=seconds,
+        runs_in_round=runs_in_round,
+        needed=tuple(_needed(percent, sd, seconds, runs_in_round, lasting_seconds) for percent in percents),
+        minute_rounds=minute_rounds,
+        minute_percent=_percent(sd, minute_rounds),
+        planned_rounds=planned_rounds,
+        planned_percent=_percent(sd, planned_rounds),
+        planned_seconds=planned_rounds * runs_in_round * seconds + lasting_seconds,
+    )
+
+
+def _group(key: str, records: Iterable[RunRecord]) -> RunGroup:
+    timed = [record for record in records if record.result.status is Status.OK]
+    return RunGroup(
+        key=key,
+        rounds=tuple(Round(number=one.round, latencies_ns=one.result.latencies_ns) for one in timed),
+    )
+
+
+def _needed(percent: float, sd: float, seconds: float, runs_in_round: int, lasting_seconds: float) -> NeededRounds:
+    rounds = rounds_needed(sd, percent / 100)
+    return NeededRounds(
+        percent=percent,
+        rounds=rounds,
+        pair_seconds=None if rounds is None else 2 * rounds * seconds,
+        campaign_seconds=None if rounds is None else runs_in_round * rounds * seconds + lasting_seconds,
+    )
+
+
+def _percent(sd: float, rounds: int) -> float | None:
+    return 100 * detectable(sd, rounds) if rounds >= LEAST_ROUNDS else None
+
+
+def seconds_a_run(results: Iterable[RunResult]) -> float:
+    """The usual time from the start of one run to that of the next; 0 for fewer than two that say when they began."""
+    begun = sorted(datetime.fromisoformat(one.started_at) for one in results if one.started_at)
+    return median((after - before).total_seconds() for before, after in pairwise(begun)) if len(begun) > 1 else 0.0

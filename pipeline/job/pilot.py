@@ -1,0 +1,124 @@
+"""A pilot of a config: the baseline of each device and model a few times against itself, before the campaign."""
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from pipeline.campaign.deny_list import known_denied
+from pipeline.campaign.measure import UnfinishedDevice
+from pipeline.campaign.options import check_runs, options_name
+from pipeline.campaign.pilot import PERCENTS, PILOT_ROUNDS, PilotAnswer, pilot_answer
+from pipeline.campaign.plan import PlannedRun, baseline_of, distinct, in_modes, plan_runs, planned_id
+from pipeline.campaign.record import Skipped
+from pipeline.campaign.store import Store, open_store
+from pipeline.config import Config, MeasureMode
+from pipeline.core.progress import Progress
+from pipeline.job.campaign import CampaignJob, JobOptions
+from pipeline.job.devices import libraries_by_device, measure_all, opened
+from pipeline.job.gate import hold_against_targets, read_all
+from pipeline.job.prepare import find, prepare
+from pipeline.job.record import new_campaign, versions
+from pipeline.job.targets import oldest_release
+
+AGAIN = " again"
+"""Behind the variant of the baseline's second run in a round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pilot:
+    """What is known before a campaign, and which devices and models gave no answer, with the reason."""
+
+    answers: tuple[PilotAnswer, ...]
+    missing: tuple[str, ...]
+
+
+def pilot(config: Config, options: JobOptions, progress: Progress, percents: Sequence[float] = PERCENTS) -> Pilot:
+    """Measure the baselines of a config in a few rounds; nothing is kept but what conversion caches.
+
+    Raises what `run_job` raises before it measures.
+    """
+    check_runs(config.runs)
+    steady = msgspec.structs.replace(
+        config.measure, rounds=PILOT_ROUNDS, profile=False, mode=MeasureMode.STEADY, perf_test=None
+    )
+    short = msgspec.structs.replace(config, measure=steady)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        prepared, _ = prepare(short, find(config), folder, folder, progress)
+        artifacts = [artifact for one in prepared for artifact in one.artifacts]
+        held = hold_against_targets(short, artifacts, read_all(artifacts, folder), versions()["onnxruntime"])
+        with open_store(f"sqlite:///{folder / 'pilot.sqlite'}") as store:
+            job = CampaignJob(short, options, prepared, folder, store, held, oldest_release(config))
+            return _measured(job, config, store, progress, percents)
+
+
+def _measured(job: CampaignJob, config: Config, store: Store, progress: Progress, percents: Sequence[float]) -> Pilot:
+    measurable = [a for one in job.prepared for a in one.artifacts if a.source in one.references]
+    with opened(job.device_names()) as field, tempfile.TemporaryDirectory() as work:
+        legal, skipped = plan_runs(config.runs, measurable, list(field.facts.values()), known_denied())
+        libraries = libraries_by_device(field.facts, config.targets, job.options.library)
+        possible, refused = job.possible(legal, field.devices, libraries)
+        pairs = {place: _twice(group, config) for place, group in _by_place(possible).items()}
+        campaign = new_campaign(config.name)
+        store.start(campaign)
+        plan = job.plan(campaign.id, [run for pair in pairs.values() for run in pair], libraries, {})
+        left = measure_all(dataclasses.replace(plan, judge=None), field.devices, store, Path(work), progress)
+        groups = {place: distinct(in_modes(group, config.measure)) for place, group in _by_place(possible).items()}
+        found = dict(_answers(pairs, groups, campaign.id, config, store, percents))
+    return Pilot(
+        answers=tuple(one for one in found.values() if isinstance(one, PilotAnswer)),
+        missing=(
+            *(one for one in found.values() if isinstance(one, str)),
+            *_reasons(left, [*field.unusable, *(() if pairs else (*skipped, *refused))]),
+        ),
+    )
+
+
+Place = tuple[str, str]
+
+
+def _by_place(runs: Sequence[PlannedRun]) -> dict[Place, list[PlannedRun]]:
+    places: dict[Place, list[PlannedRun]] = {}
+    for run in runs:
+        places.setdefault((run.device, run.model), []).append(run)
+    return places
+
+
+def _twice(group: Sequence[PlannedRun], config: Config) -> tuple[PlannedRun, PlannedRun]:
+    """The baseline, and the same under another name."""
+    first = baseline_of(group, config.measure.baseline)
+    return first, dataclasses.replace(first, variant=f"{first.variant}{AGAIN}")
+
+
+def _answers(
+    pairs: Mapping[Place, tuple[PlannedRun, PlannedRun]],
+    groups: Mapping[Place, Sequence[PlannedRun]],
+    campaign: str,
+    config: Config,
+    store: Store,
+    percents: Sequence[float],
+) -> Iterator[tuple[Place, PilotAnswer | str]]:
+    records = store.runs(campaign)
+    for place, (first, again) in pairs.items():
+        own = [[record for record in records if record.planned == planned_id(run)] for run in (first, again)]
+        lasting = sum(run.mode is MeasureMode.SUSTAINED for run in groups[place])
+        answer = pilot_answer(
+            *own,
+            run=options_name(first.options),
+            runs_in_round=len(groups[place]) - lasting,
+            planned_rounds=config.measure.rounds,
+            lasting_seconds=lasting * config.measure.sustained_seconds,
+            percents=percents,
+        )
+        failures = [record.result.failure.message for record in (*own[0], *own[1]) if record.result.failure]
+        why = failures[-1] if failures else "too few of its rounds gave times"
+        yield place, answer or f"{place[0]}: {place[1]}: {first.run_name}: {why}"
+
+
+def _reasons(left: Sequence[UnfinishedDevice], skipped: Sequence[Skipped]) -> Iterator[str]:
+    yield from (f"{one.device}: {one.reason}" for one in left)
+    yield from (f"{one.device}: {one.text}" for one in skipped)

@@ -1,0 +1,64 @@
+"""The modes of [measure] through the commands, with the real probe: tables of their own, and the pilot before them."""
+
+import json
+from pathlib import Path
+
+from tests.job.test_job import EXAMPLE, ort_mobile
+
+CONFIG = f"""
+name = "modes"
+[[models]]
+path = "{EXAMPLE / "mnist.onnx"}"
+[variants]
+levels = ["basic"]
+styles = ["fixed"]
+[[runs]]
+variants = ["*"]
+threads = [1, 2]
+[measure]
+mode = ["steady", "cold", "sustained"]
+sustained_seconds = 1
+rounds = 4
+min_runs = 12
+min_seconds = 0.001
+"""
+
+
+def test_each_mode_is_measured_and_reported_apart(tmp_path: Path) -> None:
+    (tmp_path / "modes.toml").write_text(CONFIG)
+    ended = ort_mobile("run", tmp_path / "modes.toml", "--output", tmp_path / "out")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    report = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [row["rounds"] for row in report["rows"]] == [4, 4]
+    assert [next(iter({"cold", "sustained"} & set(row))) for row in report["modes"]] == ["cold"] * 2 + ["sustained"] * 2
+    cold, other = (row["cold"] for row in report["modes"][:2])
+    assert cold["rounds"] == 4
+    assert other["comparison"]["rounds"] == 4
+    assert [row["baseline"] for row in report["modes"]] == [True, False, True, False]
+    assert all(row["sustained"]["inferences"] > 100 for row in report["modes"][2:])
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "median latency over time" in page
+    assert "## Cold start: mnist on local" in (tmp_path / "out" / "report.md").read_text()
+    again = ort_mobile("run", tmp_path / "modes.toml", "--output", tmp_path / "out", "--resume")
+    assert "measure: 0 to do" in again.stderr, again.stderr
+
+
+def test_a_plan_says_what_rounds_find(tmp_path: Path) -> None:
+    (tmp_path / "modes.toml").write_text(CONFIG)
+    ended = ort_mobile(
+        "plan", tmp_path / "modes.toml", "--percent", "5", "--json", tmp_path / "plan.json", cwd=tmp_path
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "against itself in 5 rounds" in ended.stdout
+    (answer,) = json.loads((tmp_path / "plan.json").read_text())["answers"]
+    assert (answer["rounds"], answer["runs_in_round"], answer["planned_rounds"]) == (5, 4, 4)
+    assert [row["percent"] for row in answer["needed"]] == [5.0]
+    assert answer["run_seconds"] > 0
+    assert {path.name for path in tmp_path.iterdir()} == {"modes.toml", "plan.json"}
+
+
+def test_a_mode_that_there_is_not_is_named(tmp_path: Path) -> None:
+    (tmp_path / "modes.toml").write_text(CONFIG.replace('"cold", ', '"warm", '))
+    ended = ort_mobile("plan", tmp_path / "modes.toml")
+    assert ended.returncode == 2
+    assert "measure.mode" in ended.stderr
