@@ -55,7 +55,11 @@ def change_point(values: Sequence[float]) -> int:
     """
     middle = len(values) // 2
     logs = [math.log(max(value, 1.0)) for value in values]
-    level, scale = median(logs[middle:]), _spread(sorted(logs[middle:]))
+    later = sorted(logs[middle:])
+    level, high = later[len(later) // 2], later[int(0.9 * (len(later) - 1))]
+    deviation = 1.4826 * median(abs(value - level) for value in later)
+    # That above the median, from the 90th percentile, so that a second mode counts as noise.
+    scale = max((high - level) / 1.2816, deviation, LEAST_CHANGE / 20)
     over = [(value - level) / scale for value in logs[:middle]]
     allowance = max(0.5, LEAST_CHANGE / scale)
     limit = LIMIT * _inflation([value - level for value in logs[middle:]])
@@ -71,13 +75,6 @@ def _highest(over: Sequence[float], allowance: float, limit: float) -> int:
     clipped = (min(max(value - allowance, -CLIPPED), CLIPPED) for value in over)
     best = max(enumerate(accumulate(clipped), start=1), key=lambda found: found[1], default=(0, 0.0))
     return best[0] if best[1] > limit else 0
-
-
-def _spread(ordered: Sequence[float]) -> float:
-    """The standard deviation above the median, from the 90th percentile, so that a second mode counts as noise."""
-    middle, high = ordered[len(ordered) // 2], ordered[int(0.9 * (len(ordered) - 1))]
-    deviation = 1.4826 * median(abs(value - middle) for value in ordered)
-    return max((high - middle) / 1.2816, deviation, LEAST_CHANGE / 20)
 
 
 def _inflation(centred: Sequence[float]) -> float:

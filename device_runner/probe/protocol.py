@@ -114,6 +114,7 @@ def _join(triples: Sequence[tuple[str, str, str]]) -> bytes:
 
 def _settings(spec: RunSpec, places: ProbePaths, watch_stdin: bool) -> Iterator[tuple[str, str, str]]:
     options = spec.options
+    found_later = spec.warmup == AUTO and bool(spec.min_runs or spec.min_seconds)
     numbers = {
         "flags": sum(FLAG_BITS[flag] for flag in set(options.flags)),
         "intra_threads": options.intra_op_threads,
@@ -125,8 +126,8 @@ def _settings(spec: RunSpec, places: ProbePaths, watch_stdin: bool) -> Iterator[
         "log_level": LOG_NUMBERS[spec.log_level],
         "seed": spec.seed,
         "warmup": 0 if spec.warmup == AUTO else spec.warmup,
-        "min_runs": spec.min_runs + _extra_runs(spec),
-        "min_ns": round(spec.min_seconds * 1e9 * (1 + WARMUP_SHARE * (spec.warmup == AUTO))),
+        "min_runs": spec.min_runs + WARMUP_RUNS * found_later,
+        "min_ns": round(spec.min_seconds * 1e9 * (1 + WARMUP_SHARE * found_later)),
         "max_ns": round(spec.max_seconds * 1e9),
         "timeout_ms": round(spec.timeout_seconds * 1e3),
         "cold": int(spec.cold),
@@ -143,11 +144,6 @@ def _settings(spec: RunSpec, places: ProbePaths, watch_stdin: bool) -> Iterator[
     }
     yield from (("set", name, text) for name, text in texts.items() if text is not None)
     yield from (("set", name, str(number)) for name, number in numbers.items())
-
-
-def _extra_runs(spec: RunSpec) -> int:
-    """Inferences for a warm-up that is to be found; none where nothing is timed."""
-    return WARMUP_RUNS if spec.warmup == AUTO and (spec.min_runs or spec.min_seconds) else 0
 
 
 def _entries(options: RunOptions) -> Iterator[tuple[str, str, str]]:
@@ -300,8 +296,12 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
 
 def _result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
     failure = None if answer.status is Status.OK else _failure(answer)
-    warmup = find_warmup(answer.latencies_ns) if spec.warmup == AUTO and answer.latencies_ns else None
-    first = warmup.inferences if warmup else 0
+    warmup = None
+    if answer.latencies_ns and isinstance(spec.warmup, int):
+        warmup = WarmUp(inferences=spec.warmup, why="as many as were asked for, not timed")
+    elif answer.latencies_ns:
+        warmup = find_warmup(answer.latencies_ns)
+    first = warmup.inferences if warmup and spec.warmup == AUTO else 0
     return RunResult(
         spec_id=spec.id,
         device=device,
@@ -314,7 +314,7 @@ def _result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
         first_run_ns=answer.first_run_ns,
         latencies_ns=tuple(answer.latencies_ns[first:]),
         warmup_ns=tuple(answer.latencies_ns[:first]),
-        warmup=warmup or _counted(spec, answer),
+        warmup=warmup,
         cold=_cold(answer),
         sustained=_sustained(answer),
         memory_before_load_bytes=answer.memory_before_load_bytes,
@@ -326,13 +326,6 @@ def _result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
         log=_log(answer),
         marks=tuple(_marks(spec, answer)),
     )
-
-
-def _counted(spec: RunSpec, answer: ProbeAnswer) -> WarmUp | None:
-    """The warm-up that a spec asked for by number; its inferences were not timed."""
-    if not answer.latencies_ns or not isinstance(spec.warmup, int):
-        return None
-    return WarmUp(inferences=spec.warmup, why="as many as were asked for, not timed")
 
 
 def _cold(answer: ProbeAnswer) -> ColdStart | None:

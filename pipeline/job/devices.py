@@ -13,7 +13,7 @@ from device_runner.result import FailureKind, RunResult
 from pipeline.campaign.deny_list import blame
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure, runs_left
 from pipeline.campaign.plan import PlannedRun, planned_id
-from pipeline.campaign.record import CampaignRecord, Skipped
+from pipeline.campaign.record import CampaignRecord, FailureRow, Skipped
 from pipeline.campaign.store import Store
 from pipeline.config import Platform, Target
 from pipeline.core.errors import MissingError
@@ -174,3 +174,17 @@ def _crashes(store: Store, campaign: str) -> dict[str, RunResult]:
         for run in store.runs(campaign)
         if run.result.failure and run.result.failure.kind is FailureKind.CRASH
     }
+
+
+def unfinished(left: Sequence[UnfinishedDevice], failures: Sequence[FailureRow]) -> Iterator[FailureRow]:
+    """Why a device did not finish, where that is no run's own failure: it did not become fit for one."""
+    told = {failure.message for failure in failures}
+    for one in left:
+        if one.reason not in told:
+            yield FailureRow(
+                kind="not fit",
+                message=one.reason,
+                cause="what was asked for did not come",
+                remedy="let the device rest and charge, or wait longer (--wait-seconds)",
+                device=one.device,
+            )

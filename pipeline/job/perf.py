@@ -1,7 +1,7 @@
 """Measures model files as they are, without converting, storing or choosing: a quick look, by the same method."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,14 +9,12 @@ import msgspec
 
 from device_runner.device import Device, DeviceFacts, open_device
 from device_runner.minimize import Denied
-from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice
-from pipeline.campaign.plan import decision_rule, distinct, in_modes, recorded
-from pipeline.campaign.record import FailureRow
+from pipeline.campaign.measure import CampaignPlan
+from pipeline.campaign.plan import PlannedRun, decision_rule, distinct, in_modes, recorded
 from pipeline.campaign.store import open_store
-from pipeline.config import MeasureMode
 from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.core.progress import Progress
-from pipeline.job.devices import blame_crashes, measure_all
+from pipeline.job.devices import blame_crashes, measure_all, unfinished
 from pipeline.job.perf_files import PerfOrder, inputs_of_files, planned_files, preflight, warnings
 from pipeline.job.predict import profile_run
 from pipeline.job.record import host, new_campaign, versions
@@ -63,7 +61,7 @@ def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
             left = measure_all(plan, devices, store, Path(work), progress)
             denied = blame_crashes(plan, devices, {device.name: facts}, store, progress) if order.blame else ()
             records = store.runs(campaign.id)
-        profiled = _profiles(order, plan, device, facts, progress) if order.profiles else ()
+        profiled = _profiles(order, plan, distinct(possible), device, facts, progress) if order.profiles else ()
         planned = list(recorded(runs, runs[0].run_name if runs else None))
         sizes = {(run.model, run.variant): run.size_bytes for run in runs}
         rule = decision_rule(order.measure)
@@ -80,7 +78,7 @@ def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
             devices=(facts,),
             rows=rows.rows,
             skipped=(*skipped, *rows.skipped, *modes.skipped),
-            failures=(*_unfinished(left, (*rows.failures, *modes.failures)), *rows.failures, *modes.failures),
+            failures=(*unfinished(left, (*rows.failures, *modes.failures)), *rows.failures, *modes.failures),
             modes=modes.rows or msgspec.UNSET,
             warnings=tuple(warnings(runs, judge)),
             profile_views=profile_views(profiled, medians(rows.rows), {}) or msgspec.UNSET,
@@ -89,13 +87,17 @@ def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
 
 
 def _profiles(
-    order: PerfOrder, plan: CampaignPlan, device: Device, facts: DeviceFacts, progress: Progress
+    order: PerfOrder,
+    plan: CampaignPlan,
+    runs: Sequence[PlannedRun],
+    device: Device,
+    facts: DeviceFacts,
+    progress: Progress,
 ) -> tuple[Profiled, ...]:
     """Each once more with the profiler on: what it costs is not in the times that are compared."""
     found = []
-    steady = [run for run in plan.planned_runs if run.mode is MeasureMode.STEADY]
-    with progress.stage("profile", len(steady)) as stage:
-        for run in steady:
+    with progress.stage("profile", len(runs)) as stage:
+        for run in runs:
             stage.at(run.variant)
             found.append(profile_run(device, facts, run.variant, plan.spec(run, 0), Path(str(order.profiles))))
             stage.done()
@@ -105,17 +107,3 @@ def _profiles(
 def exit_code(report: CampaignReport) -> ExitCode:
     """1 when a run failed or nothing could run."""
     return ExitCode.SOME_FAILED if report.failures or not (report.rows or report.modes) else ExitCode.DONE
-
-
-def _unfinished(left: Sequence[UnfinishedDevice], failures: Sequence[FailureRow]) -> Iterator[FailureRow]:
-    """Why a device did not finish, where that is no run's own failure: it did not become fit for one."""
-    told = {failure.message for failure in failures}
-    for one in left:
-        if one.reason not in told:
-            yield FailureRow(
-                kind="not fit",
-                message=one.reason,
-                cause="what was asked for did not come",
-                remedy="let the device rest and charge, or wait longer (--wait-seconds)",
-                device=one.device,
-            )

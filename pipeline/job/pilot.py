@@ -9,11 +9,9 @@ from pathlib import Path
 import msgspec
 
 from pipeline.campaign.deny_list import known_denied
-from pipeline.campaign.measure import UnfinishedDevice
 from pipeline.campaign.options import check_runs, options_name
 from pipeline.campaign.pilot import PERCENTS, PILOT_ROUNDS, PilotAnswer, pilot_answer
 from pipeline.campaign.plan import PlannedRun, baseline_of, distinct, in_modes, plan_runs, planned_id
-from pipeline.campaign.record import Skipped
 from pipeline.campaign.store import Store, open_store
 from pipeline.config import Config, MeasureMode
 from pipeline.core.progress import Progress
@@ -62,7 +60,10 @@ def _measured(job: CampaignJob, config: Config, store: Store, progress: Progress
         legal, skipped = plan_runs(config.runs, measurable, list(field.facts.values()), known_denied())
         libraries = libraries_by_device(field.facts, config.targets, job.options.library)
         possible, refused = job.possible(legal, field.devices, libraries)
-        pairs = {place: _twice(group, config) for place, group in _by_place(possible).items()}
+        first = {place: baseline_of(group, config.measure.baseline) for place, group in _by_place(possible).items()}
+        pairs = {
+            place: (run, dataclasses.replace(run, variant=f"{run.variant}{AGAIN}")) for place, run in first.items()
+        }
         campaign = new_campaign(config.name)
         store.start(campaign)
         plan = job.plan(campaign.id, [run for pair in pairs.values() for run in pair], libraries, {})
@@ -73,7 +74,8 @@ def _measured(job: CampaignJob, config: Config, store: Store, progress: Progress
         answers=tuple(one for one in found.values() if isinstance(one, PilotAnswer)),
         missing=(
             *(one for one in found.values() if isinstance(one, str)),
-            *_reasons(left, [*field.unusable, *(() if pairs else (*skipped, *refused))]),
+            *(f"{one.device}: {one.reason}" for one in left),
+            *(f"{one.device}: {one.text}" for one in (*field.unusable, *(() if pairs else (*skipped, *refused)))),
         ),
     )
 
@@ -86,12 +88,6 @@ def _by_place(runs: Sequence[PlannedRun]) -> dict[Place, list[PlannedRun]]:
     for run in runs:
         places.setdefault((run.device, run.model), []).append(run)
     return places
-
-
-def _twice(group: Sequence[PlannedRun], config: Config) -> tuple[PlannedRun, PlannedRun]:
-    """The baseline, and the same under another name."""
-    first = baseline_of(group, config.measure.baseline)
-    return first, dataclasses.replace(first, variant=f"{first.variant}{AGAIN}")
 
 
 def _answers(
@@ -110,15 +106,10 @@ def _answers(
             *own,
             run=options_name(first.options),
             runs_in_round=len(groups[place]) - lasting,
-            planned_rounds=config.measure.rounds,
+            planned_rounds=config.measure.timed_rounds,
             lasting_seconds=lasting * config.measure.sustained_seconds,
             percents=percents,
         )
         failures = [record.result.failure.message for record in (*own[0], *own[1]) if record.result.failure]
         why = failures[-1] if failures else "too few of its rounds gave times"
         yield place, answer or f"{place[0]}: {place[1]}: {first.run_name}: {why}"
-
-
-def _reasons(left: Sequence[UnfinishedDevice], skipped: Sequence[Skipped]) -> Iterator[str]:
-    yield from (f"{one.device}: {one.reason}" for one in left)
-    yield from (f"{one.device}: {one.text}" for one in skipped)

@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 
 from device_runner.files import cache_folder
-from device_runner.spec import AUTO
 from pipeline.advice.precisions import PrecisionVerdict
 from pipeline.campaign.record import ArtifactAccuracy, PrecisionSearch
 from pipeline.check.compare import OutputCheck
@@ -52,7 +51,7 @@ def _shorter(measure: MeasureConfig) -> MeasureConfig:
         rounds=min(measure.timed_rounds, ROUNDS),
         min_seconds=min(measure.min_seconds, MIN_SECONDS),
         min_runs=min(measure.min_runs, MIN_RUNS),
-        warmup=1 if measure.warmup == AUTO else min(measure.warmup, 1),
+        warmup=1 if isinstance(measure.warmup, str) else min(measure.warmup, 1),
     )
 
 

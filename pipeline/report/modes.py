@@ -86,14 +86,14 @@ def _cold_comparisons(
     for place in dict.fromkeys((one.device, one.model) for one in measured):
         group = [one for one in measured if (one.device, one.model) == place and not one.same_as]
         baseline = next((_key(one)[2] for one in group if one.baseline), None)
-        for summary in summarize([_cold_group(one) for one in group], baseline, rule):
+        timed = [(one, [record for record in one.runs if record.result.status is Status.OK]) for one in group]
+        groups = [
+            RunGroup(key=_key(one)[2], rounds=tuple(cold_round(each.round, each.result) for each in records))
+            for one, records in timed
+        ]
+        for summary in summarize(groups, baseline, rule):
             found[*place, summary.key] = summary.comparison
     return found
-
-
-def _cold_group(one: MeasuredRow) -> RunGroup:
-    timed = (record for record in one.runs if record.result.status is Status.OK)
-    return RunGroup(key=_key(one)[2], rounds=tuple(cold_round(record.round, record.result) for record in timed))
 
 
 def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
@@ -182,25 +182,18 @@ def _change(before: float | None, after: float | None, unit: str) -> str:
 
 
 def _over_time(where: str, rows: Iterable[ModeRow]) -> Listing:
-    """Medians at even moments, as far as the longest run went."""
+    """Medians of the medians in even stretches of time, as far as the longest run went."""
     found = [(row, row.sustained) for row in rows if isinstance(row.sustained, SustainedNumbers)]
-    longest = max(numbers.length_ns for _, numbers in found)
-    moments = [longest * step / TIMES for step in range(TIMES)]
-    head = ("Variant", "Run", *(f"{moment / 1e9:.3g} s" for moment in moments))
-    return Listing(
-        title=f"Median latency over time: {where}",
-        head=head,
-        rows=tuple(
-            (row.variant, row.run, *(wording.duration(_at(numbers, moment, longest / TIMES)) for moment in moments))
-            for row, numbers in found
-        ),
-    )
-
-
-def _at(numbers: SustainedNumbers, moment: float, length: float) -> int | None:
-    """The median of the medians in a stretch of time."""
-    inside = sorted(one.median_ns for one in numbers.curve if moment <= one.start_ns < moment + length)
-    return inside[len(inside) // 2] if inside else None
+    length = max(numbers.length_ns for _, numbers in found) / TIMES
+    lines = []
+    for row, numbers in found:
+        stretches: list[list[int]] = [[] for _ in range(TIMES)]
+        for point in numbers.curve:
+            stretches[min(int(point.start_ns / length), TIMES - 1)].append(point.median_ns)
+        medians = (sorted(inside)[len(inside) // 2] if inside else None for inside in stretches)
+        lines.append((row.variant, row.run, *map(wording.duration, medians)))
+    head = ("Variant", "Run", *(f"{step * length / 1e9:.3g} s" for step in range(TIMES)))
+    return Listing(title=f"Median latency over time: {where}", head=head, rows=tuple(lines))
 
 
 def _mlperf(row: ModeRow) -> tuple[str, ...]:

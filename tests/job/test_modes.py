@@ -45,9 +45,8 @@ def test_each_mode_is_measured_and_reported_apart(tmp_path: Path) -> None:
 
 def test_a_plan_says_what_rounds_find(tmp_path: Path) -> None:
     (tmp_path / "modes.toml").write_text(CONFIG)
-    ended = ort_mobile(
-        "plan", tmp_path / "modes.toml", "--percent", "5", "--json", tmp_path / "plan.json", cwd=tmp_path
-    )
+    wanted = ("--percent", "5", "--json", tmp_path / "plan.json")
+    ended = ort_mobile("plan", tmp_path / "modes.toml", *wanted)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "against itself in 5 rounds" in ended.stdout
     (answer,) = json.loads((tmp_path / "plan.json").read_text())["answers"]
