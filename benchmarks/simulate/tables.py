@@ -73,7 +73,7 @@ def table(variants: int, number: int, *, harder: bool = False, most: int | None 
     logs = _logs(random, kinds, chosen, harder=harder)
     failing = np.array([(key[0], key[4]) in {pairs[at] for at in broken[1::2]} for key in chosen])
     failing[space.default] = False
-    return Table(space=space, seconds=0.08 * np.exp(logs), failing=failing)
+    return Table(space=space, seconds=0.06 * np.exp(logs), failing=failing)
 
 
 def _planned(variant: Variant, threads: int, spinning: bool, arena: bool, flags: int) -> PlannedRun:
@@ -90,16 +90,16 @@ def _planned(variant: Variant, threads: int, spinning: bool, arena: bool, flags:
 
 
 def _logs(random: np.random.Generator, kinds: Sequence[Variant], chosen: Sequence[Key], *, harder: bool) -> Floats:
-    """Logarithms of the true latencies, of which 0 is 80 ms."""
+    """Logarithms of the true latencies, of which 0 is 60 ms."""
     variants = [kinds[key[0]] for key in chosen]
     effect = functools.partial(_effect, random)
     families = (
-        effect(0.20, [one.precision for one in variants]) + effect(0.06, [one.level for one in variants])
-        + effect(0.02, [one.style for one in variants]) + effect(0.04, [(one.level, one.precision) for one in variants])
-        + effect(0.03, [key[0] for key in chosen])
+        effect(0.15, [one.precision for one in variants]) + effect(0.04, [one.level for one in variants])
+        + effect(0.02, [one.style for one in variants]) + effect(0.03, [(one.level, one.precision) for one in variants])
+        + effect(0.02, [key[0] for key in chosen])
     )  # fmt: skip
-    flags = effect(0.05, [key[4] for key in chosen]) + effect(0.05, [(key[4], key[0]) for key in chosen])
-    arena = effect(0.01, [key[3] for key in chosen])
+    flags = effect(0.03, [key[4] for key in chosen]) + effect(0.03, [(key[4], key[0]) for key in chosen])
+    arena = effect(0.006, [key[3] for key in chosen])
     more = effect(0.01, [(key[0], key[1]) for key in chosen])
     if harder:
         more = more + effect(0.02, [key[:2] + key[4:] for key in chosen]) + effect(0.02, chosen)
@@ -118,7 +118,7 @@ def _threads(random: np.random.Generator, keys: Sequence[tuple[int, int, bool]])
     share = np.clip(0.8 + _effect(random, 0.08, [variant for variant, _, _ in keys]), 0.3, 0.97)
     threads = np.array([number or 8 for _, number, _ in keys])
     spinning = np.array([on for _, _, on in keys])
-    little, wake, crowd = random.uniform(0.3, 0.6), random.uniform(0.005, 0.03), random.uniform(0.0, 0.03)
+    little, wake, crowd = random.uniform(0.3, 0.6), random.uniform(0.002, 0.015), random.uniform(0.0, 0.02)
     speed = np.minimum(threads, 4) + little * np.maximum(threads - 4, 0) * 0.5
     busy = np.where(spinning, crowd * np.maximum(threads - 4, 0), wake * (threads - 1))
     amdahl: Floats = np.log(1 - share + share / speed + 0.01 * (threads - 1)) + busy

@@ -26,7 +26,7 @@ DRIFT_VARIANCE = 1e-4
 TAILS = 4.0
 """Degrees of freedom of the noise: weights fall to a half at two standard deviations."""
 
-ITERATIONS = 12
+ITERATIONS = 8
 LARGE, SMALL = 4.0, 1e-9
 """Bounds of variances of log values: a factor of e², and nothing."""
 

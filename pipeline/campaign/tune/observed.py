@@ -94,9 +94,9 @@ def failures(space: Space, seen: Sequence[Observation]) -> dict[int, Out]:
     A failure counts for its whole family (file, provider, flags) unless one of it has already run there.
     """
     out: dict[int, Out] = {}
-    ran: set[tuple[str, ...]] = set()
+    ran: set[int] = set()
     for after, one in enumerate(seen, start=1):
-        family = space.family(one.candidate)
+        family = space.family[one.candidate]
         if good_value(one) is not None:
             ran.add(family)
             if one.reason:

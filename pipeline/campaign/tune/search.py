@@ -315,7 +315,8 @@ def _guess(view: _View) -> int | None:
     laps, _ = _laps(view, range(len(view.space)), 0)
     if not laps:
         return None
-    at, level = zip(*[(lap.order, lap.value) for lap in laps if lap.arm == view.reference] or [(0, 0.0)], strict=True)
+    reference = view.reference
+    at, level = zip(*[(lap.order, lap.value) for lap in laps if lap.arm == reference] or [(0, 0.0)], strict=True)
     values = [lap.value for lap in laps] - np.interp([lap.order for lap in laps], at, level)
     arms = [lap.arm for lap in laps]
     counts = np.bincount(arms, minlength=len(view.space))

@@ -46,16 +46,19 @@ class Space:
     def __len__(self) -> int:
         return len(self.candidates)
 
-    def family(self, candidate: int) -> tuple[str, ...]:
-        """What fails together: the file, the provider, its flags and options."""
-        return self.candidates[candidate].variant, *provider_of(self.factors[candidate])
+    @cached_property
+    def family(self) -> Sequence[int]:
+        """The number of each candidate's family, which fails together: the file, the provider, its flags and options."""
+        keys = [(one.variant, *provider_of(row)) for one, row in zip(self.candidates, self.factors, strict=True)]
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        return [numbers[key] for key in keys]
 
     @cached_property
-    def families(self) -> Mapping[tuple[str, ...], Sequence[int]]:
-        """Every family with its candidates."""
-        found: dict[tuple[str, ...], list[int]] = {}
-        for candidate in range(len(self)):
-            found.setdefault(self.family(candidate), []).append(candidate)
+    def families(self) -> Sequence[Sequence[int]]:
+        """The candidates of each family."""
+        found: list[list[int]] = [[] for _ in range(max(self.family) + 1)]
+        for candidate, family in enumerate(self.family):
+            found[family].append(candidate)
         return found
 
 
