@@ -20,6 +20,9 @@ Floats = npt.NDArray[np.float64]
 DRIFT_STEP = 5
 """Runs between knots of the device's level: some 8 s, within which it changes less than one process differs."""
 
+MOST_KNOTS = 200
+"""Knots at most: a grid of thousands of runs needs none so close."""
+
 DRIFT_VARIANCE = 1e-4
 """Where the variance of what the level rises in a step starts: 1 %."""
 
@@ -81,10 +84,11 @@ def fit(blocks: Sequence[Block], values: Floats) -> Fit:
     return Fit(mean, covariance, noise, weights)
 
 
-def drift_columns(positions: Sequence[int], step: int = DRIFT_STEP) -> Floats:
-    """One column for each stretch of `step` runs: what the level rises on it counts for all that come after."""
+def drift_columns(positions: Sequence[int]) -> Floats:
+    """One column for each stretch of runs: what the level rises on it counts for all that come after."""
     at = np.asarray(positions, np.float64)
     at = at - at.min()
+    step = max(DRIFT_STEP, at.max() / MOST_KNOTS)
     knots = np.arange(0, at.max() + step, step)
     columns: Floats = np.clip((at[:, None] - knots[None, :]) / step, 0.0, 1.0)
     return columns

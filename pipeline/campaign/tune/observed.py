@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pipeline.campaign.tune.race import Bounds
+from pipeline.campaign.statistics import Interval
 from pipeline.campaign.tune.space import Space
 
 
@@ -14,6 +14,7 @@ class Stage(StrEnum):
 
     RANDOM = "random part"
     MODEL = "best predicted"
+    SAMPLED = "sampled by Optuna"
     RACE = "race"
     CONFIRM = "confirmation"
     GRID = "grid"
@@ -21,9 +22,10 @@ class Stage(StrEnum):
 
 
 class Strategy(StrEnum):
-    """How the next candidates are found; `grid` measures every one of them `rounds` times."""
+    """How the next candidates are found: by the model, by Optuna's TPE sampler, or all of them `rounds` times."""
 
     MODEL = "model"
+    OPTUNA = "optuna"
     GRID = "grid"
 
 
@@ -47,7 +49,8 @@ class SearchSettings:
     """How to search. `within` is the share of the value that matters, `delta` how often the race may lose a better one.
 
     `budget_seconds` is what all runs may take together; without it a search ends when it is decided, or at `share` of
-    the time that every candidate once would take. `rounds` are those of a space measured in the ordinary way.
+    the time that every candidate once would take. `rounds` are those of a space measured in the ordinary way. Without
+    `confirm` a search ends with its race. All calls of one search need the same settings.
     """
 
     strategy: Strategy = Strategy.MODEL
@@ -61,6 +64,7 @@ class SearchSettings:
     arms: int = 12
     most_rounds: int = 40
     reference_every: int = 7
+    confirm: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,7 @@ class Proposal:
     stage: Stage
     dropped: Mapping[int, str] = field(default_factory=dict)
     leader: int | None = None
-    compared: Mapping[int, Bounds] = field(default_factory=dict)
+    compared: Mapping[int, Interval] = field(default_factory=dict)
     done: str = ""
 
 

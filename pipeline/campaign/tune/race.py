@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.campaign.statistics import t_quantile
+from pipeline.campaign.statistics import Interval, t_quantile
 from pipeline.campaign.tune.model import DRIFT_VARIANCE, LARGE, Block, Fit, drift_columns, fit
 
 FIRST_LOOK = 3
@@ -30,15 +30,6 @@ class Lap(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """By what factor an arm's value is that of the leader: 1.05 is 5 % more."""
-
-    ratio: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """Where a race is. `dropped` has the reason of each arm that is out; `bounds` compares the others with the leader.
 
@@ -49,7 +40,7 @@ class Standing:
     rounds: int
     complete: int
     dropped: Mapping[int, str]
-    bounds: Mapping[int, Bounds]
+    bounds: Mapping[int, Interval]
     ended: str = ""
 
 
@@ -93,7 +84,7 @@ def run_race(arms: Sequence[int], laps: Sequence[Lap], failed: Mapping[int, int]
     return standing
 
 
-def _why_out(one: Bounds, number: int) -> str:
+def _why_out(one: Interval, number: int) -> str:
     spread = f"{one.low - 1:.1%} to {one.high - 1:.1%}"
     return f"dropped in round {number} of the race: {one.ratio - 1:.1%} above the leader ({spread})"
 
@@ -131,14 +122,14 @@ class Levels:
     found: Fit
     freedom: int
 
-    def between(self, arm: int, base: int, error: float) -> Bounds:
+    def between(self, arm: int, base: int, error: float) -> Interval:
         """By what factor the arm's value is the base's; outside of the bounds with a probability of `error`."""
         one, other = self.rows[arm], self.rows[base]
         mean, covariance = self.found.mean, self.found.covariance
         difference = float(mean[one] - mean[other])
         variance = float(covariance[one, one] + covariance[other, other] - 2 * covariance[one, other])
         reach = t_quantile(1 - error / 2, self.freedom) * math.sqrt(max(variance, 0.0))
-        return Bounds(ratio=math.exp(difference), low=math.exp(difference - reach), high=math.exp(difference + reach))
+        return Interval(*map(math.exp, (difference, difference - reach, difference + reach)))
 
 
 @lru_cache(maxsize=256)
@@ -152,7 +143,7 @@ def levels(laps: tuple[Lap, ...]) -> Levels:
     return Levels(rows, fit([own, drift], values - float(np.median(values))), max(len(laps) - len(arms), 2))
 
 
-def compare_arms(alive: Sequence[int], laps: Sequence[Lap], delta: float) -> dict[int, Bounds]:
+def compare_arms(alive: Sequence[int], laps: Sequence[Lap], delta: float) -> dict[int, Interval]:
     """Each arm against the one with the lowest value, at a confidence that holds for all of them together."""
     known = levels(tuple(laps))
     leader = min(alive, key=lambda arm: float(known.found.mean[known.rows[arm]]))

@@ -18,7 +18,7 @@ Factors = Mapping[str, str]
 ORT_DEFAULTS: Factors = {
     "provider": "cpu", "flags": "", "threads": "0", "inter_op_threads": "0",
     "execution_mode": ExecutionMode.SEQUENTIAL.value, "optimization_level": OptimizationLevel.ALL.value,
-    "memory_arena": "on", "memory_pattern": "on", "spinning": "on", "prepacking": "on", "strict": "off",
+    "memory_arena": "on", "memory_pattern": "on", "spinning": "", "prepacking": "on", "strict": "off",
     "level": Level.ALL.value, "style": Style.FIXED.value, "precision": "", "providers": "",
 }  # fmt: skip
 """What a file of the stock converter and a session without any setting amount to. A factor without a row has no value
@@ -48,7 +48,7 @@ class Space:
 
     @cached_property
     def family(self) -> Sequence[int]:
-        """The number of each candidate's family, which fails together: the file, the provider, its flags and options."""
+        """The number of each candidate's family, which fails together: file, provider, its flags and options."""
         keys = [(one.variant, *provider_of(row)) for one, row in zip(self.candidates, self.factors, strict=True)]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return [numbers[key] for key in keys]

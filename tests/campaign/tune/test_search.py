@@ -1,6 +1,7 @@
 """The search finds the best of simulated tables, resumes anywhere, and ends in a stated way whatever a device does."""
 
 import itertools
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from benchmarks.simulate.tables import NOISES, SimulatedDevice, Table, campaign, ours, table
 from pipeline.campaign.tune.observed import Observation, Proposal, SearchSettings, Stage, Strategy, failures
 from pipeline.campaign.tune.search import conclude, propose
+from pipeline.core.errors import MissingError
 
 SETTINGS = SearchSettings()
 
@@ -43,6 +45,8 @@ def true_value(world: Table) -> Callable[[int], float | None]:
 
 @pytest.mark.parametrize("strategy", list(Strategy))
 def test_without_noise_the_best_is_found(middle: Table, strategy: Strategy) -> None:
+    if strategy is Strategy.OPTUNA:
+        pytest.importorskip("optuna")
     settings = SearchSettings(strategy=strategy, rounds=2)
     proposal, seen = run(middle, settings, true_value(middle))
     assert proposal.leader is not None
@@ -144,9 +148,23 @@ def test_an_observation_of_another_space_is_refused(middle: Table) -> None:
 
 def test_every_arm_that_the_race_dropped_says_when_and_by_how_much(middle: Table) -> None:
     proposal, _ = run(middle, SETTINGS, true_value(middle))
-    raced = [reason for reason in proposal.dropped.values() if "of the race" in reason]
+    raced = [reason for reason in proposal.dropped.values() if "dropped in round" in reason]
     assert raced
     assert all("above the leader" in reason for reason in raced)
+
+
+def test_every_candidate_but_the_chosen_one_has_its_reason(middle: Table, small: Table) -> None:
+    for world, settings in ((middle, SETTINGS), (small, SETTINGS), (middle, SearchSettings(budget_seconds=90))):
+        proposal, _ = run(world, settings, true_value(world))
+        assert set(proposal.dropped) == set(range(len(world.space))) - {proposal.leader}
+
+
+def test_without_optuna_its_sampler_names_the_extra(middle: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    first = Observation(candidate=middle.space.default, order=0, value=0.1)
+    with pytest.raises(MissingError) as caught:
+        propose(middle.space, [first], SearchSettings(strategy=Strategy.OPTUNA))
+    assert "ort-mobile-pipeline[optuna]" in caught.value.remedy
 
 
 def test_another_seed_draws_other_candidates(middle: Table) -> None:
