@@ -30,6 +30,8 @@ TAILS = 4.0
 """Degrees of freedom of the noise: weights fall to a half at two standard deviations."""
 
 ITERATIONS = 8
+SETTLED = 0.03
+"""A fit is done when the estimate of the noise changes by less: by then no effect moves by a tenth of it."""
 LARGE, SMALL = 4.0, 1e-9
 """Bounds of variances of log values: a factor of e², and nothing."""
 
@@ -44,7 +46,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class LinearFit:
     """Means and covariance of all effects, block after block, and the variance of one value's noise."""
 
     mean: Floats
@@ -53,7 +55,7 @@ class Fit:
     weights: Floats
 
 
-def fit(blocks: Sequence[Block], values: Floats) -> Fit:
+def fit(blocks: Sequence[Block], values: Floats) -> LinearFit:
     """Effects that explain the values; those of the first columns are found at the same indices in the result."""
     columns = np.hstack([block.columns for block in blocks])
     sizes = [block.columns.shape[1] for block in blocks]
@@ -78,10 +80,11 @@ def fit(blocks: Sequence[Block], values: Floats) -> Fit:
                 estimate = float(mean[part] @ mean[part]) / max(known, 1e-3)
                 variances[number] = min(max(estimate, SMALL), LARGE)
         rest = values - columns @ mean
-        freedom = max(len(values) - determined, 1.0)
-        noise = max(float(weights @ rest**2) / freedom, SMALL)
+        before, noise = noise, max(float(weights @ rest**2) / max(len(values) - determined, 1.0), SMALL)
         weights = (TAILS + 1) / (TAILS + rest**2 / noise)
-    return Fit(mean, covariance, noise, weights)
+        if abs(noise / before - 1) < SETTLED:
+            break
+    return LinearFit(mean, covariance, noise, weights)
 
 
 def drift_columns(positions: Sequence[int]) -> Floats:
@@ -165,7 +168,7 @@ def forecast(space: Space, candidates: Sequence[int], values: Floats, orders: Se
     return Forecast(mean + own + middle, np.sqrt(np.maximum(variance + left, 0.0)))
 
 
-def _own_effects(size: int, rows: npt.NDArray[np.int64], rest: Floats, found: Fit) -> tuple[Floats, Floats]:
+def _own_effects(size: int, rows: npt.NDArray[np.int64], rest: Floats, found: LinearFit) -> tuple[Floats, Floats]:
     """What each candidate has beside its effects, shrunk, and the variance that it may still have there."""
     weight = np.bincount(rows, found.weights, size)
     summed = np.bincount(rows, found.weights * rest, size)

@@ -9,7 +9,7 @@ from pipeline.campaign.statistics import Interval
 from pipeline.campaign.tune.space import Space
 
 
-class Stage(StrEnum):
+class SearchStage(StrEnum):
     """What a run is measured for."""
 
     RANDOM = "random part"
@@ -21,7 +21,7 @@ class Stage(StrEnum):
     DONE = "done"
 
 
-class Strategy(StrEnum):
+class SearchStrategy(StrEnum):
     """How the next candidates are found: by the model, by Optuna's TPE sampler, or all of them `rounds` times."""
 
     MODEL = "model"
@@ -53,7 +53,7 @@ class SearchSettings:
     `confirm` a search ends with its race. All calls of one search need the same settings.
     """
 
-    strategy: Strategy = Strategy.MODEL
+    strategy: SearchStrategy = SearchStrategy.MODEL
     seed: int = 0
     within: float = 0.02
     delta: float = 0.05
@@ -77,7 +77,7 @@ class Proposal:
     """
 
     candidates: tuple[int, ...]
-    stage: Stage
+    stage: SearchStage
     dropped: Mapping[int, str] = field(default_factory=dict)
     leader: int | None = None
     compared: Mapping[int, Interval] = field(default_factory=dict)
@@ -90,6 +90,10 @@ class Out:
 
     after: int
     reason: str
+
+
+NOT_TRIED = "not tried"
+"""How the reason of a candidate begins that is out for what another one did."""
 
 
 def failures(space: Space, seen: Sequence[Observation]) -> dict[int, Out]:
@@ -109,7 +113,7 @@ def failures(space: Space, seen: Sequence[Observation]) -> dict[int, Out]:
         reason = one.reason or "the run failed"
         out.setdefault(one.candidate, Out(after, f"failed: {reason}"))
         if family not in ran:
-            said = f"not tried: {space.candidates[one.candidate].run_name}, the same file, provider and flags, failed"
+            said = f"{NOT_TRIED}: {space.candidates[one.candidate].run_name}, the same file, provider and flags, failed"
             for other in space.families[family]:
                 out.setdefault(other, Out(after, f"{said} ({reason})"))
     return out

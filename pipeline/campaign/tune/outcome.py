@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from pipeline.campaign.statistics import Interval
-from pipeline.campaign.tune.observed import Proposal, Stage, good_value
-from pipeline.campaign.tune.race import Standing
+from pipeline.campaign.tune.observed import Proposal, SearchStage, good_value
+from pipeline.campaign.tune.race import RaceStanding
 from pipeline.campaign.tune.view import (
     SearchView,
     best_guess,
@@ -22,7 +22,7 @@ MODEL_FROM = 20
 """Observations from which the model says more than the mean of each candidate."""
 
 
-def concluded(view: SearchView, why: str, standing: Standing | None = None, cut: int = 0) -> Proposal:
+def concluded(view: SearchView, why: str, standing: RaceStanding | None = None, cut: int = 0) -> Proposal:
     """The end of a search with what was measured until now; `standing` is that of its race, which began at `cut`.
 
     The more candidates the best was picked from, the clearer it must be better than the default.
@@ -32,18 +32,13 @@ def concluded(view: SearchView, why: str, standing: Standing | None = None, cut:
     ranked = sorted(standing.bounds, key=lambda arm: standing.bounds[arm].ratio) if standing else []
     leader = next((arm for arm in ranked if arm not in view.out), None)
     if leader is None:
-        leader = _expected(view) if len(laps) >= MODEL_FROM else best_guess(view)
+        mean = forecast_of(view.space, view.seen).mean if len(laps) >= MODEL_FROM else None
+        usable = sorted(ran - view.out.keys())
+        leader = best_guess(view) if mean is None else min(usable, key=lambda one: float(mean[one]), default=None)
         compared = {} if leader is None else compared_with_defaults(view, leader, laps, among=len(ran))
     else:
         compared = compared_with_defaults(view, leader, laps_of(view, list(ran), cut)[0])
     return ended(view, leader, why, compared, standing, cut)
-
-
-def _expected(view: SearchView) -> int | None:
-    """The measured candidate with the lowest expected value."""
-    usable = {one.candidate for one in view.seen} - view.out.keys()
-    mean = forecast_of(view.space, view.seen).mean
-    return min(usable, key=lambda candidate: (float(mean[candidate]), candidate), default=None)
 
 
 def ended(
@@ -51,7 +46,7 @@ def ended(
     leader: int | None,
     why: str,
     compared: Mapping[int, Interval],
-    standing: Standing | None,
+    standing: RaceStanding | None,
     cut: int,
 ) -> Proposal:
     """The last proposal. The leader gives way to the default where it was not shown to be better than it."""
@@ -63,21 +58,22 @@ def ended(
     fates = dict(_fates(view, leader, standing, cut)) if leader is not None else {}
     dropped = {**fates, **(standing.dropped if standing else {}), **reasons_of(view)}
     return Proposal(
-        candidates=(), stage=Stage.DONE, leader=leader, compared=compared, done=why,
+        candidates=(), stage=SearchStage.DONE, leader=leader, compared=compared, done=why,
         dropped={candidate: reason for candidate, reason in dropped.items() if candidate != leader},
     )  # fmt: skip
 
 
-def _fates(view: SearchView, leader: int, standing: Standing | None, cut: int) -> Iterator[tuple[int, str]]:
+def _fates(view: SearchView, leader: int, standing: RaceStanding | None, cut: int) -> Iterator[tuple[int, str]]:
     """Why each candidate but the leader was not chosen, where neither a failure nor the race has said so."""
-    seen = tuple(one for one in view.seen[: cut or None] if good_value(one) is not None)
+    seen = view.seen[: cut or None]
+    known = sum(good_value(one) is not None for one in seen) >= MODEL_FROM
     counts = Counter(one.candidate for one in view.seen)
-    mean = forecast_of(view.space, seen).mean if len(seen) >= MODEL_FROM else np.zeros(len(view.space))
+    mean = forecast_of(view.space, seen).mean if known else np.zeros(len(view.space))
     for candidate in range(len(view.space)):
         if standing and candidate in standing.bounds:
             one = standing.bounds[candidate]
             yield candidate, f"left at the end of the race, at {one.low - 1:+.1%} to {one.high - 1:+.1%} of the leader"
-        elif len(seen) < MODEL_FROM:
+        elif not known:
             yield candidate, "measured, and not among the best" if counts[candidate] else "not measured"
         else:
             above = math.exp(float(mean[candidate] - mean[leader])) - 1

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.campaign.statistics import Interval, t_quantile
-from pipeline.campaign.tune.model import DRIFT_VARIANCE, LARGE, Block, Fit, drift_columns, fit
+from pipeline.campaign.tune.model import DRIFT_VARIANCE, LARGE, Block, LinearFit, drift_columns, fit
 
 FIRST_LOOK = 3
 """Rounds before the first arm may be dropped: of two runs both may be outliers."""
@@ -30,7 +30,7 @@ class Lap(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class RaceStanding:
     """Where a race is. `dropped` has the reason of each arm that is out; `bounds` compares the others with the leader.
 
     `complete` is how many of the laps it is known from. `ended` is why the race is over, "" while it goes on.
@@ -57,7 +57,9 @@ class RaceRules:
     most_laps: int | None = None
 
 
-def run_race(arms: Sequence[int], laps: Sequence[Lap], failed: Mapping[int, int], rules: RaceRules) -> Standing | None:
+def run_race(
+    arms: Sequence[int], laps: Sequence[Lap], failed: Mapping[int, int], rules: RaceRules
+) -> RaceStanding | None:
     """The standing after the last complete round, or at the round that ended it; None before the first look.
 
     `failed` is how many laps had been run when an arm failed.
@@ -73,8 +75,13 @@ def run_race(arms: Sequence[int], laps: Sequence[Lap], failed: Mapping[int, int]
         if not alive:
             break
         bounds = compare_arms(alive, laps[:complete], rules.delta)
-        dropped |= {arm: _why_out(one, number) for arm, one in bounds.items() if one.low > 1}
-        standing = Standing(
+        dropped |= {
+            arm: f"dropped in round {number} of the race: {one.ratio - 1:.1%} above the leader "
+            f"({one.low - 1:.1%} to {one.high - 1:.1%})"
+            for arm, one in bounds.items()
+            if one.low > 1
+        }
+        standing = RaceStanding(
             leader=min(bounds, key=lambda arm: bounds[arm].ratio), rounds=number, complete=complete,
             dropped=dict(dropped), bounds={arm: one for arm, one in bounds.items() if arm not in dropped},
         )  # fmt: skip
@@ -84,12 +91,7 @@ def run_race(arms: Sequence[int], laps: Sequence[Lap], failed: Mapping[int, int]
     return standing
 
 
-def _why_out(one: Interval, number: int) -> str:
-    spread = f"{one.low - 1:.1%} to {one.high - 1:.1%}"
-    return f"dropped in round {number} of the race: {one.ratio - 1:.1%} above the leader ({spread})"
-
-
-def _why_ended(standing: Standing, rules: RaceRules) -> str:
+def _why_ended(standing: RaceStanding, rules: RaceRules) -> str:
     could = max(1 / one.low - 1 for one in standing.bounds.values())
     if could <= rules.within:
         return f"after {standing.rounds} rounds no candidate left can be more than {rules.within:.0%} better"
@@ -119,7 +121,7 @@ class Levels:
     """What arms have over all laps: their rows in a fit of log values, and the degrees of freedom that are left."""
 
     rows: Mapping[int, int]
-    found: Fit
+    found: LinearFit
     freedom: int
 
     def between(self, arm: int, base: int, error: float) -> Interval:
@@ -151,7 +153,7 @@ def compare_arms(alive: Sequence[int], laps: Sequence[Lap], delta: float) -> dic
 
 
 def next_round(
-    arms: Sequence[int], standing: Standing | None, laps: Sequence[Lap], failed: AbstractSet[int]
+    arms: Sequence[int], standing: RaceStanding | None, laps: Sequence[Lap], failed: AbstractSet[int]
 ) -> list[int]:
     """Arms that are still to run in the round that is under way, in the order of the arms."""
     out = standing.dropped if standing else {}

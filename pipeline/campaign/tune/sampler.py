@@ -25,7 +25,10 @@ def ask(space: Space, ran: Sequence[tuple[int, float]], left: Sequence[int], cou
         seed=seed * 100_003 + len(ran), n_startup_trials=STARTUP_TRIALS, multivariate=True, constant_liar=True
     )
     study = optuna.create_study(sampler=sampler)
-    rows = [_parameters(row, ranges) for row in space.factors]
+    numbers = {name for name, range_ in ranges.items() if hasattr(range_, "high")}
+    rows = [
+        {name: int(row[name]) if name in numbers else row.get(name, "") for name in ranges} for row in space.factors
+    ]
     study.add_trials(
         [optuna.trial.create_trial(params=rows[one], distributions=ranges, value=value) for one, value in ran]
     )
@@ -63,14 +66,6 @@ def _distributions(optuna: Any, rows: Sequence[Factors]) -> dict[str, Any]:
         elif len(values) > 1:
             found[name] = optuna.distributions.CategoricalDistribution(values)
     return found
-
-
-def _parameters(row: Factors, ranges: dict[str, Any]) -> dict[str, Any]:
-    return {name: _number_or_text(row.get(name, ""), range_) for name, range_ in ranges.items()}
-
-
-def _number_or_text(value: str, range_: Any) -> int | str:
-    return int(value) if hasattr(range_, "high") else value
 
 
 def _distance(row: dict[str, Any], wanted: dict[str, Any], ranges: dict[str, Any]) -> float:

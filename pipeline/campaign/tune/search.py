@@ -13,10 +13,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeline.campaign.statistics import Interval
-from pipeline.campaign.tune.observed import Observation, Proposal, SearchSettings, Stage, Strategy, good_value
+from pipeline.campaign.tune.observed import (
+    NOT_TRIED,
+    Observation,
+    Proposal,
+    SearchSettings,
+    SearchStage,
+    SearchStrategy,
+    good_value,
+)
 from pipeline.campaign.tune.outcome import concluded, ended
-from pipeline.campaign.tune.race import RaceRules, Standing, next_round, run_race
+from pipeline.campaign.tune.race import RaceRules, RaceStanding, next_round, run_race
 from pipeline.campaign.tune.sampler import ask
 from pipeline.campaign.tune.space import Space
 from pipeline.campaign.tune.view import (
@@ -36,6 +43,9 @@ BATCH = 21
 COST_KNOWN = 14
 """Observations from which the seconds of a run are estimated where a budget decides how many there are."""
 
+MORE_ARMS = 5 / 3
+"""How many times the usual arms a race has at most, where the model cannot tell more candidates from the best."""
+
 LEAST_ROUNDS = 15
 """Rounds of a race that the share of the grid never ends: in spaces of some 100 it would leave none."""
 
@@ -52,10 +62,11 @@ def propose(space: Space, observations: Sequence[Observation], settings: SearchS
     view = view_of(space, observations, settings)
     budget = settings.budget_seconds
     if len(view.out) == len(space):
-        return replace(concluded(view, _all_out(view)), leader=None, compared={})
+        said = dict.fromkeys(one.reason for one in view.out.values() if not one.reason.startswith(NOT_TRIED))
+        return concluded(view, f"none of {len(space)} candidates can be chosen: {'; '.join(list(said)[:3])}")
     if budget is not None and view.seen and view.spent[-1] >= budget:
         return conclude(space, observations, settings, f"the budget of {budget:g} s is used up")
-    if settings.strategy is Strategy.GRID:
+    if settings.strategy is SearchStrategy.GRID:
         return _grid(view)
     now = _now(view)
     if now.missing:
@@ -71,7 +82,7 @@ def conclude(space: Space, observations: Sequence[Observation], settings: Search
     The leader is the default unless another candidate was shown to be better.
     """
     view = view_of(space, observations, settings)
-    if settings.strategy is Strategy.GRID or len(view.out) == len(space):
+    if settings.strategy is SearchStrategy.GRID or len(view.out) == len(space):
         return concluded(view, why)
     now = _now(view, asking=False)
     return concluded(view, why, now.standing, now.cut)
@@ -84,16 +95,16 @@ class _Now:
     `raced` is how many observations there were at the end of the race's last complete round.
     """
 
-    stage: Stage
+    stage: SearchStage
     missing: Sequence[int] = ()
     cut: int = 0
     arms: Sequence[int] = ()
-    standing: Standing | None = None
+    standing: RaceStanding | None = None
     raced: int = 0
 
 
 def _now(view: SearchView, *, asking: bool = True) -> _Now:
-    stage, missing, cut = (Stage.RACE, [], 0) if view.small else _explore(view, asking=asking)
+    stage, missing, cut = (SearchStage.RACE, [], 0) if view.small else _explore(view, asking=asking)
     if missing:
         return _Now(stage=stage, missing=missing, cut=cut)
     arms, settings = _race_arms(view, cut), view.settings
@@ -105,15 +116,10 @@ def _now(view: SearchView, *, asking: bool = True) -> _Now:
     )  # fmt: skip
     standing = run_race(arms, laps, failed, rules)
     raced = known[standing.complete - 1] if standing else cut
-    return _Now(stage=Stage.RACE, cut=cut, arms=arms, standing=standing, raced=raced)
+    return _Now(stage=SearchStage.RACE, cut=cut, arms=arms, standing=standing, raced=raced)
 
 
-def _all_out(view: SearchView) -> str:
-    reasons = list(dict.fromkeys(one.reason for one in view.out.values() if not one.reason.startswith("not tried")))
-    return f"none of {len(view.space)} candidates can be chosen: {'; '.join(reasons[:3])}"
-
-
-def _ask(view: SearchView, wanted: Sequence[int], stage: Stage) -> Proposal:
+def _ask(view: SearchView, wanted: Sequence[int], stage: SearchStage) -> Proposal:
     """The next of the candidates, with reference runs, as many as the budget has time for."""
     candidates = tuple(view.referenced(wanted[:BATCH]))
     budget = view.settings.budget_seconds
@@ -132,37 +138,37 @@ def _reach(view: SearchView, wanted: Sequence[int], start: int) -> tuple[int, li
     return (start, missing) if missing or not ends else (max(start, int(max(ends))), [])
 
 
-def _explore(view: SearchView, *, asking: bool) -> tuple[Stage, list[int], int]:
+def _explore(view: SearchView, *, asking: bool) -> tuple[SearchStage, list[int], int]:
     """The part before the race that is under way with what it still wants; or nothing wanted, and where it ended."""
     random_part, model_part = _sizes(view)
-    if view.settings.strategy is Strategy.OPTUNA:
+    if view.settings.strategy is SearchStrategy.OPTUNA:
         return _sample(view, random_part + 2 * model_part, asking=asking)
     ran = {one.candidate for one in view.seen if good_value(one) is not None}
     order = view.shuffled(list(range(len(view.space))), 0)
     usable = [candidate for candidate in order if candidate in ran or candidate not in view.out]
-    cut, missing = _reach(view, [view.space.default, *usable[:random_part]], 0)
+    cut, missing = _reach(view, [view.space.default, *usable[: max(1, random_part)]], 0)
     if missing:
-        return Stage.RANDOM, missing, cut
+        return SearchStage.RANDOM, missing, cut
     for _ in range(2):
-        best = _best_predicted(view, cut, model_part, measured=False)
+        best = _best_predicted(view, cut, model_part)
         cut, missing = _reach(view, best, cut)
         if missing:
-            return Stage.MODEL, missing, cut
-    return Stage.RACE, [], cut
+            return SearchStage.MODEL, missing, cut
+    return SearchStage.RACE, [], cut
 
 
-def _sample(view: SearchView, count: int, *, asking: bool) -> tuple[Stage, list[int], int]:
+def _sample(view: SearchView, count: int, *, asking: bool) -> tuple[SearchStage, list[int], int]:
     """As `_explore`, with candidates that Optuna asks for until so many have run, or all that can."""
     usable = {candidate for candidate in range(len(view.space)) if candidate not in view.out}
     ran: set[int] = set()
     for cut, one in enumerate(view.seen, start=1):
         ran |= {one.candidate} if good_value(one) is not None else set()
         if len(ran) >= count or usable <= ran:
-            return Stage.RACE, [], cut
+            return SearchStage.RACE, [], cut
     if not view.seen or not asking:
-        return Stage.SAMPLED, [view.space.default], 0
+        return SearchStage.SAMPLED, [view.space.default], 0
     good = [(one.candidate, math.log(value)) for one in view.seen if (value := good_value(one)) is not None]
-    return Stage.SAMPLED, ask(view.space, good, sorted(usable - ran), BATCH, view.settings.seed), 0
+    return SearchStage.SAMPLED, ask(view.space, good, sorted(usable - ran), BATCH, view.settings.seed), 0
 
 
 def _sizes(view: SearchView) -> tuple[int, int]:
@@ -176,24 +182,30 @@ def _sizes(view: SearchView) -> tuple[int, int]:
     return random_part, model_part
 
 
-def _best_predicted(view: SearchView, cut: int, count: int, *, measured: bool) -> list[int]:
-    """The best by the model of the first `cut` observations, of those that were measured by then or were not."""
-    had = {one.candidate for one in view.seen[:cut]}
-    out = {candidate for candidate, one in view.out.items() if one.after <= cut}
-    if had <= out:
-        return []
-    mean = forecast_of(view.space, view.seen[:cut]).mean
-    order = [int(candidate) for candidate in np.argsort(mean, kind="stable")]
-    return [candidate for candidate in order if candidate not in out and (candidate in had) is measured][:count]
+def _best_predicted(view: SearchView, cut: int, count: int) -> list[int]:
+    """The best that are not measured yet, by the model of the first `cut` observations."""
+    had = {one.candidate for one in view.seen[:cut]} | _out_at(view, cut)
+    ranked = np.argsort(forecast_of(view.space, view.seen[:cut]).mean, kind="stable").tolist()
+    return [candidate for candidate in ranked if candidate not in had][:count]
+
+
+def _out_at(view: SearchView, cut: int) -> set[int]:
+    return {candidate for candidate, one in view.out.items() if one.after <= cut}
 
 
 def _race_arms(view: SearchView, cut: int) -> list[int]:
+    """The best measured by the model, and the default: as many more as it cannot tell from the first of them."""
     if view.small:
         return list(range(len(view.space)))
-    best = _best_predicted(view, cut, view.settings.arms, measured=True)
+    out, most = _out_at(view, cut), view.settings.arms
+    found = forecast_of(view.space, view.seen[:cut])
+    usable = sorted({one.candidate for one in view.seen[:cut]} - out, key=lambda one: (float(found.mean[one]), one))
+    if not usable:
+        return [one for one in range(len(view.space)) if one not in out]
+    near = found.mean - found.deviation <= found.mean[usable[0]] + found.deviation[usable[0]]
+    best = [*usable[:most], *(one for one in usable[most : round(MORE_ARMS * most)] if near[one])]
     default = view.space.default
-    started_out = default in view.out and view.out[default].after <= cut
-    return best if default in best or started_out else [*best, default]
+    return best if default in best or default in out else [*best, default]
 
 
 def _is_over(view: SearchView, cut: int, at: int) -> bool:
@@ -205,27 +217,22 @@ def _is_over(view: SearchView, cut: int, at: int) -> bool:
         return True
     if view.small:
         return at >= max(settings.rounds * len(view.space) - pair, 1)
-    a_run = view.spent[cut - 1] / cut
-    return view.spent[at - 1] >= a_run * (_most_runs(view, cut) - pair)
-
-
-def _most_runs(view: SearchView, cut: int) -> float:
-    settings = view.settings
-    return max(settings.share * len(view.space), cut + LEAST_ROUNDS * settings.arms)
+    most = max(settings.share * len(view.space), cut + LEAST_ROUNDS * settings.arms)
+    return view.spent[at - 1] >= view.spent[cut - 1] / cut * (most - pair)
 
 
 def _race_on(view: SearchView, now: _Now) -> Proposal:
     """The next round of the race, with what is known of the leader and of those that are out."""
     laps, _ = laps_of(view, now.arms, now.cut)
     order = view.shuffled(next_round(now.arms, now.standing, laps, view.out.keys()), 1, len(laps) // len(now.arms))
-    asked = _ask(view, order, Stage.RACE)
+    asked = _ask(view, order, SearchStage.RACE)
     if now.standing is None:
         return asked
     leader, dropped = now.standing.leader, {**asked.dropped, **now.standing.dropped}
     return replace(asked, leader=leader, dropped=dropped, compared=compared_with_defaults(view, leader, laps))
 
 
-def _confirm(view: SearchView, now: _Now, standing: Standing) -> Proposal:
+def _confirm(view: SearchView, now: _Now, standing: RaceStanding) -> Proposal:
     """The winner beside the defaults in rounds of their own, until it is shown to be better or that it is not."""
     ranked = sorted(standing.bounds, key=lambda arm: standing.bounds[arm].ratio)
     leader = next((arm for arm in ranked if arm not in view.out), None)
@@ -237,17 +244,14 @@ def _confirm(view: SearchView, now: _Now, standing: Standing) -> Proposal:
     rounds = min(counts[arm] for arm in (leader, *defaults))
     looks = CONFIRM_LOOKS[:1] if view.small else CONFIRM_LOOKS
     compared = compared_with_defaults(view, leader, laps)
-    if rounds >= looks[-1] or (rounds in looks and _is_shown(view, compared.get(view.space.default))):
+    against = compared.get(view.space.default)
+    shown = against is None or against.high < 1 or against.low > 1 - view.settings.within
+    if rounds >= looks[-1] or (rounds in looks and shown):
         return ended(view, leader, standing.ended, compared, standing, now.cut)
     missing = [arm for arm in (leader, *defaults) if counts[arm] == rounds]
     plain = replace(view, settings=replace(view.settings, reference_every=0))
-    asked = _ask(plain, view.shuffled(missing, 2, rounds), Stage.CONFIRM)
+    asked = _ask(plain, view.shuffled(missing, 2, rounds), SearchStage.CONFIRM)
     return replace(asked, leader=leader, dropped={**asked.dropped, **standing.dropped}, compared=compared)
-
-
-def _is_shown(view: SearchView, against: Interval | None) -> bool:
-    """Whether the winner is better than the default, or not by what matters."""
-    return against is None or against.high < 1 or against.low > 1 - view.settings.within
 
 
 def _grid(view: SearchView) -> Proposal:
@@ -258,4 +262,4 @@ def _grid(view: SearchView) -> Proposal:
     if number >= view.settings.rounds:
         return concluded(view, f"every candidate was measured {view.settings.rounds} times")
     missing = [candidate for candidate in left if counts[candidate] == number]
-    return _ask(view, missing if number % 2 == 0 else missing[::-1], Stage.GRID)
+    return _ask(view, missing if number % 2 == 0 else missing[::-1], SearchStage.GRID)

@@ -32,9 +32,10 @@ ACCELERATOR_LEVEL = Level.BASIC.value
 class Space:
     """The candidates of one model on one device: all legal, and no two that run the same.
 
-    `factors` has one row for each. `default` is the candidate that the documentation advises, or the nearest to it,
-    and takes part in every search; `ort_default` is what an app gets that sets nothing, None where the space has no
-    such candidate. `pruned` is what was left out beforehand, with the reason.
+    `factors` has one row for each. `default` is the candidate that the documentation advises (the first provider that
+    is not the CPU on `basic`, or else the CPU on `all`), or the nearest to it, and takes part in every search.
+    `ort_default` is what an app gets that sets nothing, None where the space has no such candidate. `pruned` is what
+    was left out beforehand, with the reason.
     """
 
     candidates: tuple[PlannedRun, ...]
@@ -77,10 +78,12 @@ def space_of(planned_runs: Sequence[PlannedRun], pruned: Sequence[Skipped] = ())
         )
     rows = tuple(factors(planned) for planned in candidates)
     plain = _nearest(rows, ORT_DEFAULTS)
+    accelerators = [row["provider"] for row in rows if row["provider"] != ORT_DEFAULTS["provider"]]
+    on_accelerator = {"provider": accelerators[0], "level": ACCELERATOR_LEVEL} if accelerators else {}
     return Space(
         candidates=candidates,
         factors=rows,
-        default=_nearest(rows, _advised(rows)),
+        default=_nearest(rows, {**ORT_DEFAULTS, **on_accelerator}),
         ort_default=plain if _distance(rows[plain], ORT_DEFAULTS) == 0 else None,
         pruned=tuple(pruned),
     )
@@ -114,7 +117,8 @@ def _of_variant(name: str) -> dict[str, str]:
 
 
 def _of_options(options: RunOptions) -> dict[str, str]:
-    found = {name: _text(getattr(options, field)) for name, field in FIELDS.items()}
+    values = {name: getattr(options, field) for name, field in FIELDS.items()}
+    found = {name: ("off", "on")[value] if isinstance(value, bool) else str(value) for name, value in values.items()}
     found["flags"] = "+".join(sorted(flag.value for flag in options.flags))
     found["optimization_level"] = options.optimization_level.value
     for word, entries in SHORT.items():
@@ -127,16 +131,6 @@ def _of_options(options: RunOptions) -> dict[str, str]:
         if key not in known or (key in SPINNING_KEYS and half_set):
             found[SHORT_KEYS.get(key, f"session_config.{key}")] = value
     return found | {f"options.{key}": value for key, value in options.provider_options.items()}
-
-
-def _text(value: object) -> str:
-    return ("on" if value else "off") if isinstance(value, bool) else str(value)
-
-
-def _advised(rows: Sequence[Factors]) -> Factors:
-    """What the documentation advises: the first provider other than the CPU on `basic`, or else the CPU on `all`."""
-    provider = next((row["provider"] for row in rows if row["provider"] != ORT_DEFAULTS["provider"]), None)
-    return ORT_DEFAULTS if provider is None else {**ORT_DEFAULTS, "provider": provider, "level": ACCELERATOR_LEVEL}
 
 
 WEIGHTS = {"provider": 1000, "precision": 200, "level": 50, "style": 50, "providers": 50}

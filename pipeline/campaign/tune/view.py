@@ -84,8 +84,10 @@ def laps_of(view: SearchView, arms: Sequence[int], cut: int) -> tuple[list[Lap],
 
 @lru_cache(maxsize=16)
 def forecast_of(space: Space, seen: tuple[Observation, ...]) -> Forecast:
-    """What the observations say of all candidates; at least one must have a value."""
+    """What the observations say of all candidates; nothing where none has a value."""
     good = [(one, value) for one in seen if (value := good_value(one)) is not None]
+    if not good:
+        return Forecast(np.zeros(len(space)), np.zeros(len(space)))
     return forecast(
         space, [one.candidate for one, _ in good], np.log([value for _, value in good]), [one.order for one, _ in good]
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.simulate.tables import NOISES, SimulatedDevice, Table, campaign, ours, table
-from pipeline.campaign.tune.observed import Observation, Proposal, SearchSettings, Stage, Strategy, failures
+from pipeline.campaign.tune.observed import Observation, Proposal, SearchSettings, SearchStage, SearchStrategy, failures
 from pipeline.campaign.tune.search import conclude, propose
 from pipeline.core.errors import MissingError
 
@@ -43,9 +43,9 @@ def true_value(world: Table) -> Callable[[int], float | None]:
     return lambda candidate: None if world.failing[candidate] else float(world.seconds[candidate])
 
 
-@pytest.mark.parametrize("strategy", list(Strategy))
-def test_without_noise_the_best_is_found(middle: Table, strategy: Strategy) -> None:
-    if strategy is Strategy.OPTUNA:
+@pytest.mark.parametrize("strategy", list(SearchStrategy))
+def test_without_noise_the_best_is_found(middle: Table, strategy: SearchStrategy) -> None:
+    if strategy is SearchStrategy.OPTUNA:
         pytest.importorskip("optuna")
     settings = SearchSettings(strategy=strategy, rounds=2)
     proposal, seen = run(middle, settings, true_value(middle))
@@ -136,7 +136,7 @@ def test_a_budget_that_is_too_small_ends_with_the_default_or_better(middle: Tabl
 
 def test_a_device_that_is_gone_leaves_what_was_shown(middle: Table) -> None:
     proposal = conclude(middle.space, [], SETTINGS, "adb:1 is gone")
-    assert (proposal.leader, proposal.done, proposal.stage) == (None, "adb:1 is gone", Stage.DONE)
+    assert (proposal.leader, proposal.done, proposal.stage) == (None, "adb:1 is gone", SearchStage.DONE)
     one = Observation(candidate=3, order=0, value=0.1)
     assert conclude(middle.space, [one], SETTINGS, "adb:1 is gone").leader == 3
 
@@ -163,7 +163,7 @@ def test_without_optuna_its_sampler_names_the_extra(middle: Table, monkeypatch: 
     monkeypatch.setitem(sys.modules, "optuna", None)
     first = Observation(candidate=middle.space.default, order=0, value=0.1)
     with pytest.raises(MissingError) as caught:
-        propose(middle.space, [first], SearchSettings(strategy=Strategy.OPTUNA))
+        propose(middle.space, [first], SearchSettings(strategy=SearchStrategy.OPTUNA))
     assert "ort-mobile-pipeline[optuna]" in caught.value.remedy
 
 
