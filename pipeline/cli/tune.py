@@ -20,7 +20,7 @@ from pipeline.cli.options import (
 from pipeline.cli.run import config_of_model, same_command, with_overrides
 
 GOALS = ("latency", "p90", "memory", "size", "energy")
-STRATEGIES = ("ridge", "grid")
+STRATEGIES = ("ridge", "optuna", "grid")
 
 LIMITS = {
     "max_latency_ms": "median latency, in milliseconds",

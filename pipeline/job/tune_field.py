@@ -8,9 +8,10 @@ from functools import partial
 from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.plan import PlannedRun
 from pipeline.campaign.record import Prediction
+from pipeline.campaign.tune.sampler import optuna_package
 from pipeline.campaign.tune.space import space_of
 from pipeline.campaign.tuned import TunedCandidate, TunedModel, TuneOutcome
-from pipeline.config import Config, Goal, TuneConfig
+from pipeline.config import Config, Goal, TuneConfig, TuneStrategy
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.progress import Progress
 from pipeline.job.campaign import CampaignJob
@@ -61,7 +62,12 @@ def goals_on(device: str, tune_config: TuneConfig) -> tuple[tuple[Goal, ...], st
 def search_field(
     job: CampaignJob, devices: OpenDevices, libraries: Mapping[str, str | None], progress: Progress
 ) -> SearchField:
-    """The space of each model on each device. Raises MissingError where no device can measure a goal."""
+    """The space of each model on each device.
+
+    Raises MissingError where no device can measure a goal, or the strategy needs a package that is not there.
+    """
+    if job.config.tune.strategy is TuneStrategy.OPTUNA:
+        optuna_package()
     found = SearchField()
     spaces: dict[Place, Lattice] = {}
     refused: dict[str, str] = {}

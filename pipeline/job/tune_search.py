@@ -13,8 +13,8 @@ from device_runner.result import Mark, RunResult, Status
 from pipeline.campaign.plan import PlannedRun, planned_id
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.store import REPEATED
-from pipeline.campaign.tune.observed import Observation, Proposal, SearchSettings, Strategy
-from pipeline.campaign.tune.search import propose
+from pipeline.campaign.tune.observed import Observation, Proposal, SearchSettings, SearchStrategy
+from pipeline.campaign.tune.search import COST_KNOWN, propose
 from pipeline.campaign.tune.space import Space
 from pipeline.campaign.tuned import ANSWERED, CandidateValues, TunedCandidate, TunedModel, TuneOutcome
 from pipeline.config import Goal, TuneConfig, TuneStrategy
@@ -31,7 +31,11 @@ MOST_FRONT = 6
 CONFIRM_SHARE = 0.4
 """At most so much of the time is kept for confirming."""
 
-STRATEGIES = {TuneStrategy.RIDGE: Strategy.MODEL, TuneStrategy.GRID: Strategy.GRID}
+STRATEGIES = {
+    TuneStrategy.RIDGE: SearchStrategy.MODEL,
+    TuneStrategy.OPTUNA: SearchStrategy.OPTUNA,
+    TuneStrategy.GRID: SearchStrategy.GRID,
+}
 
 FIELDS = {Goal.LATENCY: "latency_ns", Goal.P90: "p90_ns", Goal.MEMORY: "memory_bytes", Goal.SIZE: "size_bytes"}
 """Goals and the fields of CandidateValues that they are."""
@@ -117,8 +121,8 @@ class ModelSearch:
 
     @property
     def run_seconds(self) -> float:
-        """What a run usually takes; 0 before the first."""
-        return float(np.median([one.seconds for one in self.seen])) if self.seen else 0.0
+        """What a run usually takes, by the first: all calls of a search need one budget. 0 before any run."""
+        return float(np.median([one.seconds for one in self.seen[:COST_KNOWN]])) if self.seen else 0.0
 
     @property
     def search_seconds(self) -> float:
@@ -168,7 +172,8 @@ class ModelSearch:
     def _proposal(self, goal: Goal, share: float) -> Proposal:
         # A small space is measured whole, in rounds: only the time ends that, and `next` looks after it.
         budget = None if len(self.space) <= SearchSettings().small else max(self.search_seconds * share, 1e-3)
-        settings = SearchSettings(strategy=STRATEGIES[self.tune.strategy], seed=self.tune.seed, budget_seconds=budget)
+        strategy = STRATEGIES[self.tune.strategy]
+        settings = SearchSettings(strategy=strategy, seed=self.tune.seed, budget_seconds=budget, confirm=False)
         return propose(self.space, tuple(self._observations(goal)), settings)
 
     def _observations(self, goal: Goal) -> Iterator[Observation]:

@@ -19,7 +19,7 @@ def ask(space: Space, ran: Sequence[tuple[int, float]], left: Sequence[int], cou
     `ran` has the candidates that ran with their log values. What it asks for need not exist: the nearest of those that
     are left is taken, in numbers by their distance. Raises MissingError without Optuna.
     """
-    optuna = _optuna()
+    optuna = optuna_package()
     ranges = _distributions(optuna, space.factors)
     sampler = optuna.samplers.TPESampler(
         seed=seed * 100_003 + len(ran), n_startup_trials=STARTUP_TRIALS, multivariate=True, constant_liar=True
@@ -42,7 +42,8 @@ def ask(space: Space, ran: Sequence[tuple[int, float]], left: Sequence[int], cou
     return asked
 
 
-def _optuna() -> Any:
+def optuna_package() -> Any:
+    """The package; raises MissingError that names the extra where it is not installed."""
     try:
         import optuna
     except ImportError as error:
