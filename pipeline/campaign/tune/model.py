@@ -128,7 +128,7 @@ def _one_hot(rows: Sequence[Factors], sets: Sequence[tuple[str, ...]]) -> Floats
     return np.hstack(found)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4)
 def candidate_columns(space: Space) -> list[Floats]:
     """The columns of all candidates, one matrix for each kind of effect; the first is the level of all."""
     rows = space.factors

@@ -56,7 +56,7 @@ class SearchSettings:
     strategy: SearchStrategy = SearchStrategy.MODEL
     seed: int = 0
     within: float = 0.02
-    delta: float = 0.05
+    delta: float = 0.1
     budget_seconds: float | None = None
     share: float = 0.3
     rounds: int = 5

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.campaign.statistics import Interval, t_quantile
-from pipeline.campaign.tune.model import DRIFT_VARIANCE, LARGE, Block, LinearFit, drift_columns, fit
+from pipeline.campaign.tune.model import DRIFT_VARIANCE, LARGE, Block, Floats, drift_columns, fit
 
 FIRST_LOOK = 3
 """Rounds before the first arm may be dropped: of two runs both may be outliers."""
@@ -27,6 +27,14 @@ class Lap(NamedTuple):
     arm: int
     value: float
     order: int
+
+
+class Expected(NamedTuple):
+    """The log value that an arm is expected to have before the race, and its standard deviation."""
+
+    arm: int
+    mean: float
+    deviation: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +66,15 @@ class RaceRules:
 
 
 def run_race(
-    arms: Sequence[int], laps: Sequence[Lap], failed: Mapping[int, int], rules: RaceRules
+    arms: Sequence[int],
+    laps: Sequence[Lap],
+    failed: Mapping[int, int],
+    rules: RaceRules,
+    expected: Sequence[Expected] = (),
 ) -> RaceStanding | None:
     """The standing after the last complete round, or at the round that ended it; None before the first look.
 
-    `failed` is how many laps had been run when an arm failed.
+    `failed` is how many laps had been run when an arm failed, `expected` what the model says of arms.
     """
     dropped: dict[int, str] = {}
     standing = None
@@ -74,7 +86,7 @@ def run_race(
         alive = [arm for arm in alive if failed.get(arm, complete + 1) > complete]
         if not alive:
             break
-        bounds = compare_arms(alive, laps[:complete], rules.delta)
+        bounds = compare_arms(alive, laps[:complete], rules.delta, expected)
         dropped |= {
             arm: f"dropped in round {number} of the race: {one.ratio - 1:.1%} above the leader "
             f"({one.low - 1:.1%} to {one.high - 1:.1%})"
@@ -121,34 +133,45 @@ class Levels:
     """What arms have over all laps: their rows in a fit of log values, and the degrees of freedom that are left."""
 
     rows: Mapping[int, int]
-    found: LinearFit
+    mean: Floats
+    covariance: Floats
     freedom: int
 
     def between(self, arm: int, base: int, error: float) -> Interval:
         """By what factor the arm's value is the base's; outside of the bounds with a probability of `error`."""
         one, other = self.rows[arm], self.rows[base]
-        mean, covariance = self.found.mean, self.found.covariance
-        difference = float(mean[one] - mean[other])
+        covariance = self.covariance
+        difference = float(self.mean[one] - self.mean[other])
         variance = float(covariance[one, one] + covariance[other, other] - 2 * covariance[one, other])
         reach = t_quantile(1 - error / 2, self.freedom) * math.sqrt(max(variance, 0.0))
         return Interval(*map(math.exp, (difference, difference - reach, difference + reach)))
 
 
 @lru_cache(maxsize=256)
-def levels(laps: tuple[Lap, ...]) -> Levels:
-    """The arms' levels and the device's, fitted together."""
+def levels(laps: tuple[Lap, ...], expected: tuple[Expected, ...] = ()) -> Levels:
+    """The arms' levels and the device's, fitted together; where nothing is expected of an arm, only its laps count."""
     arms = list(dict.fromkeys(lap.arm for lap in laps))
     rows = {arm: number for number, arm in enumerate(arms)}
-    values = np.array([lap.value for lap in laps])
-    own = Block(np.eye(len(arms))[[rows[lap.arm] for lap in laps]], LARGE, fixed=True)
+    known = {one.arm: one for one in expected}
+    before = np.array([known[arm].mean if arm in known else 0.0 for arm in arms])
+    scale = np.array([known[arm].deviation if arm in known else math.sqrt(LARGE) for arm in arms])
+    at = [rows[lap.arm] for lap in laps]
+    values = np.array([lap.value for lap in laps]) - before[at]
+    own = Block((np.eye(len(arms)) * scale)[at], 1.0, fixed=True)
+    everything = Block(np.ones((len(laps), 1)), LARGE, fixed=True)
     drift = Block(drift_columns([lap.order for lap in laps]), DRIFT_VARIANCE)
-    return Levels(rows, fit([own, drift], values - float(np.median(values))), max(len(laps) - len(arms), 2))
+    found = fit([own, everything, drift], values - float(np.median(values)))
+    size = len(arms)
+    covariance = found.covariance[:size, :size] * np.outer(scale, scale)
+    return Levels(rows, before + scale * found.mean[:size], covariance, max(len(laps) - size, 2))
 
 
-def compare_arms(alive: Sequence[int], laps: Sequence[Lap], delta: float) -> dict[int, Interval]:
+def compare_arms(
+    alive: Sequence[int], laps: Sequence[Lap], delta: float, expected: Sequence[Expected] = ()
+) -> dict[int, Interval]:
     """Each arm against the one with the lowest value, at a confidence that holds for all of them together."""
-    known = levels(tuple(laps))
-    leader = min(alive, key=lambda arm: float(known.found.mean[known.rows[arm]]))
+    known = levels(tuple(laps), tuple(expected))
+    leader = min(alive, key=lambda arm: float(known.mean[known.rows[arm]]))
     return {arm: known.between(arm, leader, delta / max(len(alive) - 1, 1)) for arm in alive}
 
 

@@ -23,7 +23,7 @@ from pipeline.campaign.tune.observed import (
     good_value,
 )
 from pipeline.campaign.tune.outcome import concluded, ended
-from pipeline.campaign.tune.race import RaceRules, RaceStanding, next_round, run_race
+from pipeline.campaign.tune.race import Expected, RaceRules, RaceStanding, next_round, run_race
 from pipeline.campaign.tune.sampler import ask
 from pipeline.campaign.tune.space import Space
 from pipeline.campaign.tune.view import (
@@ -43,8 +43,14 @@ BATCH = 21
 COST_KNOWN = 14
 """Observations from which the seconds of a run are estimated where a budget decides how many there are."""
 
-MORE_ARMS = 5 / 3
+MORE_ARMS = 4 / 3
 """How many times the usual arms a race has at most, where the model cannot tell more candidates from the best."""
+
+RACE_SHARE = 0.5
+"""Share of what matters that a race may leave open: the best candidate may not be among its arms."""
+
+LEAST_DEVIATION = 0.02
+"""What a candidate may differ from the model at least, however sure that is of itself."""
 
 LEAST_ROUNDS = 15
 """Rounds of a race that the share of the grid never ends: in spaces of some 100 it would leave none."""
@@ -111,10 +117,10 @@ def _now(view: SearchView, *, asking: bool = True) -> _Now:
     laps, known = laps_of(view, arms, cut)
     failed = {arm: sum(n <= view.out[arm].after for n in known) for arm in arms if arm in view.out}
     rules = RaceRules(
-        delta=settings.delta, within=settings.within, most_rounds=settings.most_rounds,
+        delta=settings.delta, within=settings.within * RACE_SHARE, most_rounds=settings.most_rounds,
         most_laps=next((n for n, at in enumerate(known, start=1) if _is_over(view, cut, at)), None),
     )  # fmt: skip
-    standing = run_race(arms, laps, failed, rules)
+    standing = run_race(arms, laps, failed, rules, _expected(view, arms, cut))
     raced = known[standing.complete - 1] if standing else cut
     return _Now(stage=SearchStage.RACE, cut=cut, arms=arms, standing=standing, raced=raced)
 
@@ -174,7 +180,7 @@ def _sample(view: SearchView, count: int, *, asking: bool) -> tuple[SearchStage,
 def _sizes(view: SearchView) -> tuple[int, int]:
     """Candidates of the random part, and of each of the two that the model proposes."""
     size, budget = len(view.space), view.settings.budget_seconds
-    random_part, model_part = min(300, max(40, size // 8)), min(60, max(10, size // 40))
+    random_part, model_part = min(500, max(40, size // 8)), min(90, max(10, size // 40))
     if budget is not None and view.seen:
         known = min(COST_KNOWN, len(view.seen))
         runs = budget / max(view.spent[known - 1] / known, 1e-9)
@@ -191,6 +197,14 @@ def _best_predicted(view: SearchView, cut: int, count: int) -> list[int]:
 
 def _out_at(view: SearchView, cut: int) -> set[int]:
     return {candidate for candidate, one in view.out.items() if one.after <= cut}
+
+
+def _expected(view: SearchView, arms: Sequence[int], cut: int) -> list[Expected]:
+    """What the model of the first `cut` observations expects of the arms."""
+    if view.small:
+        return []
+    found = forecast_of(view.space, view.seen[:cut])
+    return [Expected(arm, float(found.mean[arm]), max(float(found.deviation[arm]), LEAST_DEVIATION)) for arm in arms]
 
 
 def _race_arms(view: SearchView, cut: int) -> list[int]:

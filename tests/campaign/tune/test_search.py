@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.simulate.tables import NOISES, SimulatedDevice, Table, campaign, ours, table
+from benchmarks.simulate.searches import campaign, ours
+from benchmarks.simulate.tables import NOISES, SimulatedDevice, Table, simulated_table
 from pipeline.campaign.tune.observed import Observation, Proposal, SearchSettings, SearchStage, SearchStrategy, failures
 from pipeline.campaign.tune.search import conclude, propose
 from pipeline.core.errors import MissingError
@@ -16,12 +17,12 @@ SETTINGS = SearchSettings()
 
 @pytest.fixture(scope="module")
 def small() -> Table:
-    return table(24, 0, most=20)
+    return simulated_table(24, 0, most=20)
 
 
 @pytest.fixture(scope="module")
 def middle() -> Table:
-    return table(24, 1, most=120)
+    return simulated_table(24, 1, most=120)
 
 
 def run(
@@ -80,7 +81,7 @@ def test_a_small_space_costs_no_more_than_measuring_it(small: Table) -> None:
 
 
 def test_the_usual_search_takes_less_than_the_grid_and_is_within_two_percent() -> None:
-    world = table(24, 3)
+    world = simulated_table(24, 3)
     ended = campaign(world, NOISES["usual"], 3, ours(SETTINGS))
     assert ended.regret <= 0.02
     assert ended.seconds <= 0.3 * ended.grid_seconds
