@@ -1,6 +1,7 @@
 """Latencies over time: where the environment changed, what is missing, and when the newest look slower. Pure functions.
 
-History alone is no proof: a phone drifts between days. It raises a suspicion, which paired rounds confirm or not.
+History alone is no proof: a phone drifts between days. It raises a suspicion, which paired rounds confirm or not
+(measuring S.6).
 """
 
 import statistics

@@ -107,7 +107,8 @@ HEAD = ("Device", "Model", "Run", "Base", "Candidate", "Ratio", "Interval", "Rou
 def listings(report: GateReport) -> Iterator[Listing]:
     """The paired measurements, then the histories."""
     rows = sorted(report.rows, key=lambda row: list(GateOutcome).index(row.outcome))
-    title = f"{report.candidate} relative to {report.base}, {report.confidence:.0%} intervals"
+    when = f", measured {wording.instant(report.measured_at)}" if report.measured_at else ""
+    title = f"{report.candidate} relative to {report.base}, {report.confidence:.0%} intervals{when}"
     yield Listing(title=title, head=HEAD, rows=tuple(_cells(row) for row in rows))
     yield Listing(
         title="Histories",
