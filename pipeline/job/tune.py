@@ -14,6 +14,7 @@ from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure
 from pipeline.campaign.plan import PlannedRun, distinct, planned_id
 from pipeline.campaign.record import CampaignRecord, Skipped
 from pipeline.campaign.tuned import TunedModel
+from pipeline.config import MeasureMode
 from pipeline.core.progress import Progress
 from pipeline.job.campaign import CampaignJob
 from pipeline.job.devices import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, measure_all, opened
@@ -25,7 +26,11 @@ def measured(job: CampaignJob, work: Path, progress: Progress) -> EndedCampaign:
     """The campaign of a job: nothing measured, a search, or everything in rounds, as its options say."""
     if job.options.convert_only:
         return job.enter_unmeasured()
-    return tune(job, work, progress) if job.options.tune else job.measure(work, progress)
+    if not job.options.tune:
+        return job.measure(work, progress)
+    # Searches compare steady states: cold starts and minutes of load would take their time from the candidates.
+    measure_config = msgspec.structs.replace(job.config.measure, mode=MeasureMode.STEADY, profile=False)
+    return tune(replace(job, config=msgspec.structs.replace(job.config, measure=measure_config)), work, progress)
 
 
 def tune(job: CampaignJob, work: Path, progress: Progress) -> EndedCampaign:
@@ -58,11 +63,8 @@ def _search_plan(
 ) -> CampaignPlan:
     """The plan of the runs that searches decide: short, as nothing of the labelled set is run."""
     plan = job.plan(campaign.id, distinct(found.candidates), libraries, found.predictions)
-    return replace(
-        plan,
-        measure=msgspec.structs.replace(plan.measure, profile=False),
-        inputs={name: replace(inputs, labelled=None) for name, inputs in plan.inputs.items()},
-    )
+    inputs = {name: replace(inputs, labelled=None) for name, inputs in plan.inputs.items()}
+    return replace(plan, inputs=inputs)
 
 
 def _searched(
@@ -102,7 +104,7 @@ def _confirmed(
         lambda one: msgspec.structs.replace(one, tuned=tuple(tuned)),
     )  # fmt: skip
     plan = job.plan(campaign.id, distinct(planned), libraries, found.predictions)
-    plan = replace(plan, measure=msgspec.structs.replace(plan.measure, rounds=CONFIRM_ROUNDS, profile=False))
+    plan = replace(plan, measure=msgspec.structs.replace(plan.measure, rounds=CONFIRM_ROUNDS))
     measured = {run.device: devices.devices[run.device] for run in planned}
     return EndedCampaign(campaign=campaign, left=tuple(measure_all(plan, measured, job.store, work, progress)))
 

@@ -105,8 +105,9 @@ def _confirmed(
     sizes = {(one.model, one.variant.name): one.size_bytes for one in artifacts}
     rounds: dict[str, dict[int, CandidateValues]] = {}
     failed: set[str] = set()
+    goals = record.config.tune.goal_list
     for run in runs:
-        if failure_of(run) or run.result.status is not Status.OK:
+        if failure_of(run, goals) or run.result.status is not Status.OK:
             failed.add(run.planned)
         else:
             found = values_of(run.result, sizes[run.model, run.variant])

@@ -18,7 +18,7 @@ from pipeline.job.campaign import CampaignJob
 from pipeline.job.devices import OpenDevices
 from pipeline.job.predict import predict
 from pipeline.job.prepare import ARTIFACTS, Prepared
-from pipeline.job.tune_search import ModelSearch
+from pipeline.job.tune_search import TIMED, ModelSearch
 from pipeline.job.tune_space import Lattice, distinct_candidates, lattice, without
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def goals_on(device: str, tune_config: TuneConfig) -> tuple[tuple[Goal, ...], st
     """The goals that a device can measure, and why it cannot measure the others."""
     goals = tuple(goal for goal in tune_config.goal_list if goal is not Goal.ENERGY)
     reasons = [] if len(goals) == len(tune_config.goal_list) else [NO_ENERGY]
-    timed = {Goal.LATENCY, Goal.P90} & set(goals)
+    timed = TIMED & set(goals)
     if device.startswith(NOT_A_PHONE) and timed:
         goals = tuple(goal for goal in goals if goal not in timed)
         reasons.append("its times are not a phone's")
