@@ -25,7 +25,6 @@ def report(folder: Path, database: str | None, campaign: str | None, list_only: 
     """Write report.html, report.md and results.json again from the results stored in FOLDER, and show the table."""
     from pipeline.job.folder import list_campaigns, stored, write_reports
     from pipeline.report import terminal
-    from pipeline.report.terminal import open_console
 
     if list_only:
         campaigns = list_campaigns(folder, database)
@@ -39,7 +38,7 @@ def report(folder: Path, database: str | None, campaign: str | None, list_only: 
     if json_to:
         write_json(assembled.report, json_to)
     if shows_text(json_to):
-        terminal.show(assembled.report, open_console())
+        terminal.show(assembled.report, terminal.open_console())
 
 
 @click.command(cls=Command)
@@ -92,10 +91,9 @@ def _show(content: "Content", folder: Path) -> None:
 
 def _show_proofs(proofs: "tuple[LibraryProof, ...]") -> None:
     from pipeline.report import terminal
-    from pipeline.report.terminal import open_console
 
     for proof in proofs:
-        terminal.show_proof(proof, open_console())
+        terminal.show_proof(proof, terminal.open_console())
 
 
 def _gate(assembled: "Assembled", folder: Path) -> None:

@@ -18,7 +18,6 @@ from pipeline.core.files import sha256_of
 from pipeline.core.progress import NoProgress, Progress
 from pipeline.job.assemble import Assembled
 from pipeline.job.prepare import ARTIFACTS
-from pipeline.model.ort_format import read_ort
 from pipeline.release.bundle import make_bundle
 from pipeline.release.choose import Choice
 from pipeline.release.contents import keep_reference, library_name, runs_of, signature_of
@@ -40,10 +39,7 @@ def signatures(assembled: Assembled, folder: Path) -> tuple[ModelSignature, ...]
     """The inputs and outputs of each model that ships, as its file declares them, with what the config says of them."""
     files = {choice.artifact.model: folder / ARTIFACTS / choice.artifact.file for choice in assembled.choices}
     tables = assembled.record.tables
-    return tuple(
-        signature_of(model, read_ort(file).graph, tables.get(model) or ModelConfig(path=""))
-        for model, file in files.items()
-    )
+    return tuple(signature_of(model, file, tables.get(model) or ModelConfig(path="")) for model, file in files.items())
 
 
 MAKERS = ("ort-mobile", "onnxruntime", "onnx")

@@ -16,7 +16,7 @@ from pipeline.check.reference import Reference
 from pipeline.config import CheckConfig, Config, ModelConfig, Target
 from pipeline.core.files import sha256_of
 from pipeline.dataset import preprocess_of
-from pipeline.model.ort_format import OrtGraph, TensorType
+from pipeline.model.ort_format import OrtGraph, TensorType, read_ort
 from pipeline.model.signature import TYPES_BY_CODE
 from pipeline.release.choose import Choice
 from pipeline.release.manifest import KeptReference, KeptTensor, ModelSignature, TensorSignature
@@ -29,8 +29,9 @@ SPEED_KEYS = frozenset({*SPINNING_KEYS, PREPACKING_KEY, AFFINITY_KEY, BLOCK_KEY}
 """Session config entries that change times and nothing that is computed."""
 
 
-def signature_of(model: str, graph: OrtGraph, table: ModelConfig) -> ModelSignature:
-    """The inputs and outputs of a model as its file declares them, with what the config says of them."""
+def signature_of(model: str, file: Path, table: ModelConfig) -> ModelSignature:
+    """The inputs and outputs of a model as its ORT format file declares them, with what the config says of them."""
+    graph = read_ort(file).graph
     return ModelSignature(
         model=model,
         inputs=tuple(_tensor(name, graph) for name in graph.inputs if name not in graph.initializers),
@@ -100,11 +101,7 @@ def runs_of(config: Config, choice: Choice) -> tuple[RunOptions, ...]:
     for options in (choice.options, *(planned.options for planned in planned_runs)):
         session_config = artifact.session_options | options.session_config
         whole = msgspec.structs.replace(options, session_config=session_config)
-        ways.setdefault(_meaning(whole), whole)
+        computed = {key: value for key, value in session_config.items() if key not in SPEED_KEYS}
+        parts = (whole.provider, whole.provider_options, whole.flags, computed)
+        ways.setdefault(msgspec.json.encode(parts, order="sorted"), whole)
     return tuple(ways.values())
-
-
-def _meaning(options: RunOptions) -> bytes:
-    """What decides on outputs: the provider, its options and flags, and the session config but for speed."""
-    config = {key: value for key, value in options.session_config.items() if key not in SPEED_KEYS}
-    return msgspec.json.encode((options.provider, options.provider_options, options.flags, config), order="sorted")

@@ -8,7 +8,6 @@ its sha256; the `model_signing` program reads it. Keys are ECDSA on P-256, P-384
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +60,7 @@ class Predicate(Struct, frozen=True, kw_only=True):
     serialization: Serialization
 
 
-class Subject(Struct, frozen=True, kw_only=True):
+class SignedSubject(Struct, frozen=True, kw_only=True):
     """The folder; its digest is that of the files' digests in the order of their names."""
 
     name: str
@@ -72,7 +71,7 @@ class Statement(Struct, frozen=True, kw_only=True):
     """An in-toto statement."""
 
     type: str = msgspec.field(name="_type", default=STATEMENT_TYPE)
-    subject: tuple[Subject, ...]
+    subject: tuple[SignedSubject, ...]
     predicate_type: str = msgspec.field(name="predicateType", default=PREDICATE_TYPE)
     predicate: Predicate
 
@@ -164,16 +163,14 @@ def _statement(folder: Path, manifest: Manifest) -> Statement:
     digests[SEAL_FILE] = hashlib.sha256(sealed(text)).hexdigest()
     root = hashlib.sha256(b"".join(bytes.fromhex(digests[name]) for name in sorted(digests)))
     return Statement(
-        subject=(Subject(name=manifest.content.name, digest={"sha256": root.hexdigest()}),),
+        subject=(SignedSubject(name=manifest.content.name, digest={"sha256": root.hexdigest()}),),
         predicate=Predicate(
-            resources=tuple(_resources(digests.items())),
+            resources=tuple(
+                Resource(name=name, digest=digest, algorithm="sha256") for name, digest in sorted(digests.items())
+            ),
             serialization=Serialization(ignore_paths=(*IGNORED, SIGNATURE_FILE)),
         ),
     )
-
-
-def _resources(digests: Iterable[tuple[str, str]]) -> Iterable[Resource]:
-    return (Resource(name=name, digest=digest, algorithm="sha256") for name, digest in sorted(digests))
 
 
 def _read(folder: Path) -> SignatureBundle:

@@ -73,7 +73,7 @@ def _doubts_in_numbers(numbers: Statistics) -> dict[Doubt, str]:
     far = [
         f"the {name} inference is {x:{'.2g' if x < 10 else '.0f'}} times the median"
         for name, x in extremes.items()
-        if _extreme(x)
+        if not 1 - EXTREME_LIMIT < x < 1 + EXTREME_LIMIT
     ]
     return {
         Doubt.DRIFT: f"the median changes by {risen:+.0%} over the rounds" if abs(risen) > DRIFT_LIMIT else "",
@@ -83,10 +83,6 @@ def _doubts_in_numbers(numbers: Statistics) -> dict[Doubt, str]:
         if numbers.min_ns < SHORT_NS
         else "",
     }
-
-
-def _extreme(ratio: float) -> bool:
-    return not 1 - EXTREME_LIMIT < ratio < 1 + EXTREME_LIMIT
 
 
 MARKED: dict[Mark, tuple[Doubt, str]] = {
