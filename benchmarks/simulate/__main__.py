@@ -11,6 +11,7 @@ from pathlib import Path
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "numbers.md"
 
 TABLES = {
+    "searches": "searches for the best configuration: how near, in how much device time",
     "histories": "histories of commits: false alarms, and slowdowns of 5 % found",
 }
 """Module here whose `table()` gives Markdown, which is also the name of its markers."""

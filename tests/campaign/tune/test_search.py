@@ -44,15 +44,23 @@ def true_value(world: Table) -> Callable[[int], float | None]:
     return lambda candidate: None if world.failing[candidate] else float(world.seconds[candidate])
 
 
-@pytest.mark.parametrize("strategy", list(SearchStrategy))
+@pytest.mark.parametrize("strategy", [SearchStrategy.MODEL, SearchStrategy.GRID])
 def test_without_noise_the_best_is_found(middle: Table, strategy: SearchStrategy) -> None:
-    if strategy is SearchStrategy.OPTUNA:
-        pytest.importorskip("optuna")
     settings = SearchSettings(strategy=strategy, rounds=2)
     proposal, seen = run(middle, settings, true_value(middle))
     assert proposal.leader is not None
     assert middle.seconds[proposal.leader] <= middle.best * 1.02
     assert proposal.leader in {one.candidate for one in seen}
+
+
+def test_optunas_sampler_ends_with_the_best_that_it_measured(middle: Table) -> None:
+    pytest.importorskip("optuna")
+    proposal, seen = run(middle, SearchSettings(strategy=SearchStrategy.OPTUNA), true_value(middle))
+    ran = {one.candidate for one in seen if one.value is not None}
+    assert proposal.leader in ran
+    assert len(ran) < len(middle.space)
+    assert middle.seconds[proposal.leader] <= 1.02 * min(middle.seconds[candidate] for candidate in ran)
+    assert middle.seconds[proposal.leader] < middle.seconds[middle.space.default]
 
 
 def test_the_same_observations_give_the_same_proposal_in_any_order(middle: Table) -> None:
