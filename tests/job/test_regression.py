@@ -22,7 +22,7 @@ from tests.cli.commands import Done, ort_mobile
 from tests.probe_models import FLOAT, save_model
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-SHORT = ("--rounds", "8", "--min-runs", "3", "--min-seconds", "0.001", "--threads", "1")
+SHORT = ("--rounds", "8", "--min-runs", "25", "--min-seconds", "0.01", "--threads", "1")
 CONFIG = """
 name = "my"
 [[models]]
