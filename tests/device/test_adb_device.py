@@ -65,6 +65,24 @@ def test_answers_to_a_labelled_set_come_back(opened: Open, phone: Phone, tmp_pat
     np.testing.assert_allclose(answers, wanted, rtol=1e-4, atol=1e-2)
 
 
+def test_cold_starts_and_sustained_runs_come_back(opened: Open, phone: Phone, models: Path) -> None:
+    device = opened(phone)
+    cold = device.run(quick(models, cold=True, warmup=0, min_runs=0))
+    assert cold.status is Status.OK, cold.failure
+    assert cold.cold is not None
+    assert cold.cold.model_bytes == (models / "sum.onnx").stat().st_size
+    assert cold.cold.cold == (cold.cold.model_resident_bytes == 0), cold.cold.how
+    assert cold.latencies_ns == ()
+    lasting = device.run(quick(models, sustain_seconds=1.2))
+    assert lasting.status is Status.OK, lasting.failure
+    assert lasting.sustained is not None
+    assert sum(each.inferences for each in lasting.sustained.bins) > 100
+    assert lasting.sustained.samples
+    found = device.run(quick(models, warmup="auto", min_runs=20))
+    assert found.warmup is not None
+    assert len(found.warmup_ns) + len(found.latencies_ns) == 25
+
+
 def test_unchanged_files_are_not_pushed_again(opened: Open, farm: Farm, models: Path) -> None:
     phone = farm.phone()
     first = opened(phone)
