@@ -75,7 +75,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile perf a.ort b.ort",
         "ort-mobile perf a.ort --threads 1,2 --rounds 7 --json numbers.json",
         "ort-mobile perf a.ort --device adb:SERIAL --provider cpu,nnapi --nnapi-flags USE_FP16",
+        "ort-mobile perf a.ort --device adb:SERIAL --mode steady,cold,sustained --sustained-seconds 600",
     ),
+    "ort-mobile plan": ("ort-mobile plan my.toml --device adb:SERIAL", "ort-mobile plan --model my.onnx --percent 3"),
     "ort-mobile compare": (
         "ort-mobile compare 'output/my#previous' output/my",
         "ort-mobile compare before.json after.json --markdown comparison.md",
