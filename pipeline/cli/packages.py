@@ -1,10 +1,10 @@
-"""`ort-mobile release`: the bundle of stored results, and packages of a bundle for apps."""
+"""`ort-mobile release` and `sign`: the bundle of stored results, packages of a bundle for apps, and its signature."""
 
 from pathlib import Path
 
 import click
 
-from pipeline.cli.command import Group
+from pipeline.cli.command import Command, Group
 from pipeline.cli.options import json_option, shows_text, write_json
 from pipeline.cli.release import bundle as bundle_command
 
@@ -77,3 +77,31 @@ def android(
         click.echo("build.gradle.kts of the app:")
         click.echo(f'    implementation("{named.notation}")')
         click.echo('    android { androidResources { noCompress += "ort" } }  // else each model is copied once')
+
+
+@click.command(cls=Command)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--key", type=click.Path(path_type=Path), required=True, help="Private key, PEM: ECDSA on P-256, P-384 or P-521."
+)
+@json_option
+def sign(bundle: Path, key: Path, json_to: str | None) -> None:
+    """Sign BUNDLE with a private key: OpenSSF Model Signing v1.0, in BUNDLE/bundle.sig.
+
+    The bundle is verified first. A passphrase of the key comes from the environment variable ORT_MOBILE_PASSPHRASE.
+    `ort-mobile verify BUNDLE --key PUBLIC` checks the signature, and so does the program model_signing. Needs the extra
+    `sign`.
+    """
+    import os
+
+    from pipeline.release.manifest import SIGNATURE_FILE, refuse_unproven, verify_bundle
+    from pipeline.release.signature import sign_bundle
+
+    manifest = verify_bundle(bundle)
+    refuse_unproven(bundle, manifest)
+    hint = sign_bundle(bundle, manifest, key, os.environ.get("ORT_MOBILE_PASSPHRASE"))
+    if json_to:
+        write_json({"bundle": str(bundle), "signature": SIGNATURE_FILE, "key_sha256": hint}, json_to)
+    if shows_text(json_to):
+        click.echo(f"signed  {bundle / SIGNATURE_FILE}")
+        click.echo(f"key     sha256 {hint} (of the public key as PEM)")

@@ -133,34 +133,6 @@ def _digest(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str:
 @click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
-    "--key", type=click.Path(path_type=Path), required=True, help="Private key, PEM: ECDSA on P-256, P-384 or P-521."
-)
-@json_option
-def sign(bundle: Path, key: Path, json_to: str | None) -> None:
-    """Sign BUNDLE with a private key: OpenSSF Model Signing v1.0, in BUNDLE/bundle.sig.
-
-    The bundle is verified first. A passphrase of the key comes from the environment variable ORT_MOBILE_PASSPHRASE.
-    `ort-mobile verify BUNDLE --key PUBLIC` checks the signature, and so does the program model_signing. Needs the extra
-    `sign`.
-    """
-    import os
-
-    from pipeline.release.manifest import SIGNATURE_FILE, refuse_unproven, verify_bundle
-    from pipeline.release.signature import sign_bundle
-
-    manifest = verify_bundle(bundle)
-    refuse_unproven(bundle, manifest)
-    hint = sign_bundle(bundle, manifest, key, os.environ.get("ORT_MOBILE_PASSPHRASE"))
-    if json_to:
-        write_json({"bundle": str(bundle), "signature": SIGNATURE_FILE, "key_sha256": hint}, json_to)
-    if shows_text(json_to):
-        click.echo(f"signed  {bundle / SIGNATURE_FILE}")
-        click.echo(f"key     sha256 {hint} (of the public key as PEM)")
-
-
-@click.command(cls=Command)
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
     "--digest", metavar="HEX", default="", callback=_digest, help="The digest that the maker of the bundle names."
 )
 @click.option("--key", type=click.Path(path_type=Path), help="Public key, PEM, of who must have signed it.")
