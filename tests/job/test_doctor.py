@@ -129,6 +129,14 @@ def test_what_is_no_model_is_refused(tmp_path: Path, name: str, content: bytes |
         diagnose(DoctorOrder(models=(DoctorModel(path=tmp_path / name),)), NoProgress())
 
 
+def test_a_wrong_option_of_the_only_model_is_a_wrong_command(tmp_path: Path) -> None:
+    model = DoctorModel(path=EXAMPLE / "mnist.onnx", dimensions={"q": 3})
+    with pytest.raises(ConfigError, match="no open dimension 'q'"):
+        diagnose(DoctorOrder(models=(model,)), NoProgress())
+    with pytest.raises(ConfigError, match="folder"):
+        diagnose(DoctorOrder(models=(DoctorModel(path=tmp_path),)), NoProgress())
+
+
 def test_a_device_that_is_not_there_has_its_exit_code() -> None:
     ended = ort_mobile("doctor", EXAMPLE / "mnist.onnx", "--device", "adb:nowhere@127.0.0.1:1")
     assert ended.returncode == 3, ended.stderr

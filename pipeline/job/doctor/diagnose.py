@@ -36,9 +36,9 @@ FOR_CHECKS = 0.7
 
 
 def diagnose(order: DoctorOrder, progress: Progress) -> DoctorReport:
-    """Diagnose every model; one that fails costs no other. Raises the first error where none can be diagnosed at all.
+    """Diagnose every model; one that fails costs no other. Raises the error of a model that is the only one.
 
-    Raises what opening the device raises.
+    Raises the first error where no model can be read, and what opening the device raises.
     """
     ready, failed = _usable(order.models)
     with open_device(order.device) as device, tempfile.TemporaryDirectory() as work:
@@ -57,6 +57,8 @@ def diagnose(order: DoctorOrder, progress: Progress) -> DoctorReport:
             try:
                 found.append(_diagnosed(bench, seconds))
             except PipelineError as error:
+                if len(order.models) == 1:
+                    raise
                 found.append(_failed(model, order.device, error))
     return DoctorReport(
         host=host(),
@@ -86,9 +88,7 @@ def _usable(models: Sequence[DoctorModel]) -> tuple[list[DoctorModel], list[Diag
 
 
 def _failed(model: DoctorModel, device: str, error: PipelineError) -> Diagnosis:
-    return Diagnosis(
-        model=str(model.path), device=device, failure=tuple(text for text in (error.text, error.remedy) if text)
-    )
+    return Diagnosis(model=str(model.path), device=device, failure=(error.text,))
 
 
 def _diagnosed(bench: Bench, seconds: float) -> Diagnosis:

@@ -45,7 +45,8 @@ def checked(model: DoctorModel) -> DoctorModel:
     ConfigError for a path that is no model file and for options that make no sense, ModelError for a broken model.
     """
     if not model.path.is_file():
-        raise ConfigError("no such model file", where=str(model.path), remedy="check the path; extract archives first")
+        what = "this is a folder" if model.path.is_dir() else "no such model file"
+        raise ConfigError(what, where=str(model.path), remedy="name one model; extract archives first")
     if model.path.suffix.lower() not in SUFFIXES:
         raise ConfigError(
             "this is no model file", where=str(model.path), why=f"its name does not end in {' or '.join(SUFFIXES)}",
