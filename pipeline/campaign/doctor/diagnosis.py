@@ -5,12 +5,15 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final, Literal
 
+import msgspec
 import numpy as np
 
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult, Status, Struct
+from device_runner.spec import RunOptions
 from pipeline.campaign.doctor.checks import DoctorCheck, Proposed
 from pipeline.campaign.doctor.subject import Remedy
+from pipeline.campaign.options import options_name
 from pipeline.campaign.record import Host, RunRecord
 from pipeline.campaign.statistics import Comparison, DecisionRule, Round, RunGroup, Verdict, compare, summarize
 from pipeline.campaign.statistics.compare import undecided
@@ -177,8 +180,6 @@ def measured(
     rule: DecisionRule,
 ) -> MeasuredRemedy:
     """A remedy with its numbers; why there are none, or why they do not count, where something failed."""
-    import msgspec
-
     fine = _ok(records)
     other = {
         quantity.value: compare(group_of("x", records, read), group_of("", start, read), replace(rule, looks=()))
@@ -210,7 +211,7 @@ def _objection(records: Sequence[RunRecord]) -> str:
     return "" if records else "the time was over before it was measured"
 
 
-def start_of(run: str, records: Sequence[RunRecord]) -> Start:
+def start_of(options: RunOptions, records: Sequence[RunRecord]) -> Start:
     """The numbers of the start."""
     fine = [record.result for record in _ok(records)]
 
@@ -218,7 +219,7 @@ def start_of(run: str, records: Sequence[RunRecord]) -> Start:
         return int(np.median(values)) if values else 0
 
     return Start(
-        run=run,
+        run=options_name(options),
         rounds=len(fine),
         median_ns=_median_latency(_ok(records)),
         load_ns=median([result.load_ns for result in fine]),

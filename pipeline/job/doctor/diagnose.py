@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from device_runner.device import open_device
+from device_runner.errors import RunnerError
 from pipeline.campaign.doctor.checks import CHECKS
 from pipeline.campaign.doctor.diagnosis import (
     Diagnosis,
@@ -19,7 +20,6 @@ from pipeline.campaign.doctor.diagnosis import (
     winners,
 )
 from pipeline.campaign.doctor.subject import together
-from pipeline.campaign.options import options_name
 from pipeline.campaign.plan import PlannedRun
 from pipeline.campaign.statistics.compare import LOOKS
 from pipeline.campaign.store import open_store
@@ -56,7 +56,7 @@ def diagnose(order: DoctorOrder, progress: Progress) -> DoctorReport:
             bench = Bench(order=order, model=model, device=device, facts=facts, work=folder, progress=progress)
             try:
                 found.append(_diagnosed(bench, seconds))
-            except PipelineError as error:
+            except RunnerError as error:
                 if len(order.models) == 1:
                     raise
                 found.append(_failed(model, order.device, error))
@@ -87,7 +87,7 @@ def _usable(models: Sequence[DoctorModel]) -> tuple[list[DoctorModel], list[Diag
     return ready, failed
 
 
-def _failed(model: DoctorModel, device: str, error: PipelineError) -> Diagnosis:
+def _failed(model: DoctorModel, device: str, error: RunnerError) -> Diagnosis:
     return Diagnosis(model=str(model.path), device=device, failure=(error.text,))
 
 
@@ -107,7 +107,7 @@ def _diagnosed(bench: Bench, seconds: float) -> Diagnosis:
             finding_of_check(check, proposal, [results[remedy.name] for remedy in proposal.remedies])
             for check, proposal in zip(CHECKS, proposals, strict=True)
         )
-        start = start_of(options_name(look.start.options), rounds.of_start)
+        start = start_of(look.start.options, rounds.of_start)
         note = f"the device was left: {rounds.reason}" if rounds.reason else ""
         if not note and rounds.number < FEWEST:
             needed = (seconds_before + rounds.seconds_needed) / FOR_CHECKS

@@ -77,7 +77,7 @@ class Rounds:
             seconds = time.monotonic() - began
             if self.number == 1:
                 self.seconds_needed = FEWEST * seconds
-                going = self._affordable(campaign, going, seconds, until)
+                going = self._affordable(campaign, going, seconds, until) if least < FEWEST else going
             if self.number in rule.looks:
                 going = self._undecided(campaign, going, rule)
             if len(going) < 2:
