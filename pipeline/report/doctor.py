@@ -98,17 +98,22 @@ def sections(one: Diagnosis) -> tuple[Section, ...]:
         for remedy in found.measured
         if remedy.why
     )
+    most = {f.check: "" if f.share is None else f" (at most {f.share:.1%} to gain)" for f in one.findings}
+    ratios = {
+        found.check: ", ".join(f"{r.remedy.name} {wording.ratio(r.latency)}" for r in found.measured if r.latency)
+        for found in one.findings
+    }
     made = {
         "What to set": [note for found in by_outcome[Outcome.GAIN] for note in _how(found)],
         "What to set for all together": _set_together(one),
         "Loads faster, runs as fast": [note for found in one.findings for note in _loading(found)],
         "Notes": [
-            ListingNote(title=found.title, text=found.text + _at_most(found.share), remedy=found.advice)
+            ListingNote(title=found.title, text=found.text + most[found.check], remedy=found.advice)
             for found in one.findings
             if found.advice
         ],
         "No gain shown": [
-            ListingNote(title=found.title, text="; ".join(part for part in (found.text, _ratios(found)) if part))
+            ListingNote(title=found.title, text="; ".join(filter(None, (found.text, ratios[found.check]))))
             for found in by_outcome[Outcome.NO_GAIN]
         ],
         "Not tested": gathered(untested),
@@ -118,20 +123,6 @@ def sections(one: Diagnosis) -> tuple[Section, ...]:
         "Limits": [ListingNote(title="", text=note) for note in one.notes],
     }
     return tuple(Section(title=name, notes=tuple(notes)) for name, notes in made.items() if notes)
-
-
-def _at_most(share: float | None) -> str:
-    """How much can be gained, in brackets; "" where that is not known."""
-    if share is None:
-        return ""
-    return f" (at most {share:.1%} to gain)"
-
-
-def _ratios(found: DoctorFinding) -> str:
-    """The ratio of every remedy that was measured."""
-    compared = [one for one in found.measured if one.latency]
-    shown = (f"{one.remedy.name} {wording.ratio(one.latency)}" for one in compared)
-    return ", ".join(shown)
 
 
 def _how(found: DoctorFinding) -> Iterator[ListingNote]:
