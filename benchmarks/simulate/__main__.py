@@ -12,6 +12,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "numbers.md"
 
 TABLES = {
     "searches": "searches for the best configuration: how near, in how much device time",
+    "verdicts": "verdicts, intervals and percentiles: how often they say what is so, for each kind of noise",
     "histories": "histories of commits: false alarms, and slowdowns of 5 % found",
 }
 """Module here whose `table()` gives Markdown, which is also the name of its markers."""
