@@ -22,7 +22,7 @@ from device_runner.profile import with_profile, with_profiler
 from device_runner.result import Conditions, FailureKind, RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign.plan import Inputs, PlannedRun, order_of_round, planned_id, spec_of
-from pipeline.campaign.record import Prediction, RunRecord
+from pipeline.campaign.record import FRESH_FROM, Prediction, RunRecord
 from pipeline.campaign.store import REPEATED, Store
 from pipeline.check.compare import OutputCheck
 from pipeline.config import ConditionsConfig, MeasureConfig, MeasureMode
@@ -177,10 +177,12 @@ class CampaignPlan:
 
     def is_profiled(self, number: int) -> bool:
         """Whether this round is the one with the profiler on."""
-        return self.measure.profile and number >= self.measure.timed_rounds
+        return self.measure.profile and self.measure.timed_rounds <= number < FRESH_FROM
 
     def round_name(self, number: int) -> str:
         """How people call a round."""
+        if number >= FRESH_FROM:
+            return f"fresh round {number - FRESH_FROM + 1}"
         return "profile" if self.is_profiled(number) else f"round {number + 1}"
 
 

@@ -125,6 +125,10 @@ class PrecisionSearch(Struct, frozen=True, kw_only=True):
     search: MixedSearch
 
 
+FRESH_FROM, FRESH_ROUNDS = 1_000_000, 5
+"""Rounds from this number on choose nothing: they say how good a choice is; and how many there are."""
+
+
 class RecordedRun(Struct, frozen=True, kw_only=True):
     """A planned run; `baseline` marks what others are compared with. Nobody reads anything out of its `id`.
 

@@ -9,7 +9,7 @@ import msgspec
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
 from pipeline.campaign.plan import decision_rule
-from pipeline.campaign.record import CampaignRecord, JobRecord
+from pipeline.campaign.record import CampaignRecord, JobRecord, RecordedRun, RunRecord
 from pipeline.campaign.store import Store
 from pipeline.check.compare import OutputCheck
 from pipeline.config import MeasureMode, Target, wanted_variants
@@ -17,10 +17,18 @@ from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.job.predict import finding, profiles_of
 from pipeline.job.tune_answer import tune_report, tuned_choices, why_none
 from pipeline.release.choose import Choice, MeasuredVariant, Rejected, choose, rejections
-from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Withheld
+from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Row, Withheld
 from pipeline.report.modes import mode_rows
 from pipeline.report.profile_view import Profiled, profile_views
-from pipeline.report.rows import MeasuredRow, make_rows, measured_rows, medians, run_group, worst_checks
+from pipeline.report.rows import (
+    MeasuredRow,
+    fresh_comparison,
+    make_rows,
+    measured_rows,
+    medians,
+    run_group,
+    worst_checks,
+)
 
 ArtifactKey = tuple[str, str]
 """Model and variant name."""
@@ -66,7 +74,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         skipped=(*record.skipped, *rows.skipped, *modes.skipped),
         failures=(*record.failures, *rows.failures, *modes.failures),
         modes=modes.rows or msgspec.UNSET,
-        choices=tuple(_choice_row(choice) for choice in choices),
+        choices=tuple(_choice_row(choice, compared_runs(record, choice, rows.rows), runs) for choice in choices),
         profiles=tuple(one.brief for one in profiles),
         profile_views=profile_views(profiles, medians(rows.rows), ranks) or msgspec.UNSET,
         warnings=(*record.warnings, *_findings(measured, profiles)),
@@ -206,7 +214,32 @@ def _candidates(
     return found
 
 
-def _choice_row(choice: Choice) -> ChoiceRow:
+def compared_runs(record: JobRecord, choice: Choice, rows: Sequence[Row]) -> tuple[RecordedRun, ...]:
+    """The run of a choice and the one it is compared with: the baseline, or the fastest other where it is that itself.
+
+    Nothing where neither was compared with an interval.
+    """
+    place = choice.device, choice.artifact.model
+    timed = {(row.variant, row.run): row for row in rows if (row.device, row.model) == place and row.statistics}
+    here = {
+        run.id: run
+        for run in record.planned
+        if (run.device, run.model) == place and run.mode is MeasureMode.STEADY and (run.variant, run.run) in timed
+    }
+    wanted = choice.artifact.variant.name, choice.options
+    chosen = next((here.get(run.same_as, run) for run in here.values() if (run.variant, run.options) == wanted), None)
+    others = [run for run in here.values() if run is not chosen and not run.same_as]
+    if chosen is None or not others:
+        return ()
+    known = medians(timed.values())
+    other = min(others, key=lambda run: (not run.baseline, known[*place, run.variant, run.run]))
+    row = timed[other.variant, other.run] if chosen.baseline else timed[chosen.variant, chosen.run]
+    return (chosen, other) if row.comparison is not None and row.comparison.low is not None else ()
+
+
+def _choice_row(choice: Choice, compared: Sequence[RecordedRun], runs: Sequence[RunRecord]) -> ChoiceRow:
+    """A choice, with what it came to in fresh rounds."""
+    fresh = fresh_comparison(runs, *compared) if compared else None
     return ChoiceRow(
         target=choice.target.name,
         model=choice.artifact.model,
@@ -214,4 +247,5 @@ def _choice_row(choice: Choice) -> ChoiceRow:
         run=choice.run,
         file=choice.artifact.file,
         reason=choice.reason,
+        fresh=fresh,
     )

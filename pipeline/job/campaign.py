@@ -1,19 +1,18 @@
 """The campaign of a job: planned for the devices that are there, entered in the store, measured."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from device_runner.device import Device, DeviceFacts
 from pipeline.campaign.deny_list import known_denied
-from pipeline.campaign.looks import looking
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, runs_left
 from pipeline.campaign.plan import PlannedRun, distinct, in_modes, plan_runs, recorded
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, Skipped
 from pipeline.campaign.store import Store
 from pipeline.config import Config
 from pipeline.core.progress import Progress
-from pipeline.job.devices import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, measure_all, opened
+from pipeline.job.devices import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, opened
 from pipeline.job.gate import TargetCheck, possible_runs
 from pipeline.job.judge import OutputJudge, inputs_of
 from pipeline.job.predict import PROFILES, predict
@@ -29,6 +28,7 @@ from pipeline.job.record import (
     resume,
     versions,
 )
+from pipeline.job.rounds import measure_and_confirm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,19 +78,23 @@ class CampaignJob:
             campaign = self.enter(field.facts, planned_runs, [*skipped, *refused, *field.unusable])
             predictions = predict(planned_runs, field.facts, self.release, self.folder / ARTIFACTS, progress)
             plan = self.plan(campaign.id, distinct(planned_runs), libraries, predictions)
-            if self.config.measure.rounds == "auto":
-                plan = replace(plan, schedules=looking(plan, planned_runs, self.store))
-            left = self._measured(plan, field, work, progress)
+            left = self._measured(plan, planned_runs, campaign, field, work, progress)
             wanted = self.options.blame
             denied = blame_crashes(plan, field.devices, field.facts, self.store, progress) if wanted else ()
             return EndedCampaign(campaign=campaign, left=(*left, *_away(campaign, field)), denied=denied)
 
     def _measured(
-        self, plan: CampaignPlan, field: OpenDevices, work: Path, progress: Progress
+        self,
+        plan: CampaignPlan,
+        planned_runs: Sequence[PlannedRun],
+        campaign: CampaignRecord,
+        field: OpenDevices,
+        work: Path,
+        progress: Progress,
     ) -> list[UnfinishedDevice]:
         """Run the plan; an interruption says how many runs are kept."""
         try:
-            return measure_all(plan, field.devices, self.store, work, progress)
+            return measure_and_confirm(plan, planned_runs, campaign, field, self.store, work, progress)
         except KeyboardInterrupt as error:
             planned = sum(1 for _ in plan.turns(plan.planned_runs))
             kept = planned - runs_left(plan, self.store).total()

@@ -27,6 +27,8 @@ class Choice:
     options: RunOptions
     reason: str
     measured: bool
+    device: str = ""
+    """Where it was measured."""
     classes: tuple[TunedClass, ...] = ()
     """The classes of devices that it was found to be best for; () where no search told them apart."""
 
@@ -110,7 +112,8 @@ def _fastest(target: Target, fitting: list[MeasuredVariant], rule: DecisionRule)
         f"measured on {chosen.device}: statistically tied with the fastest; simplest of the {len(rivals)} tied "
         f"ones of {len(fitting)}"
     )  # fmt: skip
-    return Choice(target=target, artifact=chosen.artifact, options=chosen.options, reason=reason, measured=True)
+    return Choice(target=target, artifact=chosen.artifact, options=chosen.options, reason=reason, measured=True,
+                  device=chosen.device)  # fmt: skip
 
 
 def _surely_slower(one: MeasuredVariant, best: MeasuredVariant, rule: DecisionRule) -> bool:

@@ -188,7 +188,9 @@ class Listing:
 
 def choices(report: CampaignReport) -> Listing:
     """What ships to each target."""
-    rows = ((one.target, one.model, one.variant, one.run, one.reason) for one in report.choices)
+    rows = (
+        (one.target, one.model, one.variant, one.run, one.reason + wording.fresh(one.fresh)) for one in report.choices
+    )
     return Listing(title="What ships", head=("Target", "Model", "Variant", "Run", "Why"), rows=tuple(rows))
 
 

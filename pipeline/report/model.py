@@ -84,7 +84,10 @@ class ModeRow(Struct, frozen=True, kw_only=True):
 
 
 class ChoiceRow(Struct, frozen=True, kw_only=True):
-    """What ships to a target, and why it and not another."""
+    """What ships to a target, and why it and not another.
+
+    `fresh` compares it with `fresh.baseline` (VARIANT/RUN) in rounds that did not choose it.
+    """
 
     target: str
     model: str
@@ -92,6 +95,7 @@ class ChoiceRow(Struct, frozen=True, kw_only=True):
     run: str
     file: str
     reason: str
+    fresh: Comparison | None = None
 
 
 class ArtifactCheck(Struct, frozen=True, kw_only=True):

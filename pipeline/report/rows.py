@@ -9,8 +9,17 @@ import numpy as np
 
 from device_runner.result import Failure, FailureKind, RunResult, Status
 from pipeline.campaign.provenance import facts_of_run
-from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped
-from pipeline.campaign.statistics import DEFAULT_RULE, DecisionRule, Round, RunGroup, Summary, summarize
+from pipeline.campaign.record import FRESH_FROM, FailureRow, RecordedRun, RunRecord, Skipped
+from pipeline.campaign.statistics import (
+    DEFAULT_RULE,
+    Comparison,
+    DecisionRule,
+    Round,
+    RunGroup,
+    Summary,
+    compare,
+    summarize,
+)
 from pipeline.check.compare import OutputCheck
 from pipeline.config import MeasureMode
 from pipeline.report.model import Row, Shape
@@ -60,7 +69,7 @@ def measured_rows(
     """Planned runs of a mode with their timed runs, in the order of the plan; sizes are by model and variant."""
     timed: dict[str, list[RunRecord]] = {}
     for record in runs:
-        if not record.spec.profile:
+        if not record.spec.profile and record.round < FRESH_FROM:
             timed.setdefault(record.planned, []).append(record)
     keys = {one.id: f"{one.variant}/{one.run}" for one in planned}
     return [
@@ -77,6 +86,16 @@ def measured_rows(
         for one in planned
         if one.mode is mode
     ]
+
+
+def fresh_comparison(runs: Sequence[RunRecord], chosen: RecordedRun, other: RecordedRun) -> Comparison | None:
+    """The chosen run and another in rounds that chose nothing; None without any."""
+    groups = []
+    for one in (chosen, other):
+        own = [run for run in runs if run.planned == one.id and run.round >= FRESH_FROM and run.result.failure is None]
+        rounds = (Round(number=r.round, latencies_ns=r.result.latencies_ns, marks=r.result.marks) for r in own)
+        groups.append(RunGroup(key=f"{one.variant}/{one.run}", rounds=tuple(rounds)))
+    return compare(groups[0], groups[1])
 
 
 def make_rows(measured: Sequence[MeasuredRow], rule: DecisionRule = DEFAULT_RULE) -> Rows:

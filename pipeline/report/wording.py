@@ -71,6 +71,14 @@ def interval(comparison: Comparison | None) -> str:
     return f"{significant(comparison.low)} to {significant(comparison.high)}"
 
 
+def fresh(comparison: Comparison | None) -> str:
+    """How a choice did in rounds that did not choose it; nothing where there were none."""
+    if comparison is None or comparison.low is None:
+        return ""
+    found = f"{ratio(comparison)} times {comparison.baseline} (95 % interval {interval(comparison)})"
+    return f"; in {comparison.rounds} fresh rounds {found}"
+
+
 def verdict(row: Row) -> str:
     """What the comparison says; that it is the baseline, or that it failed; a dash where nothing was compared."""
     if row.status is not Status.OK:
