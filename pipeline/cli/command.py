@@ -77,6 +77,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile perf a.ort --device adb:SERIAL --provider cpu,nnapi --nnapi-flags USE_FP16",
         "ort-mobile perf a.ort --device adb:SERIAL --mode steady,cold,sustained --sustained-seconds 600",
     ),
+    "ort-mobile tune": ("ort-mobile tune my.toml --device adb:SERIAL --minutes 20 --goal latency",),
     "ort-mobile plan": ("ort-mobile plan my.toml --device adb:SERIAL", "ort-mobile plan --model my.onnx --percent 3"),
     "ort-mobile compare": (
         "ort-mobile compare 'output/my#previous' output/my",
