@@ -91,7 +91,11 @@ def verdict(row: Row) -> str:
         return DASH
     if row.comparison.verdict is Verdict.SAME:
         return f"same within {row.comparison.margin * 100:g} %"
-    return "too few rounds" if row.comparison.low is None else row.comparison.verdict.value
+    if row.comparison.low is None:
+        return "too few rounds"
+    found, least = row.comparison.verdict, row.comparison.detectable
+    shown = f" (from {least * 100:.2g} % on)" if found is Verdict.NOT_SHOWN and least is not None and least < 10 else ""
+    return f"{found.value}{shown}"
 
 
 def status(row: Row) -> str:
@@ -127,7 +131,8 @@ def legend(report: CampaignReport, *, interval: bool = True) -> str:
     spread = ", with its 95 % interval over rounds" if interval else ""
     return (
         f"Ratio: latency relative to the baseline's, below 1 is faster{spread}. "
-        f"Same: shown to differ by less than {report.margin * 100:g} %. Outputs: the largest error "
+        f"Same: shown to differ by less than {report.margin * 100:g} %. Percentiles are of this sample. "
+        f"Outputs: the largest error "
         f"relative to the output's largest value."
     )
 
