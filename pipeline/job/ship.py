@@ -30,7 +30,6 @@ from pipeline.release.manifest import (
     read_manifest,
 )
 from pipeline.release.prove import ProofOrder, prove_bundle
-from pipeline.release.selection import selection
 from pipeline.release.shipped import library_release, planned_build, shipped_library
 from pipeline.report.markdown import measured_text
 
@@ -79,7 +78,7 @@ def ship(
         made_with={name: report.versions[name] for name in MAKERS if name in report.versions},
         evidence=_evidence(assembled, choices),
         models=signatures(assembled, folder),
-        selection=tuple(selection(choices)),
+        classes=[choice.classes for choice in choices],
         reports={MEASURED_FILE: measured_text(report, choices, assembled.record.checks).encode()},
         references=references,
         tensors=tensors,

@@ -11,6 +11,7 @@ from device_runner.files import scratch_folder
 from device_runner.library_source import release_of
 from device_runner.reading import visible
 from device_runner.spec import NnapiFlag, RunOptions
+from pipeline.campaign.tuned import TunedClass
 from pipeline.config.tables import InputValue, PreprocessConfig, Range
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import copy_file, make_folder, sha256_of, storage_errors, umask, write_bytes
@@ -32,7 +33,7 @@ from pipeline.release.manifest import (
     sealed,
     verify_bundle,
 )
-from pipeline.release.selection import selection_text
+from pipeline.release.selection import selection, selection_text
 
 README_FILE = "README.md"
 
@@ -74,7 +75,7 @@ PACKAGES["macos"] = PACKAGES["ios"]
 
 
 def readme(
-    name: str, ships: Sequence[Shipped], models: Sequence[ModelSignature], selection: Sequence[SelectionRow] = ()
+    name: str, ships: Sequence[Shipped], models: Sequence[ModelSignature], rows: Sequence[SelectionRow] = ()
 ) -> str:
     """The text, for a bundle of this name with these parts."""
     signatures = {model.model: model for model in models}
@@ -82,7 +83,7 @@ def readme(
     for target in dict.fromkeys(one.target for one in ships):
         own = [one for one in ships if one.target == target]
         parts += _target(own)
-        parts += selection_text([row for row in selection if row.target == target], ships, own[0].platform, _code)
+        parts += selection_text([row for row in rows if row.target == target], ships, own[0].platform, _code)
         parts += [line for one in own for line in _model(one, signatures.get(one.model))]
     return "\n".join(parts)
 
@@ -244,7 +245,7 @@ def make_bundle(
     made_with: Mapping[str, str],
     evidence: Mapping[str, Any],
     models: tuple[ModelSignature, ...] = (),
-    selection: tuple[SelectionRow, ...] = (),
+    classes: Sequence[Sequence[TunedClass]] = (),
     reports: Mapping[str, bytes] | None = None,
     references: tuple[KeptReference, ...] = (),
     tensors: Mapping[str, Path] | None = None,
@@ -252,7 +253,8 @@ def make_bundle(
 ) -> Manifest:
     """Write a bundle to `folder` from `sources` (path inside the bundle to a file or its bytes).
 
-    README.md is made of `ships`, `models` and `selection`. `reports` are texts on the evidence, and `tensors` the
+    README.md is made of `ships`, `models` and `classes` (of devices, by what ships). `reports` are texts on the
+    evidence, and `tensors` the
     files of `references`, by path. `attest` is given the finished bundle, whole and verified but not yet
     in its place; what it returns is added to the evidence. An older bundle there is replaced at once by renaming; a
     folder that holds anything else is left alone and refused.
@@ -262,14 +264,15 @@ def make_bundle(
     with contextlib.ExitStack() as stack:
         with storage_errors(folder):
             building = stack.enter_context(scratch_folder(f".{folder.name}.", folder.parent))
-        texts = {README_FILE: readme(name, ships, models, selection).encode()}
+        rows = tuple(selection(ships, classes)) if classes else ()
+        texts = {README_FILE: readme(name, ships, models, rows).encode()}
         files = tuple(_put(building, path, source) for path, source in sorted({**sources, **texts}.items()))
         told = tuple(_put(building, path, text) for path, text in sorted((reports or {}).items()))
         for path, source in (tensors or {}).items():
             _put(building, path, source)
         content = Content(
             name=name, made_with=dict(made_with), files=files, ships=ships, models=models,
-            selection=selection or msgspec.UNSET,
+            selection=rows or msgspec.UNSET,
         )  # fmt: skip
         manifest = Manifest(
             content=content,

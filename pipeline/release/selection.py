@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from pipeline.campaign.options import options_name
-from pipeline.release.choose import Choice
+from pipeline.campaign.tuned import TunedClass
 from pipeline.release.manifest import SelectionRow, Shipped
 
 PICKING = """\
@@ -28,23 +28,20 @@ fun pick(manifest: JSONObject, target: String, model: String): JSONObject {
 """How an Android app reads the table; `file` and the first of `runs` of what it returns say what to open and how."""
 
 
-def selection(choices: Sequence[Choice]) -> Iterator[SelectionRow]:
-    """For each target and model the classes that were told apart, then all others; `ships` counts the choices."""
-    for target, model in dict.fromkeys((one.target.name, one.artifact.model) for one in choices if one.classes):
-        own = [
-            (number, one)
-            for number, one in enumerate(choices)
-            if (one.target.name, one.artifact.model) == (target, model)
-        ]
+def selection(ships: Sequence[Shipped], classes: Sequence[Sequence[TunedClass]]) -> Iterator[SelectionRow]:
+    """For each target and model the classes that were told apart, by what ships, then all others."""
+    told = [one for one, own in zip(ships, classes, strict=True) if own]
+    for target, model in dict.fromkeys((one.target, one.model) for one in told):
+        numbers = [number for number, one in enumerate(ships) if (one.target, one.model) == (target, model)]
         rows = [
             SelectionRow(
                 target=target, model=model, soc=each.chip, abi=each.abi, min_api_level=each.api_level, ships=number
             )
-            for number, one in own
-            for each in one.classes
+            for number in numbers
+            for each in classes[number]
         ]
         yield from sorted(rows, key=lambda row: (row.soc, row.abi, -row.min_api_level))
-        yield SelectionRow(target=target, model=model, ships=own[0][0])
+        yield SelectionRow(target=target, model=model, ships=numbers[0])
 
 
 def selection_text(
