@@ -131,7 +131,9 @@ def _answer(record: JobRecord, found: TunedModel, confirmed: Mapping[str, Confir
     if _broken(record, winner):
         if not kept:
             return TuneAnswer(search=_without_winner(found, TuneOutcome.NONE_POSSIBLE, _broken(record, winner)))
+        broken = _broken(record, winner)
         winner = min(kept.values(), key=lambda one: value_of(one.values, goals[0]) or float("inf"))
+        found = _won_by(found, winner.run.id, broken)
     default = confirmed.get(found.documented)
     if default and default is not winner and not _broken(record, default):
         ratio = ratio_of(winner, default, goals[0])
@@ -159,7 +161,15 @@ def _in_default_s_favour(found: TunedModel, winner: Confirmed, ratio: RatioBound
     name = f"{winner.run.variant}/{winner.run.run}"
     said = f"{name} was not confirmed to be better than the default: {ratio[0]:.3f} times its {found.goals[0]}"
     bounds = f" ({ratio[1]:.3f} to {ratio[2]:.3f})" if ratio[1] is not None and ratio[2] is not None else ""
-    return msgspec.structs.replace(found, winner=found.documented, reason=f"{found.reason}; {said}{bounds}")
+    changed = _won_by(found, found.documented, said + bounds)
+    return msgspec.structs.replace(changed, reason=f"{found.reason}; {said}{bounds}")
+
+
+def _won_by(found: TunedModel, winner: str, why: str) -> TunedModel:
+    """A search with another winner, "" for none; `why` the first one is none after all."""
+    fates = {found.winner: why, winner: ""}
+    candidates = (msgspec.structs.replace(one, dropped=fates.get(one.id, one.dropped)) for one in found.candidates)
+    return msgspec.structs.replace(found, winner=winner, candidates=tuple(candidates))
 
 
 def _broken(record: JobRecord, one: Confirmed) -> str:
@@ -167,7 +177,7 @@ def _broken(record: JobRecord, one: Confirmed) -> str:
 
 
 def _without_winner(found: TunedModel, outcome: TuneOutcome, reason: str) -> TunedModel:
-    return msgspec.structs.replace(found, winner="", outcome=outcome, reason=reason)
+    return msgspec.structs.replace(_won_by(found, "", reason), outcome=outcome, reason=reason)
 
 
 def _gains(

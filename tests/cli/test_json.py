@@ -11,6 +11,9 @@ WITHOUT_RESULT = {"help", "completion", "schema"}
 """Commands that print text or a schema by definition."""
 
 NOT_RUN_HERE = {
+    "plan": "measures a pilot (tests/job/test_modes.py)",
+    "tune": "searches for minutes (tests/job/test_tune.py)",
+    "doctor": "measures for minutes (tests/job/test_doctor.py)",
     "prove": "needs an Android library (tests/android_host)",
     "delta": "needs two bundles (tests/release/test_delta.py)",
     "apply": "needs a delta (tests/release/test_delta.py)",

@@ -21,6 +21,7 @@ variants = ["*"]
 [measure]
 perf_test = "onnxruntime_perf_test_0"
 rounds = 2
+warmup = 3
 min_runs = 4
 min_seconds = 0.00001
 """
