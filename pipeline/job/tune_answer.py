@@ -34,7 +34,7 @@ from pipeline.release.choose import Choice, suits
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmed:
+class Confirmation:
     """What the confirming rounds say of one configuration on one device, by round; none where a round failed."""
 
     run: RecordedRun
@@ -53,7 +53,7 @@ FEWEST_ROUNDS = 4
 """Rounds below which nothing is shown."""
 
 
-def ratio_of(one: Confirmed, other: Confirmed, goal: Goal) -> RatioBounds | None:
+def ratio_of(one: Confirmation, other: Confirmation, goal: Goal) -> RatioBounds | None:
     """The value of one relative to another's, by the rounds that both have, with 95 % bounds and their number.
 
     Bounds are None where nothing varies (sizes) or rounds are too few; None where a value is missing.
@@ -100,7 +100,7 @@ Place = tuple[str, str]
 
 def _confirmed(
     record: JobRecord, runs: Iterable[RunRecord], artifacts: Sequence[Artifact]
-) -> dict[Place, dict[str, Confirmed]]:
+) -> dict[Place, dict[str, Confirmation]]:
     """By device and model: what was confirmed, by the id of the planned run."""
     sizes = {(one.model, one.variant.name): one.size_bytes for one in artifacts}
     rounds: dict[str, dict[int, CandidateValues]] = {}
@@ -112,15 +112,15 @@ def _confirmed(
         else:
             found = values_of(run.result, sizes[run.model, run.variant])
             rounds.setdefault(run.planned, {})[run.round] = found
-    by_place: dict[Place, dict[str, Confirmed]] = {}
+    by_place: dict[Place, dict[str, Confirmation]] = {}
     for one in record.planned:
         name = one.same_as or one.id
         if name in rounds and name not in failed:
-            by_place.setdefault((one.device, one.model), {})[one.id] = Confirmed(one, rounds[name])
+            by_place.setdefault((one.device, one.model), {})[one.id] = Confirmation(one, rounds[name])
     return by_place
 
 
-def _answer(record: JobRecord, found: TunedModel, confirmed: Mapping[str, Confirmed]) -> TuneAnswer:
+def _answer(record: JobRecord, found: TunedModel, confirmed: Mapping[str, Confirmation]) -> TuneAnswer:
     """The winner of a search as it was confirmed; one that breaks a constraint then is none."""
     winner = confirmed.get(found.winner)
     if winner is None:
@@ -156,7 +156,7 @@ def _answer(record: JobRecord, found: TunedModel, confirmed: Mapping[str, Confir
     )
 
 
-def _in_default_s_favour(found: TunedModel, winner: Confirmed, ratio: RatioBounds) -> TunedModel:
+def _in_default_s_favour(found: TunedModel, winner: Confirmation, ratio: RatioBounds) -> TunedModel:
     """A search whose winner was not confirmed to be better: what the documentation advises stays."""
     name = f"{winner.run.variant}/{winner.run.run}"
     said = f"{name} was not confirmed to be better than the default: {ratio[0]:.3f} times its {found.goals[0]}"
@@ -172,7 +172,7 @@ def _won_by(found: TunedModel, winner: str, why: str) -> TunedModel:
     return msgspec.structs.replace(found, winner=winner, candidates=tuple(candidates))
 
 
-def _broken(record: JobRecord, one: Confirmed) -> str:
+def _broken(record: JobRecord, one: Confirmation) -> str:
     return broken_limit(one.values, record.config.tune)
 
 
@@ -181,7 +181,7 @@ def _without_winner(found: TunedModel, outcome: TuneOutcome, reason: str) -> Tun
 
 
 def _gains(
-    found: TunedModel, winner: Confirmed, confirmed: Mapping[str, Confirmed], goals: Sequence[Goal]
+    found: TunedModel, winner: Confirmation, confirmed: Mapping[str, Confirmation], goals: Sequence[Goal]
 ) -> Iterator[Gain]:
     """How the winner compares with both defaults, for each goal."""
     names: tuple[tuple[Literal["documentation", "onnxruntime"], str], ...] = (
@@ -205,7 +205,9 @@ def class_of_device(facts: DeviceFacts) -> TunedClass:
     return TunedClass(chip=known.chip, api_level=known.api_level, abi=facts.abis[0] if facts.abis else "")
 
 
-def _costs(answers: Sequence[TuneAnswer], confirmed: Mapping[Place, Mapping[str, Confirmed]]) -> Iterator[SharedCost]:
+def _costs(
+    answers: Sequence[TuneAnswer], confirmed: Mapping[Place, Mapping[str, Confirmation]]
+) -> Iterator[SharedCost]:
     """What it costs each device to run the winner of another, where both were measured there."""
     won = [one for one in answers if one.variant]
     for here in won:
@@ -261,7 +263,7 @@ Configuration = tuple[str, str]
 def _choices(
     answers: Sequence[TuneAnswer],
     costs: Sequence[SharedCost],
-    confirmed: Mapping[Place, Mapping[str, Confirmed]],
+    confirmed: Mapping[Place, Mapping[str, Confirmation]],
     devices: Mapping[str, DeviceFacts],
     artifacts: Sequence[Artifact],
     share: float,

@@ -13,7 +13,7 @@ from device_runner.device import DeviceFacts
 from device_runner.profile import CPU
 from device_runner.result import Failure, FailureKind, OperatorTime, Profile, RunResult, Status
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
-from pipeline.campaign.doctor.checks import CAST_KEY, CHECKS, DENORMAL_KEY, Proposed
+from pipeline.campaign.doctor.checks import CAST_KEY, CHECKS, DENORMAL_KEY, CheckProposal
 from pipeline.campaign.doctor.diagnosis import (
     MeasuredRemedy,
     Outcome,
@@ -65,11 +65,11 @@ def subject(**changes: object) -> ExaminedModel:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def proposed(check: str, **changes: object) -> Proposed:
+def proposed(check: str, **changes: object) -> CheckProposal:
     return ROWS[check].propose(subject(**changes))
 
 
-def names(proposal: Proposed) -> list[str]:
+def names(proposal: CheckProposal) -> list[str]:
     return [remedy.name for remedy in proposal.remedies]
 
 
@@ -233,7 +233,7 @@ def rounds(factor: float, *, check: OutputCheck = GOOD) -> list[RunRecord]:
     return made
 
 
-def judged(all_rounds: dict[str, list[RunRecord]], proposal: Proposed) -> list[MeasuredRemedy]:
+def judged(all_rounds: dict[str, list[RunRecord]], proposal: CheckProposal) -> list[MeasuredRemedy]:
     start: Sequence[RunRecord] = rounds(1.0)
     compared = latency_comparisons(start, all_rounds, RULE)
     found = []
@@ -244,7 +244,7 @@ def judged(all_rounds: dict[str, list[RunRecord]], proposal: Proposed) -> list[M
 
 
 def test_the_best_remedy_that_counts_is_the_finding() -> None:
-    proposal = Proposed(remedies=tuple(Remedy(name=name) for name in ("a", "b", "wrong", "failed")))
+    proposal = CheckProposal(remedies=tuple(Remedy(name=name) for name in ("a", "b", "wrong", "failed")))
     failure = Failure(kind=FailureKind.CRASH, message="killed by SIGSEGV", remedy="leave it out")
     given = {
         "a": rounds(0.8), "b": rounds(0.7), "wrong": rounds(0.1, check=BAD),
@@ -257,11 +257,11 @@ def test_the_best_remedy_that_counts_is_the_finding() -> None:
 
 
 def test_no_gain_and_nothing_measured_are_different() -> None:
-    proposal = Proposed(remedies=(Remedy(name="a"),))
+    proposal = CheckProposal(remedies=(Remedy(name="a"),))
     same = finding_of_check(ROWS["threads"], proposal, judged({"a": rounds(1.0)}, proposal))
     assert (same.outcome, same.best, winners([same])) == (Outcome.NO_GAIN, "", [])
     never = finding_of_check(ROWS["threads"], proposal, judged({"a": []}, proposal))
     assert never.outcome is Outcome.UNTESTED
     assert "the time was over" in never.measured[0].why
-    assert finding_of_check(ROWS["threads"], Proposed(why_not="no"), []).outcome is Outcome.NOT_APPLICABLE
-    assert finding_of_check(ROWS["threads"], Proposed(note="n", advice="a"), []).outcome is Outcome.NOTE
+    assert finding_of_check(ROWS["threads"], CheckProposal(why_not="no"), []).outcome is Outcome.NOT_APPLICABLE
+    assert finding_of_check(ROWS["threads"], CheckProposal(note="n", advice="a"), []).outcome is Outcome.NOTE

@@ -45,7 +45,7 @@ SLOW_FIRST_RUN = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposed:
+class CheckProposal:
     """What a check wants for a model: remedies to measure, or what is known without that.
 
     `why_not`: it does not apply, and why. `note` is what was found, `advice` what to do that is no setting to be
@@ -67,117 +67,117 @@ class DoctorCheck:
     title: str
     how: str
     source: str
-    propose: Callable[[ExaminedModel], Proposed]
+    propose: Callable[[ExaminedModel], CheckProposal]
 
 
-def _setting(name: str, **settings: object) -> Proposed:
-    return Proposed(remedies=(Remedy(name=name, settings=settings),))
+def _setting(name: str, **settings: object) -> CheckProposal:
+    return CheckProposal(remedies=(Remedy(name=name, settings=settings),))
 
 
-def _threads(one: ExaminedModel) -> Proposed:
+def _threads(one: ExaminedModel) -> CheckProposal:
     """1, 2, the fast cores and all; 0 lets ONNX Runtime take the physical cores and pin its threads to them."""
     counts = {0, 1, 2, len(one.fast_cores), one.cores}
     wanted = sorted(n for n in counts if n != one.start.intra_op_threads and (n <= one.cores or not one.cores))
     if AFFINITY_KEY in one.start.session_config:
-        return Proposed(why_not=f"{AFFINITY_KEY} is set, which fixes the number of threads")
+        return CheckProposal(why_not=f"{AFFINITY_KEY} is set, which fixes the number of threads")
     named = ((n, f"threads={n}" if n else "threads=default") for n in wanted if n or one.start.intra_op_threads)
-    return Proposed(remedies=tuple(Remedy(name=name, settings={"threads": n}) for n, name in named))
+    return CheckProposal(remedies=tuple(Remedy(name=name, settings={"threads": n}) for n, name in named))
 
 
 def _one_thread(one: ExaminedModel) -> str:
     return "one thread has nobody to wait for" if one.start.intra_op_threads == 1 or one.cores == 1 else ""
 
 
-def _spinning(one: ExaminedModel) -> Proposed:
+def _spinning(one: ExaminedModel) -> CheckProposal:
     if reason := _one_thread(one):
-        return Proposed(why_not=reason)
+        return CheckProposal(why_not=reason)
     off = one.start.session_config.get(SPINNING_KEYS[0]) == "0"
     return _setting(f"spinning={'on' if off else 'off'}", spinning=off)
 
 
-def _dynamic_block(one: ExaminedModel) -> Proposed:
+def _dynamic_block(one: ExaminedModel) -> CheckProposal:
     if reason := _one_thread(one):
-        return Proposed(why_not=reason)
+        return CheckProposal(why_not=reason)
     if BLOCK_KEY in one.start.session_config:
-        return Proposed(why_not="it is set already")
+        return CheckProposal(why_not="it is set already")
     return _setting("dynamic_block_base=4", dynamic_block_base=4)
 
 
-def _affinities(one: ExaminedModel) -> Proposed:
+def _affinities(one: ExaminedModel) -> CheckProposal:
     fast = one.fast_cores
     if len(fast) == one.cores:
         why = "all cores are equally fast" if one.cores else "the device does not tell the speed of its cores"
-        return Proposed(why_not=why)
+        return CheckProposal(why_not=why)
     if len(fast) == 1:
-        return Proposed(why_not="there is one fast core, and the first thread is the app's own")
+        return CheckProposal(why_not="there is one fast core, and the first thread is the app's own")
     groups = ";".join(str(number) for number in fast[1:])
     return _setting("affinities=fast cores", threads=len(fast), affinities=groups)
 
 
-def _execution_mode(one: ExaminedModel) -> Proposed:
+def _execution_mode(one: ExaminedModel) -> CheckProposal:
     if one.start.execution_mode is ExecutionMode.PARALLEL:
         return _setting("execution_mode=sequential", execution_mode=ExecutionMode.SEQUENTIAL, inter_op_threads=0)
     if one.traits.width < 2:
-        return Proposed(why_not="the graph has no two operators that could run at the same time and take time")
+        return CheckProposal(why_not="the graph has no two operators that could run at the same time and take time")
     return _setting("execution_mode=parallel", execution_mode=ExecutionMode.PARALLEL, inter_op_threads=2)
 
 
-def _arena(one: ExaminedModel) -> Proposed:
+def _arena(one: ExaminedModel) -> CheckProposal:
     on = not one.start.cpu_arena
     return _setting(f"memory_arena={'on' if on else 'off'}", memory_arena=on)
 
 
-def _pattern(one: ExaminedModel) -> Proposed:
+def _pattern(one: ExaminedModel) -> CheckProposal:
     if one.start.execution_mode is ExecutionMode.PARALLEL:
-        return Proposed(why_not="memory is planned in sequential execution only")
+        return CheckProposal(why_not="memory is planned in sequential execution only")
     on = not one.start.memory_pattern
     return _setting(f"memory_pattern={'on' if on else 'off'}", memory_pattern=on)
 
 
-def _prepacking(one: ExaminedModel) -> Proposed:
+def _prepacking(one: ExaminedModel) -> CheckProposal:
     if one.start.session_config.get(PREPACKING_KEY) == "1":
-        return Proposed(remedies=(Remedy(name="prepacking=on", without=(PREPACKING_KEY,)),))
+        return CheckProposal(remedies=(Remedy(name="prepacking=on", without=(PREPACKING_KEY,)),))
     return _setting("prepacking=off", prepacking=False)
 
 
 WITHOUT_LAYOUTS = Remedy(name="level=extended", level=OptimizationLevel.EXTENDED)
 
 
-def _level(one: ExaminedModel) -> Proposed:
+def _level(one: ExaminedModel) -> CheckProposal:
     if not one.is_onnx:
-        return Proposed(
+        return CheckProposal(
             why_not="levels have no effect on an ORT format file: its level was chosen when it was converted"
         )
     if one.start.optimization_level is not OptimizationLevel.ALL:
-        return Proposed(remedies=(Remedy(name="level=all", level=OptimizationLevel.ALL),))
-    return Proposed(remedies=(WITHOUT_LAYOUTS,))
+        return CheckProposal(remedies=(Remedy(name="level=all", level=OptimizationLevel.ALL),))
+    return CheckProposal(remedies=(WITHOUT_LAYOUTS,))
 
 
-def _ort_format(one: ExaminedModel) -> Proposed:
+def _ort_format(one: ExaminedModel) -> CheckProposal:
     if not one.is_onnx:
-        return Proposed(why_not="the file is in ORT format already")
-    return Proposed(remedies=(Remedy(name="ORT format", ort_format=True),))
+        return CheckProposal(why_not="the file is in ORT format already")
+    return CheckProposal(remedies=(Remedy(name="ORT format", ort_format=True),))
 
 
-def _mapping(one: ExaminedModel) -> Proposed:
+def _mapping(one: ExaminedModel) -> CheckProposal:
     if one.is_onnx:
-        return Proposed(why_not="only files in ORT format are mapped")
+        return CheckProposal(why_not="only files in ORT format are mapped")
     if one.release < MAPPED_SINCE:
-        return Proposed(why_not=f"ONNX Runtime maps files from {MAPPED_SINCE} on")
+        return CheckProposal(why_not=f"ONNX Runtime maps files from {MAPPED_SINCE} on")
     return _setting("memory mapping", session_config=MAPPED)
 
 
-def _denormals(one: ExaminedModel) -> Proposed:
+def _denormals(one: ExaminedModel) -> CheckProposal:
     if one.start.session_config.get(DENORMAL_KEY) == "1":
-        return Proposed(why_not="they are set to zero already")
+        return CheckProposal(why_not="they are set to zero already")
     return _setting("denormals=zero", session_config={DENORMAL_KEY: "1"})
 
 
-def _transposes(one: ExaminedModel) -> Proposed:
+def _transposes(one: ExaminedModel) -> CheckProposal:
     """Those of the model, and those that ONNX Runtime puts in where an operator wants another layout."""
     borders, own = one.share("ReorderInput", "ReorderOutput"), one.share("Transpose")
     if own + borders < WORTH_TELLING:
-        return Proposed(why_not=f"they take {own + borders:.1%} of the time")
+        return CheckProposal(why_not=f"they take {own + borders:.1%} of the time")
     note = f"{own:.1%} of the time in {one.nodes('Transpose')} Transpose nodes"
     note += f", {borders:.1%} in changes of layout that ONNX Runtime added" if borders else ""
     remedies = []
@@ -189,13 +189,15 @@ def _transposes(one: ExaminedModel) -> Proposed:
     advice = "" if own < WORTH_TELLING else "export the model with channels first (tf2onnx --inputs-as-nchw)"
     if not (remedies or advice):
         advice = "convert the model again at level extended, and compare"
-    return Proposed(remedies=tuple(remedies), note=note, advice=advice, share=own + borders)
+    return CheckProposal(remedies=tuple(remedies), note=note, advice=advice, share=own + borders)
 
 
-def _casts(one: ExaminedModel) -> Proposed:
+def _casts(one: ExaminedModel) -> CheckProposal:
     share, count = one.share("Cast"), one.nodes("Cast")
     if share < WORTH_TELLING:
-        return Proposed(why_not=f"{count} Cast nodes take {share:.1%} of the time" if count else "no Cast node is left")
+        return CheckProposal(
+            why_not=f"{count} Cast nodes take {share:.1%} of the time" if count else "no Cast node is left"
+        )
     note = f"{share:.1%} of the time in {count} Cast nodes"
     advice = "the CPU computes half floats as float: ship the float model for it" if one.traits.half else (
         "remove the Casts where the model is exported"
@@ -203,32 +205,36 @@ def _casts(one: ExaminedModel) -> Proposed:
     remedies: tuple[Remedy, ...] = ()
     if one.is_onnx and one.release >= CAST_CHAINS_SINCE:
         remedies = (Remedy(name="cast chains off", settings={"session_config": {CAST_KEY: "1"}}),)
-    return Proposed(remedies=remedies, note=note, advice=advice, share=share)
+    return CheckProposal(remedies=remedies, note=note, advice=advice, share=share)
 
 
-def _dimensions(one: ExaminedModel) -> Proposed:
+def _dimensions(one: ExaminedModel) -> CheckProposal:
     if not one.traits.open:
-        return Proposed(why_not="every input dimension has a size" if one.is_onnx else "only .onnx files are changed")
+        return CheckProposal(
+            why_not="every input dimension has a size" if one.is_onnx else "only .onnx files are changed"
+        )
     sizes = {name: one.sizes.get(name, 0) for name in one.traits.open}
     if not all(sizes.values()):
-        return Proposed(why_not="the sizes of the dynamic dimensions come from the test data")
+        return CheckProposal(why_not="the sizes of the dynamic dimensions come from the test data")
     blocked = [
         f"{PROVIDERS[name].title} claims {answer.claimed} of {answer.nodes} nodes, with sizes {answer.fixed.claimed}"
         for name, answer in one.answers.items()
         if answer.fixed and answer.fixed.claimed > answer.claimed
     ]
     step = f"{dimensions.PASS.name}:sizes=" + "+".join(f"{name}={size}" for name, size in sizes.items())
-    return Proposed(remedies=(Remedy(name="fixed dimensions", steps=(step,)),), note="; ".join(blocked))
+    return CheckProposal(remedies=(Remedy(name="fixed dimensions", steps=(step,)),), note="; ".join(blocked))
 
 
-def _overridable(one: ExaminedModel) -> Proposed:
+def _overridable(one: ExaminedModel) -> CheckProposal:
     if not one.is_onnx or not one.traits.overridable:
-        return Proposed(why_not="no initializer is an input")
+        return CheckProposal(why_not="no initializer is an input")
     remedy = Remedy(name="constant initializers", steps=(inputs.PASS.name,))
-    return Proposed(remedies=(remedy,), note=f"{one.traits.overridable} initializers are inputs, and so not constant")
+    return CheckProposal(
+        remedies=(remedy,), note=f"{one.traits.overridable} initializers are inputs, and so not constant"
+    )
 
 
-def _providers(one: ExaminedModel) -> Proposed:
+def _providers(one: ExaminedModel) -> CheckProposal:
     """Every provider of the library that claims something; a model that runs on one is also tried on the CPU."""
     library = one.usual.available_providers
     there = [name for name, row in PROVIDERS.items() if row.ort_name in library and name != CPU]
@@ -241,8 +247,8 @@ def _providers(one: ExaminedModel) -> Proposed:
     reasons = {PROVIDERS[name].title: one.answers[name] for name in refused}
     note = "; ".join(f"{title}: {a.error or f'claims none of {a.nodes} nodes'}" for title, a in reasons.items())
     if not remedies:
-        return Proposed(why_not=note or "the library has no other execution provider")
-    return Proposed(remedies=tuple(remedies), note=note)
+        return CheckProposal(why_not=note or "the library has no other execution provider")
+    return CheckProposal(remedies=tuple(remedies), note=note)
 
 
 def _on(name: str, one: ExaminedModel) -> Iterator[Remedy]:
@@ -263,48 +269,48 @@ FEW_NODES = 3.0
 """Nodes a partition, on average, below which borders tend to cost more than an accelerator gains."""
 
 
-def _partitions(one: ExaminedModel) -> Proposed:
+def _partitions(one: ExaminedModel) -> CheckProposal:
     found = {name: answer for name, answer in one.answers.items() if answer.claimed and not answer.error}
     answers = {name: answer for name, answer in found.items() if not PROVIDER_RULES[answer.ep].on_cpu}
     if not answers:
-        return Proposed(why_not="no accelerator of the library claims a node")
+        return CheckProposal(why_not="no accelerator of the library claims a node")
     small = {n: a for n, a in answers.items() if len(a.partitions) > 1 and a.claimed / len(a.partitions) < FEW_NODES}
     if not small:
         told = (f"{PROVIDERS[n].title} {len(a.partitions)} for {a.claimed} nodes" for n, a in answers.items())
-        return Proposed(why_not=f"partitions are few or large: {', '.join(told)}")
+        return CheckProposal(why_not=f"partitions are few or large: {', '.join(told)}")
     note = "; ".join(
         f"{PROVIDERS[n].title}: {a.claimed} nodes in {len(a.partitions)} partitions" for n, a in small.items()
     )
     names = ",".join(answer.ep for answer in small.values())
-    return Proposed(note=note, advice=f"ort-mobile partition MODEL --ep {names} --advise")
+    return CheckProposal(note=note, advice=f"ort-mobile partition MODEL --ep {names} --advise")
 
 
-def _precision(one: ExaminedModel) -> Proposed:
+def _precision(one: ExaminedModel) -> CheckProposal:
     if one.traits.quantized:
-        return Proposed(why_not="the model is quantized already")
+        return CheckProposal(why_not="the model is quantized already")
     heavy = {name: count for name, count in one.traits.operators.items() if name in ("Conv", "Gemm", "MatMul")}
     if not heavy:
-        return Proposed(why_not="it has no Conv, Gemm or MatMul, which gain most by 8-bit integers")
+        return CheckProposal(why_not="it has no Conv, Gemm or MatMul, which gain most by 8-bit integers")
     note = f"{sum(heavy.values())} of its nodes have 8-bit forms: {', '.join(heavy)}"
     if not one.is_onnx:
-        return Proposed(note=note, advice="quantize the .onnx file that this one was converted from")
-    return Proposed(note=note, advice="ort-mobile run --model MODEL --precisions float,auto --test-data DATA")
+        return CheckProposal(note=note, advice="quantize the .onnx file that this one was converted from")
+    return CheckProposal(note=note, advice="ort-mobile run --model MODEL --precisions float,auto --test-data DATA")
 
 
-def _diagnostics(one: ExaminedModel) -> Proposed:
+def _diagnostics(one: ExaminedModel) -> CheckProposal:
     found = tuple(key for key in DIAGNOSTIC_KEYS if one.start.session_config.get(key, "0") not in ("", "0"))
     if not found:
-        return Proposed(why_not="no such entry is set; ONNX Runtime sends telemetry on Windows only")
-    return Proposed(remedies=(Remedy(name="diagnostics off", without=found),), note=f"set: {', '.join(found)}")
+        return CheckProposal(why_not="no such entry is set; ONNX Runtime sends telemetry on Windows only")
+    return CheckProposal(remedies=(Remedy(name="diagnostics off", without=found),), note=f"set: {', '.join(found)}")
 
 
-def _first_run(one: ExaminedModel) -> Proposed:
+def _first_run(one: ExaminedModel) -> CheckProposal:
     latencies = sorted(one.usual.latencies_ns)
     median = latencies[len(latencies) // 2] if latencies else 0
     times = one.usual.first_run_ns / median if median else 0.0
     if times < SLOW_FIRST_RUN:
-        return Proposed(why_not=f"the first inference takes {times:.1f} times the usual one")
-    return Proposed(
+        return CheckProposal(why_not=f"the first inference takes {times:.1f} times the usual one")
+    return CheckProposal(
         note=f"the first inference takes {times:.1f} times the usual one",
         advice="after loading, run one inference on zeros in the background, before the user waits for one",
     )

@@ -11,7 +11,7 @@ import numpy as np
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult, Status, Struct
 from device_runner.spec import RunOptions
-from pipeline.campaign.doctor.checks import DoctorCheck, Proposed
+from pipeline.campaign.doctor.checks import CheckProposal, DoctorCheck
 from pipeline.campaign.doctor.subject import Remedy
 from pipeline.campaign.options import options_name
 from pipeline.campaign.record import Host, RunRecord
@@ -228,7 +228,7 @@ def start_of(options: RunOptions, records: Sequence[RunRecord]) -> Start:
     )
 
 
-def finding_of_check(check: DoctorCheck, proposal: Proposed, remedies: Sequence[MeasuredRemedy]) -> DoctorFinding:
+def finding_of_check(check: DoctorCheck, proposal: CheckProposal, remedies: Sequence[MeasuredRemedy]) -> DoctorFinding:
     """What a check found; `remedies` are those of its proposal, measured."""
     best = min((one for one in remedies if one.gains), key=lambda one: one.ratio, default=None)
     return DoctorFinding(
@@ -245,7 +245,7 @@ def finding_of_check(check: DoctorCheck, proposal: Proposed, remedies: Sequence[
     )
 
 
-def _outcome(proposal: Proposed, remedies: Sequence[MeasuredRemedy], best: MeasuredRemedy | None) -> Outcome:
+def _outcome(proposal: CheckProposal, remedies: Sequence[MeasuredRemedy], best: MeasuredRemedy | None) -> Outcome:
     if proposal.why_not:
         return Outcome.NOT_APPLICABLE
     if best:

@@ -29,7 +29,7 @@ class Lap(NamedTuple):
     order: int
 
 
-class Expected(NamedTuple):
+class RaceForecast(NamedTuple):
     """The log value that an arm is expected to have before the race, and its standard deviation."""
 
     arm: int
@@ -70,7 +70,7 @@ def run_race(
     laps: Sequence[Lap],
     failed: Mapping[int, int],
     rules: RaceRules,
-    expected: Sequence[Expected] = (),
+    expected: Sequence[RaceForecast] = (),
 ) -> RaceStanding | None:
     """The standing after the last complete round, or at the round that ended it; None before the first look.
 
@@ -148,7 +148,7 @@ class Levels:
 
 
 @lru_cache(maxsize=256)
-def levels(laps: tuple[Lap, ...], expected: tuple[Expected, ...] = ()) -> Levels:
+def levels(laps: tuple[Lap, ...], expected: tuple[RaceForecast, ...] = ()) -> Levels:
     """The arms' levels and the device's, fitted together; where nothing is expected of an arm, only its laps count."""
     arms = list(dict.fromkeys(lap.arm for lap in laps))
     rows = {arm: number for number, arm in enumerate(arms)}
@@ -167,7 +167,7 @@ def levels(laps: tuple[Lap, ...], expected: tuple[Expected, ...] = ()) -> Levels
 
 
 def compare_arms(
-    alive: Sequence[int], laps: Sequence[Lap], delta: float, expected: Sequence[Expected] = ()
+    alive: Sequence[int], laps: Sequence[Lap], delta: float, expected: Sequence[RaceForecast] = ()
 ) -> dict[int, Interval]:
     """Each arm against the one with the lowest value, at a confidence that holds for all of them together."""
     known = levels(tuple(laps), tuple(expected))

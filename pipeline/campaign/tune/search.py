@@ -23,7 +23,7 @@ from pipeline.campaign.tune.observed import (
     good_value,
 )
 from pipeline.campaign.tune.outcome import concluded, ended
-from pipeline.campaign.tune.race import Expected, RaceRules, RaceStanding, next_round, run_race
+from pipeline.campaign.tune.race import RaceForecast, RaceRules, RaceStanding, next_round, run_race
 from pipeline.campaign.tune.sampler import ask
 from pipeline.campaign.tune.space import Space
 from pipeline.campaign.tune.view import (
@@ -199,12 +199,14 @@ def _out_at(view: SearchView, cut: int) -> set[int]:
     return {candidate for candidate, one in view.out.items() if one.after <= cut}
 
 
-def _expected(view: SearchView, arms: Sequence[int], cut: int) -> list[Expected]:
+def _expected(view: SearchView, arms: Sequence[int], cut: int) -> list[RaceForecast]:
     """What the model of the first `cut` observations expects of the arms."""
     if view.small:
         return []
     found = forecast_of(view.space, view.seen[:cut])
-    return [Expected(arm, float(found.mean[arm]), max(float(found.deviation[arm]), LEAST_DEVIATION)) for arm in arms]
+    return [
+        RaceForecast(arm, float(found.mean[arm]), max(float(found.deviation[arm]), LEAST_DEVIATION)) for arm in arms
+    ]
 
 
 def _race_arms(view: SearchView, cut: int) -> list[int]:

@@ -83,18 +83,18 @@ class Bench:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class RemedyTrial:
     """Remedies before they are measured: the planned run of each by its name, and the others with the reason."""
 
     shells: dict[str, MeasuredRemedy]
     runs: dict[str, PlannedRun] = field(default_factory=dict)
 
 
-def tried_on(bench: Bench, remedies: Sequence[Remedy]) -> Tried:
+def tried_on(bench: Bench, remedies: Sequence[Remedy]) -> RemedyTrial:
     """Files and planned runs of remedies; what cannot be run has its reason."""
     files, failed = make_files(bench.model, remedies, bench.facts, bench.work)
     judge = preflight(bench.perf_order(list(files.values())), bench.device)
-    tried = Tried({one.name: shell_of(one, bench.model.start, bench.facts, bench.model.path) for one in remedies})
+    tried = RemedyTrial({one.name: shell_of(one, bench.model.start, bench.facts, bench.model.path) for one in remedies})
     for one in remedies:
         why, run = failed.get(one.file_key, ""), None
         if not why:

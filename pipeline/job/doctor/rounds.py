@@ -14,7 +14,7 @@ from pipeline.campaign.statistics import DecisionRule
 from pipeline.campaign.statistics.compare import LOOKS
 from pipeline.campaign.store import Store
 from pipeline.core.progress import Stage
-from pipeline.job.doctor.bench import Bench, OutputsOfStart, Tried
+from pipeline.job.doctor.bench import Bench, OutputsOfStart, RemedyTrial
 from pipeline.job.record import new_campaign
 
 FEWEST, MOST = LOOKS[0], LOOKS[-1]
@@ -38,7 +38,7 @@ class Rounds:
         self.seconds_needed = 0.0
 
     def measured(
-        self, start: PlannedRun, tried: Tried, until: float, name: str, rule: DecisionRule, *, least: int
+        self, start: PlannedRun, tried: RemedyTrial, until: float, name: str, rule: DecisionRule, *, least: int
     ) -> dict[str, MeasuredRemedy]:
         """Every remedy with its numbers, by name; at least so many rounds, also when the time is over.
 
