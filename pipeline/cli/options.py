@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
+devices_option = click.option(
+    "--device", "devices", multiple=True, help="local, adb:SERIAL or adb:*; overrides the config."
+)
+output_option = click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), help="Output folder.  [default: output/NAME]"
+)
+
 
 def words(choices: tuple[str, ...] = ()) -> Callback:
     """A callback that splits `a,b` into a tuple, and refuses what is not among the choices, with a suggestion."""

@@ -9,6 +9,7 @@ from pipeline.cli.command import Command
 from pipeline.cli.options import (
     data_options,
     dataset_from,
+    devices_option,
     json_option,
     library_option,
     progress,
@@ -21,7 +22,7 @@ from pipeline.cli.run import config_of_model
 @click.command(cls=Command)
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--model", type=click.Path(path_type=Path), help="Plan for a model without a config, with the defaults.")
-@click.option("--device", "devices", multiple=True, help="local, adb:SERIAL or adb:*; overrides the config.")
+@devices_option
 @library_option
 @click.option(
     "--percent", "percents", multiple=True, type=click.FloatRange(0.01, 1000), metavar="N",

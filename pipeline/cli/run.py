@@ -15,8 +15,10 @@ from pipeline.cli.options import (
     as_argument,
     data_options,
     dataset_from,
+    devices_option,
     json_option,
     library_option,
+    output_option,
     pairs,
     perf_test_option,
     precision_option,
@@ -225,10 +227,8 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
 @click.command(cls=Command)
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--model", type=click.Path(path_type=Path), help="Run a model without a config, with the defaults.")
-@click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="Output folder.  [default: output/NAME]"
-)
-@click.option("--device", "devices", multiple=True, help="local, adb:SERIAL or adb:*; overrides the config.")
+@output_option
+@devices_option
 @library_option
 @click.option(
     "--convert-only",

@@ -9,8 +9,10 @@ from pipeline.cli.command import Command
 from pipeline.cli.options import (
     data_options,
     dataset_from,
+    devices_option,
     json_option,
     library_option,
+    output_option,
     precision_option,
     progress,
     shows_text,
@@ -45,10 +47,8 @@ def limits(command: Any) -> Any:
 @click.command(cls=Command)
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--model", type=click.Path(path_type=Path), help="Search for a model without a config.")
-@click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="Output folder.  [default: output/NAME]"
-)
-@click.option("--device", "devices", multiple=True, help="local, adb:SERIAL or adb:*; overrides the config.")
+@output_option
+@devices_option
 @library_option
 @click.option(
     "--minutes", type=click.FloatRange(min=0, min_open=True, max=10_000),

@@ -80,8 +80,9 @@ def _read_text(path: Path) -> str:
     """The text of a config, without the mark that editors on Windows put before it."""
     if path.suffix.lower() in MODEL_SUFFIXES:
         raise ConfigError(
-            "this is a model, not a config", where=str(path), remedy=f"ort-mobile run --model {shlex.quote(str(path))}"
-        )
+            "this is a model, not a config", where=str(path),
+            remedy=f"give it with --model, as in ort-mobile run --model {shlex.quote(str(path))}",
+        )  # fmt: skip
     try:
         return read_regular(path).decode("utf-8-sig")
     except FileNotFoundError as error:

@@ -362,8 +362,10 @@ def _outcome(search: ModelSearch, best: int | None, left: str) -> tuple[TuneOutc
     if best is None:
         broken = next((found for v in measured.values() if (found := broken_limit(v, search.tune))), "")
         return TuneOutcome.NONE_POSSIBLE, f"none of {len(measured)} measured keeps to the constraints: {broken}"
-    if "budget" in search.ended:
+    if search.ended == BUDGET_ENDED:
         return TuneOutcome.BUDGET, f"{spent}: the time was over before the answer was certain"
+    if search.proposals[search.searched[0]].uncertain:
+        return TuneOutcome.BUDGET, f"{spent}: {search.ended}"
     return TuneOutcome.DECIDED, f"{spent}: {search.ended}"
 
 

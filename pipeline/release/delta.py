@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from device_runner.files import remove_abandoned, scratch_folder
+from device_runner.files import ZIP_ERRORS, remove_abandoned, scratch_folder
 from device_runner.reading import read_regular
 from device_runner.result import Struct
-from pipeline.core.errors import CheckFailed, ConfigError, PipelineError, missing_extra
+from pipeline.core.errors import CheckFailed, ConfigError, missing_extra
 from pipeline.core.files import copy_file, sha256_of, storage_errors, write_bytes, write_zip
 from pipeline.release.bundle import restore_interrupted, take_place
 from pipeline.release.manifest import (
@@ -103,6 +103,8 @@ def apply_delta(path: Path, bundle: Path, key: Path | None = None) -> Delta:
     delta was made for, a damaged delta, and a signature that does not hold.
     """
     zstandard = _zstandard("apply")
+    if not path.is_file():
+        raise ConfigError("there is no delta", where=str(path), remedy="name the file that `ort-mobile delta` wrote")
     restore_interrupted(bundle)
     remove_abandoned(f".{bundle.name}.", bundle.absolute().parent)
     verify_bundle(bundle)
@@ -119,10 +121,8 @@ def apply_delta(path: Path, bundle: Path, key: Path | None = None) -> Delta:
                 if key:
                     verify_signature(building, manifest, key)
                 take_place(building, bundle)
-    except (zipfile.BadZipFile, zstandard.ZstdError, KeyError, EOFError, ValueError, NotImplementedError) as error:
+    except (*ZIP_ERRORS, zstandard.ZstdError, KeyError) as error:
         raise _damaged(path, str(error)) from error
-    except OSError as error:
-        raise PipelineError("the delta cannot be read", where=str(path), why=error.strerror or str(error)) from error
     return delta
 
 

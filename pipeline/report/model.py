@@ -174,8 +174,9 @@ def decode(content: bytes, where: str = FILE_NAME) -> CampaignReport:
         return msgspec.json.decode(content, type=CampaignReport)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PipelineError(
-            "this is no results.json of ort-mobile", where=where, why=str(error), remedy="write it again: nox -s report"
-        ) from error
+            "this is no results.json of ort-mobile", where=where, why=str(error),
+            remedy="name another file, or write it again: ort-mobile report FOLDER",
+        ) from error  # fmt: skip
 
 
 class _Versioned(msgspec.Struct):

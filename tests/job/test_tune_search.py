@@ -161,6 +161,19 @@ def test_a_budget_ends_a_search_with_the_best_so_far(tmp_path: Path) -> None:
     assert found.spent_seconds <= 0.5
 
 
+def test_an_end_is_told_by_what_it_was_and_not_by_its_words(tmp_path: Path) -> None:
+    one = search()
+    run_search(tmp_path, one, TimedDevice("one"))
+    assert not one.proposals[Goal.LATENCY].uncertain
+    one.ended = "after 5 rounds budget-model/cpu cannot be beaten"
+    assert found_by(one, "one", "m").outcome is TuneOutcome.DECIDED
+    one.proposals[Goal.LATENCY] = dataclasses.replace(one.proposals[Goal.LATENCY], uncertain=True)
+    one.ended = "30 rounds were not enough to decide"
+    found = found_by(one, "one", "m")
+    assert found.outcome is TuneOutcome.BUDGET
+    assert "30 rounds were not enough" in found.reason
+
+
 def test_constraints_rule_candidates_out_with_the_reason(tmp_path: Path) -> None:
     one = search(max_memory_mb=25)
     run_search(tmp_path, one, TimedDevice("one"))

@@ -221,6 +221,9 @@ def test_no_bundle_no_delta(made: Path) -> None:
     shutil.rmtree(made / "old")
     assert code(run("apply", made / "d", made / "old")) == 2
     assert code(run("delta", made / "old", made / "new", "--output", made / "e")) == 2
+    missing = run("apply", made / "nothing", made / "new")
+    assert code(missing) == 2
+    assert "ort-mobile delta" in str(getattr(missing.exception, "remedy", ""))
     assert not (made / "e").exists()
     (made / "new" / MANIFEST_FILE).write_text("{}")
     assert code(run("delta", made / "new", made / "new", "--output", made / "e")) == 4

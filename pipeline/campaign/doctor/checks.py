@@ -300,7 +300,8 @@ def _precision(one: ExaminedModel) -> CheckProposal:
 def _diagnostics(one: ExaminedModel) -> CheckProposal:
     found = tuple(key for key in DIAGNOSTIC_KEYS if one.start.session_config.get(key, "0") not in ("", "0"))
     if not found:
-        return CheckProposal(why_not="no such entry is set; ONNX Runtime sends telemetry on Windows only")
+        apps = "telemetry is off in these runs, but not in your app (docs/privacy.md)"
+        return CheckProposal(why_not=f"no such entry is set; {apps}")
     return CheckProposal(remedies=(Remedy(name="diagnostics off", without=found),), note=f"set: {', '.join(found)}")
 
 

@@ -73,7 +73,8 @@ class Proposal:
 
     `leader` is the best so far, always measured; while candidates are measured once each, that is a guess. `compared`
     has its value relative to those of the defaults, as far as that is known. `dropped` has the reason of every
-    candidate that is out. `done` is why the search ended, "" while it goes on.
+    candidate that is out. `done` is why the search ended, "" while it goes on; `uncertain`
+    where that was for want of time or rounds, before it was sure of its answer.
     """
 
     candidates: tuple[int, ...]
@@ -82,6 +83,7 @@ class Proposal:
     leader: int | None = None
     compared: Mapping[int, Interval] = field(default_factory=dict)
     done: str = ""
+    uncertain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

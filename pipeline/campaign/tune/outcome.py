@@ -22,7 +22,9 @@ MODEL_FROM = 20
 """Observations from which the model says more than the mean of each candidate."""
 
 
-def concluded(view: SearchView, why: str, standing: RaceStanding | None = None, cut: int = 0) -> Proposal:
+def concluded(
+    view: SearchView, why: str, standing: RaceStanding | None = None, cut: int = 0, *, uncertain: bool = False
+) -> Proposal:
     """The end of a search with what was measured until now; `standing` is that of its race, which began at `cut`.
 
     The more candidates the best was picked from, the clearer it must be better than the default.
@@ -38,7 +40,7 @@ def concluded(view: SearchView, why: str, standing: RaceStanding | None = None, 
         compared = {} if leader is None else compared_with_defaults(view, leader, laps, among=len(ran))
     else:
         compared = compared_with_defaults(view, leader, laps_of(view, list(ran), cut)[0])
-    return ended(view, leader, why, compared, standing, cut)
+    return ended(view, leader, why, compared, standing, cut, uncertain=uncertain)
 
 
 def ended(
@@ -48,6 +50,8 @@ def ended(
     compared: Mapping[int, Interval],
     standing: RaceStanding | None,
     cut: int,
+    *,
+    uncertain: bool,
 ) -> Proposal:
     """The last proposal. The leader gives way to the default where it was not shown to be better than it."""
     default = view.space.default
@@ -59,6 +63,7 @@ def ended(
     dropped = {**fates, **(standing.dropped if standing else {}), **reasons_of(view)}
     return Proposal(
         candidates=(), stage=SearchStage.DONE, leader=leader, compared=compared, done=why,
+        uncertain=uncertain,
         dropped={candidate: reason for candidate, reason in dropped.items() if candidate != leader},
     )  # fmt: skip
 

@@ -41,7 +41,8 @@ class RaceForecast(NamedTuple):
 class RaceStanding:
     """Where a race is. `dropped` has the reason of each arm that is out; `bounds` compares the others with the leader.
 
-    `complete` is how many of the laps it is known from. `ended` is why the race is over, "" while it goes on.
+    `complete` is how many of the laps it is known from. `ended` is why the race is over, "" while it goes on;
+    `uncertain` where that was for want of time or rounds.
     """
 
     leader: int
@@ -50,6 +51,7 @@ class RaceStanding:
     dropped: Mapping[int, str]
     bounds: Mapping[int, Interval]
     ended: str = ""
+    uncertain: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,22 +99,23 @@ def run_race(
             leader=min(bounds, key=lambda arm: bounds[arm].ratio), rounds=number, complete=complete,
             dropped=dict(dropped), bounds={arm: one for arm, one in bounds.items() if arm not in dropped},
         )  # fmt: skip
-        ended = _why_ended(standing, rules)
+        ended, uncertain = _why_ended(standing, rules)
         if ended:
-            return replace(standing, ended=ended)
+            return replace(standing, ended=ended, uncertain=uncertain)
     return standing
 
 
-def _why_ended(standing: RaceStanding, rules: RaceRules) -> str:
+def _why_ended(standing: RaceStanding, rules: RaceRules) -> tuple[str, bool]:
+    """Why the race is over, "" where it is not, and whether its answer is then uncertain."""
     could = max(1 / one.low - 1 for one in standing.bounds.values())
     if could <= rules.within:
-        return f"after {standing.rounds} rounds no candidate left can be more than {rules.within:.0%} better"
+        return f"after {standing.rounds} rounds no candidate left can be more than {rules.within:.0%} better", False
     open_end = f"{len(standing.bounds)} candidates left, of which one may be {could:.1%} better"
     if standing.rounds >= rules.most_rounds:
-        return f"{standing.rounds} rounds were not enough to decide: {open_end}"
+        return f"{standing.rounds} rounds were not enough to decide: {open_end}", True
     if rules.most_laps is not None and standing.complete >= rules.most_laps:
-        return f"the budget ended the race after {standing.rounds} rounds: {open_end}"
-    return ""
+        return f"the budget ended the race after {standing.rounds} rounds: {open_end}", True
+    return "", False
 
 
 def _end_of_round(number: int, alive: Sequence[int], laps: Sequence[Lap], failed: Mapping[int, int]) -> int | None:

@@ -89,9 +89,9 @@ def conclude(space: Space, observations: Sequence[Observation], settings: Search
     """
     view = view_of(space, observations, settings)
     if settings.strategy is SearchStrategy.GRID or len(view.out) == len(space):
-        return concluded(view, why)
+        return concluded(view, why, uncertain=True)
     now = _now(view, asking=False)
-    return concluded(view, why, now.standing, now.cut)
+    return concluded(view, why, now.standing, now.cut, uncertain=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +254,7 @@ def _confirm(view: SearchView, now: _Now, standing: RaceStanding) -> Proposal:
     leader = next((arm for arm in ranked if arm not in view.out), None)
     defaults = [] if leader is None else defaults_of(view, leader)
     if leader is None or not defaults or not view.settings.confirm:
-        return concluded(view, standing.ended, standing, now.cut)
+        return concluded(view, standing.ended, standing, now.cut, uncertain=standing.uncertain)
     laps, _ = laps_of(view, [leader, *defaults], now.raced)
     counts = Counter(lap.arm for lap in laps)
     rounds = min(counts[arm] for arm in (leader, *defaults))
@@ -263,7 +263,7 @@ def _confirm(view: SearchView, now: _Now, standing: RaceStanding) -> Proposal:
     against = compared.get(view.space.default)
     shown = against is None or against.high < 1 or against.low > 1 - view.settings.within
     if rounds >= looks[-1] or (rounds in looks and shown):
-        return ended(view, leader, standing.ended, compared, standing, now.cut)
+        return ended(view, leader, standing.ended, compared, standing, now.cut, uncertain=standing.uncertain)
     missing = [arm for arm in (leader, *defaults) if counts[arm] == rounds]
     plain = replace(view, settings=replace(view.settings, reference_every=0))
     asked = _ask(plain, view.shuffled(missing, 2, rounds), SearchStage.CONFIRM)
