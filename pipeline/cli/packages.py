@@ -45,15 +45,23 @@ release.add_command(bundle_command)
 @click.option("--version", required=True, help="Version; what was published under it never changes.")
 @click.option("--package", "java_name", help="Java package of the classes.  [default: from group and artifact]")
 @click.option("--target", metavar="NAME", help="Target of the config.  [default: the only one for Android]")
+@click.option(
+    "--telemetry",
+    type=click.Choice(["default", "off"]),
+    default="default",
+    show_default=True,
+    help="off: the classes switch ONNX Runtime's telemetry off before they open a model.",
+)
 @json_option
 def android(
     bundle: Path, output: Path, group: str, artifact: str | None, version: str, java_name: str | None,
-    target: str | None, json_to: str | None,
+    target: str | None, telemetry: str, json_to: str | None,
 ) -> None:  # fmt: skip
     """Write the models of BUNDLE as an Android library into a Maven repository, with classes that open them.
 
     The library has the models as assets, and for each model a class that opens it with the session options that it was
-    released with. Needs a JDK. The bundle is verified first.
+    released with: those of the device's class where a search told classes apart. Needs a JDK. The bundle is verified
+    first.
     """
     from pipeline.release.android.facade import class_name
     from pipeline.release.android.maven import default_artifact, java_package, publication, publish
@@ -63,9 +71,10 @@ def android(
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
     named = publication(group, artifact or default_artifact(manifest.content.name), version)
-    package = android_package(bundle, manifest, java_package(java_name, named), target)
+    java = java_package(java_name, named)
+    package = android_package(bundle, manifest, java, target, telemetry=telemetry != "off")
     new = publish(package, named, output)
-    classes = [f"{package.package}.{class_name(one.model)}" for one in package.ships]
+    classes = [f"{package.package}.{class_name(model)}" for model in package.models]
     if json_to:
         document = {"repository": str(output), "dependency": named.notation, "classes": classes, "new": new}
         write_json({**document, "onnxruntime": package.release}, json_to)

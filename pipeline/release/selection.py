@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pipeline.campaign.options import options_name
 from pipeline.campaign.tuned import TunedClass
-from pipeline.release.manifest import SelectionRow, Shipped
+from pipeline.release.manifest import Content, SelectionRow, Shipped
 
 PICKING = """\
 Pick by the device (Kotlin; `manifest` is the `manifest.json` of this bundle as an `org.json.JSONObject`):
@@ -42,6 +42,22 @@ def selection(ships: Sequence[Shipped], classes: Sequence[Sequence[TunedClass]])
         ]
         yield from sorted(rows, key=lambda row: (row.soc, row.abi, -row.min_api_level))
         yield SelectionRow(target=target, model=model, ships=numbers[0])
+
+
+def rows_of(content: Content, target: str) -> dict[str, tuple[SelectionRow, ...]]:
+    """For each model of a target which devices run what, in order; the last row fits every device.
+
+    A model of which no classes were told apart has one row: the first that ships.
+    """
+    found: dict[str, tuple[SelectionRow, ...]] = {}
+    for row in content.selection or ():
+        if row.target == target:
+            found[row.model] = (*found.get(row.model, ()), row)
+    told = set(found)
+    for number, one in enumerate(content.ships):
+        if one.target == target and one.model not in told:
+            found.setdefault(one.model, (SelectionRow(target=target, model=one.model, ships=number),))
+    return found
 
 
 def selection_text(

@@ -18,7 +18,8 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release, line_of
 from pipeline.release.app_code import comment_text, java_calls, java_text
 from pipeline.release.bundle import basis_text, ways_of
-from pipeline.release.manifest import Manifest, ModelSignature, Shipped, TensorSignature
+from pipeline.release.manifest import Content, Manifest, SelectionRow, Shipped, TensorSignature
+from pipeline.release.selection import rows_of
 
 ASSETS = "ort_mobile"
 """The folder of the models among an app's assets, so that no file of the app has the same path."""
@@ -43,7 +44,15 @@ BUFFERS: dict[ElementType, tuple[str, str, str]] = {
 ONNX Runtime gives 16-bit floats out as 32-bit ones. Its Java API cannot make tensors of the types that lack here.
 """
 
-TAKEN = frozenset({"ModelFile", "Context", "File", "IOException", "Map", "ByteBuffer", "String", "Object", "System"})
+TAKEN = frozenset({
+    "ModelFile", "DeviceClass", "Result", "Context", "AssetFileDescriptor", "AssetManager", "Build", "ErrnoException",
+    "Os", "NonNull", "Nullable", "NNAPIFlags", "File", "FileInputStream", "FileNotFoundException", "FileOutputStream",
+    "IOException", "InputStream", "FileChannel", "FloatBuffer", "DoubleBuffer", "LongBuffer", "IntBuffer",
+    "ShortBuffer", "ByteBuffer", "ArrayList", "Arrays", "Collection", "ConcurrentHashMap", "EnumSet", "HashSet",
+    "LinkedHashMap", "LinkedHashSet", "List", "Map", "Set", "TensorInfo",
+    "AutoCloseable", "Exception", "IllegalArgumentException", "NoClassDefFoundError", "Object", "Override",
+    "RuntimeException", "String", "System",
+})  # fmt: skip
 """Names that the sources use; what begins with Ort or Onnx may be ONNX Runtime's."""
 
 JAVA_WORDS = frozenset({
@@ -85,15 +94,37 @@ class JavaWay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JavaFile:
+    """What ships: its asset as a literal, and its session options as places in the model's `ways`."""
+
+    asset: str
+    sha256: str
+    ways: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaRow:
+    """Devices that run a file: chip and ABI as literals, and the file's place in the model's `files`."""
+
+    chip: str
+    abi: str
+    min_api_level: int
+    file: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JavaModel:
-    """A model as its class needs it. Without `typed` it has no `run`: the Java API has no such tensors."""
+    """A model as its class needs it. Without `typed` it has no `run`: the Java API has no such tensors.
+
+    `rows` say which devices run which file, the last one all others; () where all run the only one.
+    """
 
     name: str
     class_name: str
-    basis: str
-    asset: str
-    sha256: str
+    basis: tuple[str, ...]
     ways: tuple[JavaWay, ...]
+    files: tuple[JavaFile, ...]
+    rows: tuple[JavaRow, ...]
     inputs: tuple[JavaTensor, ...]
     outputs: tuple[JavaTensor, ...]
     typed: bool
@@ -104,23 +135,24 @@ class JavaModel:
         return tuple(parameter for tensor in self.inputs for parameter in tensor.parameters)
 
 
-def java_sources(manifest: Manifest, ships: Sequence[Shipped], package: str) -> dict[str, str]:
-    """File name to source of the classes for models that ship to one target.
+def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bool = True) -> dict[str, str]:
+    """File name to source of the classes for the models of a target; without `telemetry` they switch it off.
 
     Raises ConfigError when two models would have classes of one name.
     """
-    signatures = {one.model: one for one in manifest.content.models}
-    digests = {file.path: file.sha256 for file in manifest.content.files}
-    models = [_model(one, signatures[one.model], digests[one.file]) for one in ships]
+    content = manifest.content
+    models = [_model(content, model, rows) for model, rows in rows_of(content, target).items()]
     _refuse_equal_names(models)
-    release = min(line_of(one.ort_release) for one in ships)
+    release = min(line_of(one.ort_release) for one in content.ships if one.target == target)
     common = {
-        "bundle": comment_text(manifest.content.name),
+        "bundle": comment_text(content.name),
         "digest": manifest.content_sha256,
         "package": package,
         "from_bytes": release >= FROM_BYTES,
+        "telemetry": telemetry,
     }
-    found = {"ModelFile.java": _render("ModelFile.java", **common)}
+    templates = ("ModelFile.java", *(("DeviceClass.java",) if any(model.rows for model in models) else ()))
+    found = {name: _render(name, **common) for name in templates}
     for model in models:
         imports = sorted(_imports(model, from_bytes=release >= FROM_BYTES))
         found[f"{model.class_name}.java"] = _render("Model.java", model=model, imports=imports, **common)
@@ -149,14 +181,35 @@ def _refuse_equal_names(models: Iterable[JavaModel]) -> None:
             )
 
 
-def _model(one: Shipped, signature: ModelSignature, sha256: str) -> JavaModel:
+def _model(content: Content, model: str, rows: Sequence[SelectionRow]) -> JavaModel:
+    signature = next(one for one in content.models if one.model == model)
+    digests = {file.path: file.sha256 for file in content.files}
+    numbers = list(dict.fromkeys(row.ships for row in rows))
+    ships = [content.ships[number] for number in numbers]
+    ways = list({options_name(options): options for one in ships for options in ways_of(one)}.items())
+    places = {name: place for place, (name, _) in enumerate(ways)}
     return JavaModel(
-        name=comment_text(one.model),
-        class_name=class_name(one.model),
-        basis=basis_text(one),
-        asset=java_text(asset_path(one)),
-        sha256=sha256,
-        ways=tuple(_way(options) for options in ways_of(one)),
+        name=comment_text(model),
+        class_name=class_name(model),
+        basis=tuple(dict.fromkeys(basis_text(one) for one in ships)),
+        ways=tuple(_way(options) for _, options in ways),
+        files=tuple(
+            JavaFile(
+                asset=java_text(asset_path(one)),
+                sha256=digests[one.file],
+                ways=tuple(places[options_name(options)] for options in ways_of(one)),
+            )
+            for one in ships
+        ),
+        rows=tuple(
+            JavaRow(
+                chip=java_text(row.soc),
+                abi=java_text(row.abi),
+                min_api_level=row.min_api_level,
+                file=numbers.index(row.ships),
+            )
+            for row in (rows if len(numbers) > 1 else ())
+        ),
         inputs=tuple(_inputs(signature.inputs)),
         outputs=tuple(_outputs(signature.outputs)),
         typed=all(tensor.dtype in BUFFERS for tensor in signature.inputs),
@@ -253,6 +306,8 @@ def _imports(model: JavaModel, *, from_bytes: bool) -> Iterator[str]:
         yield from ("ai.onnxruntime.OnnxTensor", "java.util.LinkedHashMap", "java.util.Map")
     elif model.outputs:
         yield "ai.onnxruntime.OnnxTensor"
+    if model.rows:
+        yield from ("java.util.ArrayList", "java.util.LinkedHashSet", "java.util.List", "java.util.Set")
     if any("OnnxJavaType" in tensor.create for tensor in model.inputs):
         yield "ai.onnxruntime.OnnxJavaType"
     calls = " ".join(call for way in model.ways for call in way.calls)

@@ -242,8 +242,18 @@ def _pom(package: AndroidPackage, named: Publication) -> str:
   <artifactId>{named.artifact}</artifactId>
   <version>{named.version}</version>
   <packaging>aar</packaging>
+  <description>{_description(package)}</description>
 {"".join(_pom_dependency(package.release))}</project>
 """
+
+
+def _description(package: AndroidPackage) -> str:
+    names = escape(", ".join(package.models))
+    off = "" if package.telemetry else (
+        " The classes switch ONNX Runtime's telemetry off when they open a model; not what other code that loads "
+        "ONNX Runtime before them has sent by then."
+    )  # fmt: skip
+    return f"Models for ONNX Runtime, and Java classes that open them as they were released: {names}.{off}"
 
 
 def _pom_dependency(release: str) -> Iterator[str]:

@@ -16,6 +16,7 @@ from pipeline.core.errors import CheckFailed, ConfigError, MissingError, Pipelin
 from pipeline.core.files import storage_errors, write_text, write_zip
 from pipeline.release.android.facade import asset_path, java_sources
 from pipeline.release.manifest import Manifest, Shipped
+from pipeline.release.selection import rows_of
 
 SIGNATURES = Path(__file__).parent / "java"
 """The classes of Android and ONNX Runtime that our sources use, without their bodies."""
@@ -39,12 +40,21 @@ METADATA = "META-INF/com/android/build/gradle/aar-metadata.properties"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AndroidPackage:
-    """What goes into the AAR: the files of the sources and what ships; `package` is the Java package and namespace."""
+    """What goes into the AAR: the files of the sources and what ships; `package` is the Java package and namespace.
+
+    Without `telemetry` the classes switch it off.
+    """
 
     package: str
     sources: Mapping[str, str]
     ships: tuple[Shipped, ...]
     bundle: Path
+    telemetry: bool = True
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models by name; a model may ship as several files."""
+        return tuple(dict.fromkeys(one.model for one in self.ships))
 
     @property
     def min_api_level(self) -> int:
@@ -59,13 +69,17 @@ class AndroidPackage:
         return "" if own or len(found) != 1 else found.pop()
 
 
-def android_package(bundle: Path, manifest: Manifest, package: str, target: str | None) -> AndroidPackage:
+def android_package(
+    bundle: Path, manifest: Manifest, package: str, target: str | None, *, telemetry: bool = True
+) -> AndroidPackage:
     """The package of a verified bundle's models for a target, the only one for Android where none is named.
 
     Raises ConfigError for a target that the bundle does not have, CheckFailed for models larger than a store allows.
     """
-    ships = _ships(bundle, manifest, target)
-    size = sum((bundle / one.file).stat().st_size for one in ships)
+    name = _target(bundle, manifest, target)
+    rows = [row for own in rows_of(manifest.content, name).values() for row in own]
+    ships = tuple(manifest.content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
+    size = sum((bundle / file).stat().st_size for file in {one.file for one in ships})
     if size > STORE_BYTES:
         raise CheckFailed(
             f"the models have {size:,} bytes",
@@ -73,10 +87,12 @@ def android_package(bundle: Path, manifest: Manifest, package: str, target: str 
             why=f"Google Play allows {STORE_BYTES:,} bytes for the base of an app",
             remedy="ship smaller variants (quantized ones), fewer models, or let the app download the bundle",
         )
-    return AndroidPackage(package=package, sources=java_sources(manifest, ships, package), ships=ships, bundle=bundle)
+    sources = java_sources(manifest, name, package, telemetry=telemetry)
+    return AndroidPackage(package=package, sources=sources, ships=ships, bundle=bundle, telemetry=telemetry)
 
 
-def _ships(bundle: Path, manifest: Manifest, target: str | None) -> tuple[Shipped, ...]:
+def _target(bundle: Path, manifest: Manifest, target: str | None) -> str:
+    """The target that is meant."""
     android = [one for one in manifest.content.ships if one.platform == "android"]
     targets = list(dict.fromkeys(one.target for one in android))
     if not targets:
@@ -98,11 +114,7 @@ def _ships(bundle: Path, manifest: Manifest, target: str | None) -> tuple[Shippe
             where=str(bundle),
             remedy=f"name one that it has: {', '.join(targets)}",
         )
-    by_model: dict[str, Shipped] = {}  # a model that ships in several ways: the first is for devices in general
-    for one in android:
-        if one.target == wanted:
-            by_model.setdefault(one.model, one)
-    return tuple(by_model.values())
+    return wanted
 
 
 def write_aar(package: AndroidPackage, path: Path) -> None:

@@ -4,18 +4,20 @@ import re
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.spec import ElementType, RunOptions
 from pipeline.core.errors import ConfigError
-from pipeline.release.android.facade import JAVA_WORDS, class_name, java_sources
+from pipeline.release.android.facade import BUFFERS, JAVA_WORDS, class_name, java_sources
 from pipeline.release.android.package import SIGNATURES
-from pipeline.release.manifest import BundledFile, Content, Manifest, ModelSignature, Shipped
-from tests.release.android.samples import needs_java, shipped, signature, tensor
+from pipeline.release.manifest import BundledFile, Content, Manifest, ModelSignature, SelectionRow, Shipped
+from tests.release.android.samples import CPU, NNAPI, needs_java, shipped, signature, tensor
 
 HOSTILE = 'a"; } \\u002a/ */ \n ${x} {{ y }}'
+NOT_CODE = re.compile(r'"(?:\\.|[^"\\])*"|/\*.*?\*/|//[^\n]*', re.DOTALL)
 
 
 def manifest(ships: tuple[Shipped, ...], models: tuple[ModelSignature, ...]) -> Manifest:
@@ -24,9 +26,26 @@ def manifest(ships: tuple[Shipped, ...], models: tuple[ModelSignature, ...]) -> 
     return Manifest(content=content, content_sha256="3" * 64)
 
 
+def selecting(*models: ModelSignature) -> Manifest:
+    """Each model ships in two ways, the second to a class of devices."""
+    ships = tuple(shipped(one.model, runs=runs) for one in models for runs in ((NNAPI, CPU), (CPU,)))
+    rows = tuple(
+        row
+        for number, one in enumerate(models)
+        for row in (
+            SelectionRow(
+                target="phone", model=one.model, soc=HOSTILE, abi="x86", min_api_level=31, ships=2 * number + 1
+            ),
+            SelectionRow(target="phone", model=one.model, ships=2 * number),
+        )
+    )
+    plain = manifest(ships, models)
+    return msgspec.structs.replace(plain, content=msgspec.structs.replace(plain.content, selection=rows))
+
+
 def sources(*models: ModelSignature, **more: object) -> dict[str, str]:
     ships = tuple(shipped(model.model, **more) for model in models)
-    return java_sources(manifest(ships, models), ships, "com.example.models")
+    return java_sources(manifest(ships, models), "phone", "com.example.models")
 
 
 def compiled(found: dict[str, str], folder: Path) -> str:
@@ -87,10 +106,33 @@ def test_every_way_to_run_compiles(tmp_path: Path) -> None:
     assert compiled(found, tmp_path) == ""
 
 
+def test_no_name_of_a_model_hides_a_class_that_the_sources_use(tmp_path: Path) -> None:
+    needs_java()
+    every = tuple(tensor(f"t{kind}", 1, dtype=kind) for kind in BUFFERS)
+    one = signature("m", inputs=every, outputs=every)
+    texts = java_sources(selecting(one), "phone", "com.example.models", telemetry=False).values()
+    used = {name for text in texts for name in re.findall(r"\b[A-Z]\w*[a-z]\w*", NOT_CODE.sub("", text))} - {"M"}
+    assert {"Result", "DeviceClass", "Os", "OrtException", "ByteBuffer"} <= used
+    models = [msgspec.structs.replace(one, model=name) for name in sorted(used)]
+    found = java_sources(selecting(*models), "phone", "com.example.models", telemetry=False)
+    assert compiled(found, tmp_path) == ""
+
+
+@pytest.mark.parametrize("release", ["1.19.2", "1.28.0"])
+def test_rows_of_devices_compile(tmp_path: Path, release: str) -> None:
+    needs_java()
+    table = selecting(signature())
+    ships = tuple(msgspec.structs.replace(one, ort_release=release) for one in table.content.ships)
+    content = msgspec.structs.replace(table.content, ships=ships)
+    found = java_sources(msgspec.structs.replace(table, content=content), "phone", "com.example.models")
+    assert compiled(found, tmp_path) == ""
+    assert set(found) == {"M.java", "ModelFile.java", "DeviceClass.java"}
+
+
 def test_a_release_without_sessions_from_bytes_opens_files() -> None:
     found = sources(signature(), ort_release="1.19.2")["M.java"]
     assert "ByteBuffer model" not in found
-    assert "open(ModelFile.copy(context, ASSET, SHA256))" in found
+    assert "return open(file, file.copy(context));" in found
 
 
 def test_two_models_of_one_class_are_refused() -> None:

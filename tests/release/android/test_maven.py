@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from pipeline.cli.main import cli
 from pipeline.release.android import package
 from pipeline.release.android.maven import MARK, release_range
-from tests.release.android.samples import bundle, needs_java, shipped, signature
+from tests.release.android.samples import bundle, needs_java, shipped, signature, two_classes
 
 NAMED = ("--group", "com.example", "--version", "1.0")
 
@@ -77,6 +77,36 @@ def test_the_aar_has_the_model_uncompressed_its_classes_alone_and_the_keep_rule(
         (tmp_path / "classes.jar").write_bytes(aar.read("classes.jar"))
     with zipfile.ZipFile(tmp_path / "classes.jar") as classes:
         assert {name.rpartition("/")[0] for name in classes.namelist()} == {"org/demo/ml"}
+
+
+@pytest.mark.usefixtures("java")
+def test_every_file_of_the_table_of_devices_is_in_the_aar_once(tmp_path: Path) -> None:
+    two_classes(tmp_path)
+    assert released(tmp_path).exit_code == 0
+    with zipfile.ZipFile(next(tmp_path.rglob("*.aar"))) as aar:
+        models = [name for name in aar.namelist() if name.startswith("assets/")]
+        assert models == ["assets/ort_mobile/m.basic-fixed.ort", "assets/ort_mobile/m.layout-fixed.ort"]
+    with zipfile.ZipFile(next(tmp_path.rglob("*-sources.jar"))) as found:
+        text = found.read("com/example/demo_app_models/M.java").decode()
+    assert 'device.fits("Qualcomm SM8550", "arm64-v8a", 31)' in text
+
+
+@pytest.mark.usefixtures("java")
+def test_telemetry_is_switched_off_before_onnx_runtime_is_loaded_where_that_is_asked_for(tmp_path: Path) -> None:
+    bundle(tmp_path)
+    texts = {}
+    for repository, more in (("plain", ()), ("quiet", ("--telemetry", "off"))):
+        assert released(tmp_path, *more, repository=repository).exit_code == 0
+        with zipfile.ZipFile(next((tmp_path / repository).rglob("*-sources.jar"))) as found:
+            text = found.read("com/example/demo_app_models/ModelFile.java").decode()
+        texts[repository] = text
+        pom = next((tmp_path / repository).rglob("*.pom")).read_text()
+        assert ("telemetry off" in pom) == (repository == "quiet")
+    assert "setTelemetry" not in texts["plain"]
+    quiet = texts["quiet"]
+    assert (
+        quiet.index("Os.setenv") < quiet.index("= OrtEnvironment.getEnvironment()") < quiet.index("setTelemetry(false)")
+    )
 
 
 @pytest.mark.usefixtures("java")

@@ -8,21 +8,32 @@ import {{ name }};
 /**
  * The model {{ model.name }}, opened with the session options that it was released with.
  *
- * <p>{{ model.basis }}
+{% for basis in model.basis %}
+ * <p>{{ basis }}
  *
+{% endfor %}
  * <p>Close it when it is no longer used. A session may be run by several threads; {@link #close} must not be called
  * while one of them runs.
  */
 public final class {{ model.class_name }} implements AutoCloseable {
+{% if not model.rows %}
     /** The model's file among the assets. */
-    public static final String ASSET = {{ model.asset }};
+    public static final String ASSET = {{ model.files[0].asset }};
 
     /** The sha256 of the model's file. */
-    public static final String SHA256 = "{{ model.sha256 }}";
+    public static final String SHA256 = "{{ model.files[0].sha256 }}";
 
-    /** The session options that are tried, in this order. */
+{% endif %}
+    /** The session options that are tried, as measurements name them. */
     private static final String[] WAYS = {
         {{ model.ways | map(attribute="name") | join(", ") }}
+    };
+
+    /** What ships: each file with the places of its session options in {@link #WAYS}, in the order of trying. */
+    private static final ModelFile[] FILES = {
+{% for file in model.files %}
+        new ModelFile({{ file.asset }}, "{{ file.sha256 }}", {{ file.ways | join(", ") }}),
+{% endfor %}
     };
 
     private final OrtEnvironment environment;
@@ -35,6 +46,59 @@ public final class {{ model.class_name }} implements AutoCloseable {
         this.way = way;
     }
 
+{% if model.rows %}
+    /** Opens the model for this device, as {@link #open(Context, DeviceClass)} does. */
+    @NonNull
+    public static {{ model.class_name }} open(@NonNull Context context) throws OrtException, IOException {
+        return open(context, DeviceClass.ofThisDevice());
+    }
+
+    /**
+     * Opens the model from the app's assets: the file and the session options that were released for a class of devices,
+     * else those of the next row that fits it. Without a copy where the app stores the file uncompressed, else from a
+     * file that is written once to the app's private storage.
+     *
+     * @throws OrtException if no recorded session options work on this device; earlier failures are suppressed in it
+     * @throws IOException if the asset cannot be read, or copied where it has to be
+     */
+    @NonNull
+    public static {{ model.class_name }} open(@NonNull Context context, @NonNull DeviceClass device)
+            throws OrtException, IOException {
+        OrtException failure = null;
+        IOException missing = null;
+        for (ModelFile file : filesFor(device)) {
+            try {
+                return open(context, file);
+            } catch (OrtException error) {
+                failure = ModelFile.after(failure, error);
+            } catch (IOException error) {
+                missing = ModelFile.after(missing, error);
+            }
+        }
+        if (failure == null) {
+            throw missing;
+        }
+        throw failure;
+    }
+
+    /** The asset that a class of devices opens first. */
+    @NonNull
+    public static String asset(@NonNull DeviceClass device) {
+        return filesFor(device).get(0).asset;
+    }
+
+    /** What a class of devices runs: the first row that fits it, then the others that do. */
+    private static List<ModelFile> filesFor(DeviceClass device) {
+        Set<ModelFile> files = new LinkedHashSet<>();
+{% for row in model.rows[:-1] %}
+        if (device.fits({{ row.chip }}, {{ row.abi }}, {{ row.min_api_level }})) {
+            files.add(FILES[{{ row.file }}]);
+        }
+{% endfor %}
+        files.add(FILES[{{ model.rows[-1].file }}]);
+        return new ArrayList<>(files);
+    }
+{% else %}
     /**
      * Opens the model from the app's assets: without a copy where the app stores it uncompressed, else from a file that
      * is written once to the app's private storage.
@@ -44,47 +108,43 @@ public final class {{ model.class_name }} implements AutoCloseable {
      */
     @NonNull
     public static {{ model.class_name }} open(@NonNull Context context) throws OrtException, IOException {
+        return open(context, FILES[0]);
+    }
+{% endif %}
+
+{% set of_class = ", @NonNull DeviceClass device" if model.rows else "" %}
+{% set chosen = "filesFor(device).get(0)" if model.rows else "FILES[0]" %}
+{% set for_class = ": that of {@link #asset}, with its session options" if model.rows else "" %}
 {% if from_bytes %}
-        ByteBuffer mapped = ModelFile.map(context.getAssets(), ASSET);
-        return mapped != null ? open(mapped) : open(ModelFile.copy(context, ASSET, SHA256));
+    /** Opens the model from a direct buffer with its bytes, which is kept until {@link #close}{{ for_class }}. */
+    @NonNull
+    public static {{ model.class_name }} open(@NonNull ByteBuffer model{{ of_class }}) throws OrtException {
+        return open({{ chosen }}, model, null);
+    }
+
+{% endif %}
+    /** Opens the model from a file{{ for_class }}. */
+    @NonNull
+    public static {{ model.class_name }} open(@NonNull File model{{ of_class }}) throws OrtException {
+        return open({{ chosen }}, {{ "null, " if from_bytes }}model);
+    }
+
+    private static {{ model.class_name }} open(Context context, ModelFile file) throws OrtException, IOException {
+{% if from_bytes %}
+        ByteBuffer mapped = file.map(context.getAssets());
+        return mapped != null ? open(file, mapped, null) : open(file, null, file.copy(context));
 {% else %}
-        return open(ModelFile.copy(context, ASSET, SHA256));
+        return open(file, file.copy(context));
 {% endif %}
     }
 
-{% if from_bytes %}
-    /** Opens the model from a direct buffer with its bytes, which is kept until {@link #close}. */
-    @NonNull
-    public static {{ model.class_name }} open(@NonNull ByteBuffer model) throws OrtException {
+    private static {{ model.class_name }} open(ModelFile file, {{ "ByteBuffer bytes, " if from_bytes }}File path)
+            throws OrtException {
+        OrtEnvironment environment = ModelFile.environment();
         OrtException failure = null;
-        for (int way = 0; way < WAYS.length; way++) {
+        for (int way : file.ways) {
             try (OrtSession.SessionOptions options = options(way)) {
-                // The session reads weights where they lie in the buffer instead of copying them.
-                options.addConfigEntry("session.use_ort_model_bytes_directly", "1");
-                options.addConfigEntry("session.use_ort_model_bytes_for_initializers", "1");
-                OrtEnvironment environment = OrtEnvironment.getEnvironment();
-                OrtSession session = environment.createSession(model, options);
-                ModelFile.IN_USE.put(session, model);
-                return new {{ model.class_name }}(environment, session, WAYS[way]);
-            } catch (OrtException error) {
-                failure = ModelFile.after(failure, error);
-            }
-        }
-        throw failure;
-    }
-
-{% endif %}
-    /** Opens the model from a file. */
-    @NonNull
-    public static {{ model.class_name }} open(@NonNull File model) throws OrtException {
-        OrtException failure = null;
-        for (int way = 0; way < WAYS.length; way++) {
-            try (OrtSession.SessionOptions options = options(way)) {
-                // Maps the file from ONNX Runtime 1.27 on; earlier releases read it.
-                options.addConfigEntry("session.use_memory_mapped_ort_model", "1");
-                options.addConfigEntry("session.use_ort_model_bytes_for_initializers", "1");
-                OrtEnvironment environment = OrtEnvironment.getEnvironment();
-                OrtSession session = environment.createSession(model.getPath(), options);
+                OrtSession session = ModelFile.session(environment, options, {{ "bytes, " if from_bytes }}path);
                 return new {{ model.class_name }}(environment, session, WAYS[way]);
             } catch (OrtException error) {
                 failure = ModelFile.after(failure, error);

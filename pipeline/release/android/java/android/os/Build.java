@@ -1,0 +1,14 @@
+package android.os;
+
+public class Build {
+    public static final String BOARD = null;
+    public static final String HARDWARE = null;
+    public static final String MODEL = null;
+    public static final String SOC_MANUFACTURER = null;
+    public static final String SOC_MODEL = null;
+    public static final String[] SUPPORTED_ABIS = null;
+
+    public static class VERSION {
+        public static final int SDK_INT = Integer.parseInt("0");
+    }
+}
