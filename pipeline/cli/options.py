@@ -271,6 +271,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 OPTIONS = (
     click.option(
+        "--abi",
+        default="",
+        metavar="ABI",
+        help="ABI of the library in the app, such as arm64-v8a: a few quantized nodes are claimed on ARM or x86 only.  "
+        "[default: x86_64]",
+    ),
+    click.option(
         "--api-level", type=click.IntRange(min=1), help="NNAPI feature level (Android API level).  [default: 31]"
     ),
     click.option(

@@ -10,15 +10,8 @@ from device_runner.library_source import name_of
 from device_runner.providers import OTHER_NAMES, PROVIDERS
 from pipeline.config.tables import MetricName, PartConfig, is_function
 from pipeline.config.values import Config, ModelConfig, Platform, Target
+from pipeline.core.abis import PLATFORM_ABIS
 from pipeline.core.providers import aware_names
-
-KNOWN_ABIS: dict[Platform, tuple[str, ...]] = {
-    Platform.ANDROID: ("arm64-v8a", "armeabi-v7a", "x86", "x86_64"),
-    Platform.IOS: ("arm64", "x86_64"),
-    Platform.MACOS: ("arm64", "x86_64"),
-    Platform.LINUX: ("x86_64", "amd64", "aarch64", "arm64", "armv7l"),
-}
-"""Architectures by the names that each platform's tools use; x86_64 of iOS is the simulator's."""
 
 OWN_KEYS = {
     "min_api_level": ((Platform.ANDROID,), "min_os_version"),
@@ -112,7 +105,7 @@ def _missing(key: KeyPath, path: str | None) -> Iterator[Problem]:
 
 
 def _of_target(place: KeyPath, target: Target) -> Iterator[Problem]:
-    known = KNOWN_ABIS[target.platform]
+    known = PLATFORM_ABIS[target.platform]
     for abi in target.abis:
         if abi not in known:
             what = f"{abi!r} is not an ABI of {target.platform}"

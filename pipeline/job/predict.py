@@ -54,7 +54,7 @@ def _answers(asked: Mapping[str, tuple[PartitionRequest, int, list[str]]], progr
 
 
 def settings_of(options: RunOptions, facts: DeviceFacts, release: str) -> Settings | None:
-    """What a run's options mean to the rules; None for providers that have none, and releases older than they go."""
+    """What a run's options mean to the rules; None where there are none: provider, release or processor unknown."""
     rules = rules_of_run(options.provider, options.provider_options)
     if rules is None:
         return None
@@ -63,6 +63,7 @@ def settings_of(options: RunOptions, facts: DeviceFacts, release: str) -> Settin
         return make_settings(
             rules.name,
             release=release,
+            abi=facts.abis[0] if facts.abis else "",
             api_level=level,
             coreml_options=[f"{key}={value}" for key, value in options.provider_options.items()],
             nnapi_flags=[flag.value for flag in options.flags],

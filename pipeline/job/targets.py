@@ -7,6 +7,7 @@ from pipeline.config import Config, ModelConfig, Platform, Target
 from pipeline.config.tables import TransformConfig
 from pipeline.convert.precisions import AutoProvider, PrecisionOrder
 from pipeline.convert.request import OptimizerPlatform
+from pipeline.core.abis import ARM_ABIS, abis_of_target, deciding_abi
 from pipeline.core.providers import PROVIDER_RULES, rules_of_run
 from pipeline.core.releases import line_of
 from pipeline.dataset import Dataset, Part, dataset_of, part_of
@@ -28,10 +29,13 @@ def oldest_release(config: Config) -> str:
 
 
 def optimizer_platform(config: Config) -> OptimizerPlatform:
-    """ARM where any target is a phone: int8 weights then stay int8 (facts of the stock converter's option)."""
-    phones = {Platform.ANDROID, Platform.IOS}
-    on_arm = any(target.platform in phones for target in config.targets)
-    return OptimizerPlatform.ARM if on_arm else OptimizerPlatform.UNSPECIFIED
+    """ARM where any target has an ARM processor: int8 then stays int8, as ONNX Runtime's own default is there."""
+    return OptimizerPlatform.ARM if _abi_of(*config.targets) in ARM_ABIS else OptimizerPlatform.UNSPECIFIED
+
+
+def _abi_of(*targets: Target) -> str:
+    """The ABI that claims, graphs and precisions are made for: the first ARM one of the targets, if there is one."""
+    return deciding_abi([abi for target in targets for abi in abis_of_target(target.platform, target.abis)])
 
 
 COREML_VERSIONS = {15: 5, 16: 6, 17: 7, 18: 8}
@@ -56,6 +60,7 @@ def provider_settings(config: Config) -> tuple[Settings, ...]:
         make_settings(
             provider,
             release=release,
+            abi=_abi_of(*config.targets),
             api_level=min(max(27, level), 31) if level else None,
             coreml_version=COREML_VERSIONS.get(oldest, 8 if oldest > 18 else 5) if oldest else None,
         )
@@ -118,7 +123,7 @@ def _providers_of(target: Target, config: Config) -> Iterator[str]:
     for run in config.runs:
         for options in run_options(run):
             if options.provider == "cpu":
-                yield "cpu-x86_64" if {"x86_64", "x86", "amd64"} & set(target.abis) else "cpu-arm64"
+                yield "cpu-arm64" if _abi_of(target) in ARM_ABIS else "cpu-x86_64"
             elif (rules := rules_of_run(options.provider, options.provider_options)) and not rules.run.never_on(
                 target.platform.value
             ):

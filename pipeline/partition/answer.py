@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from device_runner.spec import NnapiFlag
+from pipeline.core.abis import X86_64, read_abi
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import COREML_MLPROGRAM, PROVIDER_RULES, ProviderRules
 from pipeline.core.releases import DEFAULT_RELEASE, OLDEST_RULES, Release, by_rules, installed_release, line_of
@@ -27,13 +28,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything but the model that a claim depends on. Options that another provider reads are ignored.
 
     `provider` is a name of `PROVIDER_RULES`; ConfigError for another.
-    `ort_release` is (major, minor) of the ONNX Runtime on the phone. `api_level` is NNAPI's feature level (27 to 31 as
-    Android's API levels). `coreml_version` is 5 for iOS 15 to 8 for iOS 18. `coreml6_types` says whether the library
-    was built by Apple's tools, which lets MLProgram take f16 and i64 from release 1.24 on (ep_rules E.2).
+    `ort_release` is (major, minor) of the ONNX Runtime on the phone, `abi` that of its library by Android's name.
+    `api_level` is NNAPI's feature level (27 to 31 as Android's API levels). `coreml_version` is 5 for iOS 15 to 8 for
+    iOS 18. `coreml6_types` says whether the library was built by Apple's tools, which lets MLProgram take f16 and i64
+    from release 1.24 on (ep_rules E.2).
     """
 
     provider: str
     ort_release: tuple[int, int] = DEFAULT_RELEASE
+    abi: str = X86_64
     api_level: int = 31
     coreml_version: int = 7
     require_static_input_shapes: bool = False
@@ -285,6 +288,7 @@ def make_settings(
     provider: str,
     *,
     release: str = "",
+    abi: str = "",
     api_level: int | None = None,
     coreml_version: int | None = None,
     coreml_options: Iterable[str] = (),
@@ -301,6 +305,7 @@ def make_settings(
     return Settings(
         provider=provider,
         ort_release=line_of(release) if release else installed_release(),
+        abi=read_abi(abi, "--abi") if abi else defaults.abi,
         api_level=defaults.api_level if api_level is None else api_level,
         coreml_version=defaults.coreml_version if coreml_version is None else coreml_version,
         require_static_input_shapes=coreml.get("RequireStaticInputShapes") == "1",

@@ -157,7 +157,7 @@ def _gain(waves: "_Waves", settings: Settings, found: Claim, op_type: str, refus
 
 
 def _waves(graph: Graph, settings: Settings, found: Claim) -> "_Waves":
-    units = node_units(graph, settings.ort_release) if settings.rules.qdq_units else plain_units(graph)
+    units = node_units(graph, settings) if settings.rules.qdq_units else plain_units(graph)
     return _Waves(graph, units, found)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipeline.core.abis import as_int32, wrapped_sum
 from pipeline.partition.graph import Constant, Graph, Node
 
 if TYPE_CHECKING:
@@ -230,8 +231,8 @@ def _known(node: Node) -> bool:
 LIMITS = {"i8": (-128, 127), "u8": (0, 255), "i16": (-32768, 32767), "u16": (0, 65535)}
 
 
-def redundant(graph: Graph, clip: Node, q: Node) -> bool:
-    """Whether quantizing cuts at least as much as the Relu or Clip before it, computed as on x86 (C.2, 4)."""
+def redundant(graph: Graph, clip: Node, q: Node, abi: str) -> bool:
+    """Whether quantizing cuts at least as much as the Relu or Clip before it, as an ABI computes it (C.2, 4)."""
     scale = graph.constant(q.inputs[1]) if len(q.inputs) > 1 else None
     if scale is None or scale.dtype != "f32" or scale.dims != ():
         return False
@@ -245,7 +246,8 @@ def redundant(graph: Graph, clip: Node, q: Node) -> bool:
     bounds = clip_bounds(graph, clip)
     if bounds is None:
         return False
-    return _quantize(bounds[0], scale, offset) <= low and _quantize(bounds[1], scale, offset) >= high
+    lower, upper = (_quantize(bound, scale, offset, abi) for bound in bounds)
+    return lower <= low and upper >= high
 
 
 def _zero_point(graph: Graph, q: Node) -> tuple[str, int] | None:
@@ -258,14 +260,13 @@ def _zero_point(graph: Graph, q: Node) -> tuple[str, int] | None:
     return found.dtype, int(found.numbers()[0])
 
 
-def _quantize(bound: float, scale: Constant, offset: int) -> int:
-    """r(bound / scale) + zero point in f32; what does not fit into i32 becomes its minimum, as on x86."""
+def _quantize(bound: float, scale: Constant, offset: int, abi: str) -> int:
+    """r(bound / scale) + zero point: in f32, then in i32."""
     import numpy as np
 
     with np.errstate(all="ignore"):
         quotient = float(np.rint(np.float32(bound) / np.float32(scale.numbers()[0])))
-    fits = -(2.0**31) <= quotient < 2.0**31
-    return (int(quotient) if fits else -(2**31)) + offset
+    return wrapped_sum(as_int32(quotient, abi), offset)
 
 
 FLOAT_MAX = 3.4028234663852886e38

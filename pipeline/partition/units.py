@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pipeline.partition import selector_checks as check
-from pipeline.partition.answer import Refusal
+from pipeline.partition.answer import Refusal, Settings
 from pipeline.partition.graph import Edge, FreshNames, Graph, Node
 from pipeline.partition.selector_checks import Selector, SelectorGroup
 
@@ -64,19 +64,19 @@ TABLE: Mapping[str, SelectorRow] = {
 }
 
 
-def select(graph: Graph, node: Node, release: Release) -> SelectorGroup | None:
+def select(graph: Graph, node: Node, settings: Settings) -> SelectorGroup | None:
     """The QDQ group around a node, None when it has none."""
-    group = _candidate(graph, node, release)
+    group = _candidate(graph, node, settings)
     if group is None or not TABLE[node.op_type].selector(group):
         return None
     return group
 
 
-def crashes(graph: Graph, node: Node, release: Release) -> Refusal | None:
+def crashes(graph: Graph, node: Node, settings: Settings) -> Refusal | None:
     """A Pad without DequantizeLinear before a QuantizeLinear: releases up to 1.27 read out of range (C.2)."""
-    if node.op_type != "Pad" or release >= (1, 28):
+    if node.op_type != "Pad" or settings.ort_release >= (1, 28):
         return None
-    group = _candidate(graph, node, release)
+    group = _candidate(graph, node, settings)
     if group is None or group.dqs or not check.complete(group, 0):
         return None
     return Refusal(
@@ -88,12 +88,12 @@ def crashes(graph: Graph, node: Node, release: Release) -> Refusal | None:
     )
 
 
-def _candidate(graph: Graph, node: Node, release: Release) -> SelectorGroup | None:
+def _candidate(graph: Graph, node: Node, settings: Settings) -> SelectorGroup | None:
     """The nodes around a target before its selector decides; None when the op or a Relu behind it allows no group."""
     row = TABLE.get(node.op_type)
-    if row is None or node.domain not in DOMAINS or row.release > release:
+    if row is None or node.domain not in DOMAINS or row.release > settings.ort_release:
         return None
-    versions = row.versions(release)
+    versions = row.versions(settings.ort_release)
     if versions is not None and node.since_version not in versions:
         return None
     sources = sorted(graph.in_edges[node.index], key=lambda edge: edge.input_slot)
@@ -104,9 +104,9 @@ def _candidate(graph: Graph, node: Node, release: Release) -> SelectorGroup | No
     qs = tuple(
         graph.nodes[edge.consumer] for edge in consumers if graph.nodes[edge.consumer].op_type == "QuantizeLinear"
     )
-    if clip is not None and (len(qs) != 1 or not check.redundant(graph, clip, qs[0])):
+    if clip is not None and (len(qs) != 1 or not check.redundant(graph, clip, qs[0], settings.abi)):
         return None
-    return SelectorGroup(graph=graph, target=node, dqs=dqs, clip=clip, qs=qs, release=release)
+    return SelectorGroup(graph=graph, target=node, dqs=dqs, clip=clip, qs=qs, release=settings.ort_release)
 
 
 def _activation(graph: Graph, node: Node) -> Node | None:
@@ -232,15 +232,15 @@ def plain_units(graph: Graph) -> Units:
     return Units(units=tuple(plain_unit(graph.nodes[index]) for index in graph.order))
 
 
-def node_units(graph: Graph, release: tuple[int, int]) -> Units:
+def node_units(graph: Graph, settings: Settings) -> Units:
     """QDQ groups and single nodes, each node in one unit (C.2, C.3)."""
     groups: dict[int, Unit] = {}
     taken: set[int] = set()
     crash = None
     for index in graph.order:
         node = graph.nodes[index]
-        crash = crash or crashes(graph, node, release)
-        group = select(graph, node, release)
+        crash = crash or crashes(graph, node, settings)
+        group = select(graph, node, settings)
         if group is not None:
             groups[index] = _from_group(group)
             taken.update(member.index for member in groups[index].nodes)

@@ -9,13 +9,11 @@ from pipeline.campaign.options import options_name
 from pipeline.campaign.statistics import DecisionRule, RunGroup, Verdict, compare, describe, ranks
 from pipeline.campaign.tuned import TunedClass
 from pipeline.config import Target
+from pipeline.core.abis import abi_of
 from pipeline.core.variant import Artifact, Level, Style
 
 ADVISED_LEVELS = (Level.ALL, Level.LAYOUT, Level.EXTENDED, Level.BASIC, Level.NONE)
 """For the CPU: the most optimized graph. `all` is what ONNX Runtime's own converter makes by default."""
-
-ARCHITECTURES = {"amd64": "x86_64", "aarch64": "arm64-v8a", "arm64": "arm64-v8a", "armv7l": "armeabi-v7a"}
-"""Names that machines give themselves to the ABI names that configs use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +81,8 @@ def choose(
 
 def suits(target: Target, facts: DeviceFacts) -> bool:
     """Whether a device stands for a target: the platform, one of its ABIs, at least its lowest API level."""
-    abis = {ARCHITECTURES.get(abi, abi) for abi in facts.abis}
-    wanted = {ARCHITECTURES.get(abi, abi) for abi in target.abis}
+    abis = {abi_of(abi) for abi in facts.abis}
+    wanted = {abi_of(abi) for abi in target.abis}
     return (
         facts.platform == target.platform
         and (not wanted or bool(abis & wanted))

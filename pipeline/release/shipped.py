@@ -16,6 +16,7 @@ from device_runner.library_source import find_archive, resolve_all
 from pipeline.compat.rules import Runtime
 from pipeline.config import Config, Platform, Target
 from pipeline.config.tables import BuildConfig, BuildKind
+from pipeline.core.abis import abi_of
 from pipeline.core.errors import Finding, Severity, finding_of
 from pipeline.core.releases import Release, line_of
 from pipeline.core.variant import Style
@@ -25,10 +26,6 @@ from pipeline.required_ops import RequiredOps
 
 log = logging.getLogger(__name__)
 ELF_PLATFORMS = frozenset({Platform.ANDROID, Platform.LINUX})
-
-
-LINUX_ABIS = {"aarch64": "arm64-v8a", "arm64": "arm64-v8a"}
-"""Names of Linux machines to those that libraries are told by."""
 
 
 WIDE_ABIS = frozenset({"arm64-v8a", "x86_64"})
@@ -106,7 +103,7 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
         found = {library.abi: library.facts for library in resolve_all(target.library or "")}
     except RunnerError as error:
         return ShippedLibrary(runtime=planned, sizes={}, findings=(finding_of(error, where),))
-    wanted = [LINUX_ABIS.get(abi, abi) for abi in target.abis] or list(found)
+    wanted = [abi_of(abi) for abi in target.abis] or list(found)
     missing = [abi for abi in wanted if abi not in found]
     shipping = [found[abi] for abi in wanted if abi in found]
     findings = [_no_abi(target, missing, found)] if missing else []

@@ -134,6 +134,45 @@ def test_redundant_relu_belongs_to_the_unit(zero_point: int, size: int, tmp_path
     assert len(group) == size
 
 
+@pytest.mark.parametrize(
+    ("bounds", "zero_point", "arm", "x86"),
+    [
+        ((0.0, None), 0, True, False),
+        ((0.0, 1e30), 0, True, False),
+        ((0.0, 127.5), 0, True, True),
+        ((0.0, 127.0), 0, False, False),
+        ((None, None), 0, True, False),
+        ((-64.0, None), 128, False, False),
+        ((-64.0, None), -128, True, True),
+        ((-64.0, None), -1, True, True),
+        ((None, 63.5), -1, False, False),
+    ],
+)
+def test_a_clip_is_part_of_the_unit_where_quantizing_cuts_as_much(
+    bounds: tuple[float | None, ...], zero_point: int, arm: bool, x86: bool, tmp_path: Path
+) -> None:
+    """Measured on both ABIs of android:1.29.0: a bound beyond int32 is its limit on ARM, the lowest number on x86.
+
+    Adding the zero point then wraps around. Of a unit all or, for int8, nothing is claimed, else the Add alone.
+    """
+    kind = np.int8 if zero_point < 0 else np.uint8
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), (1, 4)) for name in "xy"
+    ]
+    given = {name: np.float32(bound) for name, bound in zip(("low", "high"), bounds, strict=True) if bound is not None}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "scale", "zero"], ["d"]),
+        helper.make_node("DequantizeLinear", ["y", "scale", "zero"], ["e"]),
+        helper.make_node("Add", ["d", "e"], ["a"]),
+        helper.make_node("Clip", ["a", *(name if name in given else "" for name in ("low", "high"))], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "scale", "zero"], ["q"]),
+    ]
+    made = model(nodes, inputs, ["q"], {"scale": np.float32(0.5), "zero": kind(zero_point), **given})
+    for abi, redundant in (("arm64-v8a", arm), ("armeabi-v7a", arm), ("x86_64", x86), ("x86", x86)):
+        groups = claims(made, tmp_path, msgspec.structs.replace(NNAPI, abi=abi))
+        assert redundant != any("a" in group and "c" not in group for group in groups), abi
+
+
 def test_shared_dequantize_is_copied_for_each_consumer(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "s", "z"], ["d"]),

@@ -54,7 +54,7 @@ def _units(graph: Graph, group: tuple[Node, ...], settings: Settings) -> Iterabl
     """A group's nodes as the provider takes or leaves them: NNAPI by units, CoreML one by one."""
     if not settings.rules.qdq_units:
         return [(node,) for node in group]
-    owner = node_units(graph, settings.ort_release).by_node()
+    owner = node_units(graph, settings).by_node()
     return {owner[node.index].target.index: owner[node.index].nodes for node in group}.values()
 
 

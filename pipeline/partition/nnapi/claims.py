@@ -200,7 +200,7 @@ def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) 
     nothing = _global_refusal(graph, settings)
     if nothing is not None:
         return refuse_all(graph, nothing)
-    units = node_units(graph, settings.ort_release)
+    units = node_units(graph, settings)
     if units.crash is not None:
         return Claim(fatal=units.crash)
     return _Judge(graph, settings, units, only).claim()

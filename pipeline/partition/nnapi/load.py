@@ -232,7 +232,7 @@ def layout_refusal(graph: Graph, found: Claim, settings: Settings) -> Refusal | 
     """The first claim that the transformation undoes, None where none is predicted."""
     if not settings.nhwc or not found.groups:
         return None
-    units = node_units(graph, settings.ort_release).units
+    units = node_units(graph, settings).units
     claimed = found.claimed
     for unit in units:
         if unit.target.index in claimed:
@@ -326,7 +326,7 @@ def forecast(rounds: Iterable[LayoutRound], settings: Settings) -> LoadForecast:
 
 def build_refusal(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Settings) -> Refusal | None:
     """The first reason why the model of one of the partitions cannot be built, so that no session is made."""
-    owner = node_units(graph, settings.ort_release).by_node()
+    owner = node_units(graph, settings).by_node()
     for group in groups:
         units = list({owner[node.index].target.index: owner[node.index] for node in group}.values())
         problem = build_error(graph, units)

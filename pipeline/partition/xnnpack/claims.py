@@ -126,7 +126,7 @@ def forecast(rounds: Iterable[LayoutRound], settings: Settings) -> LoadForecast:
 def accepted(graph: Graph, found: Claim, settings: Settings) -> Iterator[Unit]:
     """The units behind a claim."""
     claimed = found.claimed
-    return (unit for unit in node_units(graph, settings.ort_release).units if unit.target.index in claimed)
+    return (unit for unit in node_units(graph, settings).units if unit.target.index in claimed)
 
 
 def _problem(graph: Graph, found: Claim, settings: Settings) -> Refusal | None:
@@ -316,7 +316,7 @@ def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) 
     outside = layout_window(graph.opset, settings.ort_release)
     if outside is not None:
         return refuse_all(graph, Refusal("opset", outside, "convert the model to an opset inside"))
-    units = node_units(graph, settings.ort_release)
+    units = node_units(graph, settings)
     if units.crash is not None:
         return Claim(fatal=units.crash)
     verdicts = [(unit, _taken(unit, only) or refusal(Case(graph, unit, settings))) for unit in units.units]
