@@ -97,20 +97,23 @@ def android(
 def sign(bundle: Path, key: Path, json_to: str | None) -> None:
     """Sign BUNDLE with a private key: OpenSSF Model Signing v1.0, in BUNDLE/bundle.sig.
 
-    The bundle is verified first. A passphrase of the key comes from the environment variable ORT_MOBILE_PASSPHRASE.
-    `ort-mobile verify BUNDLE --key PUBLIC` checks the signature, and so does the program model_signing. Needs the extra
-    `sign`.
+    The bundle is verified first. What was tested of it is signed with the same key as an in-toto test result, in
+    BUNDLE/evidence/test-result.intoto.jsonl. A passphrase of the key comes from the environment variable
+    ORT_MOBILE_PASSPHRASE. `ort-mobile verify BUNDLE --key PUBLIC` checks both; the program model_signing checks the
+    signature. Needs the extra `sign`.
     """
     import os
 
+    from pipeline.release import attestation
     from pipeline.release.manifest import SIGNATURE_FILE, refuse_unproven, verify_bundle
-    from pipeline.release.signature import sign_bundle
 
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
-    hint = sign_bundle(bundle, manifest, key, os.environ.get("ORT_MOBILE_PASSPHRASE"))
+    signed = attestation.sign(bundle, manifest, key, os.environ.get("ORT_MOBILE_PASSPHRASE"))
     if json_to:
-        write_json({"bundle": str(bundle), "signature": SIGNATURE_FILE, "key_sha256": hint}, json_to)
+        document = {"bundle": str(bundle), "signature": SIGNATURE_FILE, "key_sha256": signed.fingerprint}
+        write_json({**document, "tests": signed.tests}, json_to)
     if shows_text(json_to):
         click.echo(f"signed  {bundle / SIGNATURE_FILE}")
-        click.echo(f"key     sha256 {hint} (of the public key as PEM)")
+        click.echo(f"tests   {attestation.told(signed.tests) if signed.tests else 'none known, none attested'}")
+        click.echo(f"key     sha256 {signed.fingerprint} (of the public key as PEM)")

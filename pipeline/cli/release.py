@@ -12,7 +12,8 @@ from pipeline.cli.options import json_option, progress, shows_text, write_json
 if TYPE_CHECKING:
     from pipeline.check.library_proof import LibraryProof
     from pipeline.job.assemble import Assembled
-    from pipeline.release.manifest import Content, Manifest
+    from pipeline.release.attestation import Signed
+    from pipeline.release.manifest import Content
 
 
 @click.command(cls=Command)
@@ -142,23 +143,25 @@ def verify(bundle: Path, digest: str, key: Path | None, json_to: str | None) -> 
     or failed in the library that ships.
 
     Where a bundle comes from is proven only by the digest that its maker names (--digest), or by its signature and the
-    maker's public key (--key).
+    maker's public key (--key). With --key, what the maker attests of tests is shown; nothing is run again.
     """
     from device_runner.reading import visible
+    from pipeline.release.attestation import verify_signed
     from pipeline.release.manifest import refuse_unproven, verify_bundle
 
     manifest = verify_bundle(bundle, digest)
     refuse_unproven(bundle, manifest)
-    signer = _signer(bundle, manifest, key) if key else ""
+    signed = verify_signed(bundle, manifest, key) if key else None
     if json_to:
         document = {"bundle": str(bundle), "files": len(manifest.files), "digest": manifest.content_sha256}
-        write_json({**document, **({"signed_by": signer} if key else {})}, json_to)
+        by = {"signed_by": signed.fingerprint, "attested_tests": signed.tests} if signed else {}
+        write_json({**document, **by}, json_to)
     if not shows_text(json_to):
         return
     click.echo(f"OK: {len(manifest.files)} files of {visible(str(bundle))} match the manifest")
     click.echo(f"digest {manifest.content_sha256}" + (" (as expected)" if digest else ""))
-    if signer:
-        click.echo(f"signed by the owner of the key with sha256 {signer}")
+    if signed:
+        _show_signed(signed)
     elif not digest:
         click.echo(
             "where it is from is not proven: compare its maker's digest (--digest), or check its signature (--key)",
@@ -166,7 +169,15 @@ def verify(bundle: Path, digest: str, key: Path | None, json_to: str | None) -> 
         )
 
 
-def _signer(bundle: Path, manifest: "Manifest", key: Path) -> str:
-    from pipeline.release.signature import verify_signature
+def _show_signed(signed: "Signed") -> None:
+    """Who signed, and what they say of tests, in words that claim no more than was checked here."""
+    from device_runner.reading import visible
+    from pipeline.release.attestation import told
 
-    return verify_signature(bundle, manifest, key)
+    click.echo(f"signed by the owner of the key with sha256 {signed.fingerprint}")
+    if signed.tests is None:
+        click.echo("the same key attests no tests")
+        return
+    click.echo(f"the same key attests these tests, which were not run again here: {told(signed.tests)}")
+    for name in (*signed.tests.failed, *signed.tests.warned):
+        click.echo(visible(f"  {'failed' if name in signed.tests.failed else 'undecided'}: {name}"))

@@ -21,16 +21,15 @@ from device_runner.reading import read_regular
 from device_runner.result import Struct
 from pipeline.core.errors import CheckFailed, ConfigError, missing_extra
 from pipeline.core.files import copy_file, sha256_of, storage_errors, write_bytes, write_zip
+from pipeline.release.attestation import verify_signed
 from pipeline.release.bundle import restore_interrupted, take_place
 from pipeline.release.manifest import (
     MANIFEST_FILE,
-    SEAL_FILE,
-    SIGNATURE_FILE,
+    OWN_FILES,
     BundledFile,
     Manifest,
     verify_bundle,
 )
-from pipeline.release.signature import verify_signature
 
 EXTRA = "delta"
 DELTA_FILE = "delta.json"
@@ -119,7 +118,7 @@ def apply_delta(path: Path, bundle: Path, key: Path | None = None) -> Delta:
                     _make(zstandard, archive, file, bundle, building)
                 manifest = verify_bundle(building, delta.new_digest)
                 if key:
-                    verify_signature(building, manifest, key)
+                    verify_signed(building, manifest, key)
                 take_place(building, bundle)
     except (*ZIP_ERRORS, zstandard.ZstdError, KeyError) as error:
         raise _damaged(path, str(error)) from error
@@ -129,8 +128,7 @@ def apply_delta(path: Path, bundle: Path, key: Path | None = None) -> Delta:
 def _digests(folder: Path, manifest: Manifest) -> dict[str, str]:
     """Every file of a verified bundle to its sha256."""
     found = {file.path: file.sha256 for file in manifest.files}
-    own = (MANIFEST_FILE, SEAL_FILE, SIGNATURE_FILE)
-    return found | {name: sha256_of(folder / name) for name in own if (folder / name).is_file()}
+    return found | {name: sha256_of(folder / name) for name in OWN_FILES if (folder / name).is_file()}
 
 
 def _base(path: str, after: Manifest, models: Mapping[str, str], old: Path) -> str:

@@ -33,6 +33,10 @@ MANIFEST_FILE = "manifest.json"
 SEAL_FILE = "manifest.sha256"
 SIGNATURE_FILE = "bundle.sig"
 """The signature, in bundles that have one: of all other files, the manifest and its seal among them."""
+ATTESTATION_FILE = "evidence/test-result.intoto.jsonl"
+"""What was tested, signed, in bundles that were signed and have test results."""
+OWN_FILES = (MANIFEST_FILE, SEAL_FILE, SIGNATURE_FILE, ATTESTATION_FILE)
+"""What a manifest does not list: itself, and what is made of it."""
 MEASURED_FILE = "evidence/measured.md"
 """What was measured, for people."""
 
@@ -211,9 +215,8 @@ def verify_bundle(folder: Path, expected: str = "") -> Manifest:
     findings = _contradictions(manifest)
     findings += [finding for file in manifest.files for finding in _compare(folder, file)]
     present, unreadable = _present(folder)
-    listed = {file.path for file in manifest.files} | {MANIFEST_FILE, SEAL_FILE}
-    if not (folder / SIGNATURE_FILE).is_symlink():
-        listed.add(SIGNATURE_FILE)
+    listed = {file.path for file in manifest.files}
+    listed |= {path for path in OWN_FILES if not (folder / path).is_symlink()}
     findings += [f"added: {path[:SHOWN]}" for path in sorted(present - listed)]
     findings += unreadable
     if findings:
@@ -292,8 +295,7 @@ def _contradictions(manifest: Manifest) -> list[str]:
     """What a manifest says that no bundle of ours does: a file listed twice, or shipped and not listed."""
     paths = Counter(file.path for file in manifest.files)
     content = {file.path for file in manifest.content.files}
-    own = (MANIFEST_FILE, SEAL_FILE, SIGNATURE_FILE)
-    odd = [path for path in paths if PurePosixPath(path).as_posix() != path or path in own]
+    odd = [path for path in paths if PurePosixPath(path).as_posix() != path or path in OWN_FILES]
     return [
         *(f"not a plain path: {path[:SHOWN]}" for path in odd),
         *(f"listed {count} times: {path[:SHOWN]}" for path, count in paths.items() if count > 1),

@@ -25,11 +25,11 @@ from tests.release.test_signature import write_keys
 WEIGHTS = np.random.default_rng(0).normal(0, 0.05, 100_000).astype(np.float32)
 
 
-def bundle(folder: Path, model: bytes, name: str = "bundle") -> Path:
+def bundle(folder: Path, model: bytes, name: str = "bundle", **more: Any) -> Path:
     """A bundle with one model of these bytes."""
     make_bundle(
         folder / name, name="demo", sources={"models/m.ort": model, "operators/o.config": b"ai.onnx;13;Relu\n"},
-        ships=SHIPS, made_with={}, evidence={},
+        **{"ships": SHIPS, "made_with": {}, "evidence": {}, **more},
     )  # fmt: skip
     return folder / name
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from pipeline.cli.main import cli
 from pipeline.core.errors import CheckFailed
+from pipeline.release.envelope import read_public_key
 from pipeline.release.manifest import SIGNATURE_FILE, verify_bundle
 from pipeline.release.signature import verify_signature
 from tests.release.test_bundle import bundle_in
@@ -147,7 +148,7 @@ def test_damaged_signatures_are_refused_and_never_crash(
     (folder / "bundle" / SIGNATURE_FILE).write_bytes(content)
     manifest = verify_bundle(folder / "bundle")
     with pytest.raises(CheckFailed):
-        verify_signature(folder / "bundle", manifest, folder / "key.pub")
+        verify_signature(folder / "bundle", manifest, read_public_key(folder / "key.pub"))
 
 
 def test_a_locked_key_needs_its_passphrase(tmp_path: Path) -> None:

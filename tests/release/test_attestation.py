@@ -1,0 +1,208 @@
+"""Attested tests: what the evidence says, bound to one bundle and one key, and shown without a larger claim."""
+
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from device_runner.spec import RunOptions
+from pipeline.check.compare import OutputCheck
+from pipeline.check.library_proof import PROOFS, LibraryProof, ProofRow, ProvenLibrary
+from pipeline.release.attestation import PREDICATE_TYPE, AttestedTests, told
+from pipeline.release.envelope import read_private_key
+from pipeline.release.manifest import ATTESTATION_FILE, SIGNATURE_FILE, verify_bundle
+from pipeline.release.signature import sign_bundle
+from tests.release.test_delta import bundle
+from tests.release.test_signature import code, run, write_keys
+
+GOOD = OutputCheck(output="y", passed=True)
+UNKNOWN = OutputCheck(output="y", passed=False, unknown=True, reason="all outputs are equal")
+WRONG = OutputCheck(output="y", passed=False, max_rel_error=0.5)
+ROW = ProofRow(
+    targets=("phone",), model="m", variant="basic-fixed", file="models/m.ort", run="cpu",
+    options=RunOptions(), api_level=33,
+)  # fmt: skip
+PROOF = LibraryProof(bundle="", library=ProvenLibrary(file="app.aar", sha256="2" * 64), rows=(ROW,))
+
+
+def evidence(*checks: OutputCheck, **more: Any) -> dict[str, Any]:
+    """Evidence as a job writes it: one artifact that was checked, and ran on a device."""
+    row = {"device": "local", "model": "m", "variant": "basic-fixed", "run": "cpu", "status": "ok", "rounds": 5}
+    found = {"checks": {"m/basic-fixed": checks}, "measured": [row], PROOFS: [PROOF], **more}
+    made: dict[str, Any] = msgspec.to_builtins(found)
+    return made
+
+
+def made(folder: Path, proofs: dict[str, Any], name: str = "bundle") -> Path:
+    return bundle(folder, b"model of " + name.encode(), name, evidence=proofs)
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> Path:
+    """A signed bundle with evidence; key.pub lies beside it."""
+    made(tmp_path, evidence(GOOD))
+    assert code(run("sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 0
+    return tmp_path / "bundle"
+
+
+def statement(signed: Path) -> dict[str, Any]:
+    envelope = json.loads((signed / ATTESTATION_FILE).read_bytes())
+    payload: dict[str, Any] = json.loads(base64.b64decode(envelope["payload"]))
+    return payload
+
+
+def test_the_statement_is_on_this_bundle_and_names_its_tests(signed: Path) -> None:
+    said = statement(signed)
+    digest = json.loads((signed / "manifest.json").read_bytes())["content_sha256"]
+    assert (said["_type"], said["predicateType"]) == ("https://in-toto.io/Statement/v1", PREDICATE_TYPE)
+    assert said["subject"][0] == {"name": "demo", "digest": {"sha256": digest}}
+    assert said["predicate"]["result"] == "PASSED"
+    assert said["predicate"]["passedTests"] == [
+        "library/app.aar/m/basic-fixed/cpu/api-33",
+        "outputs/m/basic-fixed",
+        "run/local/m/basic-fixed/cpu",
+    ]
+    assert {one["name"] for one in said["predicate"]["configuration"]} == {"app.aar", "operators/o.config"}
+
+
+def test_verify_says_who_attests_and_that_nothing_was_run_again(signed: Path) -> None:
+    found = run("verify", signed, "--key", signed.parent / "key.pub")
+    assert code(found) == 0
+    assert "signed by the owner of the key with sha256" in found.output
+    assert "were not run again here: PASSED: 3 passed (1 library, 1 outputs, 1 run)" in found.output
+    document = json.loads(run("verify", signed, "--key", signed.parent / "key.pub", "--json", "-").stdout)
+    assert document["attested_tests"]["result"] == "PASSED"
+
+
+def test_without_a_key_no_test_is_claimed(signed: Path) -> None:
+    assert "attest" not in run("verify", signed).output
+
+
+@pytest.mark.parametrize(
+    ("checks", "result"), [((GOOD, GOOD), "PASSED"), ((GOOD, UNKNOWN), "WARNED"), ((UNKNOWN, WRONG), "FAILED")]
+)
+def test_the_worst_test_is_the_result(tmp_path: Path, checks: tuple[OutputCheck, ...], result: str) -> None:
+    made(tmp_path, evidence(*checks))
+    assert code(run("sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 0
+    assert statement(tmp_path / "bundle")["predicate"]["result"] == result
+    shown = run("verify", tmp_path / "bundle", "--key", tmp_path / "key.pub").output
+    assert ("outputs/m/basic-fixed" in shown) == (result != "PASSED")
+
+
+def test_what_could_not_run_is_no_passed_test(tmp_path: Path) -> None:
+    proof = LibraryProof(bundle="", library=ProvenLibrary(file="app.aar"), not_run="this computer cannot")
+    skipped = {"device": "d", "model": "m", "variant": "v", "run": "nnapi", "status": "skipped"}
+    made(tmp_path, evidence(**{PROOFS: [proof], "measured": [skipped]}))
+    assert code(run("sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 0
+    predicate = statement(tmp_path / "bundle")["predicate"]
+    assert (predicate["warnedTests"], predicate["passedTests"]) == (["library/app.aar"], [])
+
+
+def test_a_bundle_without_tests_attests_none(tmp_path: Path) -> None:
+    made(tmp_path, {})
+    assert code(run("sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 0
+    assert not (tmp_path / "bundle" / ATTESTATION_FILE).exists()
+    assert "attests no tests" in run("verify", tmp_path / "bundle", "--key", tmp_path / "key.pub").output
+
+
+def test_evidence_of_another_form_is_not_attested(tmp_path: Path) -> None:
+    made(tmp_path, {"checks": "all good"})
+    assert code(run("sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 4
+    assert not (tmp_path / "bundle" / SIGNATURE_FILE).exists()
+
+
+def test_the_same_bundle_and_key_give_the_same_attestation(signed: Path) -> None:
+    before = (signed / ATTESTATION_FILE).read_bytes()
+    assert code(run("sign", signed, "--key", signed.parent / "key.pem")) == 0
+    assert (signed / ATTESTATION_FILE).read_bytes() == before
+
+
+def stripped(signed: Path) -> None:
+    (signed / ATTESTATION_FILE).unlink()
+    (signed / ATTESTATION_FILE).parent.rmdir()
+
+
+def of_another_bundle(signed: Path) -> None:
+    """The attestation of another bundle of the same maker, under a signature that covers it."""
+    key = signed.parent / "key.pem"
+    other = made(signed.parent, evidence(GOOD), "other")
+    assert code(run("sign", other, "--key", key)) == 0
+    (signed / ATTESTATION_FILE).write_bytes((other / ATTESTATION_FILE).read_bytes())
+    sign_bundle(signed, verify_bundle(signed), read_private_key(key, None))
+
+
+def copied(signed: Path) -> None:
+    other = made(signed.parent, evidence(GOOD), "other")
+    assert code(run("sign", other, "--key", signed.parent / "key.pem")) == 0
+    (signed / ATTESTATION_FILE).write_bytes((other / ATTESTATION_FILE).read_bytes())
+
+
+def by_another_key(signed: Path) -> None:
+    signature = (signed / SIGNATURE_FILE).read_bytes()
+    assert code(run("sign", signed, "--key", write_keys(signed.parent, "else"))) == 0
+    (signed / SIGNATURE_FILE).write_bytes(signature)
+
+
+def linked(signed: Path) -> None:
+    (signed / ATTESTATION_FILE).rename(signed.parent / "elsewhere")
+    (signed / ATTESTATION_FILE).symlink_to(signed.parent / "elsewhere")
+
+
+ATTACKS: dict[Callable[[Path], None], str] = {
+    stripped: "made for other files than those that are here: evidence/test-result.intoto.jsonl",
+    of_another_bundle: "it is the attestation of another bundle",
+    copied: "made for other files than those that are here: evidence/test-result.intoto.jsonl",
+    by_another_key: "made for other files than those that are here: evidence/test-result.intoto.jsonl",
+    linked: "added: evidence/test-result.intoto.jsonl",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_attacks_are_refused_with_the_reason(signed: Path, attack: Callable[[Path], None]) -> None:
+    attack(signed)
+    result = run("verify", signed, "--key", signed.parent / "key.pub")
+    assert code(result) == 4, result.output
+    assert ATTACKS[attack] in str(getattr(result.exception, "why", ""))
+
+
+def test_an_update_brings_its_attestation(tmp_path: Path) -> None:
+    old, new = made(tmp_path, evidence(GOOD), "old"), made(tmp_path, evidence(GOOD), "new")
+    assert code(run("sign", new, "--key", write_keys(tmp_path))) == 0
+    assert code(run("delta", old, new, "--output", tmp_path / "d")) == 0
+    assert code(run("apply", tmp_path / "d", old, "--key", tmp_path / "key.pub")) == 0
+    assert (old / ATTESTATION_FILE).read_bytes() == (new / ATTESTATION_FILE).read_bytes()
+
+
+def test_one_line_counts_every_outcome() -> None:
+    mixed = AttestedTests(
+        result="FAILED", configuration=(), passed=("run/a",), warned=("run/b",), failed=("outputs/c",)
+    )
+    assert told(mixed) == "FAILED: 1 passed, 1 undecided, 1 failed (1 outputs, 2 run)"
+
+
+READ_BY_OTHERS = """
+import json, sys
+from securesystemslib.dsse import Envelope
+from securesystemslib.signer import SSlibKey
+key = SSlibKey("", "ecdsa", "ecdsa-sha2-nistp256", {"public": open(sys.argv[2]).read()})
+document = json.load(open(sys.argv[1]))
+key.keyid = document["signatures"][0]["keyid"]
+Envelope.from_dict(document).verify([key], 1)
+"""
+
+
+@pytest.mark.slow
+def test_others_read_the_envelope(signed: Path) -> None:
+    words = [sys.executable, "-c", READ_BY_OTHERS, str(signed / ATTESTATION_FILE)]
+
+    def theirs(key: str) -> int:
+        return subprocess.run([*words, str(signed.parent / key)], capture_output=True, check=False).returncode
+
+    write_keys(signed.parent, "else")
+    assert (theirs("key.pub"), theirs("else.pub") != 0) == (0, True)
