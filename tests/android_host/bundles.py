@@ -7,13 +7,13 @@ import onnx
 
 from device_runner.spec import NnapiFlag, RunOptions
 from pipeline.check.reference import ReferenceRequest, make_reference
-from pipeline.config import CheckConfig
+from pipeline.config import CheckConfig, ModelConfig
 from pipeline.convert.many import config_texts
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import Level, Variant
 from pipeline.model.sources import SourceModel
 from pipeline.release.bundle import make_bundle
-from pipeline.release.contents import keep_reference
+from pipeline.release.contents import keep_reference, signature_of
 from pipeline.release.manifest import KeptReference, Shipped
 from tests.ort_models import convert
 
@@ -71,6 +71,7 @@ def bundle_of(
         ships=(shipped,),
         made_with={},
         evidence={},
+        models=(signature_of(MODEL, artifact, ModelConfig(path="")),),
         references=references,
         tensors=tensors,
     )

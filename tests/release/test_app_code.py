@@ -2,17 +2,15 @@
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from device_runner.errors import RunnerError
-from device_runner.library_source import find_archive
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.release.app_code import Code, code_for, cpp, java, kotlin, swift
 from tests.debian_packages import unpacked
 from tests.ort_models import conv_relu, convert
+from tests.release.android.jvm import fetched
 
 JAR = "jvm:1.28.0"
 FILE = 'my "model" $x.ort'
@@ -80,21 +78,6 @@ def test_every_platform_has_the_languages_of_its_apps() -> None:
     assert names == {"android": ["Kotlin", "Java", "C++"], "ios": ["Swift", "C++"], "linux": ["C++", "Java"]}
 
 
-def jar() -> Path:
-    """The JAR of a release with everything that it needs; a skip that says what is missing."""
-    if not shutil.which("javac"):
-        pytest.skip("no javac: install a JDK")
-    try:
-        return find_archive(JAR)
-    except RunnerError as error:
-        done = subprocess.run(
-            [sys.executable, "-m", "pipeline", "library", "get", JAR], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            pytest.skip(f"{error.what}: {done.stderr.strip()[-200:]}")
-        return find_archive(JAR)
-
-
 def java_class(name: str, options: RunOptions) -> str:
     """A class whose method `open` is the code of the README."""
     lines = java(options, FILE).lines
@@ -116,7 +99,7 @@ public class Main {
 
 @pytest.mark.network
 def test_java_compiles_against_the_package_and_opens_a_model(tmp_path: Path) -> None:
-    library = jar()
+    library = fetched(JAR)
     for number, options in enumerate((CPU, *OTHERS)):
         (tmp_path / f"A{number}.java").write_text(java_class(f"A{number}", options), "utf-8")
     (tmp_path / "Main.java").write_text(MAIN)

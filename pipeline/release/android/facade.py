@@ -45,7 +45,7 @@ ONNX Runtime gives 16-bit floats out as 32-bit ones. Its Java API cannot make te
 """
 
 TAKEN = frozenset({
-    "ModelFile", "DeviceClass", "Result", "Context", "AssetFileDescriptor", "AssetManager", "Build", "ErrnoException",
+    "ModelFile", "DeviceClass", "Result", "Context", "AssetFileDescriptor", "AssetManager", "Build",
     "Os", "NonNull", "Nullable", "NNAPIFlags", "File", "FileInputStream", "FileNotFoundException", "FileOutputStream",
     "IOException", "InputStream", "FileChannel", "FloatBuffer", "DoubleBuffer", "LongBuffer", "IntBuffer",
     "ShortBuffer", "ByteBuffer", "ArrayList", "Arrays", "Collection", "ConcurrentHashMap", "EnumSet", "HashSet",

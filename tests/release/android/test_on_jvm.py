@@ -10,15 +10,16 @@ import onnxruntime
 import pytest
 from click.testing import CliRunner
 
+from device_runner.spec import RunOptions
 from pipeline.cli.main import cli
-from pipeline.release.android.package import SIGNATURES
-from tests.release.android.samples import bundle, needs_java
-from tests.release.test_app_code import jar
+from tests.android_host.bundles import bundle_of, nnapi
+from tests.release.android.jvm import check_reference, fetched, place_of, released, run
+from tests.release.android.samples import bundle, needs_java, two_classes
 
 pytestmark = pytest.mark.network
 
 MAIN = """
-import com.example.demo_app_models.M;
+import com.example.demo.M;
 import java.io.File;
 import java.io.FileInputStream;
 import java.io.RandomAccessFile;
@@ -80,6 +81,80 @@ CONSUMER = """\
 """
 
 
+EXAMPLE = Path(__file__).parents[3] / "build_configs/examples/mnist/mnist.onnx"
+
+CLASSES = """
+import com.example.demo.DeviceClass;
+import com.example.demo.M;
+import java.io.File;
+import java.nio.FloatBuffer;
+import java.util.Arrays;
+
+public class Classes {
+    public static void main(String[] arguments) throws Exception {
+        for (int i = 1; i < arguments.length; i += 3) {
+            DeviceClass device = new DeviceClass(
+                    Arrays.asList("x", arguments[i]), arguments[i + 1], Integer.parseInt(arguments[i + 2]));
+            String asset = M.asset(device);
+            float[] x = new float[64];
+            Arrays.fill(x, 1f);
+            try (M model = M.open(new File(arguments[0], asset), device);
+                    M.Result result = model.run(FloatBuffer.wrap(x))) {
+                System.out.println(asset + " " + model.way() + " " + result.y().get(64 + 9));
+            }
+        }
+        System.exit(0);
+    }
+}
+"""
+
+
+def test_the_model_runs_mapped_out_of_the_package_and_from_a_file(tmp_path: Path) -> None:
+    library = fetched("jvm:1.28.0")
+    bundle(tmp_path)
+    aar = released(tmp_path / "bundle")
+    content = (tmp_path / "bundle/models/m.basic-fixed.ort").read_bytes()
+    arguments = (str(aar), *place_of(aar, "m.basic-fixed.ort"), str(tmp_path / "m.ort"))
+    lines = run(MAIN, arguments, (library, aar.parent / "classes.jar"), tmp_path)
+    x = (np.arange(64, dtype=np.float32) / np.float32(10) - np.float32(3)).reshape(1, 1, 8, 8)
+    (expected,) = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    for way, shape, values in (lines[:3], lines[3:6]):
+        assert way == "cpu"  # the JAR has no NNAPI: the first way fails, the second is taken
+        assert shape.split() == ["1", "2", "8", "8"]
+        np.testing.assert_allclose(np.array(values.split(), np.float32), expected.ravel(), rtol=1e-5, atol=1e-6)
+    assert lines[6] == "refused, earlier 1"
+
+
+@pytest.mark.parametrize("release", ["1.20.0", "1.23.2", "1.28.0"])
+def test_each_release_computes_what_the_original_model_does(tmp_path: Path, release: str) -> None:
+    library = fetched(f"jvm:{release}")
+    ways = check_reference(bundle_of(tmp_path, EXAMPLE, (nnapi(), RunOptions(intra_op_threads=1))), library)
+    assert ways == ["cpu+threads=1"] * 2
+
+
+def test_a_device_opens_what_its_class_was_released_with(tmp_path: Path) -> None:
+    library = fetched("jvm:1.28.0")
+    two_classes(tmp_path)
+    aar = released(tmp_path / "bundle", "--telemetry", "off")
+    with zipfile.ZipFile(aar) as archive:
+        archive.extractall(tmp_path / "aar")
+    devices = (
+        ("Qualcomm SM8550", "arm64-v8a", "33"),
+        ("Qualcomm SM8550", "arm64-v8a", "30"),  # below what was measured
+        ("Qualcomm SM8550", "x86_64", "33"),
+        ("msm8998", "arm64-v8a", "27"),
+        ("Tensor", "arm64-v8a", "35"),
+    )
+    arguments = (str(tmp_path / "aar/assets"), *(word for device in devices for word in device))
+    lines = [line.split() for line in run(CLASSES, arguments, (library, aar.parent / "classes.jar"), tmp_path)]
+    own, other = "ort_mobile/m.layout-fixed.ort", "ort_mobile/m.basic-fixed.ort"
+    assert [line[0] for line in lines] == [own, other, other, other, other]
+    assert [line[1] for line in lines][1:] == ["cpu", "cpu", "cpu+session.intra_op.allow_spinning=0", "cpu"]
+    values = [float(line[2]) for line in lines]
+    assert values[0] == pytest.approx(3 * values[1])
+    assert values[1] > 0
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     needs_java()
@@ -87,46 +162,6 @@ def repository(tmp_path: Path) -> Path:
     named = ("--output", str(tmp_path / "repo"), "--group", "com.example", "--version", "1.0")
     assert CliRunner().invoke(cli, ["release", "android", str(tmp_path / "bundle"), *named]).exit_code == 0
     return tmp_path / "repo"
-
-
-def test_the_model_runs_mapped_out_of_the_package_and_from_a_file(repository: Path, tmp_path: Path) -> None:
-    library = jar()
-    aar = next(repository.rglob("*.aar"))
-    with zipfile.ZipFile(aar) as archive:
-        archive.extract("classes.jar", tmp_path)
-        model = archive.getinfo("assets/ort_mobile/m.basic-fixed.ort")
-        content = archive.read(model)
-    offset = aar.read_bytes().index(content)
-    (tmp_path / "Main.java").write_text(MAIN)
-    path = f"{library}:{tmp_path / 'classes.jar'}:{tmp_path}"
-    compiled = subprocess.run(
-        [
-            "javac",
-            "-cp",
-            path,
-            "-sourcepath",
-            str(SIGNATURES),
-            "-implicit:none",
-            "-d",
-            str(tmp_path),
-            str(tmp_path / "Main.java"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert compiled.returncode == 0, compiled.stderr
-    places = (str(aar), str(offset), str(len(content)), str(tmp_path / "m.ort"))
-    ran = subprocess.run(["java", "-cp", path, "Main", *places], capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    x = (np.arange(64, dtype=np.float32) / np.float32(10) - np.float32(3)).reshape(1, 1, 8, 8)
-    (expected,) = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, {"x": x})
-    lines = ran.stdout.splitlines()
-    for way, shape, values in (lines[:3], lines[3:6]):
-        assert way == "cpu"  # the JAR has no NNAPI: the first way fails, the second is taken
-        assert shape.split() == ["1", "2", "8", "8"]
-        np.testing.assert_allclose(np.array(values.split(), np.float32), expected.ravel(), rtol=1e-5, atol=1e-6)
-    assert lines[6] == "refused, earlier 1"
 
 
 def test_maven_takes_the_package_with_checksums_enforced(repository: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import android.content.Context;
 import android.content.res.AssetFileDescriptor;
 import android.content.res.AssetManager;
 {% if not telemetry %}
-import android.system.ErrnoException;
 import android.system.Os;
 {% endif %}
 import androidx.annotation.NonNull;
@@ -90,8 +89,8 @@ final class ModelFile {
 {% else %}
         try {
             Os.setenv("ORT_DISABLE_TELEMETRY", "1", true);
-        } catch (ErrnoException | NoClassDefFoundError unavailable) {
-            // Not on Android, in a test on a JVM: the call below has to do.
+        } catch (Exception | NoClassDefFoundError unavailable) {
+            // A JVM that is no Android's, in a test, has no such class: the call below has to do.
         }
         OrtEnvironment environment = OrtEnvironment.getEnvironment();
         environment.setTelemetry(false);
