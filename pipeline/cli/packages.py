@@ -63,7 +63,7 @@ def android(
     released with: those of the device's class where a search told classes apart. Needs a JDK. The bundle is verified
     first.
     """
-    from pipeline.release.android.facade import class_name
+    from pipeline.release.android.facade import java_class
     from pipeline.release.android.maven import default_artifact, java_package, publication, publish
     from pipeline.release.android.package import android_package
     from pipeline.release.manifest import refuse_unproven, verify_bundle
@@ -74,7 +74,7 @@ def android(
     java = java_package(java_name, named)
     package = android_package(bundle, manifest, java, target, telemetry=telemetry != "off")
     new = publish(package, named, output)
-    classes = [f"{package.package}.{class_name(model)}" for model in package.models]
+    classes = [f"{package.package}.{java_class(model)}" for model in package.models]
     if json_to:
         document = {"repository": str(output), "dependency": named.notation, "classes": classes, "new": new}
         write_json({**document, "onnxruntime": package.release}, json_to)

@@ -4,7 +4,6 @@ They need Java 8 and ONNX Runtime's Java API of 1.16 or newer; sessions from byt
 (docs/facts/release_consumers.md, R.1).
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +16,7 @@ from pipeline.campaign.options import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release, line_of
 from pipeline.release.app_code import comment_text, java_calls, java_text
+from pipeline.release.app_models import class_name, identifiers, refuse_equal_names, tensor_text
 from pipeline.release.bundle import basis_text, ways_of
 from pipeline.release.manifest import Content, Manifest, SelectionRow, Shipped, TensorSignature
 from pipeline.release.selection import rows_of
@@ -69,6 +69,8 @@ OWN_NAMES = frozenset({
     "clone", "equals", "finalize", "getClass", "hashCode", "notify", "notifyAll", "toString", "wait",
 })  # fmt: skip
 """What no parameter of `run` and no method of a result may be called: the sources, or every object, have these."""
+
+UNUSABLE = JAVA_WORDS | OWN_NAMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +144,7 @@ def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bo
     """
     content = manifest.content
     models = [_model(content, model, rows) for model, rows in rows_of(content, target).items()]
-    _refuse_equal_names(models)
+    refuse_equal_names((model.name, model.class_name) for model in models)
     release = min(line_of(one.ort_release) for one in content.ships if one.target == target)
     common = {
         "bundle": comment_text(content.name),
@@ -159,26 +161,9 @@ def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bo
     return found
 
 
-def class_name(model: str) -> str:
-    """The name of a model's class: `ppocr-v4.det` is PpocrV4Det."""
-    words = re.findall(r"[A-Za-z0-9]+", model)
-    name = "".join(word[:1].upper() + word[1:] for word in words)
-    if not name or name[0].isdigit():
-        return f"Model{name}"
-    return f"{name}Model" if name in TAKEN or name.startswith(("Ort", "Onnx")) else name
-
-
-def _refuse_equal_names(models: Iterable[JavaModel]) -> None:
-    seen: dict[str, str] = {}
-    for model in models:
-        other = seen.setdefault(model.class_name.lower(), model.name)
-        if other != model.name:
-            raise ConfigError(
-                f"the models {other} and {model.name} would both have the class {model.class_name}",
-                where="[[models]] name",
-                why="a class is named after the letters and digits of its model, and some file systems ignore case",
-                remedy="rename one of them in the config, and make the bundle again",
-            )
+def java_class(model: str) -> str:
+    """The name of a model's class."""
+    return class_name(model, TAKEN, ("Ort", "Onnx"))
 
 
 def _model(content: Content, model: str, rows: Sequence[SelectionRow]) -> JavaModel:
@@ -190,7 +175,7 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow]) -> JavaMo
     places = {name: place for place, (name, _) in enumerate(ways)}
     return JavaModel(
         name=comment_text(model),
-        class_name=class_name(model),
+        class_name=java_class(model),
         basis=tuple(dict.fromkeys(basis_text(one) for one in ships)),
         ways=tuple(_way(options) for _, options in ways),
         files=tuple(
@@ -238,7 +223,7 @@ def _pairs(values: Mapping[str, str]) -> str:
 
 
 def _inputs(tensors: Iterable[TensorSignature]) -> Iterator[JavaTensor]:
-    for tensor, identifier in _named(tensors):
+    for tensor, identifier in identifiers(tensors, UNUSABLE):
         if tensor.dtype not in BUFFERS:
             continue
         buffer, element, _ = BUFFERS[tensor.dtype]
@@ -248,7 +233,7 @@ def _inputs(tensors: Iterable[TensorSignature]) -> Iterator[JavaTensor]:
         yield JavaTensor(
             name=java_text(tensor.name),
             identifier=identifier,
-            doc=_doc(tensor),
+            doc=tensor_text(tensor),
             java_type=buffer,
             parameters=(
                 f"@NonNull {buffer} {identifier}",
@@ -259,40 +244,18 @@ def _inputs(tensors: Iterable[TensorSignature]) -> Iterator[JavaTensor]:
 
 
 def _outputs(tensors: Iterable[TensorSignature]) -> Iterator[JavaTensor]:
-    for place, (tensor, identifier) in enumerate(_named(tensors)):
+    for place, (tensor, identifier) in enumerate(identifiers(tensors, UNUSABLE)):
         if tensor.dtype in BUFFERS:
             buffer = BUFFERS[tensor.dtype][2]
             value = f"((OnnxTensor) result.get({place}))"
             yield JavaTensor(
                 name=java_text(tensor.name),
                 identifier=identifier,
-                doc=_doc(tensor),
+                doc=tensor_text(tensor),
                 java_type=buffer,
                 tensor=value,
                 read=f"{value}.get{buffer}()",
             )
-
-
-def _named(tensors: Iterable[TensorSignature]) -> Iterator[tuple[TensorSignature, str]]:
-    """Each with an identifier of its own: the letters and digits of its name, numbered where two are equal."""
-    taken = set(JAVA_WORDS | OWN_NAMES)
-    for tensor in tensors:
-        words = re.findall(r"[A-Za-z0-9]+", tensor.name)
-        joined = "".join(word[:1].upper() + word[1:] for word in words)
-        name = joined[:1].lower() + joined[1:]
-        name = name if name and not name[0].isdigit() else f"tensor{name}"
-        number, free = 2, name
-        while {free, f"{free}Shape"} & taken:
-            free, number = f"{name}_{number}", number + 1
-        taken |= {free, f"{free}Shape"}
-        yield tensor, free
-
-
-def _doc(tensor: TensorSignature) -> str:
-    """Type and shape, for a comment."""
-    axes = ["?" if axis is None else comment_text(str(axis)) for axis in tensor.shape or ()]
-    shape = "any shape" if tensor.shape is None else " x ".join(axes) or "a scalar"
-    return f"{comment_text(tensor.name)}: {tensor.dtype}, {shape}"
 
 
 def _imports(model: JavaModel, *, from_bytes: bool) -> Iterator[str]:

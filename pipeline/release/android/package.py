@@ -12,9 +12,10 @@ from pathlib import Path
 from device_runner.files import scratch_folder
 from device_runner.library_source import release_of
 from device_runner.local import run_group, tail
-from pipeline.core.errors import CheckFailed, ConfigError, MissingError, PipelineError
+from pipeline.core.errors import CheckFailed, MissingError, PipelineError
 from pipeline.core.files import storage_errors, write_text, write_zip
 from pipeline.release.android.facade import asset_path, java_sources
+from pipeline.release.app_models import target_of
 from pipeline.release.manifest import Manifest, Shipped
 from pipeline.release.selection import rows_of
 
@@ -76,7 +77,7 @@ def android_package(
 
     Raises ConfigError for a target that the bundle does not have, CheckFailed for models larger than a store allows.
     """
-    name = _target(bundle, manifest, target)
+    name = target_of(bundle, manifest, ("android",), "Android", target)
     rows = [row for own in rows_of(manifest.content, name).values() for row in own]
     ships = tuple(manifest.content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
     size = sum((bundle / file).stat().st_size for file in {one.file for one in ships})
@@ -89,32 +90,6 @@ def android_package(
         )
     sources = java_sources(manifest, name, package, telemetry=telemetry)
     return AndroidPackage(package=package, sources=sources, ships=ships, bundle=bundle, telemetry=telemetry)
-
-
-def _target(bundle: Path, manifest: Manifest, target: str | None) -> str:
-    """The target that is meant."""
-    android = [one for one in manifest.content.ships if one.platform == "android"]
-    targets = list(dict.fromkeys(one.target for one in android))
-    if not targets:
-        raise ConfigError(
-            "nothing in this bundle is for Android",
-            where=str(bundle),
-            remedy='add a [[targets]] with platform = "android" to the config, and make the bundle again',
-        )
-    if target is None and len(targets) > 1:
-        raise ConfigError(
-            f"this bundle has {len(targets)} targets for Android",
-            where=str(bundle),
-            remedy=f"name one with --target: {', '.join(targets)}",
-        )
-    wanted = target or targets[0]
-    if wanted not in targets:
-        raise ConfigError(
-            f"this bundle has no Android target {wanted!r}",
-            where=str(bundle),
-            remedy=f"name one that it has: {', '.join(targets)}",
-        )
-    return wanted
 
 
 def write_aar(package: AndroidPackage, path: Path) -> None:

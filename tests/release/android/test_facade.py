@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from device_runner.spec import ElementType, RunOptions
 from pipeline.core.errors import ConfigError
-from pipeline.release.android.facade import BUFFERS, JAVA_WORDS, class_name, java_sources
+from pipeline.release.android.facade import BUFFERS, JAVA_WORDS, java_class, java_sources
 from pipeline.release.android.package import SIGNATURES
 from pipeline.release.manifest import BundledFile, Content, Manifest, ModelSignature, SelectionRow, Shipped
 from tests.release.android.samples import CPU, NNAPI, needs_java, shipped, signature, tensor
@@ -71,7 +71,7 @@ def compiled(found: dict[str, str], folder: Path) -> str:
     ],
 )  # fmt: skip
 def test_classes_are_named_after_models(model: str, name: str) -> None:
-    assert class_name(model) == name
+    assert java_class(model) == name
 
 
 def test_every_type_and_shape_compiles_without_a_warning(tmp_path: Path) -> None:

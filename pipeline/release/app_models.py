@@ -1,0 +1,88 @@
+"""What generated code for apps has in common in every language: what ships to a target, and names. Pure functions."""
+
+import re
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from pipeline.core.errors import ConfigError
+from pipeline.release.app_code import comment_text
+from pipeline.release.manifest import Manifest, TensorSignature
+
+
+def target_of(bundle: Path, manifest: Manifest, platforms: Sequence[str], title: str, target: str | None) -> str:
+    """The target that is meant: `target`, or the only one of these platforms.
+
+    `title` is how messages call the platforms. Raises ConfigError for a target that the bundle does not have.
+    """
+    own = [one for one in manifest.content.ships if one.platform in platforms]
+    targets = list(dict.fromkeys(one.target for one in own))
+    if not targets:
+        raise ConfigError(
+            f"nothing in this bundle is for {title}",
+            where=str(bundle),
+            remedy=f'add a [[targets]] with platform = "{platforms[0]}" to the config, and make the bundle again',
+        )
+    if target is None and len(targets) > 1:
+        raise ConfigError(
+            f"this bundle has {len(targets)} targets for {title}",
+            where=str(bundle),
+            remedy=f"name one with --target: {', '.join(targets)}",
+        )
+    wanted = target or targets[0]
+    if wanted not in targets:
+        raise ConfigError(
+            f"this bundle has no {title} target {wanted!r}",
+            where=str(bundle),
+            remedy=f"name one that it has: {', '.join(targets)}",
+        )
+    return wanted
+
+
+def class_name(model: str, taken: Container[str], prefixes: tuple[str, ...] = ()) -> str:
+    """The name of a class: `ppocr-v4.det` is PpocrV4Det; none of `taken`, and none that begins as `prefixes`."""
+    name = "".join(_words(model))
+    if not name or name[0].isdigit():
+        return f"Model{name}"
+    return f"{name}Model" if name in taken or name.startswith(prefixes) else name
+
+
+def refuse_equal_names(classes: Iterable[tuple[str, str]]) -> None:
+    """Raise ConfigError when two models, given with the names of their classes, would have one class."""
+    seen: dict[str, str] = {}
+    for model, name in classes:
+        other = seen.setdefault(name.lower(), model)
+        if other != model:
+            raise ConfigError(
+                f"the models {other} and {model} would both have the class {name}",
+                where="[[models]] name",
+                why="a class is named after the letters and digits of its model, and some file systems ignore case",
+                remedy="rename one of them in the config, and make the bundle again",
+            )
+
+
+def identifiers(tensors: Iterable[TensorSignature], taken: Collection[str]) -> Iterator[tuple[TensorSignature, str]]:
+    """Each with an identifier of its own: the letters and digits of its name, numbered where two are equal.
+
+    Neither it nor it with `Shape` behind is in `taken`, or the identifier of another.
+    """
+    used = set(taken)
+    for tensor in tensors:
+        joined = "".join(_words(tensor.name))
+        name = joined[:1].lower() + joined[1:]
+        name = name if name and not name[0].isdigit() else f"tensor{name}"
+        number, free = 2, name
+        while {free, f"{free}Shape"} & used:
+            free, number = f"{name}_{number}", number + 1
+        used |= {free, f"{free}Shape"}
+        yield tensor, free
+
+
+def _words(text: str) -> list[str]:
+    return [word[:1].upper() + word[1:] for word in re.findall(r"[A-Za-z0-9]+", text)]
+
+
+def tensor_text(tensor: TensorSignature) -> str:
+    """Name, type and shape, for a comment."""
+    axes = ["?" if axis is None else comment_text(str(axis)) for axis in tensor.shape or ()]
+    shape = "any shape" if tensor.shape is None else " x ".join(axes) or "a scalar"
+    return f"{comment_text(tensor.name)}: {tensor.dtype}, {shape}"
