@@ -106,11 +106,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ort-mobile release": (
         "ort-mobile release output/my",
         "ort-mobile release android output/my/bundle --output models-repo --group com.example --version 1.0",
+        "ort-mobile release apple output/my/bundle --output MyModels",
     ),
     "ort-mobile release bundle": ("ort-mobile release bundle output/my",),
     "ort-mobile release android": (
         "ort-mobile release android output/my/bundle --output models-repo --group com.example --version 1.0",
     ),
+    "ort-mobile release apple": ("ort-mobile release apple output/my/bundle --output MyModels --name MyModels",),
     "ort-mobile build plan": ("ort-mobile build plan my.toml --target android-arm64",),
     "ort-mobile build doctor": ("ort-mobile build doctor --target linux-x86_64",),
     "ort-mobile build run": ("ort-mobile build run my.toml --target android-arm64 --source onnxruntime",),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from device_runner.reading import visible
 from pipeline.cli.command import Command, Group
 from pipeline.cli.options import json_option, shows_text, write_json
 from pipeline.cli.release import bundle as bundle_command
@@ -86,6 +87,49 @@ def android(
         click.echo("build.gradle.kts of the app:")
         click.echo(f'    implementation("{named.notation}")')
         click.echo('    android { androidResources { noCompress += "ort" } }  // else each model is copied once')
+
+
+@release.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder of the Swift package.")
+@click.option("--name", help="Name of package, product and module.  [default: the bundle's name with Models]")
+@click.option("--target", metavar="NAME", help="Target of the config.  [default: the only one for iOS or macOS]")
+@click.option(
+    "--onnxruntime", "version", metavar="X.Y.Z",
+    help="Version of ONNX Runtime's Swift package.  [default: the newest known of the target's release]",
+)  # fmt: skip
+@json_option
+def apple(
+    bundle: Path, output: Path, name: str | None, target: str | None, version: str | None, json_to: str | None
+) -> None:
+    """Write the models of BUNDLE as a Swift package, with classes that open them.
+
+    The package has the models as resources, and for each model a class that opens it with the session options that it
+    was released with. What ONNX Runtime's Objective-C API cannot set is reported; models that it cannot run are
+    refused. The bundle is verified first.
+    """
+    from pipeline.release.apple.facade import swift_class, warnings
+    from pipeline.release.apple.package import swift_package, write_package
+    from pipeline.release.manifest import refuse_unproven, verify_bundle
+    from pipeline.release.selection import rows_of
+
+    manifest = verify_bundle(bundle)
+    refuse_unproven(bundle, manifest)
+    package = swift_package(bundle, manifest, name=name, target=target, version=version)
+    new = write_package(package, output)
+    told = list(warnings(manifest.content, package.target))
+    classes = [swift_class(model, package.name) for model in rows_of(manifest.content, package.target)]
+    if json_to:
+        document = {"package": str(output), "product": package.name, "classes": classes, "new": new}
+        write_json({**document, "onnxruntime": package.requirement, "warnings": told}, json_to)
+    for line in told:
+        click.echo(visible(f"warning: {line}"), err=True)
+    if shows_text(json_to):
+        click.echo(f"{'wrote' if new else 'unchanged'}  {output}")
+        click.echo(f"classes  {', '.join(classes)}")
+        click.echo("\nXcode: File > Add Package Dependencies > Add Local. Package.swift of the app:")
+        click.echo(f'    .package(path: "{output.absolute()}")')
+        click.echo(f'    .product(name: "{package.name}", package: "{output.absolute().name}")')
 
 
 @click.command(cls=Command)

@@ -5,7 +5,7 @@ the Objective-C headers ort_session.h as Swift sees them. What a language has no
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from device_runner.providers import CPU, provider_named
@@ -33,6 +33,7 @@ SWIFT_LEVELS = {
 }
 
 ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,7 @@ def _kotlin_map(values: Mapping[str, str]) -> str:
 def swift(options: RunOptions, file: str) -> Code:
     """Swift by the Objective-C package: it opens files only."""
     stem, _, suffix = file.rpartition(".")
-    resource = f"forResource: {_swift_text(stem)}, ofType: {_swift_text(suffix)}"
+    resource = f"forResource: {swift_text(stem)}, ofType: {swift_text(suffix)}"
     return Code(
         language="swift",
         title="Swift",
@@ -156,7 +157,7 @@ def swift(options: RunOptions, file: str) -> Code:
             "",
             "let environment = try ORTEnv(loggingLevel: .warning)",
             "let options = try ORTSessionOptions()",
-            *_swift_calls(options),
+            *swift_calls(options),
             "// From a file of the app's bundle; this API has no call for bytes:",
             f"let path = Bundle.main.path({resource})!",
             "let session = try ORTSession(env: environment, modelPath: path, sessionOptions: options)",
@@ -164,27 +165,29 @@ def swift(options: RunOptions, file: str) -> Code:
     )
 
 
-def _swift_calls(options: RunOptions) -> Iterable[str]:
+def swift_calls(options: RunOptions) -> Iterator[str]:
+    """The statements of Swift that set `options`, an ORTSessionOptions of that name; a comment for what it lacks."""
     level = SWIFT_LEVELS.get(options.optimization_level)
     if level:
         yield f"try options.setGraphOptimizationLevel(.{level})"
     if options.intra_op_threads:
         yield f"try options.setIntraOpNumThreads({options.intra_op_threads})"
     for key, value in sorted(options.session_config.items()):
-        yield f"try options.addConfigEntry(withKey: {_swift_text(key)}, value: {_swift_text(value)})"
-    missing = _without_swift(options)
+        yield f"try options.addConfigEntry(withKey: {swift_text(key)}, value: {swift_text(value)})"
+    missing = swift_lacks(options)
     if missing:
         yield f"// The Objective-C API cannot set {', '.join(missing)}: use the C++ API for the same times."
     provider = provider_named(options.provider)
     if provider.home and provider.never_on("ios"):
         yield f"// {provider.title} is {provider.home.owner}'s."
     elif provider.name != CPU:
-        pairs = ", ".join(f"{_swift_text(k)}: {_swift_text(v)}" for k, v in sorted(options.provider_options.items()))
-        name = _swift_text(provider.append_name)
+        pairs = ", ".join(f"{swift_text(k)}: {swift_text(v)}" for k, v in sorted(options.provider_options.items()))
+        name = swift_text(provider.append_name)
         yield f"try options.appendExecutionProvider({name}, providerOptions: [{pairs or ':'}])"
 
 
-def _without_swift(options: RunOptions) -> list[str]:
+def swift_lacks(options: RunOptions) -> list[str]:
+    """What of these options ONNX Runtime's Objective-C API, and so Swift, has no call for."""
     settings = {
         "the optimization level layout": options.optimization_level not in SWIFT_LEVELS,
         "inter-op threads": bool(options.inter_op_threads),
@@ -217,7 +220,7 @@ def cpp(options: RunOptions, file: str) -> Code:
     )
 
 
-def _cpp_calls(options: RunOptions) -> Iterable[str]:
+def _cpp_calls(options: RunOptions) -> Iterator[str]:
     yield f"options.SetGraphOptimizationLevel({CPP_LEVELS[options.optimization_level]});"
     if options.intra_op_threads:
         yield f"options.SetIntraOpNumThreads({options.intra_op_threads});"
@@ -243,20 +246,26 @@ def _cpp_calls(options: RunOptions) -> Iterable[str]:
 
 def java_text(text: str) -> str:
     """A string literal of Java; control characters by their number."""
-    plain = "".join(ESCAPES.get(char, char) for char in text)
-    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found[0]):04x}", plain) + '"'
+    return _literal(text, "\\u{:04x}")
 
 
 def _kotlin_text(text: str) -> str:
     return java_text(text).replace("$", "\\$")
 
 
-def _swift_text(text: str) -> str:
-    return re.sub(r"\\u([0-9a-f]{4})", r"\\u{\1}", java_text(text))
+def swift_text(text: str) -> str:
+    """A string literal of Swift; control characters by their number."""
+    return _literal(text, "\\u{{{:x}}}")
 
 
 def _cpp_text(text: str) -> str:
-    return re.sub(r"\\u([0-9a-f]{4})", lambda found: f"\\{int(found[1], 16):03o}", java_text(text))
+    return _literal(text, "\\{:03o}")
+
+
+def _literal(text: str, numbered: str) -> str:
+    """Text between double quotes; `numbered` is how the language writes a character by its number."""
+    plain = (ESCAPES.get(char) or (numbered.format(ord(char)) if CONTROL.match(char) else char) for char in text)
+    return f'"{"".join(plain)}"'
 
 
 def comment_text(text: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
-from pipeline.release.app_code import Code, code_for, cpp, java, kotlin, swift
+from pipeline.release.app_code import Code, code_for, cpp, java, java_text, kotlin, swift, swift_text
 from tests.debian_packages import unpacked
 from tests.ort_models import conv_relu, convert
 from tests.release.android.jvm import fetched
@@ -69,6 +69,15 @@ def text_of(code: Code) -> str:
 )  # fmt: skip
 def test_recorded_options_become_calls(code: Code, lines: list[str]) -> None:
     assert not [line for line in lines if line not in code.lines], text_of(code)
+
+
+def test_a_written_out_escape_stays_text() -> None:
+    text = "\\u0041 \x01"
+    assert java_text(text) == '"\\\\u0041 \\u0001"'
+    assert swift_text(text) == '"\\\\u0041 \\u{1}"'
+    assert f"AddConfigEntry({chr(34)}k{chr(34)}, {chr(34)}\\\\u0041 \\001{chr(34)});" in text_of(
+        cpp(RunOptions(session_config={"k": text}), "m.ort")
+    )
 
 
 def test_every_platform_has_the_languages_of_its_apps() -> None:

@@ -1,0 +1,162 @@
+"""Swift packages of bundles: what is in them, that they never change, and what is refused first."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from device_runner.spec import ElementType, ExecutionMode, RunOptions
+from pipeline.cli.main import cli
+from pipeline.release.manifest import Shipped
+from tests.release.android.samples import bundle, signature, tensor
+from tests.release.apple.samples import CPU, for_ios
+
+
+def released(folder: Path, *more: str, package: str = "package") -> Result:
+    return CliRunner().invoke(
+        cli, ["release", "apple", str(folder / "bundle"), "--output", str(folder / package), *more]
+    )
+
+
+def refusal(result: Result) -> str:
+    """What an error says in all its parts."""
+    error = result.exception
+    return " ".join(str(getattr(error, part, "")) for part in ("what", "where", "why", "remedy"))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_a_package_has_the_model_its_class_and_one_dependency(tmp_path: Path) -> None:
+    bundle(tmp_path, (for_ios(),))
+    result = released(tmp_path)
+    assert result.exit_code == 0, result.output
+    assert f'.package(path: "{tmp_path / "package"}")' in result.output
+    files = files_of(tmp_path / "package")
+    model = "Sources/DemoAppModels/Models/m.basic-fixed.ort"
+    assert set(files) == {
+        "Package.swift", "Sources/DemoAppModels/M.swift", "Sources/DemoAppModels/ModelFile.swift", model,
+    }  # fmt: skip
+    assert files[model] == (tmp_path / "bundle/models/m.basic-fixed.ort").read_bytes()
+    manifest = files["Package.swift"].decode()
+    assert manifest.startswith("// swift-tools-version: 5.9\n")
+    assert 'platforms: [.iOS("15.1"), .macOS("14")]' in manifest
+    assert 'onnxruntime-swift-package-manager", .upToNextMinor(from: "1.24.2")' in manifest
+    assert 'resources: [.copy("Models")]' in manifest
+
+
+def test_recorded_options_are_tried_in_their_order(tmp_path: Path) -> None:
+    bundle(tmp_path, (for_ios(),))
+    assert released(tmp_path).exit_code == 0
+    source = (tmp_path / "package/Sources/DemoAppModels/M.swift").read_text()
+    first, second = source.split("Way(name: ")[1:]
+    assert 'appendExecutionProvider("CoreML", providerOptions: ["ModelFormat": "MLProgram"])' in first
+    assert second.startswith('"cpu+threads=2"')
+    assert "public func run(x: [Float]) throws -> Output" in source
+    assert "use_memory_mapped_ort_model" not in source  # 1.24 ignores it
+
+
+def test_a_release_that_maps_files_is_told_to(tmp_path: Path) -> None:
+    bundle(tmp_path, (for_ios(ort_release="1.30.0"),))
+    assert released(tmp_path, "--onnxruntime", "1.30.0").exit_code == 0
+    assert 'exact: "1.30.0"' in (tmp_path / "package/Package.swift").read_text()
+    source = (tmp_path / "package/Sources/DemoAppModels/M.swift").read_text()
+    assert source.count("session.use_memory_mapped_ort_model") == 2
+
+
+def test_the_same_bundle_gives_the_same_bytes_anywhere(tmp_path: Path) -> None:
+    bundle(tmp_path, (for_ios(),))
+    assert released(tmp_path).exit_code == 0
+    other = tmp_path / "another place ü"
+    other.mkdir()
+    (tmp_path / "bundle").rename(other / "bundle")
+    arguments = ["release", "apple", str(other / "bundle"), "--output", str(other / "package")]
+    environment = {**os.environ, "TZ": "Asia/Kathmandu", "LC_ALL": "C", "HOME": str(other)}
+    command = [sys.executable, "-m", "pipeline", *arguments]
+    subprocess.run(command, check=True, umask=0o077, env=environment, capture_output=True)
+    assert files_of(other / "package") == files_of(tmp_path / "package")
+
+
+def test_a_package_of_ours_is_replaced_and_nothing_else_is(tmp_path: Path) -> None:
+    bundle(tmp_path, (for_ios(),))
+    assert released(tmp_path, "--name", "Old").exit_code == 0
+    assert released(tmp_path).output.startswith("wrote")
+    assert not (tmp_path / "package/Sources/Old").exists()
+    assert released(tmp_path).output.startswith("unchanged")
+    (tmp_path / "package/.git").mkdir()
+    result = released(tmp_path)
+    assert "no Swift package of ours" in refusal(result)
+    assert (tmp_path / "package/.git").is_dir()
+
+
+def test_what_the_api_cannot_set_is_reported(tmp_path: Path) -> None:
+    lost = RunOptions(inter_op_threads=2, execution_mode=ExecutionMode.PARALLEL, cpu_arena=False, memory_pattern=False)
+    outputs = (tensor("y", 1, 2, 8, 8), tensor("z", 1, dtype=ElementType.FLOAT16))
+    bundle(tmp_path, (for_ios(runs=(lost, CPU)),), (signature(outputs=outputs),))
+    result = released(tmp_path, "--json", "-")
+    assert result.exit_code == 0, result.output
+    options, output = json.loads(result.stdout)["warnings"]
+    assert "runs without inter-op threads, parallel execution, memory pattern, memory arena" in options
+    assert "the output z is left out" in output
+    assert "warning: m: the output z" in result.stderr
+    assert "zShape" not in (tmp_path / "package/Sources/DemoAppModels/M.swift").read_text()
+
+
+@pytest.mark.parametrize("kind", [ElementType.FLOAT16, ElementType.BOOL, ElementType.FLOAT64, None])
+def test_a_model_that_swift_cannot_run_is_refused(tmp_path: Path, kind: ElementType | None) -> None:
+    bundle(tmp_path, (for_ios(),), (signature(inputs=(tensor("x", 1, dtype=kind),)),))
+    result = released(tmp_path)
+    assert "Swift cannot run the model m: x is" in refusal(result)
+    assert getattr(result.exception, "exit_code", None) == 2
+    assert not (tmp_path / "package").exists()
+
+
+@pytest.mark.parametrize(
+    ("ships", "more", "message"),
+    [
+        (for_ios(), ("--name", "my models"), "'my models' cannot be the name of a Swift module"),
+        (for_ios(), ("--name", "../up"), "cannot be the name"),
+        (for_ios(), ("--name", "class"), "cannot be the name"),
+        (for_ios(), ("--name", "Foundation"), "cannot be the name"),
+        (for_ios(), ("--name", "OnnxRuntimeBindings"), "cannot be the name"),
+        (for_ios(), ("--target", "tv"), "no iOS or macOS target 'tv'"),
+        (for_ios(), ("--onnxruntime", "1.20.0"), "'1.20.0' is no version of ONNX Runtime 1.24"),
+        (for_ios(), ("--onnxruntime", '1.24.2")'), "is no version of ONNX Runtime 1.24"),
+        (for_ios(ort_release="1.22"), (), "no Swift package of ONNX Runtime 1.22 is known"),
+        (for_ios(min_os_version="13.0"), (), "ONNX Runtime 1.24 needs iOS 15 or higher"),
+        (for_ios(ort_release="1.20", min_os_version="13"), (), "generic append call of release 1.20"),
+        (for_ios(runs=(RunOptions(provider="nnapi"),)), (), "belongs to Android"),
+        (for_ios(platform="android"), (), "nothing in this bundle is for iOS or macOS"),
+    ],
+)
+def test_what_swift_refuses_is_refused_first(
+    tmp_path: Path, ships: Shipped, more: tuple[str, ...], message: str
+) -> None:
+    bundle(tmp_path, (ships,))
+    result = released(tmp_path, *more)
+    assert message in refusal(result), result.output
+    assert getattr(result.exception, "exit_code", None) == 2
+    assert not (tmp_path / "package").exists()
+
+
+def test_two_models_of_one_class_or_one_file_are_refused(tmp_path: Path) -> None:
+    bundle(tmp_path, (for_ios("a.b"), for_ios("a-b")), (signature("a.b"), signature("a-b")))
+    assert "would both have the class AB" in refusal(released(tmp_path))
+    shutil.rmtree(tmp_path / "bundle")
+    bundle(tmp_path, (for_ios("a", file="models/x/m.ort"), for_ios("b", file="models/y/M.ort")),
+           (signature("a"), signature("b")))  # fmt: skip
+    assert "models/x/m.ort and models/y/M.ort would be one resource" in refusal(released(tmp_path))
+    assert not (tmp_path / "package").exists()
+
+
+def test_a_changed_bundle_is_refused(tmp_path: Path) -> None:
+    bundle(tmp_path, (for_ios(),))
+    (tmp_path / "bundle/models/m.basic-fixed.ort").write_bytes(b"x")
+    assert getattr(released(tmp_path).exception, "exit_code", None) == 4
+    assert not (tmp_path / "package").exists()
