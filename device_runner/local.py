@@ -173,9 +173,11 @@ class LocalDevice:
 
     name = "local"
 
-    def __init__(self, probe: Path, *, environment: Mapping[str, str] | None = None) -> None:
-        """`environment` is added to this process's own for every run."""
-        self._probe = probe
+    def __init__(
+        self, probe: Path, *, environment: Mapping[str, str] | None = None, emulator: Sequence[str] = ()
+    ) -> None:
+        """`environment` is added to this process's own for every run; `emulator` stands before the probe."""
+        self._probe = (*emulator, str(probe))
         self._environment = dict(environment or {})
 
     def facts(self) -> DeviceFacts:
@@ -209,7 +211,7 @@ class LocalDevice:
         request = folder / "request"
         request.write_bytes(encode_request(spec, _places(spec, library, folder)))
         limit = spec.timeout_seconds + GRACE_SECONDS
-        answer = run_process([str(self._probe), str(request)], folder, limit, self._environment)
+        answer = run_process([*self._probe, str(request)], folder, limit, self._environment)
         if isinstance(answer, Failure):
             return without_measurement(spec, self.name, answer)
         return keep_files(
@@ -221,7 +223,7 @@ class LocalDevice:
         with scratch_folder(RUN_PREFIX) as folder:
             request = folder / "request"
             request.write_bytes(encode_inspection(asked, limit_seconds=limit_seconds))
-            command = [str(self._probe), str(request)]
+            command = [*self._probe, str(request)]
             return run_process(command, folder, limit_seconds + GRACE_SECONDS, self._environment)
 
     def close(self) -> None:

@@ -49,6 +49,8 @@ class Mark(StrEnum):
 
     NOT_A_PHONE = "not_a_phone"
     """A phone's library ran on another machine: these times rank nothing."""
+    EMULATED = "emulated"
+    """An emulator ran the library's code for another processor: times and memory are its own, and not reported."""
     THROTTLED = "throttled"
     CHARGING = "charging"
     SHORT = "short"
@@ -187,7 +189,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     not the model alone). `elapsed_ns` is the whole run as its caller saw it, copying and starting included; 0 where
     nobody looked.
     `labelled_outputs` is the first output for each sample of the spec's labelled set, stacked along a first axis.
-    `profile` is what `profile_file` says, where that was read.
+    `profile` is what `profile_file` says, where that was read. `cpu` is the profile of an emulated processor.
     """
 
     spec_id: str
@@ -196,6 +198,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     ort_version: str = ""
     available_providers: tuple[str, ...] = ()
+    cpu: str = ""
     open_ns: int = 0
     load_ns: int = 0
     first_run_ns: int = 0
@@ -276,7 +279,13 @@ def _of_times(spec: RunSpec, result: RunResult) -> Iterator[str]:
         yield f"{total / 1e9:.3g} s of work in a run that is limited to {spec.timeout_seconds:g} s"
     if result.latencies_ns and median_low(result.latencies_ns) < FASTEST_NS:
         yield f"half of its {len(result.latencies_ns)} inferences took less than {FASTEST_NS} ns"
-    if not result.latencies_ns and not bins and (spec.sustain_seconds or (spec.min_runs and spec.max_seconds)):
+    untimed = Mark.EMULATED in result.marks
+    if (
+        not result.latencies_ns
+        and not bins
+        and not untimed
+        and (spec.sustain_seconds or (spec.min_runs and spec.max_seconds))
+    ):
         yield "it ended well, and timed no inference"
     if any(not each.min_ns <= each.median_ns <= each.max_ns or not each.inferences for each in bins):
         yield "a stretch of the sustained run whose median is not between its extremes"

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import platform
 import shutil
 import subprocess
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
+from device_runner.android_host.processor import HOST_ABIS, Processor, default_abi, find_processor
 from device_runner.errors import RunnerError, UnavailableError
 from device_runner.files import (
     BUILD_PREFIX,
@@ -21,6 +21,7 @@ from device_runner.files import (
     remove_abandoned,
     scratch_folder,
 )
+from device_runner.local import machine_abi
 from device_runner.probe.build import zig_command, zig_version
 
 TABLE = Path(__file__).with_name("symbols.txt")
@@ -119,7 +120,7 @@ MACHINES: dict[str, Machine] = {
         passes="adrp x16, :got:{target}\n  ldr x16, [x16, :got_lo12:{target}]\n  br x16", jumps="b {target}"
     ),
 }
-"""By the name that `uname -m` gives. Adapters and layouts of structures are checked for x86_64 only."""
+"""By the name that `uname -m` gives."""
 
 
 def assembler(symbols: tuple[Symbol, ...], machine: Machine) -> str:
@@ -175,7 +176,7 @@ ASKS_WITH = ("checksum.c", "json.c", "platform.c")
 ADAPTERS: dict[str, tuple[str, ...]] = {
     "libdl.so": (),
     "libm.so": ("math.c",),
-    "libc.so": ("stdio.c", "text.c", "system.c"),
+    "libc.so": ("stdio.c", "text.c", "system.c", "threads.c"),
     "liblog.so": ("log.c",),
     "libandroid.so": ("android.c",),
 }
@@ -203,19 +204,6 @@ class Compiler:
     identity: str
 
 
-def check_host() -> None:
-    """Raise UnavailableError where an Android x86_64 library cannot run: it needs x86-64 Linux with glibc."""
-    libc = platform.libc_ver()[0] or ("without glibc" if platform.system() == "Linux" else "")
-    here = f"{platform.system()} {platform.machine()} {libc}".strip()
-    if (platform.system(), platform.machine(), platform.libc_ver()[0]) != ("Linux", "x86_64", "glibc"):
-        raise UnavailableError(
-            "android-host does not run on this computer",
-            where=here,
-            why="Android's x86_64 library runs in a process of x86-64 Linux with glibc only",
-            remedy="use `local`, a phone (adb:SERIAL), or such a machine (most CI runners are)",
-        )
-
-
 def find_compiler() -> Compiler:
     """cc, gcc, clang (or CC), else the package ziglang; raises UnavailableError when there is none."""
     own = os.environ.get("CC", "")
@@ -232,19 +220,31 @@ def find_compiler() -> Compiler:
     )
 
 
-def build_host() -> Path:
-    """The folder with the shims and the fake NNAPI, built unless it is in the cache.
+def cross_compiler(abi: str) -> Compiler:
+    """The package ziglang for another processor's Linux; raises UnavailableError where it is not installed."""
+    if zig := zig_command():
+        triple = HOST_ABIS[abi].triple
+        return Compiler((*zig, "cc", "-target", triple), f"{zig_version()} {triple}")
+    raise UnavailableError(
+        f"no compiler for {abi}",
+        why="the package ziglang is not installed; cc builds for this computer only",
+        remedy="pip install ziglang (it is in the extra `android`), or use x86_64",
+    )
+
+
+def build_host(processor: Processor | None = None) -> Path:
+    """The folder with the shims and the fake NNAPI for a processor (this computer's), built unless it is in the cache.
 
     Raises UnavailableError on another system or without a compiler, RunnerError when the compiler fails.
     """
-    check_host()
-    compiler = find_compiler()
+    found = processor or find_processor(default_abi())
+    compiler = find_compiler() if found.abi == machine_abi() else cross_compiler(found.abi)
     folder = cache_folder() / "android-host" / "shims" / _digest(compiler)
     if not are_sound(folder, (*shim_libraries(), NNAPI, ASK)):
         # Somebody removed or changed a part: without the fake NNAPI a library would call null pointers.
         shutil.rmtree(folder, ignore_errors=True)
         with own_folder_errors(folder):
-            _make(compiler, folder)
+            _make(compiler, MACHINES[HOST_ABIS[found.abi].machine], folder)
     return folder
 
 
@@ -256,7 +256,7 @@ def _digest(compiler: Compiler) -> str:
     return total.hexdigest()
 
 
-def _make(compiler: Compiler, folder: Path) -> None:
+def _make(compiler: Compiler, machine: Machine, folder: Path) -> None:
     """Build in a folder of its own and rename it: another process may do the same, and one of both wins."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(BUILD_PREFIX, folder.parent)
@@ -265,7 +265,7 @@ def _make(compiler: Compiler, folder: Path) -> None:
         work.mkdir()
         done.mkdir()
         for library in shim_libraries():
-            _make_shim(compiler, library, work, done / library)
+            _make_shim(compiler, machine, library, work, done / library)
         _make_nnapi(compiler, done / NNAPI)
         ask = (SOURCES / "ask" / "ask.c", *(PROBE / unit for unit in ASKS_WITH))
         _run((*compiler.command, *FLAGS, "-D_GNU_SOURCE", "-o", str(done / ASK), *map(str, ask), "-ldl"))
@@ -279,10 +279,10 @@ def _make(compiler: Compiler, folder: Path) -> None:
                 raise
 
 
-def _make_shim(compiler: Compiler, library: str, work: Path, target: Path) -> None:
+def _make_shim(compiler: Compiler, machine: Machine, library: str, work: Path, target: Path) -> None:
     symbols = tuple(symbol for symbol in table() if symbol.library == library and symbol.how is not How.ABSENT)
     source, script = work / f"{library}.s", work / f"{library}.map"
-    source.write_text(assembler(symbols, MACHINES["x86_64"]), "utf-8")
+    source.write_text(assembler(symbols, machine), "utf-8")
     script.write_text(version_script(symbols), "utf-8")
     adapters = [str(SOURCES / "shims" / name) for name in ADAPTERS[library]]
     link = (*LINK, f"-Wl,-soname,{library}", f"-Wl,--version-script={script}")

@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 
 from device_runner.android_host.build import ASK, build_host, check_imports
-from device_runner.android_host.device import AndroidHost, Phone
+from device_runner.android_host.device import SLOWNESS, AndroidHost, Phone
+from device_runner.android_host.processor import find_processor
 from device_runner.errors import RunnerError
 from device_runner.library_facts import LIBRARY, LibraryFacts
 from device_runner.probe.protocol import FLAG_BITS, LEVEL_NUMBERS
@@ -233,16 +234,19 @@ def ask(
 ) -> Iterator[LibraryAnswer]:
     """One answer for each question, in their order; a crash or a hang is an answer too.
 
-    `limit_seconds` is for one model. Raises UnavailableError for a library that needs what the shims do not give,
-    RunnerError when the program itself cannot work.
+    `limit_seconds` is for one model, ten times as long under an emulator. Raises UnavailableError for a library that
+    needs what the shims do not give or whose ABI does not run here, RunnerError when the program itself cannot work.
     """
     check_imports(library.imports, library.needed, where=library.path)
+    processor = find_processor(library.abi, session.phone.cpu)
+    limit = limit_seconds * (SLOWNESS if processor.emulated else 1)
     rest = list(questions)
     with tempfile.TemporaryDirectory(prefix="ort-mobile-ask-") as name:
         folder = Path(name)
-        environment = {**os.environ, **session.phone.environment(folder)}
+        environment = {**os.environ, **session.phone.environment(folder, processor)}
+        command = (*processor.command, str(build_host(processor) / ASK))
         while rest:
-            answers = _ask_once(library, rest, session, folder, environment, limit_seconds)
+            answers = _ask_once(library, rest, session, folder, command, environment, limit)
             yield from answers
             rest = rest[len(answers) :]
 
@@ -252,14 +256,16 @@ def _ask_once(
     questions: Sequence[ModelQuestion],
     session: Session,
     folder: Path,
+    command: tuple[str, ...],
     environment: dict[str, str],
     limit_seconds: float,
 ) -> list[LibraryAnswer]:
     request = folder / "request"
     request.write_bytes(_encode(library, questions, session))
-    command = [str(build_host() / ASK), str(request)]
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment)
+        process = subprocess.Popen(
+            [*command, str(request)], stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment
+        )
         try:
             code = _wait(process, folder / "out", limit_seconds)
         except BaseException:

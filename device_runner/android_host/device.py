@@ -7,7 +7,7 @@ Its times say nothing about a phone; every result is marked so.
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -19,13 +19,14 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import Meta
 
-from device_runner.android_host.build import build_host, check_host, check_imports
+from device_runner.android_host.build import build_host, check_imports
+from device_runner.android_host.processor import HOST_ABIS, Processor, default_abi, find_processor
 from device_runner.device import TYPE_CODES, DeviceFacts, DriverType, NnapiDevice
 from device_runner.errors import RunnerError, SpecError
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import Library, resolve
-from device_runner.local import LocalDevice, host_facts
-from device_runner.probe.build import build_probe
+from device_runner.local import LocalDevice, host_facts, machine_abi
+from device_runner.probe.build import HOST, build_probe
 from device_runner.probe.protocol import ProbeAnswer
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
 from device_runner.reading import read_regular
@@ -221,19 +222,25 @@ def operand_type_codes() -> dict[str, int]:
 SCHEME = "android-host"
 DEFAULT_API_LEVEL = 31
 API_LEVELS = range(21, 100)
-OPTIONS = ("api_level", "driver", "calls")
+OPTIONS = ("api_level", "driver", "calls", "abi", "cpu")
 
 
 @dataclass(frozen=True, slots=True)
 class Phone:
-    """What the library is to believe about the phone; `calls` is a file for the record of NNAPI calls."""
+    """What the library is to believe about the phone; `calls` is a file for the record of NNAPI calls.
+
+    `cpu` is the profile that an emulator plays (`processor.CPUS`), "" for the ABI's usual one.
+    """
 
     api_level: int = DEFAULT_API_LEVEL
     driver: DriverProfile | None = None
     calls: Path | None = None
+    cpu: str = ""
 
-    def environment(self, folder: Path) -> dict[str, str]:
-        """Variables that shims and the fake NNAPI read; the driver profile is written into `folder`.
+    def environment(self, folder: Path, processor: Processor | None = None) -> dict[str, str]:
+        """Variables that shims and the fake NNAPI read; the profiles of driver and CPU are written into `folder`.
+
+        Without a processor they are for this computer's own.
 
         A fake libneuralnetworks.so is always found: without one the provider calls null pointers from level 27 on.
         """
@@ -241,30 +248,33 @@ class Phone:
         profile.write_text(encode_profile(self.driver or default_profile(self.api_level), self.api_level), "ascii")
         record = {"ORT_MOBILE_NNAPI_RECORD": str(self.calls.absolute())} if self.calls else {}
         return {
-            "LD_LIBRARY_PATH": str(build_host()),
+            "LD_LIBRARY_PATH": str(build_host(processor)),
             "ORT_MOBILE_ANDROID_SDK": str(self.api_level),
             "ORT_MOBILE_NNAPI_PROFILE": str(profile),
+            **(processor.environment(folder) if processor else {}),
             **record,
         }
 
 
 def open_android_host(rest: str) -> "AndroidHost":
     """The device that `android-host:REST` names; raises SpecError for a bad option, UnavailableError for no library."""
-    check_host()
     text, _, query = rest.partition("?")
-    phone = parse_phone(query, f"{SCHEME}:{rest}")
+    options = read_options(query, f"{SCHEME}:{rest}")
+    phone = parse_phone(options, f"{SCHEME}:{rest}")
+    abi = options.get("abi") or default_abi()
+    find_processor(abi, phone.cpu)
     if not text:
         raise SpecError(
             f"{SCHEME} needs a library",
             remedy=f"write `{SCHEME}:` and an AAR, a libonnxruntime.so, or a release such as 1.29.0",
         )
-    library = resolve(text).android()
+    library = resolve(text, abi).android()
     check_imports(library.imports, library.needed, where=library.path)
     return AndroidHost(f"{SCHEME}:{rest}", library, phone)
 
 
-def parse_phone(query: str, where: str) -> Phone:
-    """The phone that options such as `api_level=29&driver=x.json` describe; raises SpecError that names `where`."""
+def read_options(query: str, where: str) -> dict[str, str]:
+    """Options such as `api_level=29&driver=x.json` by name; raises SpecError that names `where`."""
     pairs = parse_qsl(query, keep_blank_values=True)
     options = dict(pairs)
     unknown = sorted(set(options) - set(OPTIONS))
@@ -273,12 +283,18 @@ def parse_phone(query: str, where: str) -> Phone:
         raise SpecError(
             what, where=where, remedy=f"options are {', '.join(OPTIONS)}, as in ?api_level=29&driver=x.json"
         )
+    return options
+
+
+def parse_phone(options: Mapping[str, str], where: str) -> Phone:
+    """The phone that options describe; raises SpecError that names `where`."""
     driver = read_profile(Path(options["driver"])) if "driver" in options else None
     default = (driver and driver.api_level) or DEFAULT_API_LEVEL
     return Phone(
         api_level=_parse_level(options.get("api_level", str(default)), where),
         driver=driver,
         calls=Path(options["calls"]) if options.get("calls") else None,
+        cpu=options.get("cpu", ""),
     )
 
 
@@ -293,6 +309,37 @@ def _parse_level(text: str, where: str) -> int:
     raise SpecError(f"api_level {text!r} does not exist", where=where, remedy=remedy)
 
 
+SLOWNESS = 10
+"""By how much time limits are longer under an emulator, which computes 30 to 500 times slower."""
+
+UNTIMED = {
+    "open_ns": 0,
+    "load_ns": 0,
+    "first_run_ns": 0,
+    "latencies_ns": (),
+    "warmup_ns": (),
+    "warmup": None,
+    "sustained": None,
+    "memory_before_load_bytes": 0,
+    "memory_after_load_bytes": 0,
+    "memory_peak_bytes": 0,
+    "elapsed_ns": 0,
+}
+"""What of a result would be the emulator's own."""
+
+
+def untimed(result: RunResult, cpu: str) -> RunResult:
+    """A result of an emulated CPU: without times and memory, and with the reason of an instruction that is missing."""
+    failure = result.failure
+    if failure and failure.signal == "SIGILL":
+        failure = msgspec.structs.replace(
+            failure,
+            cause=f"the library used an instruction that {cpu} or this emulator does not have",
+            remedy="try a newer QEMU or another cpu=; whether phones have it, a phone shows",
+        )
+    return msgspec.structs.replace(result, **UNTIMED, failure=failure, cpu=cpu, marks=(*result.marks, Mark.EMULATED))
+
+
 class AndroidHost:
     """Runs specs with an Android library. A spec's own library (AAR or .so) goes before the device's."""
 
@@ -302,7 +349,13 @@ class AndroidHost:
         self._phone = phone or Phone()
         self._folder = Path(tempfile.mkdtemp(prefix="ort-mobile-android-"))
         try:
-            self._local = LocalDevice(build_probe(), environment=self._phone.environment(self._folder))
+            self._processor = find_processor(library.abi, self._phone.cpu)
+            native = library.abi == machine_abi()
+            self._local = LocalDevice(
+                build_probe(HOST if native else HOST_ABIS[library.abi].probe),
+                environment=self._phone.environment(self._folder, self._processor),
+                emulator=self._processor.command,
+            )
         except BaseException:
             self.close()
             raise
@@ -325,7 +378,8 @@ class AndroidHost:
             host_facts(self.name),
             platform="android",
             model=f"libonnxruntime {self._library.release} in a process of this computer, not a phone",
-            abis=("x86_64",),
+            soc=f"{self._processor.cpu} (emulated)" if self._processor.emulated else "",
+            abis=(self._library.abi,),
             api_level=self._phone.api_level,
             nnapi=nnapi,
             nnapi_devices=tuple(map(_shown, profile.devices))
@@ -335,10 +389,13 @@ class AndroidHost:
 
     def library_for(self, given: str | None) -> Library:
         """The given library, else the one in its name."""
-        return resolve(given or self._library.path)
+        return resolve(given or self._library.path, self._library.abi)
 
     def run(self, spec: RunSpec) -> RunResult:
-        """Execute one spec in a fresh process; what the library does, a crash included, is in the result."""
+        """Execute one spec in a fresh process; what the library does, a crash included, is in the result.
+
+        An emulator has ten times the time limit, and its result no times and no memory.
+        """
         try:
             facts = self.library_for(spec.library).android()
             check_imports(facts.imports, facts.needed, where=facts.path)
@@ -346,8 +403,10 @@ class AndroidHost:
             kind = FailureKind.WRONG_LIBRARY
             failure = Failure(kind=kind, message=str(error), cause=error.why, remedy=error.remedy)
             return without_measurement(spec, self.name, failure)
-        result = self._local.run(msgspec.structs.replace(spec, library=facts.path))
-        return msgspec.structs.replace(result, device=self.name, marks=(*result.marks, Mark.NOT_A_PHONE))
+        limit = spec.timeout_seconds * (SLOWNESS if self._processor.emulated else 1)
+        result = self._local.run(msgspec.structs.replace(spec, library=facts.path, timeout_seconds=limit))
+        result = msgspec.structs.replace(result, device=self.name, marks=(*result.marks, Mark.NOT_A_PHONE))
+        return untimed(result, self._processor.cpu) if self._processor.emulated else result
 
     def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> ProbeAnswer | Failure:
         """What the fake NNAPI says to these questions, with the phone's driver profile."""

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import msgspec
 
-from device_runner.android_host.build import build_host, check_host
+from device_runner.android_host.build import build_host
+from device_runner.android_host.processor import check_host
 from device_runner.errors import RunnerError
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import Library, resolve

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.android_host.build import check_host
+from device_runner.android_host.processor import check_host
 from device_runner.errors import UnavailableError
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import resolve
@@ -18,12 +18,12 @@ NEWEST = PACKAGES[0].release
 OLDEST = PACKAGES[-1].release
 
 
-def fetch(release: str) -> LibraryFacts:
+def fetch(release: str, abi: str = "x86_64") -> LibraryFacts:
     """The library of a release, fetched once; skips where this machine cannot run or have it."""
     try:
-        check_host()
+        check_host(abi)
         get_library(release, accept_licence=True)
-        return resolve(release).android()
+        return resolve(release, abi).android()
     except (UnavailableError, PipelineError) as error:
         pytest.skip(f"no android:{release} here: {error}")
 

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from device_runner.android_host import inspection
-from device_runner.android_host.build import check_host
 from device_runner.android_host.device import (
     Driver,
     DriverProfile,
@@ -29,6 +28,7 @@ from device_runner.android_host.device import (
     read_profile,
 )
 from device_runner.android_host.inspection import Question, ask, inspect_phone, make_profile, questions
+from device_runner.android_host.processor import check_host
 from device_runner.device import DeviceFacts, DriverType
 from device_runner.errors import RunnerError, UnavailableError
 from device_runner.local import LocalDevice
@@ -303,9 +303,9 @@ def test_a_devices_profile_is_replayed_at_its_own_level(tmp_path: Path) -> None:
     profile = msgspec.structs.replace(PROFILES["takes all"], api_level=29, phone="Phone One")
     path = tmp_path / "phone.json"
     path.write_bytes(msgspec.json.encode(profile))
-    assert parse_phone(f"driver={path}", "x").api_level == 29
-    assert parse_phone(f"driver={path}&api_level=33", "x").api_level == 33
-    assert parse_phone("", "x").api_level == 31
+    assert parse_phone({"driver": str(path)}, "x").api_level == 29
+    assert parse_phone({"driver": str(path), "api_level": "33"}, "x").api_level == 33
+    assert parse_phone({}, "x").api_level == 31
 
 
 WRONG = (

@@ -12,13 +12,13 @@ from device_runner.android_host.build import (
     How,
     assembler,
     build_host,
-    check_host,
     check_imports,
     parse_table,
     shim_libraries,
     table,
     version_script,
 )
+from device_runner.android_host.processor import check_host
 from device_runner.errors import UnavailableError
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.android_host.build import build_host, check_host
+from device_runner.android_host.build import build_host
 from device_runner.android_host.device import DriverProfile, encode_profile
+from device_runner.android_host.processor import check_host
 from device_runner.errors import UnavailableError
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Phone
 

@@ -6,9 +6,17 @@
 
 #define ADAPTER __attribute__((visibility("hidden")))
 
+/* Android's long double on 64 bits, by bits and by register. */
+#if defined(__x86_64__)
+typedef __float128 binary128;
+#else
+typedef long double binary128;
+#endif
+
 /* Names of the environment variables that tell an Android process what phone it is on. */
 #define VARIABLE_SDK "ORT_MOBILE_ANDROID_SDK"
 #define VARIABLE_PROPERTIES "ORT_MOBILE_ANDROID_PROPERTIES"
 #define VARIABLE_LOG "ORT_MOBILE_ANDROID_LOG"
+#define VARIABLE_CPU "ORT_MOBILE_ANDROID_CPU"
 
 #endif

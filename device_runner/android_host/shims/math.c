@@ -1,6 +1,11 @@
-/* The one function of libm that differs: Android's long double on x86_64 is IEEE binary128. */
+/* The one function of libm that differs: Android's long double is IEEE binary128, which x86-64's is not here. */
 #include "bionic.h"
 
-extern long long llroundf128(__float128 value);
+#if defined(__x86_64__)
+extern long long llroundf128(binary128 value);
+#else
+#include <math.h>
+#define llroundf128 llroundl
+#endif
 
-ADAPTER long long bionic_llroundl(__float128 value) { return llroundf128(value); }
+ADAPTER long long bionic_llroundl(binary128 value) { return llroundf128(value); }

@@ -6,10 +6,13 @@
 
 #include "bionic.h"
 
-typedef __float128 binary128; /* Android's long double on x86_64, by bits and by register */
-
+#if defined(__x86_64__)
 extern binary128 strtof128(const char *text, char **end);
 extern binary128 strtof128_l(const char *text, char **end, locale_t locale);
+#else
+#define strtof128 strtold
+#define strtof128_l strtold_l
+#endif
 extern int __xpg_strerror_r(int number, char *text, size_t size);
 
 ADAPTER binary128 bionic_strtold(const char *text, char **end) { return strtof128(text, end); }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.android_host.build import check_host
+from device_runner.android_host.processor import check_host
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import resolve
 from pipeline.core.errors import ConfigError, ExitCode, ModelError

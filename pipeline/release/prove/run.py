@@ -8,9 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.android_host.build import check_host, check_imports
+from device_runner.android_host.build import check_imports
 from device_runner.android_host.calls import CallSummary, read_calls, summarize
 from device_runner.android_host.device import DEFAULT_API_LEVEL, AndroidHost, DriverProfile, Phone
+from device_runner.android_host.processor import check_host
 from device_runner.library_facts import LibraryFacts, archive_abis, is_archive
 from device_runner.library_source import release_of, resolve
 from device_runner.providers import NNAPI, NNAPI_API_LEVEL

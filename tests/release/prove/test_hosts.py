@@ -19,7 +19,7 @@ from tests.ort_models import parsed
 
 HOSTS = {
     "musl": ("Linux", "x86_64", "", "without glibc"),
-    "arm64": ("Linux", "aarch64", "glibc", "aarch64"),
+    "riscv": ("Linux", "riscv64", "glibc", "riscv64"),
     "macOS": ("Darwin", "arm64", "", "Darwin"),
     "Windows": ("Windows", "AMD64", "", "Windows"),
 }

@@ -1,0 +1,260 @@
+"""Which process of this computer runs an Android ABI's code: its own, or qemu-user's with the CPU of a phone.
+
+An emulator chooses the kernels that the library takes there: the library reads the CPU's features from the auxiliary
+vector, from ID registers and from /proc/cpuinfo. The first two are qemu's; the third comes from a folder that is made
+from the same profile, since qemu 7.2 shows this computer's own (facts: docs/facts/arm64_host.md, sections 1 and 2).
+"""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from device_runner.errors import SpecError, UnavailableError
+from device_runner.local import machine_abi
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostAbi:
+    """How programs of an ABI are built and run on Linux: `machine` as `uname -m` gives it, `triple` as zig calls it.
+
+    `loader` is the dynamic linker below a system's root, `package` Debian's package with the C library for another
+    computer, which lies in /usr/`root`.
+    """
+
+    machine: str
+    triple: str
+    probe: str
+    root: str
+    loader: str
+    package: str
+    cpu: str = ""
+
+    @property
+    def emulator(self) -> str:
+        """The program of qemu-user."""
+        return f"qemu-{self.machine}"
+
+
+HOST_ABIS: dict[str, HostAbi] = {
+    "x86_64": HostAbi(
+        machine="x86_64",
+        triple="x86_64-linux-gnu.2.28",
+        probe="linux-x86_64",
+        root="x86_64-linux-gnu",
+        loader="lib64/ld-linux-x86-64.so.2",
+        package="libc6-amd64-cross",
+    ),
+    "arm64-v8a": HostAbi(
+        machine="aarch64",
+        triple="aarch64-linux-gnu.2.28",
+        probe="linux-aarch64",
+        root="aarch64-linux-gnu",
+        loader="lib/ld-linux-aarch64.so.1",
+        package="libc6-arm64-cross",
+        cpu="cortex-a76",
+    ),
+}
+"""By Android's name of the ABI; `cpu` is the profile of an emulator that is told none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuProfile:
+    """A core of phones: qemu's name of it, and what Linux shows of it in /proc/cpuinfo."""
+
+    qemu: str
+    part: int
+    variant: int = 0
+    features: str
+
+
+V8 = "fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid"
+V8_2 = f"{V8} atomics fphp asimdhp asimdrdm lrcpc dcpop asimddp"
+V8_6 = f"{V8_2} jscvt fcma ssbs sb flagm flagm2 frint i8mm bf16"
+
+CPUS: dict[str, CpuProfile] = {
+    "cortex-a53": CpuProfile(qemu="cortex-a53", part=0xD03, features=V8),
+    "cortex-a55": CpuProfile(qemu="cortex-a76", part=0xD05, variant=2, features=V8_2),
+    "cortex-a76": CpuProfile(qemu="cortex-a76", part=0xD0B, variant=4, features=V8_2),
+    "cortex-a710": CpuProfile(qemu="cortex-a710", part=0xD47, variant=2, features=f"{V8_6} sve sve2 svei8mm svebf16"),
+    "i8mm": CpuProfile(qemu="max,sve=off,sme=off", part=0xD47, variant=2, features=V8_6),
+}
+"""Profiles of arm64 by name: without dot product (A53); with dot product and half precision (A55, A76: qemu 7.2 has
+no A55, whose instructions are the A76's); with i8mm as well (A710 in newer emulators, `i8mm` in all)."""
+
+ARM = 0x41
+"""The implementer's number."""
+OLDEST_QEMU = (7, 2)
+"""The oldest release that was tried."""
+CPU_FILES = "ORT_MOBILE_ANDROID_CPU"
+"""The variable that names the shims the folder with /proc/cpuinfo and /sys/devices/system/cpu (shims/threads.c)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """What runs programs of an ABI: `command` stands before each of them, () where this computer runs them itself.
+
+    `cpu` is the name of the emulated profile, "" without an emulator.
+    """
+
+    abi: str
+    cpu: str = ""
+    command: tuple[str, ...] = ()
+
+    @property
+    def emulated(self) -> bool:
+        """Whether times and memory are an emulator's."""
+        return bool(self.command)
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """Variables for its programs; the files that describe the emulated CPU are written into `folder`."""
+        if not self.emulated:
+            return {}
+        for name, text in cpu_files(CPUS[self.cpu], len(os.sched_getaffinity(0))):
+            path = folder / "cpu" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "ascii")
+        return {CPU_FILES: str(folder / "cpu")}
+
+
+def cpu_files(profile: CpuProfile, cores: int) -> Iterator[tuple[str, str]]:
+    """The files that Linux on a phone with so many of these cores has, by their paths below the root."""
+    lines = (
+        "BogoMIPS\t: 52.00",
+        f"Features\t: {profile.features}",
+        f"CPU implementer\t: 0x{ARM:02x}",
+        "CPU architecture: 8",
+        f"CPU variant\t: 0x{profile.variant:x}",
+        f"CPU part\t: 0x{profile.part:03x}",
+        "CPU revision\t: 1",
+    )
+    yield "proc/cpuinfo", "".join("\n".join((f"processor\t: {core}", *lines, "", "")) for core in range(cores))
+    for name in ("possible", "present", "online"):
+        yield f"sys/devices/system/cpu/{name}", f"0-{cores - 1}\n" if cores > 1 else "0\n"
+    yield "sys/devices/system/cpu/kernel_max", f"{cores - 1}\n"
+
+
+def default_abi() -> str:
+    """The ABI that runs here without an emulator, x86_64 where none does."""
+    return machine_abi() if machine_abi() in HOST_ABIS else "x86_64"
+
+
+def check_host(abi: str = "") -> None:
+    """Raise UnavailableError where no library of an ABI ("": this computer's own) can run; says what is missing."""
+    find_processor(abi or default_abi())
+
+
+def find_processor(abi: str, cpu: str = "") -> Processor:
+    """What runs an ABI's programs here: the computer itself, unless a CPU is named or it is another one.
+
+    Raises SpecError for an ABI or a CPU that does not exist, UnavailableError where the computer or its emulator cannot
+    run it, with the packages to install.
+    """
+    if abi not in HOST_ABIS:
+        what = f"android-host does not run libraries for {abi}"
+        raise UnavailableError(what, remedy=f"use {' or '.join(HOST_ABIS)}, or a phone (adb:SERIAL)")
+    row = HOST_ABIS[abi]
+    if cpu and (not row.cpu or cpu not in CPUS):
+        known = f"there are {', '.join(CPUS)}" if row.cpu else "CPUs are chosen of arm64-v8a only"
+        raise SpecError(
+            f"no CPU {cpu!r} for {abi}", why=known, remedy="name one of them, as in ?abi=arm64-v8a&cpu=cortex-a53"
+        )
+    _check_system(abi)
+    if abi == machine_abi() and not cpu:
+        return Processor(abi=abi)
+    name = cpu or row.cpu
+    emulator = _emulator(abi)
+    _check_emulator(emulator, name)
+    return Processor(abi=abi, cpu=name, command=(emulator, "-cpu", CPUS[name].qemu, "-L", _sysroot(abi)))
+
+
+def _check_system(abi: str) -> None:
+    """Linux with glibc runs every ABI here, its own without help and arm64 by an emulator."""
+    libc = platform.libc_ver()[0] or ("without glibc" if platform.system() == "Linux" else "")
+    here = f"{platform.system()} {platform.machine()} {libc}".strip()
+    known = platform.machine() in {row.machine for row in HOST_ABIS.values()}
+    runs = HOST_ABIS[abi].cpu or abi == machine_abi()
+    if (platform.system(), platform.libc_ver()[0]) != ("Linux", "glibc") or not known or not runs:
+        raise UnavailableError(
+            "android-host does not run on this computer",
+            where=here,
+            why=f"Android's {abi} library runs in a process of {HOST_ABIS[abi].machine} Linux with glibc"
+            + ", or by qemu-user on x86-64" * bool(HOST_ABIS[abi].cpu),
+            remedy="use `local`, a phone (adb:SERIAL), or such a machine (most CI runners are)",
+        )
+
+
+def _missing(abi: str, what: str, variable: str) -> UnavailableError:
+    row = HOST_ABIS[abi]
+    return UnavailableError(
+        f"{what} to run libraries for {abi}",
+        where=f"{platform.system()} {platform.machine()}",
+        why=f"code for {row.machine} needs qemu-user and its C library here",
+        remedy=f"`apt-get install qemu-user {row.package}`, or name unpacked ones by {variable}; "
+        "x86_64 needs neither, where the library has it",
+    )
+
+
+def _emulator(abi: str) -> str:
+    """The emulator of ORT_MOBILE_QEMU (the program, or the folder that it is in), else that on PATH."""
+    name = HOST_ABIS[abi].emulator
+    given = os.environ.get("ORT_MOBILE_QEMU", "")
+    if given and Path(given).is_file():
+        return str(Path(given).absolute())
+    found = next((path for one in (name, f"{name}-static") if (path := shutil.which(one, path=given or None))), None)
+    if found is None:
+        raise _missing(abi, f"no {name}" + (f" in {given}" if given else ""), "ORT_MOBILE_QEMU")
+    return str(Path(found).absolute())
+
+
+def _sysroot(abi: str) -> str:
+    """The folder with the C library: ORT_MOBILE_SYSROOT (or the root that a package was unpacked into), or Debian's."""
+    row = HOST_ABIS[abi]
+    given = os.environ.get("ORT_MOBILE_SYSROOT", "")
+    own = [Path("/")] if abi == machine_abi() else []
+    places = [Path(given), Path(given) / "usr" / row.root] if given else [*own, Path("/usr") / row.root]
+    found = next((place for place in places if (place / row.loader).is_file()), None)
+    if found is None:
+        raise _missing(abi, f"no {row.loader} in {places[-1]}", "ORT_MOBILE_SYSROOT")
+    return str(found.absolute())
+
+
+def _check_emulator(emulator: str, cpu: str) -> None:
+    facts = Path(emulator).stat()
+    release, cores = _said(emulator, facts.st_size, facts.st_mtime_ns)
+    remedy = "install QEMU 7.2 or newer (Debian 12 has it), or name one by ORT_MOBILE_QEMU"
+    if release is None:
+        raise UnavailableError("this is no qemu-user", where=emulator, why="it does not say its version", remedy=remedy)
+    shown = ".".join(map(str, release))
+    if release < OLDEST_QEMU:
+        raise UnavailableError("this emulator is too old", where=emulator, why=f"it is QEMU {shown}", remedy=remedy)
+    if CPUS[cpu].qemu.partition(",")[0] not in cores:
+        others = ", ".join(name for name, row in CPUS.items() if row.qemu.partition(",")[0] in cores)
+        raise UnavailableError(
+            f"this emulator has no {cpu}",
+            where=emulator,
+            why=f"QEMU {shown} has {others}",
+            remedy="use one of these, or a newer QEMU",
+        )
+
+
+@lru_cache(maxsize=8)
+def _said(emulator: str, size_bytes: int, modified_ns: int) -> tuple[tuple[int, ...] | None, frozenset[str]]:
+    """Release and CPUs of an emulator, asked once while its file does not change."""
+    del size_bytes, modified_ns  # parts of the key
+    texts = []
+    for arguments in (("--version",), ("-cpu", "help")):
+        try:
+            done = subprocess.run(
+                [emulator, *arguments], capture_output=True, text=True, errors="replace", timeout=20, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None, frozenset()
+        texts.append(done.stdout)
+    found = re.match(r"qemu-\w+ version (\d+)\.(\d+)", texts[0])
+    return (tuple(map(int, found.groups())) if found else None), frozenset(texts[1].split())
