@@ -268,9 +268,7 @@ def open_android_host(rest: str) -> "AndroidHost":
             f"{SCHEME} needs a library",
             remedy=f"write `{SCHEME}:` and an AAR, a libonnxruntime.so, or a release such as 1.29.0",
         )
-    library = resolve(text, abi).android()
-    check_imports(library.imports, library.needed, where=library.path)
-    return AndroidHost(f"{SCHEME}:{rest}", library, phone)
+    return AndroidHost(f"{SCHEME}:{rest}", resolve(text, abi).android(), phone)
 
 
 def read_options(query: str, where: str) -> dict[str, str]:
@@ -344,6 +342,8 @@ class AndroidHost:
     """Runs specs with an Android library. A spec's own library (AAR or .so) goes before the device's."""
 
     def __init__(self, name: str, library: LibraryFacts, phone: Phone | None = None) -> None:
+        """Raises UnavailableError for a library that needs what the shims do not give, or whose ABI cannot run here."""
+        check_imports(library.imports, library.needed, where=library.path)
         self._name = name
         self._library = library
         self._phone = phone or Phone()

@@ -10,7 +10,6 @@ from dataclasses import replace
 import msgspec
 
 from device_runner.android_host.build import build_host
-from device_runner.android_host.processor import check_host
 from device_runner.errors import RunnerError
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import Library, resolve
@@ -139,7 +138,7 @@ def choose_reference(
     if text != AUTO:
         if tuple(providers) != (NNAPI,):
             raise only_nnapi()
-        check_host()
+        build_host()
         facts = resolve(text).android()
         check_asked(facts, NNAPI)
         return _of(facts, optional=False)
@@ -155,7 +154,6 @@ def _at_hand(release: str, ships: Sequence[str]) -> LibraryFacts | None:
     """The first library of a release that runs here: one that ships, else the newest patch release in a cache."""
     wanted = release or str(installed_release())
     try:
-        check_host()
         for library in _found([*ships, *_cached(wanted)]):
             if f"{library.release}.".startswith(f"{wanted}.") or (not release and library.text in ships):
                 build_host()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.android_host.build import check_imports
 from device_runner.android_host.calls import CallSummary, read_calls, summarize
 from device_runner.android_host.device import DEFAULT_API_LEVEL, AndroidHost, DriverProfile, Phone
 from device_runner.android_host.processor import check_host
@@ -145,7 +144,6 @@ def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> Library
     check_host()
     found = resolve(order.library)
     library = found.android()
-    check_imports(library.imports, library.needed, where=library.path)
     trials = trials_of(wanted, order)
     with tempfile.TemporaryDirectory(prefix="ort-mobile-prove-") as work:
         prover = _Prover(bundle, manifest, library, order, Path(work))
