@@ -9,6 +9,15 @@ from pipeline.cli.command import Command, Group
 from pipeline.cli.options import json_option, shows_text, write_json
 from pipeline.cli.release import bundle as bundle_command
 
+CONFLICT = """
+{runtime} brings ONNX Runtime {release}. Where another library of the app brings
+com.microsoft.onnxruntime:onnxruntime-android, Gradle names the conflict; to take this runtime for both:
+    configurations.all {{
+        resolutionStrategy.capabilitiesResolution.withCapability("com.microsoft.onnxruntime", "onnxruntime-android") {{
+            select("{runtime}")
+        }}
+    }}"""
+
 
 class _FolderOrCommand(Group):
     """A group that takes what is no command of its own for the arguments of `bundle`: `release FOLDER`."""
@@ -53,10 +62,16 @@ release.add_command(bundle_command)
     show_default=True,
     help="off: the classes switch ONNX Runtime's telemetry off before they open a model.",
 )
+@click.option(
+    "--runtime",
+    metavar="AAR",
+    help="A build of ONNX Runtime (AAR, or an available release) to publish beside the models as ARTIFACT-runtime, "
+    "in place of the published one.",
+)
 @json_option
 def android(
     bundle: Path, output: Path, group: str, artifact: str | None, version: str, java_name: str | None,
-    target: str | None, telemetry: str, json_to: str | None,
+    target: str | None, telemetry: str, runtime: str | None, json_to: str | None,
 ) -> None:  # fmt: skip
     """Write the models of BUNDLE as an Android library into a Maven repository, with classes that open them.
 
@@ -65,8 +80,16 @@ def android(
     first.
     """
     from pipeline.release.android.facade import java_class
-    from pipeline.release.android.maven import default_artifact, java_package, publication, publish
+    from pipeline.release.android.maven import (
+        default_artifact,
+        java_package,
+        models_module,
+        publication,
+        publish,
+        runtime_module,
+    )
     from pipeline.release.android.package import android_package
+    from pipeline.release.android.runtime import runtime_package
     from pipeline.release.manifest import refuse_unproven, verify_bundle
 
     manifest = verify_bundle(bundle)
@@ -74,19 +97,31 @@ def android(
     named = publication(group, artifact or default_artifact(manifest.content.name), version)
     java = java_package(java_name, named)
     package = android_package(bundle, manifest, java, target, telemetry=telemetry != "off")
-    new = publish(package, named, output)
+    own = runtime_package(runtime, [one.ort_release for one in package.ships]) if runtime else None
+    beside = publication(group, f"{named.artifact}-runtime", version) if own else None
+    modules = [models_module(package, named, beside)]
+    if own and beside:
+        modules.append(runtime_module(own, beside))
+    new = publish(modules, output)[0]
     classes = [f"{package.package}.{java_class(model)}" for model in package.models]
     if json_to:
         document = {"repository": str(output), "dependency": named.notation, "classes": classes, "new": new}
-        write_json({**document, "onnxruntime": package.release}, json_to)
+        release = own.release if own else package.release
+        write_json({**document, "onnxruntime": release, "runtime": beside.notation if beside else ""}, json_to)
     if shows_text(json_to):
         click.echo(f"{'wrote' if new else 'unchanged'}  {output / named.folder}")
         click.echo(f"classes  {', '.join(classes)}")
+        for warning in own.warnings if own else ():
+            click.echo(f"warning: {warning}", err=True)
         click.echo("\nsettings.gradle.kts, in dependencyResolutionManagement { repositories { … } }:")
         click.echo(f'    maven {{ url = uri("{output.absolute()}") }}')
         click.echo("build.gradle.kts of the app:")
         click.echo(f'    implementation("{named.notation}")')
         click.echo('    android { androidResources { noCompress += "ort" } }  // else each model is copied once')
+        if not package.release and not own:
+            click.echo("No runtime is named: the app brings the library of the target, or publish it with --runtime")
+        if own and beside:
+            click.echo(CONFLICT.format(release=own.release, runtime=beside.notation))
 
 
 @release.command()

@@ -40,6 +40,7 @@ def bundle_of(
     target: str = "phone",
     platform: str = "android",
     min_api_level: int | None = 30,
+    ort_release: str = "1.29",
 ) -> Path:
     """A bundle in folder/bundle; without `reference` it keeps nothing of the original."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +61,7 @@ def bundle_of(
         provider=runs[0].provider,
         flags=tuple(runs[0].flags),
         runs=tuple(runs),
-        ort_release="1.29",
+        ort_release=ort_release,
         min_api_level=min_api_level,
         basis="advised",
     )

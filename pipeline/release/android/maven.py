@@ -3,10 +3,11 @@
 Layout, and what Gradle reads of it: docs/facts/release_consumers.md, R.2.
 """
 
+import contextlib
 import filecmp
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,8 +22,13 @@ from pipeline.core.files import make_folder, storage_errors, umask, write_bytes,
 from pipeline.core.releases import Release, line_of
 from pipeline.release.android.facade import JAVA_WORDS
 from pipeline.release.android.package import AndroidPackage, write_aar, write_sources
+from pipeline.release.android.runtime import RuntimePackage, write_runtime
 
 RUNTIME = ("com.microsoft.onnxruntime", "onnxruntime-android")
+"""Group and artifact of the published runtime."""
+LICENCE = ("MIT License", "https://opensource.org/licenses/MIT")
+"""ONNX Runtime's, of every build of it."""
+SOURCES_JAR = "-sources.jar"
 CHECKSUM_NAMES = ("md5", "sha1", "sha256", "sha512")
 INDEX = "maven-metadata.xml"
 MARK = "do_not_remove: published-with-gradle-metadata"
@@ -70,6 +76,72 @@ class Publication:
         return f"{self.group}:{self.artifact}:{self.version}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """What a module needs: `pom` is the version as Maven reads it, `rich` as Gradle's module metadata has it."""
+
+    group: str
+    artifact: str
+    pom: str
+    rich: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MavenModule:
+    """What is published under a name. `files` are by their ending: the AAR, and the sources where there are any.
+
+    `provides` are other modules that this one stands for: a build that has both must choose.
+    """
+
+    named: Publication
+    description: str
+    files: Mapping[str, Callable[[Path], None]]
+    needs: tuple[Requirement, ...] = ()
+    provides: tuple[Publication, ...] = ()
+    licence: tuple[str, str] | None = None
+
+
+def models_module(package: AndroidPackage, named: Publication, runtime: Publication | None) -> MavenModule:
+    """The module of models; `runtime` is needed in place of the published runtime where one is given."""
+    off = "" if package.telemetry else (
+        " The classes switch ONNX Runtime's telemetry off when they open a model; not what other code that loads "
+        "ONNX Runtime before them has sent by then."
+    )  # fmt: skip
+    names = ", ".join(package.models)
+    return MavenModule(
+        named=named,
+        description=f"Models for ONNX Runtime, and Java classes that open them as they were released: {names}.{off}",
+        files={".aar": partial(write_aar, package), SOURCES_JAR: partial(write_sources, package)},
+        needs=tuple(_runtime_needed(package.release, runtime)),
+    )
+
+
+def _runtime_needed(release: str, runtime: Publication | None) -> Iterator[Requirement]:
+    if runtime:
+        exact = {"strictly": runtime.version}
+        yield Requirement(group=runtime.group, artifact=runtime.artifact, pom=runtime.version, rich=exact)
+    elif release:
+        exact = {"prefers": release} if release.count(".") == 2 else {}
+        yield Requirement(
+            group=RUNTIME[0],
+            artifact=RUNTIME[1],
+            pom=release if exact else release_range(release),
+            rich={"strictly": release_range(release), **exact},
+        )
+
+
+def runtime_module(runtime: RuntimePackage, named: Publication) -> MavenModule:
+    """The module of a runtime, which stands for the published one of its release."""
+    stock = Publication(group=RUNTIME[0], artifact=RUNTIME[1], version=runtime.release)
+    return MavenModule(
+        named=named,
+        description=f"ONNX Runtime {runtime.release} for {', '.join(runtime.abis)}, in place of {stock.notation}",
+        files={".aar": partial(write_runtime, runtime)},
+        provides=(stock,),
+        licence=LICENCE,
+    )
+
+
 def publication(group: str, artifact: str, version: str) -> Publication:
     """The name of a package; ConfigError for one that Maven or Gradle refuse."""
     for value, pattern, option, example in (
@@ -111,33 +183,46 @@ def java_package(given: str | None, named: Publication) -> str:
     return name
 
 
-def publish(package: AndroidPackage, named: Publication, repository: Path) -> bool:
-    """Write the package into a repository, new or not; False where the same bytes are there already.
+def publish(modules: Sequence[MavenModule], repository: Path) -> tuple[bool, ...]:
+    """Write modules into a repository, new or not; False for each of which the same bytes are there already.
 
-    A version appears whole or not at all. Raises PipelineError for a version that is there with other content.
+    A version appears whole or not at all, and none before all are made. Raises PipelineError for a version that is
+    there with other content.
     """
+    with contextlib.ExitStack() as stack:
+        made = [_made(module, repository, stack) for module in modules]
+        for module, new in zip(modules, made, strict=True):
+            place = repository / module.named.folder
+            if new:
+                with storage_errors(place):
+                    new.chmod(0o777 & ~umask())
+                    new.rename(place)
+                _write_index(module.named, place.parent)
+    return tuple(new is not None for new in made)
+
+
+def _made(module: MavenModule, repository: Path, stack: contextlib.ExitStack) -> Path | None:
+    """The module's folder beside its place, None where the same is there; raises as `publish`."""
+    named = module.named
     place = repository / named.folder
     make_folder(place.parent)
-    with storage_errors(place), scratch_folder(f".{named.version}.", place.parent) as work:
-        new = work / named.version
+    with storage_errors(place):
+        new = stack.enter_context(scratch_folder(f".{named.version}.", place.parent)) / named.version
         new.mkdir()
-        _write_files(package, named, new)
-        if place.exists():
-            _refuse_other(place, new, named)
-            return False
-        new.chmod(0o777 & ~umask())
-        new.rename(place)
-    _write_index(named, place.parent)
-    return True
+        _write_files(module, new)
+        if not place.exists():
+            return new
+        _refuse_other(place, new, named)
+        return None
 
 
-def _write_files(package: AndroidPackage, named: Publication, folder: Path) -> None:
-    aar, sources = folder / f"{named.stem}.aar", folder / f"{named.stem}-sources.jar"
-    write_aar(package, aar)
-    write_sources(package, sources)
-    module = msgspec.json.format(msgspec.json.encode(_module(package, named, aar, sources)), indent=2) + b"\n"
-    write_bytes(folder / f"{named.stem}.module", module)
-    write_text(folder / f"{named.stem}.pom", _pom(package, named))
+def _write_files(module: MavenModule, folder: Path) -> None:
+    stem = module.named.stem
+    for ending, write in module.files.items():
+        write(folder / f"{stem}{ending}")
+    metadata = msgspec.json.format(msgspec.json.encode(_metadata(module, folder)), indent=2) + b"\n"
+    write_bytes(folder / f"{stem}.module", metadata)
+    write_text(folder / f"{stem}.pom", _pom(module))
     for file in sorted(folder.iterdir()):
         _write_checksums(file)
 
@@ -204,13 +289,23 @@ def release_range(release: str) -> str:
     return f"[{release},{Release(line.major, line.minor + 1)})"
 
 
-def _module(package: AndroidPackage, named: Publication, aar: Path, sources: Path) -> dict[str, Any]:
-    """Gradle's module metadata 1.1; it alone can hold a range that a build must not leave."""
-    wanted = {"strictly": release_range(package.release)} if package.release else {}
-    if package.release.count(".") == 2:
-        wanted["prefers"] = package.release
-    needs = [{"group": RUNTIME[0], "module": RUNTIME[1], "version": wanted}] if package.release else []
-    library = {"dependencies": needs, "files": [_file(aar)]}
+def _metadata(module: MavenModule, folder: Path) -> dict[str, Any]:
+    """Gradle's module metadata 1.1; it alone can hold a range that a build must not leave, and capabilities."""
+    named = module.named
+    needs = [{"group": one.group, "module": one.artifact, "version": one.rich} for one in module.needs]
+    library: dict[str, Any] = {"dependencies": needs, "files": [_file(folder / f"{named.stem}.aar")]}
+    if module.provides:
+        stands_for = (named, *module.provides)
+        library["capabilities"] = [
+            {"group": one.group, "name": one.artifact, "version": one.version} for one in stands_for
+        ]
+    variants = [
+        {"name": f"{name}Elements", "attributes": {**LIBRARY, "org.gradle.usage": f"java-{name}"}, **library}
+        for name in ("api", "runtime")
+    ]
+    if SOURCES_JAR in module.files:
+        files = [_file(folder / f"{named.stem}{SOURCES_JAR}")]
+        variants.append({"name": "sourcesElements", "attributes": SOURCES, "files": files})
     return {
         "formatVersion": "1.1",
         "component": {
@@ -219,11 +314,7 @@ def _module(package: AndroidPackage, named: Publication, aar: Path, sources: Pat
             "version": named.version,
             "attributes": {"org.gradle.status": "release"},
         },
-        "variants": [
-            {"name": "apiElements", "attributes": {**LIBRARY, "org.gradle.usage": "java-api"}, **library},
-            {"name": "runtimeElements", "attributes": {**LIBRARY, "org.gradle.usage": "java-runtime"}, **library},
-            {"name": "sourcesElements", "attributes": SOURCES, "files": [_file(sources)]},
-        ],
+        "variants": variants,
     }
 
 
@@ -232,7 +323,8 @@ def _file(path: Path) -> dict[str, Any]:
     return {"name": path.name, "url": path.name, "size": path.stat().st_size, **digests}
 
 
-def _pom(package: AndroidPackage, named: Publication) -> str:
+def _pom(module: MavenModule) -> str:
+    named = module.named
     return f"""\
 <?xml version="1.0" encoding="UTF-8"?>
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -242,24 +334,22 @@ def _pom(package: AndroidPackage, named: Publication) -> str:
   <artifactId>{named.artifact}</artifactId>
   <version>{named.version}</version>
   <packaging>aar</packaging>
-  <description>{_description(package)}</description>
-{"".join(_pom_dependency(package.release))}</project>
+  <description>{escape(module.description)}</description>
+{"".join(_pom_licence(module.licence))}{"".join(_pom_needs(module.needs))}</project>
 """
 
 
-def _description(package: AndroidPackage) -> str:
-    names = escape(", ".join(package.models))
-    off = "" if package.telemetry else (
-        " The classes switch ONNX Runtime's telemetry off when they open a model; not what other code that loads "
-        "ONNX Runtime before them has sent by then."
-    )  # fmt: skip
-    return f"Models for ONNX Runtime, and Java classes that open them as they were released: {names}.{off}"
+def _pom_licence(licence: tuple[str, str] | None) -> Iterator[str]:
+    if licence:
+        yield f"  <licenses>\n    <license>\n      <name>{licence[0]}</name>\n      <url>{licence[1]}</url>\n"
+        yield "    </license>\n  </licenses>\n"
 
 
-def _pom_dependency(release: str) -> Iterator[str]:
-    if release:
-        version = release if release.count(".") == 2 else release_range(release)
-        yield "  <dependencies>\n    <dependency>\n"
-        yield f"      <groupId>{RUNTIME[0]}</groupId>\n      <artifactId>{RUNTIME[1]}</artifactId>\n"
-        yield f"      <version>{version}</version>\n      <type>aar</type>\n      <scope>compile</scope>\n"
-        yield "    </dependency>\n  </dependencies>\n"
+def _pom_needs(needs: Sequence[Requirement]) -> Iterator[str]:
+    if needs:
+        yield "  <dependencies>\n"
+        for one in needs:
+            yield f"    <dependency>\n      <groupId>{one.group}</groupId>\n"
+            yield f"      <artifactId>{one.artifact}</artifactId>\n      <version>{one.pom}</version>\n"
+            yield "      <type>aar</type>\n      <scope>compile</scope>\n    </dependency>\n"
+        yield "  </dependencies>\n"

@@ -37,6 +37,7 @@ KEEP_RULES = """\
 -keep class ai.onnxruntime.** { *; }
 """
 METADATA = "META-INF/com/android/build/gradle/aar-metadata.properties"
+METADATA_LINES = b"aarFormatVersion=1.0\naarMetadataVersion=1.0\nminCompileSdk=1\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +76,10 @@ def android_package(
 ) -> AndroidPackage:
     """The package of a verified bundle's models for a target, the only one for Android where none is named.
 
-    Raises ConfigError for a target that the bundle does not have, CheckFailed for models larger than a store allows.
+    Raises ConfigError for a target that the bundle does not have, CheckFailed for models larger than a store allows,
+    MissingError without a Java compiler.
     """
+    _compiler()
     name = target_of(bundle, manifest, ("android",), "Android", target)
     rows = [row for own in rows_of(manifest.content, name).values() for row in own]
     ships = tuple(manifest.content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
@@ -102,7 +105,7 @@ def write_aar(package: AndroidPackage, path: Path) -> None:
             "R.txt": b"",
             "classes.jar": jar,
             "proguard.txt": KEEP_RULES.encode(),
-            METADATA: b"aarFormatVersion=1.0\naarMetadataVersion=1.0\nminCompileSdk=1\n",
+            METADATA: METADATA_LINES,
         }
         members |= {f"assets/{asset_path(one)}": package.bundle / one.file for one in package.ships}
         write_zip(path, members)

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -112,20 +112,25 @@ def run(
 
 
 def check_reference(
-    bundle: Path, library: Path, *, options: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    bundle: Path,
+    library: Path | Callable[[], Path],
+    *more: str,
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Release a bundle, run it on the input that it keeps, mapped and from a file; the session options in use.
+    """Release a bundle with `more` options and run it, mapped and from a file; the session options in use.
 
-    Fails where an output is further from the original model's than the bundle allows.
+    `library` has the classes of ONNX Runtime. Fails where an output for the input that the bundle keeps is further from
+    the original model's than the bundle allows.
     """
-    aar, folder = released(bundle), bundle.parent
+    aar, folder = released(bundle, *more), bundle.parent
     manifest = read_manifest(bundle)
     reference = manifest.references[0]
     source = REFERENCE.replace("@OUTPUT@", reference.outputs[0].name)
     one = manifest.content.ships[0].file
     given, wanted = (bundle / reference.inputs[0].path, bundle / reference.outputs[0].path)
     arguments = (str(aar), *place_of(aar, Path(one).name), str(given), str(bundle / one), str(folder / "output"))
-    path = (library, aar.parent / "classes.jar")
+    path = (library() if callable(library) else library, aar.parent / "classes.jar")
     ways = run(source, arguments, path, folder, options=options, environment=environment)
     expected = np.fromfile(wanted, np.float32)
     for place in range(2):
