@@ -68,10 +68,18 @@ release.add_command(bundle_command)
     help="A build of ONNX Runtime (AAR, or an available release) to publish beside the models as ARTIFACT-runtime, "
     "in place of the published one.",
 )
+@click.option(
+    "--ai-pack",
+    "pack_folder",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Put the models into a Play AI pack, a Gradle module, instead of the library; FOLDER's name is the pack's.",
+)
 @json_option
 def android(
     bundle: Path, output: Path, group: str, artifact: str | None, version: str, java_name: str | None,
-    target: str | None, telemetry: str, runtime: str | None, json_to: str | None,
+    target: str | None, telemetry: str, runtime: str | None, pack_folder: Path | None,
+    json_to: str | None,
 ) -> None:  # fmt: skip
     """Write the models of BUNDLE as an Android library into a Maven repository, with classes that open them.
 
@@ -79,6 +87,7 @@ def android(
     released with: those of the device's class where a search told classes apart. Needs a JDK. The bundle is verified
     first.
     """
+    from pipeline.release.android.ai_pack import ai_pack, write_pack
     from pipeline.release.android.facade import java_class
     from pipeline.release.android.maven import (
         default_artifact,
@@ -96,13 +105,16 @@ def android(
     refuse_unproven(bundle, manifest)
     named = publication(group, artifact or default_artifact(manifest.content.name), version)
     java = java_package(java_name, named)
-    package = android_package(bundle, manifest, java, target, telemetry=telemetry != "off")
+    package = android_package(bundle, manifest, java, target, telemetry=telemetry != "off", assets=not pack_folder)
+    pack = ai_pack(pack_folder, bundle, manifest.content, package.target, java) if pack_folder else None
     own = runtime_package(runtime, [one.ort_release for one in package.ships]) if runtime else None
     beside = publication(group, f"{named.artifact}-runtime", version) if own else None
     modules = [models_module(package, named, beside)]
     if own and beside:
         modules.append(runtime_module(own, beside))
     new = publish(modules, output)[0]
+    if pack and pack_folder:
+        write_pack(pack, pack_folder)
     classes = [f"{package.package}.{java_class(model)}" for model in package.models]
     if json_to:
         document = {"repository": str(output), "dependency": named.notation, "classes": classes, "new": new}
@@ -118,6 +130,8 @@ def android(
         click.echo("build.gradle.kts of the app:")
         click.echo(f'    implementation("{named.notation}")')
         click.echo('    android { androidResources { noCompress += "ort" } }  // else each model is copied once')
+        if pack:
+            click.echo(f"the models are in the AI pack {pack_folder}: see its README.md")
         if not package.release and not own:
             click.echo("No runtime is named: the app brings the library of the target, or publish it with --runtime")
         if own and beside:

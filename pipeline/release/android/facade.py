@@ -167,7 +167,14 @@ def java_class(model: str) -> str:
 
 
 def _model(content: Content, model: str, rows: Sequence[SelectionRow]) -> JavaModel:
-    signature = next(one for one in content.models if one.model == model)
+    signature = next((one for one in content.models if one.model == model), None)
+    if signature is None:
+        raise ConfigError(
+            f"the bundle does not say what the model {model} takes and gives",
+            where="the bundle's manifest",
+            why="it was made by an earlier release of ort-mobile",
+            remedy="make the bundle again: `ort-mobile release bundle FOLDER`",
+        )
     digests = {file.path: file.sha256 for file in content.files}
     numbers = list(dict.fromkeys(row.ships for row in rows))
     ships = [content.ships[number] for number in numbers]

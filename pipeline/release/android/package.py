@@ -44,14 +44,16 @@ METADATA_LINES = b"aarFormatVersion=1.0\naarMetadataVersion=1.0\nminCompileSdk=1
 class AndroidPackage:
     """What goes into the AAR: the files of the sources and what ships; `package` is the Java package and namespace.
 
-    Without `telemetry` the classes switch it off.
+    Without `telemetry` the classes switch it off. Without `assets` the models come to the app another way.
     """
 
     package: str
     sources: Mapping[str, str]
     ships: tuple[Shipped, ...]
     bundle: Path
+    target: str
     telemetry: bool = True
+    assets: bool = True
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -72,7 +74,7 @@ class AndroidPackage:
 
 
 def android_package(
-    bundle: Path, manifest: Manifest, package: str, target: str | None, *, telemetry: bool = True
+    bundle: Path, manifest: Manifest, package: str, target: str | None, *, telemetry: bool = True, assets: bool = True
 ) -> AndroidPackage:
     """The package of a verified bundle's models for a target, the only one for Android where none is named.
 
@@ -84,15 +86,17 @@ def android_package(
     rows = [row for own in rows_of(manifest.content, name).values() for row in own]
     ships = tuple(manifest.content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
     size = sum((bundle / file).stat().st_size for file in {one.file for one in ships})
-    if size > STORE_BYTES:
+    if assets and size > STORE_BYTES:
         raise CheckFailed(
             f"the models have {size:,} bytes",
             where=str(bundle),
             why=f"Google Play allows {STORE_BYTES:,} bytes for the base of an app",
-            remedy="ship smaller variants (quantized ones), fewer models, or let the app download the bundle",
+            remedy="ship smaller variants (quantized ones) or fewer models, or put them into a pack with --ai-pack",
         )
     sources = java_sources(manifest, name, package, telemetry=telemetry)
-    return AndroidPackage(package=package, sources=sources, ships=ships, bundle=bundle, telemetry=telemetry)
+    return AndroidPackage(
+        package=package, sources=sources, ships=ships, bundle=bundle, target=name, telemetry=telemetry, assets=assets
+    )
 
 
 def write_aar(package: AndroidPackage, path: Path) -> None:
@@ -107,7 +111,8 @@ def write_aar(package: AndroidPackage, path: Path) -> None:
             "proguard.txt": KEEP_RULES.encode(),
             METADATA: METADATA_LINES,
         }
-        members |= {f"assets/{asset_path(one)}": package.bundle / one.file for one in package.ships}
+        if package.assets:
+            members |= {f"assets/{asset_path(one)}": package.bundle / one.file for one in package.ships}
         write_zip(path, members)
 
 
