@@ -21,7 +21,7 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 EXAMPLE = "build_configs/mnist.toml"
 OWN_SESSIONS = (
     "device or android_host or network or postgresql or example or slow or fresh_machine or first_hour or trained "
-    "or every_model"
+    "or every_model or consumer"
 )
 """Marks of tests that need more than the development environment, or long."""
 
@@ -175,6 +175,12 @@ def device_tests(session: nox.Session) -> None:
 def library_tests(session: nox.Session) -> None:
     """Real libraries and sources out of Maven Central, PyPI, npm and Debian; skip without network."""
     pytest(session, "-m", "network", *session.posargs)
+
+
+@development_session
+def consumer_tests(session: nox.Session) -> None:
+    """What app teams build with takes a release: Gradle, Kotlin, R8 and others; skip without network, JDK or Maven."""
+    pytest(session, "tests/consumers", "-m", "consumer", "-n", "2", "--dist", "loadfile", "-rs", *session.posargs)
 
 
 @development_session

@@ -25,6 +25,8 @@ ALLOWED = (
     r"something listens on port 5037 already: .*",
     # Tools that no package brings
     r"gcc is not installed",
+    r"no \w+: install a JDK",
+    r"no mvn: install Maven",
     r"valgrind is not installed",
     r"no CMake of 3\.24 or newer: .*",
     r"\w+ names no onnxruntime_perf_test: .*",
@@ -33,6 +35,7 @@ ALLOWED = (
     r"no adb program: .*",
     r"no [\w.:-]+ here: .*",
     r"the package index cannot be reached: .*",
+    r"jars cannot be fetched: .*",
     r"packages of Debian \w+ cannot be fetched: .*",
     r"the source of ONNX Runtime cannot be fetched: .*",
     # What the installed onnxruntime is: sessions with other releases run them

@@ -1,0 +1,76 @@
+"""What an app team gets: the example's bundle, made by the commands of the README, and its repository."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.own_home import FOLDER_VARIABLE
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "build_configs/examples/mnist"
+RELEASE = "1.28.0"
+"""A release of ONNX Runtime whose JVM library is on Maven Central."""
+
+NOTATION = ("com.example", "mnist-models", "1.0")
+CONFIG = f"""\
+name = "mnist"
+
+[[models]]
+path = "{EXAMPLE}/mnist.onnx"
+test_data = "{EXAMPLE}"
+
+[[targets]]
+name = "android-arm64"
+platform = "android"
+abis = ["arm64-v8a"]
+ort_release = "{RELEASE}"
+"""
+
+
+def made_once(name: str, make: Callable[[Path], None]) -> Path:
+    """A folder for all tests of this run, made by the first that needs it, in whatever process."""
+    place = Path(os.environ[FOLDER_VARIABLE]) / "consumers" / name
+    if not place.is_dir():
+        place.parent.mkdir(exist_ok=True)
+        work = place.with_name(f"{name} {os.getpid()}")
+        work.mkdir()
+        make(work)
+        try:
+            work.rename(place)
+        except OSError:
+            if not place.is_dir():
+                raise
+    return place
+
+
+def ort_mobile(*arguments: str | Path, folder: Path) -> str:
+    """What a command prints; it must succeed."""
+    command = [sys.executable, "-m", "pipeline", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def bundle() -> Path:
+    """The example's bundle, with reference inputs and outputs of its model."""
+    return made_once("bundle", _make_bundle) / "output/mnist/bundle"
+
+
+def _make_bundle(folder: Path) -> None:
+    (folder / "mnist.toml").write_text(CONFIG)
+    ort_mobile("run", "mnist.toml", "--convert-only", folder=folder)
+
+
+def repository() -> Path:
+    """The Maven repository with the bundle's package."""
+    return made_once("repository", _make_repository)
+
+
+def _make_repository(folder: Path) -> None:
+    group, _, version = NOTATION
+    ort_mobile(
+        "release", "android", bundle(), "--output", folder, "--group", group, "--version", version, folder=folder
+    )
