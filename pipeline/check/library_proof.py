@@ -46,7 +46,7 @@ class ProofRow(Struct, frozen=True, kw_only=True):
 
     `targets` are those that it ships to so; `chosen`: it is the way that the bundle advises; `failed`: it must not ship
     like this. `partitions` are how many NNAPI operations each compiled partition has, None where NNAPI was not asked or
-    did not get so far.
+    did not get so far. `abi` is the library's that ran, `cpu` the profile that an emulator played, "" without one.
     """
 
     targets: tuple[str, ...]
@@ -56,6 +56,8 @@ class ProofRow(Struct, frozen=True, kw_only=True):
     run: str
     options: RunOptions
     api_level: int
+    abi: str = "x86_64"
+    cpu: str = ""
     chosen: bool = False
     failed: bool = False
     checks: tuple[OutputCheck, ...] = ()
@@ -64,7 +66,7 @@ class ProofRow(Struct, frozen=True, kw_only=True):
 
 
 class ProvenLibrary(Struct, frozen=True, kw_only=True):
-    """The library that was run. `abis` are all that the archive has; x86_64 is the one that ran."""
+    """The library that was run. `abis` are all that the archive has; the rows say which ran; `sha256` of the first."""
 
     file: str
     release: str = ""
@@ -104,4 +106,5 @@ class LibraryProof(Struct, frozen=True, kw_only=True):
 
 def _objection(row: ProofRow) -> str:
     what = next((finding.what for finding in row.findings if finding.severity is Severity.ERROR), "it failed")
-    return f"{row.model} {row.variant} ({row.run}): {what}"
+    cpu = f", {row.cpu}" if row.cpu else ""
+    return f"{row.model} {row.variant} ({row.run}{cpu}): {what}"

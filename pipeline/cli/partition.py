@@ -102,12 +102,13 @@ def _unfinished(answers: "tuple[ModelAnswer, ...]", fix: Path | None) -> bool:
     return any(answer.error for answer in answers) or (bool(fix) and not any(advice.wrote for advice in advices))
 
 
-def _open(reference: str, provider: str, release: str, advice: dict[str, Any]) -> "tuple[LibraryFacts, str]":
+def _open(reference: str, provider: str, release: str, abi: str, advice: dict[str, Any]) -> "tuple[LibraryFacts, str]":
     """The library to ask, and the release whose rules stand beside it."""
+    from pipeline.core.abis import read_abi
     from pipeline.core.errors import ConfigError
     from pipeline.partition.reference.compare import open_reference, rules_known, rules_release
 
-    facts = open_reference(reference, provider, release)
+    facts = open_reference(reference, provider, release, read_abi(abi, "--abi") if abi else "")
     if (advice["advise"] or advice["fix"]) and not rules_known(facts):
         raise ConfigError(
             "there is no advice for this release",
@@ -200,7 +201,10 @@ def partition(
     advice = {name: answers.pop(name) for name in ("advise", "fix", "dimension", "test_data", "input_values")}
     providers = providers or tuple(PROVIDER_RULES)
     _check_single(providers, {"reference": reference, "svg": svg, "fix": advice["fix"]})
-    facts, release = _open(reference, providers[0], ort_release, advice) if reference else (None, ort_release)
+    facts, release = None, ort_release
+    if reference:
+        facts, release = _open(reference, providers[0], ort_release, answers["abi"], advice)
+        answers["abi"] = facts.abi
     asked = settings_of(providers, release, answers)
     found = _answers(paths, asked, Optimize(optimize), jobs, advice)
     documents = [PartitionDocument(models=models) for models in found]

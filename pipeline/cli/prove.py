@@ -13,12 +13,17 @@ def levels(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     from device_runner.android_host.device import API_LEVELS
 
     found = []
-    for word in (word.strip() for word in (value or "").split(",") if word.strip()):
+    for word in words(value or ""):
         if not (word.isascii() and word.isdigit() and int(word) in API_LEVELS):
             limits = f"{API_LEVELS.start} to {API_LEVELS.stop - 1}"
             raise click.BadParameter(f"{word!r} is no API level from {limits}, as in 27,29,31", ctx, param)
         found.append(int(word))
     return tuple(dict.fromkeys(found))
+
+
+def words(value: str) -> tuple[str, ...]:
+    """Words from a list with commas, each once."""
+    return tuple(dict.fromkeys(word.strip() for word in value.split(",") if word.strip()))
 
 
 @click.command(cls=Command)
@@ -32,11 +37,19 @@ def levels(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     help="API levels to emulate.  [default: each target's lowest, and 31: NNAPI is the same from there on]",
 )  # fmt: skip
 @click.option(
+    "--abi", default="auto", show_default=True, metavar="auto|ABI,…",
+    help="ABIs of the library to run; auto: those of the targets that run here, otherwise this computer's own.",
+)  # fmt: skip
+@click.option(
+    "--cpu", default="", metavar="CPU,…",
+    help="CPUs to emulate for another processor's ABI.  [default: cortex-a53,cortex-a76]",
+)  # fmt: skip
+@click.option(
     "--driver", type=click.Path(path_type=Path), help="Driver profile of a phone, from `ort-mobile devices --profile`."
 )
 @click.option(
     "--timeout", type=click.FloatRange(min=0, max=86_400, min_open=True), default=60.0, show_default=True,
-    help="Seconds after which a run is considered hung.",
+    help="Seconds after which a run is considered hung; ten times as long in an emulator.",
 )  # fmt: skip
 @json_option
 @click.pass_context
@@ -47,16 +60,21 @@ def prove(
     library: str,
     targets: tuple[str, ...],
     api_levels: tuple[int, ...],
+    abi: str,
+    cpu: str,
     driver: Path | None,
     timeout: float,
     json_to: str | None,
 ) -> None:
-    """Load and run all artifacts of BUNDLE in the Android library of your app, on this computer (x86-64 Linux).
+    """Load and run all artifacts of BUNDLE in the Android library of your app, on this computer (Linux).
+
+    arm64-v8a runs on an x86-64 computer in qemu-user (apt-get install qemu-user libc6-arm64-cross), as on each CPU.
 
     Every artifact runs with every provider and flag combination that the bundle's config has, and its outputs are
     compared with the original model's. Exit code 4 if anything fails; each failure is reported with cause and remedy.
     """
     from device_runner.android_host.device import read_profile
+    from pipeline.core.abis import read_abi
     from pipeline.core.errors import ExitCode
     from pipeline.release.prove import ProofOrder, prove_bundle
     from pipeline.report import terminal
@@ -66,6 +84,8 @@ def prove(
         library=library,
         targets=targets,
         api_levels=api_levels,
+        abis=tuple(read_abi(name, "--abi") for name in words(abi) if name != "auto"),
+        cpus=words(cpu),
         driver=read_profile(driver) if driver else None,
         timeout_seconds=timeout,
     )

@@ -187,6 +187,7 @@ def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
         ort_release=target.ort_release or library_release(target) or installed,
         min_api_level=target.min_api_level,
         min_os_version=target.min_os_version,
+        abis=target.abis,
         library=library_name(target),
         library_kind=shipped_library(target, assembled.record.config, installed).runtime.kind.value,
         basis="measured" if choice.measured else "advised",

@@ -73,6 +73,8 @@ class Shipped(Struct, frozen=True, kw_only=True):
     ort_release: str
     min_api_level: int | None = None
     min_os_version: str | None = None
+    abis: tuple[str, ...] = ()
+    """The target's ABIs as its config names them; () where it names none."""
     library: str = ""
     """The library that the target names: its file's name, or a release as in android:1.29.0."""
     library_kind: str = ""

@@ -1,14 +1,15 @@
 """How a proof in the library that ships is worded: a line for each way to run, then every finding once."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from device_runner.providers import NNAPI
 from pipeline.check.library_proof import LibraryProof, ProofFinding, ProofRow
 from pipeline.core.errors import Severity
 from pipeline.report import wording
 
-HEAD = ("Model", "Variant", "Run", "API level", "Result", "Outputs", "NNAPI operations in partitions")
+HEAD = ("Model", "Variant", "Run", "API level", "Ran on", "Result", "Outputs", "NNAPI operations in partitions")
 NO_PHONE = "It ran in a process of this computer, not on a phone: timings are not reported."
+EMULATED = "It ran in an emulator, not on a phone: timings are not reported."
 
 
 def title(proof: LibraryProof) -> str:
@@ -25,16 +26,33 @@ def summary(proof: LibraryProof) -> str:
         return f"not proven in {proof.library.file}: {proof.not_run}"
     passing = sum(not row.failed for row in proof.rows)
     levels = ", ".join(map(str, sorted({row.api_level for row in proof.rows})))
-    return f"{passing} of {len(proof.rows)} runs pass (API level {levels}). {NO_PHONE}"
+    places = _places(proof.rows)
+    where = EMULATED if any(row.cpu for row in proof.rows) else NO_PHONE
+    return f"{passing} of {len(proof.rows)} runs pass (API level {levels}; {places}). {where}"
+
+
+def place(row: ProofRow) -> str:
+    """The ABI of the library that ran, and the CPU that an emulator played."""
+    return f"{row.abi} on {row.cpu}" if row.cpu else row.abi
+
+
+def _places(found: Sequence[ProofRow]) -> str:
+    cpus: dict[str, dict[str, None]] = {}
+    for row in found:
+        cpus.setdefault(row.abi, {}).update({row.cpu: None} if row.cpu else {})
+    return ", ".join(f"{abi} on {' and '.join(names)}" if names else abi for abi, names in cpus.items())
 
 
 def rows(proof: LibraryProof) -> Iterator[tuple[str, ...]]:
-    """Cells under `HEAD`; rows that differ in their API level alone are one."""
-    levels: dict[tuple[str, ...], list[str]] = {}
+    """Cells under `HEAD`; rows that differ in API level and CPU alone are one."""
+    groups: dict[tuple[str, ...], list[ProofRow]] = {}
     for row in proof.rows:
-        levels.setdefault(_cells(row), []).append(str(row.api_level))
-    for (model, variant, run, *results), found in levels.items():
-        yield model, variant, run, ", ".join(found), *results
+        groups.setdefault((*_cells(row), str(row.api_level)), []).append(row)
+    joined: dict[tuple[str, ...], list[str]] = {}
+    for (*cells, level), found in groups.items():
+        joined.setdefault((*cells, _places(found)), []).append(level)
+    for (model, variant, run, *results, places), levels in joined.items():
+        yield model, variant, run, ", ".join(levels), places, *results
 
 
 def _cells(row: ProofRow) -> tuple[str, ...]:
@@ -62,8 +80,8 @@ def findings(proof: LibraryProof) -> Iterator[tuple[str, str, str, str]]:
     for severity in Severity:
         for finding, row in found:
             if finding.severity is severity:
-                place = f"{row.model} / {row.variant} / {row.run} / API level {row.api_level}"
-                yield finding.what, _text(finding), finding.remedy, place
+                where = f"{row.model} / {row.variant} / {row.run} / API level {row.api_level} / {place(row)}"
+                yield finding.what, _text(finding), finding.remedy, where
 
 
 def _text(finding: ProofFinding) -> str:

@@ -33,7 +33,8 @@ def show_reference(reference: LibraryReference) -> None:
 
 def summary(reference: LibraryReference) -> str:
     """How many models differ, by which library."""
-    library = f"libonnxruntime {reference.release or 'of unknown release'} (sha256 {reference.sha256[:12]})"
+    library = f"libonnxruntime {reference.release or 'of unknown release'}"
+    library += f" for {reference.abi} (sha256 {reference.sha256[:12]})"
     failed = sum(bool(one.error) for one in reference.models)
     silent = f", {failed} without an answer of the library" if failed else ""
     answered = sum(one.asked for one in reference.models) - failed

@@ -1,19 +1,31 @@
 """The arm64 library of an AAR in processes of this computer: models run, claims are made, failures are results."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from device_runner.android_host.calls import ModelQuestion, Session, ask
-from device_runner.android_host.device import AndroidHost, Phone
+from device_runner.android_host.calls import HANG, ModelQuestion, Session, ask
+from device_runner.android_host.device import AndroidHost, Driver, DriverProfile, DriverStage, Fault, FaultKind, Phone
+from device_runner.android_host.processor import CPUS, cpu_files
 from device_runner.device import open_device
 from device_runner.errors import UnavailableError
 from device_runner.library_facts import LibraryFacts
-from device_runner.result import Mark
+from device_runner.result import FailureKind, Mark
+from pipeline.check.library_proof import FindingKind, LibraryProof
+from pipeline.core.progress import NoProgress
+from pipeline.core.variant import Level
+from pipeline.release.prove import ProofOrder, prove_bundle
+from pipeline.report.proof import summary
+from tests.android_host.bundles import bundle_of
 from tests.android_host.conftest import fetch
-from tests.android_host.runs import distance, outputs, run
+from tests.android_host.runs import distance, failure, outputs, run
+from tests.android_host.test_partition_reference import call
 
 pytestmark = pytest.mark.android_host
+
+CORES = ("cortex-a53", "cortex-a76")
 
 ARM64 = "arm64-v8a"
 
@@ -53,3 +65,82 @@ def test_the_library_of_phones_says_what_it_claims(library: LibraryFacts, arm64:
     assert not answer.failed, answer
     assert answer.subgraphs == other.subgraphs
     assert answer.subgraphs
+
+
+def prove(bundle: Path, library: str, **order: object) -> LibraryProof:
+    return prove_bundle(bundle, replace(ProofOrder(library=library, api_levels=(31,)), **order), NoProgress())  # type: ignore[arg-type]  # by name
+
+
+def test_a_bundle_is_proven_in_the_abi_and_on_the_cpus_that_ship(
+    release: str, arm64: LibraryFacts, mnist: Path, tmp_path: Path
+) -> None:
+    proof = prove(bundle_of(tmp_path, mnist), f"android:{release}")
+    assert [(row.abi, row.cpu, row.failed) for row in proof.rows] == [(ARM64, cpu, False) for cpu in CORES]
+    assert proof.library.sha256 == arm64.sha256
+    assert "2 of 2 runs pass (API level 31; arm64-v8a on cortex-a53 and cortex-a76)" in summary(proof)
+    both = prove(tmp_path / "bundle", f"android:{release}", abis=(ARM64, "x86_64"), cpus=("cortex-a53",))
+    assert [(row.abi, row.cpu) for row in both.rows] == [(ARM64, "cortex-a53"), ("x86_64", "")]
+
+
+def test_int8_that_overflows_without_dot_product_is_found(
+    release: str, arm64: LibraryFacts, real_models: list[Path], tmp_path: Path
+) -> None:
+    """Facts in docs/facts/arm64_host.md, 3: -128 times -128 twice in a lane of 16 bits."""
+    (model,) = (path for path in real_models if path.name == "mnist.qdq_s8s8.onnx")
+    bundle = bundle_of(tmp_path, model, level=Level.EXTENDED)
+    proof = prove(bundle, f"android:{release}")
+    wrong, right = proof.rows
+    assert (wrong.cpu, wrong.failed, [finding.kind for finding in wrong.findings]) == (
+        "cortex-a53",
+        True,
+        [FindingKind.OUTPUTS_DIFFER],
+    )
+    assert (right.cpu, right.failed) == ("cortex-a76", False)
+    assert any("right on cortex-a76 and wrong on cortex-a53" in note for note in proof.notes)
+    assert proof.objections[0].startswith("model extended-fixed (cpu, cortex-a53)")
+    assert not prove(bundle, f"android:{release}", abis=("x86_64",)).failed
+
+
+def test_what_the_emulated_cpu_lacks_is_a_result(arm64: LibraryFacts, mnist: Path, real_models: list[Path]) -> None:
+    """The files of an A76 on an A53: the library believes the part number, and takes the dot product for there."""
+    (model,) = (path for path in real_models if path.name == "mnist.qdq_s8s8.onnx")
+    with AndroidHost("arm64", arm64, Phone(cpu="cortex-a53")) as device:
+        (info,) = Path(device._folder).glob("cpu/proc/cpuinfo")
+        info.write_text(dict(cpu_files(CPUS["cortex-a76"], 1))["proc/cpuinfo"])
+        ended = failure(run(device, model))
+        again = run(device, mnist)
+    assert (ended.kind, ended.signal) == (FailureKind.CRASH, "SIGILL")
+    assert "cortex-a53" in ended.cause
+    assert "QEMU" in ended.remedy
+    assert again.failure is None, "a crash costs nothing else"
+
+
+def hanging(stage: DriverStage) -> DriverProfile:
+    fault = Fault(stage=stage, kind=FaultKind.HANG)
+    return DriverProfile(devices=(Driver(name="npu", feature_level=30),), faults=(fault,))
+
+
+def test_a_hang_ends_at_ten_times_the_limit(arm64: LibraryFacts, mnist: Path) -> None:
+    with AndroidHost("arm64", arm64, Phone(driver=hanging(DriverStage.RUN))) as device:
+        ended = failure(run(device, mnist, provider="nnapi", timeout_seconds=0.8))
+    assert ended.kind is FailureKind.TIMEOUT
+    question = ModelQuestion(id="mnist", model=mnist, saved=None)
+    phone = Phone(driver=hanging(DriverStage.COMPILE))
+    (answer,) = ask(arm64, [question], Session(phone=phone), limit_seconds=0.8)
+    assert answer.signal == HANG
+
+
+def test_claims_are_compared_with_the_library_of_the_abi(
+    release: str, arm64: LibraryFacts, mnist: Path, op_models: Path, tmp_path: Path
+) -> None:
+    """A model that crashes the library among them: it costs its own answer."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    shutil.copy(mnist, folder / "a.onnx")
+    shutil.copy(op_models / "qlinearadd" / "no_y_zp.onnx", folder / "b.onnx")
+    shutil.copy(mnist, folder / "c.onnx")
+    result, document = call(tmp_path, str(folder), "--ep", "nnapi", "--reference", release, "--abi", ARM64)
+    reference = document["reference"]
+    assert (reference["abi"], reference["sha256"], reference["different"]) == (ARM64, arm64.sha256, 0)
+    assert [one["same"] for one in reference["models"]] == [True, None, True]
+    assert f"for {ARM64} (sha256 {arm64.sha256[:12]}): 0 different" in result.output

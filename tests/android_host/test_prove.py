@@ -313,6 +313,7 @@ path = "{model}"
 [[targets]]
 name = "phone"
 platform = "android"
+abis = ["{abi}"]
 library = "{library}"
 [variants]
 levels = ["basic"]
@@ -326,7 +327,7 @@ flags = ["CPU_DISABLED"]
 
 def test_a_job_proves_its_bundle_by_itself(release: str, library: LibraryFacts, mnist: Path, tmp_path: Path) -> None:
     config = tmp_path / "demo.toml"
-    config.write_text(JOB.format(model=mnist, library=f"android:{release}"))
+    config.write_text(JOB.format(model=mnist, library=f"android:{release}", abi="x86_64"))
     ended = _command("run", config, "--output", tmp_path / "out", "--convert-only")
     assert ended.returncode == 0, ended.stderr
     assert "4 of 4 runs pass" in " ".join(ended.stdout.split())
@@ -343,7 +344,7 @@ def test_a_job_proves_its_bundle_by_itself(release: str, library: LibraryFacts, 
 
 def test_a_job_whose_bundle_fails_says_so(release: str, library: LibraryFacts, mnist: Path, tmp_path: Path) -> None:
     config = tmp_path / "demo.toml"
-    text = JOB.format(model=mnist, library=f"android:{release}")
+    text = JOB.format(model=mnist, library=f"android:{release}", abi="x86_64")
     config.write_text(text.replace('"nnapi"\nflags = ["CPU_DISABLED"]', '"xnnpack"'))
     ended = _command("run", config, "--output", tmp_path / "out", "--convert-only")
     assert ended.returncode == 4, ended.stderr
@@ -351,21 +352,25 @@ def test_a_job_whose_bundle_fails_says_so(release: str, library: LibraryFacts, m
     assert (tmp_path / "out" / "bundle" / MANIFEST_FILE).is_file()
 
 
-def test_a_job_goes_on_without_a_proof_where_the_library_is_for_phones_only(
-    release: str, library: LibraryFacts, mnist: Path, tmp_path: Path
+def test_a_job_goes_on_without_a_proof_where_nothing_runs_the_librarys_abi(
+    release: str, library: LibraryFacts, mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("ORT_MOBILE_QEMU", str(tmp_path / "none"))
     arm = resolve(f"android:{release}", "arm64-v8a")
     with zipfile.ZipFile(tmp_path / "arm.aar", "w") as archive:
         archive.write(arm.path, "jni/arm64-v8a/libonnxruntime.so")
     config = tmp_path / "demo.toml"
-    config.write_text(JOB.format(model=mnist, library="arm.aar"))
+    config.write_text(JOB.format(model=mnist, library="arm.aar", abi="arm64-v8a"))
     ended = _command("run", config, "--output", tmp_path / "out", "--convert-only")
     assert ended.returncode == 0, ended.stderr
     assert "not proven in arm.aar" in " ".join(ended.stdout.split())
     (proof,) = json.loads((tmp_path / "out" / "results.json").read_text())["proofs"]
-    assert "no libonnxruntime.so for x86_64; it has arm64-v8a" in proof["not_run"]
+    assert "no qemu-aarch64" in proof["not_run"]
+    assert "apt-get install qemu-user" in proof["not_run"]
     assert _command("prove", tmp_path / "out" / "bundle", "--library", tmp_path / "arm.aar").returncode == 3
-    assert _command("prove", tmp_path / "out" / "bundle", "--library", library.path).returncode == 0
+    instead = _command("prove", tmp_path / "out" / "bundle", "--library", f"android:{release}")
+    assert instead.returncode == 0
+    assert "phone: x86_64 was run instead of its ABIs" in " ".join(instead.stdout.split())
 
 
 def test_proving_contacts_nobody_and_writes_to_its_folders_only(library: LibraryFacts, tmp_path: Path) -> None:

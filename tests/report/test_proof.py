@@ -63,14 +63,14 @@ def shown(width: int = 120) -> str:
 
 def test_rows_that_differ_in_their_level_alone_are_one_line() -> None:
     lines = [line.split() for line in shown().splitlines()]
-    assert any(line[:6] == ["m", "basic-fixed", "nnapi", "27,", "31", "passes:"] for line in lines)
+    assert any(line[:7] == ["m", "basic-fixed", "nnapi", "27,", "31", "x86_64", "passes:"] for line in lines)
     assert any(line[-3:] == ["5", "in", "2"] for line in lines)
     assert sum("nnapi" in line[:3] for line in lines) == 1
 
 
 def test_what_fails_comes_first_with_line_and_remedy() -> None:
     text = " ".join(shown().split())
-    assert "3 of 4 runs pass (API level 27, 31)" in text
+    assert "3 of 4 runs pass (API level 27, 31; x86_64)" in text
     assert "timings are not reported" in text
     assert text.index("no kernel") < text.index("CPU_ONLY has no effect")
     assert "operator config line: ai.onnx;13;Erf" in text

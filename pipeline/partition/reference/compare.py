@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.android_host.processor import check_host
+from device_runner.android_host.processor import check_host, default_abi
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import resolve
 from pipeline.core.errors import ConfigError, ExitCode, ModelError
@@ -127,11 +127,12 @@ TIMEOUT_SECONDS = 120.0
 
 
 class LibraryReference(msgspec.Struct, frozen=True, kw_only=True):
-    """The library that was asked, and its answers. With `rules` False there are none of ours for its release."""
+    """The library of an ABI that was asked, and its answers. With `rules` False none of ours are for its release."""
 
     library: str
     release: str
     sha256: str
+    abi: str
     rules: bool
     different: int
     models: tuple[ClaimDiff, ...]
@@ -159,8 +160,10 @@ class ReferencedDocument(PartitionDocument, frozen=True, kw_only=True):
         return ExitCode.SOME_FAILED if failed else ExitCode.DONE
 
 
-def open_reference(text: str, provider: str, release: str) -> LibraryFacts:
+def open_reference(text: str, provider: str, release: str, abi: str = "") -> LibraryFacts:
     """The library that can be asked about a provider; `release` is the one that the user named, "" for none.
+
+    `abi` is by Android's name, "" for the one that needs no emulator here.
 
     Raises ConfigError for what no Android library reports, MissingError where it is not available or cannot run here.
     """
@@ -172,8 +175,9 @@ def open_reference(text: str, provider: str, release: str) -> LibraryFacts:
             why=f"{run.title} is in {owner}'s libraries only, which run on {owner}'s systems only",
             remedy=f"leave --reference out, or ask about {' or '.join(in_android_libraries())}",
         )
-    check_host()
-    facts = resolve(text).android()
+    wanted = abi or default_abi()
+    check_host(wanted)
+    facts = resolve(text, wanted).android()
     check_asked(facts, provider)
     if provider == XNNPACK and not tells_claims(facts):
         raise ConfigError(
@@ -230,6 +234,7 @@ def compare_answers(
         library=facts.path,
         release=facts.release,
         sha256=facts.sha256,
+        abi=facts.abi,
         rules=known,
         different=sum(one.same is False for one, _ in pairs),
         models=tuple(one for one, _ in pairs),

@@ -58,12 +58,13 @@ def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool)
     what = what if what and kind is known else WHATS[kind]
     signal = f" ({failure.signal})" if failure.signal and kind is FindingKind.CRASH else ""
     cause = told.why if told else failure.cause
+    remedy = REMEDIES.get(kind, told.remedy if told else failure.remedy)
     return ProofFinding(
         severity=Severity.ERROR,
         kind=kind,
         what=what + signal,
         why=f"{cause}: {said}" if cause else said,
-        remedy=REMEDIES.get(kind, told.remedy if told else failure.remedy).format(provider=provider),
+        remedy=failure.remedy if failure.signal == "SIGILL" else remedy.format(provider=provider),
     )
 
 

@@ -32,8 +32,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What is tested is the same on every computer, with empty caches."""
+    """What is tested is the same on every computer, with empty caches and no emulator."""
     play(monkeypatch, "Linux", "x86_64", "glibc")
+    monkeypatch.setenv("ORT_MOBILE_QEMU", str(tmp_path / "none"))
     monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path / "cache"))
 
 
@@ -82,7 +83,7 @@ FILES = {
     "truncated.so": "ends before byte",
     "text.so": "ELF",
     "linux.so": "not built for Android",
-    "arm64.aar": "it has arm64-v8a",
+    "arm64.aar": "apt-get install qemu-user libc6-arm64-cross",
     "other.aar": "no package of ONNX Runtime",
 }
 
@@ -91,16 +92,29 @@ FILES = {
 @pytest.mark.parametrize("kind", FILES)
 def test_files_that_cannot_be_run_are_told_with_the_remedy(bundle: Path, tmp_path: Path, kind: str) -> None:
     library = _library(tmp_path, kind)
+    abi = "?abi=arm64-v8a" if kind == "arm64.aar" else ""
     for use in (
         lambda: prove_bundle(bundle, ProofOrder(library=library), NoProgress()),
-        lambda: open_device(f"android-host:{library}"),
+        lambda: open_device(f"android-host:{library}{abi}"),
     ):
         with pytest.raises((UnavailableError, SpecError)) as caught:
             use()
-        assert FILES[kind] in f"{caught.value.what} {caught.value.why}"
+        assert FILES[kind] in caught.value.text
         assert caught.value.remedy
     (document,) = attested({library: ("phone",)}, NoProgress(), bundle)["library_proofs"]
     assert FILES[kind] in document["not_run"]
+
+
+@pytest.mark.usefixtures("linux")
+def test_an_archive_without_the_abi_that_is_asked_for_names_those_that_it_has(bundle: Path, tmp_path: Path) -> None:
+    library = _library(tmp_path, "arm64.aar")
+    for use in (
+        lambda: prove_bundle(bundle, ProofOrder(library=library, abis=("x86_64",)), NoProgress()),
+        lambda: open_device(f"android-host:{library}"),
+    ):
+        with pytest.raises(UnavailableError, match="for x86_64") as caught:
+            use()
+        assert "it has arm64-v8a" in caught.value.why
 
 
 @pytest.mark.usefixtures("linux")

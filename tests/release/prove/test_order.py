@@ -8,7 +8,7 @@ from device_runner.spec import NnapiFlag, RunOptions
 from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.core.variant import Level, Variant
 from pipeline.release.manifest import BundledFile, Content, Shipped
-from pipeline.release.prove.run import ProofOrder, levels_of, trials_of, wanted_targets
+from pipeline.release.prove.plan import ProofOrder, levels_of, trials_of, wanted_targets
 
 CPU = RunOptions()
 NNAPI = RunOptions(provider="nnapi", flags=(NnapiFlag.USE_FP16,))

@@ -1,0 +1,170 @@
+"""What to run of a bundle: every artifact in every way that ships, at each API level, on each processor."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from device_runner.android_host.device import DEFAULT_API_LEVEL, DriverProfile
+from device_runner.android_host.processor import HOST_ABIS, default_abi, find_processor
+from device_runner.errors import UnavailableError
+from device_runner.library_facts import archive_abis, is_archive, read_facts
+from device_runner.library_source import find_archive
+from device_runner.providers import NNAPI_API_LEVEL
+from device_runner.spec import RunOptions
+from pipeline.campaign.options import options_name
+from pipeline.core.abis import abis_of_target
+from pipeline.core.errors import CheckFailed, ConfigError
+from pipeline.release.manifest import Content, Shipped
+
+NEWEST_LEVEL = DEFAULT_API_LEVEL
+"""The newest API level at which NNAPI behaves otherwise than below: from it on its runtime tells its own level."""
+ANDROID = "android"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofOrder:
+    """What to run a bundle with.
+
+    `library` is an AAR, a libonnxruntime.so or a release; `targets` are names, () for all of Android's; `api_levels` ()
+    are each target's lowest and the newest. `driver` is what NNAPI is on the phone that is played. `abis` () are those
+    that the targets ship, `cpus` () `USUAL_CPUS` where the ABI is emulated. An emulator has ten times the time limit.
+    """
+
+    library: str
+    targets: tuple[str, ...] = ()
+    api_levels: tuple[int, ...] = ()
+    driver: DriverProfile | None = None
+    abis: tuple[str, ...] = ()
+    cpus: tuple[str, ...] = ()
+    timeout_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofTrial:
+    """An artifact, a way to run it, and an API level; `targets` are those that it ships to so."""
+
+    shipped: Shipped
+    options: RunOptions
+    api_level: int
+    targets: tuple[str, ...]
+    chosen: bool
+
+    @property
+    def run(self) -> str:
+        """The way to run it, as tables name it."""
+        return options_name(self.options)
+
+
+def wanted_targets(content: Content, order: ProofOrder) -> tuple[list[Shipped], list[str]]:
+    """What of a bundle the library is for, and the names of the targets that are another platform's.
+
+    Raises ConfigError when that is nothing, or a target that is asked for is not in the bundle; CheckFailed for an
+    artifact that is none of the bundle's files.
+    """
+    files = {file.path for file in content.files}
+    if strangers := [shipped.file for shipped in content.ships if shipped.file not in files]:
+        why = "it ships what is none of its files, and so was never verified"
+        raise CheckFailed(
+            "the manifest contradicts itself", where=strangers[0], why=why, remedy="make the bundle again"
+        )
+    known = dict.fromkeys(shipped.target for shipped in content.ships)
+    if unknown := [name for name in order.targets if name not in known]:
+        raise ConfigError(f"the bundle has no target {unknown[0]!r}", remedy=f"it ships to {', '.join(known)}")
+    asked = [shipped for shipped in content.ships if not order.targets or shipped.target in order.targets]
+    wanted = [shipped for shipped in asked if shipped.platform == ANDROID]
+    if not wanted:
+        named = ", ".join(f"{shipped.target} ({shipped.platform})" for shipped in asked)
+        raise ConfigError(
+            "there is nothing for Android to prove",
+            why=f"of the bundle's targets these were asked for: {named or 'none'}",
+            remedy="prove it on a device of that platform (`ort-mobile run --device ...`)",
+        )
+    return wanted, list(dict.fromkeys(shipped.target for shipped in asked if shipped.platform != ANDROID))
+
+
+def trials_of(wanted: list[Shipped], order: ProofOrder) -> list[ProofTrial]:
+    """Every run, the lowest API level first; what several targets have in common is run once."""
+    found: dict[bytes, ProofTrial] = {}
+    for shipped in wanted:
+        for trial in _trials(shipped, order):
+            key = msgspec.json.encode((shipped.file, trial.options, trial.api_level), order="sorted")
+            known = found.get(key, trial)
+            targets = tuple(dict.fromkeys((*known.targets, shipped.target)))
+            found[key] = replace(known, targets=targets, chosen=known.chosen or trial.chosen)
+    return sorted(found.values(), key=lambda trial: trial.api_level)
+
+
+def _trials(shipped: Shipped, order: ProofOrder) -> Iterator[ProofTrial]:
+    for level in order.api_levels or levels_of(shipped):
+        for number, options in enumerate(shipped.runs or (_chosen(shipped),)):
+            yield ProofTrial(
+                shipped=shipped, options=options, api_level=level, targets=(shipped.target,), chosen=number == 0
+            )
+
+
+def levels_of(shipped: Shipped) -> tuple[int, ...]:
+    """The lowest API level of a target (NNAPI's first where the config names none), and the newest."""
+    lowest = shipped.min_api_level or NNAPI_API_LEVEL
+    return tuple(dict.fromkeys((lowest, max(lowest, NEWEST_LEVEL))))
+
+
+def _chosen(shipped: Shipped) -> RunOptions:
+    """The options of a manifest of version 1, which had no list of runs."""
+    given = {"provider": shipped.provider, "provider_options": shipped.provider_options, "flags": shipped.flags,
+             "session_config": shipped.session_config}  # fmt: skip
+    try:
+        return msgspec.convert(given, RunOptions)
+    except msgspec.ValidationError as error:
+        raise ConfigError("the manifest has run options that are none", where=shipped.file, why=str(error)) from error
+
+
+USUAL_CPUS = ("cortex-a53", "cortex-a76")
+"""Phones' cores for which the library has kernels of their own: without dot product and half precision, and with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofPlace:
+    """An ABI and a CPU ("": this computer's own) to run in, and what ships there."""
+
+    abi: str
+    cpu: str
+    wanted: tuple[Shipped, ...]
+
+
+def places_of(wanted: list[Shipped], order: ProofOrder) -> tuple[list[ProofPlace], list[str]]:
+    """Where the library of an order runs, and in words which ABIs of targets do not run here, and why.
+
+    Raises UnavailableError for an ABI that is asked for and cannot run here, or when no ABI of the library can;
+    SpecError for a CPU that does not exist.
+    """
+    if order.abis:
+        return [place for abi in order.abis for place in _places(abi, tuple(wanted), order)], []
+    archive = find_archive(order.library)
+    there = archive_abis(archive) if is_archive(archive) else [read_facts(archive).abi]
+    shipping = {shipped.target: abis_of_target(shipped.platform, shipped.abis) for shipped in wanted}
+    places: list[ProofPlace] = []
+    problems: dict[str, UnavailableError] = {}
+    for abi in dict.fromkeys(abi for abis in shipping.values() for abi in abis if abi in there):
+        try:
+            places += _places(abi, tuple(one for one in wanted if abi in shipping[one.target]), order)
+        except UnavailableError as error:
+            problems[abi] = error
+    proven = {one.target for place in places for one in place.wanted}
+    rest = tuple(one for one in wanted if one.target not in proven)
+    if rest and problems and (order.cpus or default_abi() not in there):
+        raise next(iter(problems.values()))
+    spare = _places(default_abi(), rest, order) if rest else []
+    notes = [f"{abi} was not run: {error.reason}; {error.remedy}" for abi, error in problems.items()]
+    if rest:
+        notes.append(
+            f"{', '.join(dict.fromkeys(one.target for one in rest))}: {default_abi()} was run instead of its ABIs"
+        )
+    return [*places, *spare], notes
+
+
+def _places(abi: str, wanted: tuple[Shipped, ...], order: ProofOrder) -> list[ProofPlace]:
+    """With CPUs that are asked for, where the ABI has some or is the only one."""
+    usual = USUAL_CPUS if find_processor(abi).emulated else ("",)
+    chosen = order.cpus if len(order.abis) == 1 or HOST_ABIS[abi].cpu else ()
+    return [ProofPlace(abi=abi, cpu=find_processor(abi, cpu).cpu, wanted=wanted) for cpu in chosen or usual]
