@@ -104,11 +104,10 @@ def _unfinished(answers: "tuple[ModelAnswer, ...]", fix: Path | None) -> bool:
 
 def _open(reference: str, provider: str, release: str, abi: str, advice: dict[str, Any]) -> "tuple[LibraryFacts, str]":
     """The library to ask, and the release whose rules stand beside it."""
-    from pipeline.core.abis import read_abi
     from pipeline.core.errors import ConfigError
     from pipeline.partition.reference.compare import open_reference, rules_known, rules_release
 
-    facts = open_reference(reference, provider, release, read_abi(abi, "--abi") if abi else "")
+    facts = open_reference(reference, provider, release, abi)
     if (advice["advise"] or advice["fix"]) and not rules_known(facts):
         raise ConfigError(
             "there is no advice for this release",
@@ -203,7 +202,8 @@ def partition(
     _check_single(providers, {"reference": reference, "svg": svg, "fix": advice["fix"]})
     facts, release = None, ort_release
     if reference:
-        facts, release = _open(reference, providers[0], ort_release, answers["abi"], advice)
+        abi = settings_of(providers, "", answers)[0].abi if answers["abi"] else ""
+        facts, release = _open(reference, providers[0], ort_release, abi, advice)
         answers["abi"] = facts.abi
     asked = settings_of(providers, release, answers)
     found = _answers(paths, asked, Optimize(optimize), jobs, advice)
