@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import json_option, shows_text, write_json
+from pipeline.cli.options import json_option, shows_text, words, write_json
 
 FILE = click.Path(path_type=Path)
 
@@ -38,16 +38,31 @@ def delta(old: Path, new: Path, output: Path, json_to: str | None) -> None:
 @click.argument("delta", type=FILE)
 @click.argument("bundle", type=FILE)
 @click.option("--key", type=FILE, help="Public key, PEM, of who must have signed the new bundle.")
+@click.option("--keep", type=FILE, help="Folder for a copy of the old bundle, to go back to.")
+@click.option("--runtime", metavar="RELEASE", help="ONNX Runtime release of the app, as in 1.29.0.")
+@click.option("--provider", callback=words(), metavar="NAME,…", help="Execution providers of the app's library.")
+@click.option("--operators", type=FILE, help="Operator config that the app's reduced library was built from.")
+@click.option("--target", default="", metavar="NAME", help="Target of the app.  [default: all of the bundle]")
 @json_option
-def apply(delta: Path, bundle: Path, key: Path | None, json_to: str | None) -> None:
+def apply(
+    delta: Path, bundle: Path, key: Path | None, keep: Path | None, runtime: str | None, provider: tuple[str, ...],
+    operators: Path | None, target: str, json_to: str | None,
+) -> None:  # fmt: skip
     """Turn BUNDLE into the newer one of DELTA, at once and whole.
 
     BUNDLE stays as it is where it is not the one that DELTA was made for (exit code 4), where a byte is wrong, and when
-    this command is interrupted. Needs the extra `delta`.
+    this command is interrupted. With --runtime, --provider, --operators or --target, a new bundle that does not fit
+    such an app is refused (exit code 4): its releases of ONNX Runtime, providers and operators, and the inputs and
+    outputs of its models, which must be those of BUNDLE. Needs the extra `delta`.
     """
+    from pipeline.core.releases import read_release
     from pipeline.release.delta import apply_delta
+    from pipeline.release.update import App
 
-    done = apply_delta(delta, bundle, key)
+    if runtime is not None:
+        read_release(runtime, "--runtime")
+    app = App(target=target, release=runtime or "", providers=provider, operators=operators)
+    done = apply_delta(delta, bundle, key, app, keep)
     if json_to:
         write_json({"bundle": str(bundle), "digest": done.new_digest}, json_to)
     if shows_text(json_to):

@@ -12,6 +12,7 @@ from device_runner.spec import ExecutionMode
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Count = Annotated[int, Meta(ge=1)]
+License = Annotated[str, Meta(min_length=1, max_length=200)]
 Seconds = Annotated[float, Meta(gt=0)]
 Release = Annotated[str, Meta(pattern=r"^1\.\d{1,2}(\.\d{1,2})?$")]
 

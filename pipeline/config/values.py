@@ -18,6 +18,7 @@ from pipeline.config.tables import (
     BuildConfig,
     Count,
     InputValue,
+    License,
     Name,
     PartConfig,
     PreprocessConfig,
@@ -103,6 +104,8 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     """Passes to apply to the model before everything else, in this order."""
     precisions: tuple[str, ...] = ()
     """Precisions of this model; default: those of [variants]."""
+    license: License | None = None
+    """Licence of the model, best as an SPDX expression, as in "Apache-2.0"; the bundle's bill of materials has it."""
 
 
 class Target(Table, frozen=True, kw_only=True):
@@ -122,6 +125,8 @@ class Target(Table, frozen=True, kw_only=True):
     """ONNX Runtime release in the app, in quotes, as in "1.29"; default: that of the installed wheel."""
     library: str | None = None
     """The libonnxruntime in the app: .so, .dylib, AAR or `android:RELEASE`. On x86-64 Linux the bundle is run in it."""
+    library_license: License | None = None
+    """Licence of the library; default: MIT, ONNX Runtime's own, where the app uses a package of its release."""
 
 
 class VariantsConfig(Table, frozen=True, kw_only=True):

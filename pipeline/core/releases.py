@@ -43,6 +43,12 @@ def line_of(version: str) -> Release:
     return Release(int(found[1]), int(found[2]))
 
 
+def range_of(version: str) -> tuple[str, str]:
+    """The versions that fit one, as 1.29.0 or 1.29: from it on, and below the next line."""
+    line = line_of(version)
+    return version, str(Release(line.major, line.minor + 1))
+
+
 def installed_release() -> Release:
     """The line of the installed onnxruntime; DEFAULT_RELEASE when it has another name."""
     try:

@@ -1,6 +1,7 @@
 """From a campaign's choices to its bundle, proven in the library that ships."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from device_runner.errors import RunnerError
 from device_runner.library_source import release_of
 from pipeline.check.library_proof import PROOFS, LibraryProof, ProvenLibrary
 from pipeline.config import BuildKind, Config, ModelConfig, Platform
-from pipeline.convert.many import config_texts
+from pipeline.convert.many import TYPED_CONFIG_FILE, config_texts
 from pipeline.core.errors import PipelineError
 from pipeline.core.files import sha256_of
 from pipeline.core.progress import NoProgress, Progress
@@ -31,6 +32,7 @@ from pipeline.release.manifest import (
 )
 from pipeline.release.prove import ProofOrder, prove_bundle
 from pipeline.release.shipped import library_release, planned_build, shipped_library
+from pipeline.release.update import requirements
 from pipeline.report.markdown import measured_text
 
 
@@ -70,14 +72,18 @@ def ship(
     sources |= {f"operators/{name}": text.encode() for name, text in operators.items()}
     report = assembled.report
     references, tensors = kept_references(assembled, folder)
+    ships = tuple(_shipped(assembled, choice) for choice in choices)
+    models = signatures(assembled, folder)
+    typed = hashlib.sha256(operators[TYPED_CONFIG_FILE].encode()).hexdigest()
     manifest = make_bundle(
         folder / BUNDLE,
         name=report.name,
         sources=sources,
-        ships=tuple(_shipped(assembled, choice) for choice in choices),
+        ships=ships,
         made_with={name: report.versions[name] for name in MAKERS if name in report.versions},
         evidence=_evidence(assembled, choices),
-        models=signatures(assembled, folder),
+        models=models,
+        requires=tuple(requirements(ships, models, files, typed, library_licenses(choices))),
         classes=[choice.classes for choice in choices],
         reports={MEASURED_FILE: measured_text(report, choices, assembled.record.checks).encode()},
         references=references,
@@ -85,6 +91,18 @@ def ship(
         attest=partial(attested, libraries_of(choices, library), progress or NoProgress()),
     )
     return manifest.content
+
+
+LIBRARY_LICENSE = "MIT"
+"""ONNX Runtime's own."""
+
+
+def library_licenses(choices: Sequence[Choice]) -> dict[str, str]:
+    """The licence of each target's library: as the config has it; of ONNX Runtime's own packages and builds MIT."""
+    own = {
+        one.target.name: LIBRARY_LICENSE for one in choices if not one.target.library or release_of(one.target.library)
+    }
+    return own | {one.target.name: one.target.library_license for one in choices if one.target.library_license}
 
 
 def operator_configs(config: Config, artifacts: Sequence[Path]) -> dict[str, str]:
@@ -212,4 +230,21 @@ def _evidence(assembled: Assembled, choices: Sequence[Choice]) -> dict[str, obje
             for model, variant in sorted(shipped)
         },
         "measured": msgspec.to_builtins(rows),
+        "datasets": [
+            {"model": model, "use": use, "name": Path(data).name}
+            for model, table in sorted(assembled.record.tables.items())
+            for use, data in _data_of(table)
+        ],
     } | ({"accuracy": accuracy} if accuracy else {})
+
+
+def _data_of(table: ModelConfig) -> Iterator[tuple[str, str]]:
+    """What the config names as data of a model, by use."""
+    for use, data in (
+        ("test", table.test_data),
+        ("labels", table.labels),
+        ("calibration", table.calibration and table.calibration.test_data),
+        ("evaluation", table.evaluation and table.evaluation.test_data),
+    ):
+        if data:
+            yield use, data

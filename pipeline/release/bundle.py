@@ -25,6 +25,7 @@ from pipeline.release.manifest import (
     KeptReference,
     Manifest,
     ModelSignature,
+    Requirement,
     SelectionRow,
     Shipped,
     TensorSignature,
@@ -33,7 +34,9 @@ from pipeline.release.manifest import (
     sealed,
     verify_bundle,
 )
+from pipeline.release.sbom import SBOM_FILE, bill_of_materials
 from pipeline.release.selection import selection, selection_text
+from pipeline.release.update import ROLLBACK
 
 README_FILE = "README.md"
 
@@ -245,6 +248,7 @@ def make_bundle(
     made_with: Mapping[str, str],
     evidence: Mapping[str, Any],
     models: tuple[ModelSignature, ...] = (),
+    requires: tuple[Requirement, ...] = (),
     classes: Sequence[Sequence[TunedClass]] = (),
     reports: Mapping[str, bytes] | None = None,
     references: tuple[KeptReference, ...] = (),
@@ -254,10 +258,9 @@ def make_bundle(
     """Write a bundle to `folder` from `sources` (path inside the bundle to a file or its bytes).
 
     README.md is made of `ships`, `models` and `classes` (of devices, by what ships). `reports` are texts on the
-    evidence, and `tensors` the
-    files of `references`, by path. `attest` is given the finished bundle, whole and verified but not yet
-    in its place; what it returns is added to the evidence. An older bundle there is replaced at once by renaming; a
-    folder that holds anything else is left alone and refused.
+    evidence, beside the bill of materials, and `tensors` the files of `references`, by path. `attest` is given the
+    finished bundle, whole and verified but not yet in its place; what it returns is added to the evidence. An older
+    bundle there is replaced at once by renaming; a folder that holds anything else is left alone and refused.
     """
     make_folder(folder.parent)
     refuse_foreign(folder)
@@ -267,16 +270,19 @@ def make_bundle(
         rows = tuple(selection(ships, classes)) if classes else ()
         texts = {README_FILE: readme(name, ships, models, rows).encode()}
         files = tuple(_put(building, path, source) for path, source in sorted({**sources, **texts}.items()))
-        told = tuple(_put(building, path, text) for path, text in sorted((reports or {}).items()))
         for path, source in (tensors or {}).items():
             _put(building, path, source)
         content = Content(
             name=name, made_with=dict(made_with), files=files, ships=ships, models=models,
-            selection=rows or msgspec.UNSET,
+            selection=rows or msgspec.UNSET, requires=requires or msgspec.UNSET,
+            rollback=ROLLBACK if requires else msgspec.UNSET,
         )  # fmt: skip
+        digest = content_digest(content)
+        about = {**(reports or {}), SBOM_FILE: bill_of_materials(content, digest, evidence)}
+        told = tuple(_put(building, path, text) for path, text in sorted(about.items()))
         manifest = Manifest(
             content=content,
-            content_sha256=content_digest(content),
+            content_sha256=digest,
             references=references,
             evidence=dict(evidence),
             reports=told,

@@ -39,6 +39,7 @@ def signature_of(model: str, file: Path, table: ModelConfig) -> ModelSignature:
         dimensions=dict(table.dimensions),
         preprocess=preprocess_of(table),
         values=dict(table.inputs),
+        license=table.license or msgspec.UNSET,
     )
 
 

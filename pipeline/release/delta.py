@@ -6,6 +6,7 @@ differences of its 32-bit words, sorted by significance, which is what fine-tune
 zstandard (extra `delta`).
 """
 
+import shutil
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,7 @@ from device_runner.result import Struct
 from pipeline.core.errors import CheckFailed, ConfigError, missing_extra
 from pipeline.core.files import copy_file, sha256_of, storage_errors, write_bytes, write_zip
 from pipeline.release.attestation import verify_signed
-from pipeline.release.bundle import restore_interrupted, take_place
+from pipeline.release.bundle import refuse_foreign, restore_interrupted, take_place
 from pipeline.release.manifest import (
     MANIFEST_FILE,
     OWN_FILES,
@@ -30,6 +31,10 @@ from pipeline.release.manifest import (
     Manifest,
     verify_bundle,
 )
+from pipeline.release.update import App, refuse_misfit
+
+ANY_APP = App()
+"""Nothing is known of the app."""
 
 EXTRA = "delta"
 DELTA_FILE = "delta.json"
@@ -95,18 +100,25 @@ def write_delta(old: Path, new: Path, output: Path) -> Delta:
     return delta
 
 
-def apply_delta(path: Path, bundle: Path, key: Path | None = None) -> Delta:
+def apply_delta(
+    path: Path, bundle: Path, key: Path | None = None, app: App = ANY_APP, keep: Path | None = None
+) -> Delta:
     """Turn a bundle into the newer one, at once and whole; the old one stays where anything is wrong.
 
-    With `key`, a public one, the new bundle must be signed by its owner. Raises CheckFailed for another bundle than the
-    delta was made for, a damaged delta, and a signature that does not hold.
+    With `key`, a public one, the new bundle must be signed by its owner; it must fit what is known of `app`. `keep` is
+    a folder that gets a whole copy of the old bundle before the new one takes its place. Raises CheckFailed for another
+    bundle than the delta was made for, a damaged delta, a signature that does not hold, and an app that it is not for.
     """
     zstandard = _zstandard("apply")
     if not path.is_file():
         raise ConfigError("there is no delta", where=str(path), remedy="name the file that `ort-mobile delta` wrote")
     restore_interrupted(bundle)
     remove_abandoned(f".{bundle.name}.", bundle.absolute().parent)
-    verify_bundle(bundle)
+    old = verify_bundle(bundle)
+    if keep:
+        refuse_foreign(keep)
+        restore_interrupted(keep)
+        remove_abandoned(f".{keep.name}.", keep.absolute().parent)
     try:
         with zipfile.ZipFile(path) as archive:
             delta = _read(archive, path)
@@ -119,10 +131,21 @@ def apply_delta(path: Path, bundle: Path, key: Path | None = None) -> Delta:
                 manifest = verify_bundle(building, delta.new_digest)
                 if key:
                     verify_signed(building, manifest, key)
+                if app.known:
+                    refuse_misfit(app, old, manifest, building)
+                if keep:
+                    _keep(bundle, keep)
                 take_place(building, bundle)
     except (*ZIP_ERRORS, zstandard.ZstdError, KeyError) as error:
         raise _damaged(path, str(error)) from error
     return delta
+
+
+def _keep(bundle: Path, place: Path) -> None:
+    """A whole copy of a bundle, by a rename; what was kept there before goes."""
+    with storage_errors(place), scratch_folder(f".{place.name}.", place.absolute().parent) as copy:
+        shutil.copytree(bundle, copy, dirs_exist_ok=True)
+        take_place(copy, place)
 
 
 def _digests(folder: Path, manifest: Manifest) -> dict[str, str]:

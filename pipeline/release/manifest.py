@@ -4,13 +4,14 @@
 folder and at another time. `references` (what the original models computed on the computer that made the bundle) and
 `evidence` (what was measured and when) are not: they differ from machine to machine and from run to run.
 
-Version 1 had neither `references` nor `runs`, version 2 neither `models` nor `reports`, version 3 no `selection`; they
-are read as ones that have none.
+Version 1 had neither `references` nor `runs`, version 2 neither `models` nor `reports`, version 3 no `selection`,
+version 4 neither `requires` nor `rollback` nor licences; they are read as ones that have none.
 """
 
 import hashlib
 import os
 from collections import Counter
+from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -27,8 +28,8 @@ from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import AwareBy, Variant
 
-MANIFEST_VERSION = 4
-READABLE_VERSIONS = (1, 2, 3, 4)
+MANIFEST_VERSION = 5
+READABLE_VERSIONS = (1, 2, 3, 4, 5)
 MANIFEST_FILE = "manifest.json"
 SEAL_FILE = "manifest.sha256"
 SIGNATURE_FILE = "bundle.sig"
@@ -121,6 +122,39 @@ class ModelSignature(Struct, frozen=True, kw_only=True):
     dimensions: dict[str, int] = {}
     preprocess: PreprocessConfig | None = None
     values: dict[str, InputValue] = {}
+    license: str | msgspec.UnsetType = msgspec.UNSET
+    """As the config has it; unset where nobody said it."""
+
+
+class Requirement(Struct, frozen=True, kw_only=True):
+    """What an app needs for what ships to a target: a newer bundle is for it only where all of this holds.
+
+    The release of its ONNX Runtime is `lowest_release` or later and below `below_release`, reads `format_version` of
+    the ORT format, and has the providers and the custom operator domains. A reduced library was built from the operator
+    config of this digest, or has what it lists. `signature_sha256` is of the inputs and outputs of the models: with
+    another one the app's code does not fit.
+    """
+
+    target: str
+    lowest_release: str
+    below_release: str
+    format_version: int
+    providers: tuple[str, ...]
+    custom_domains: tuple[str, ...] = ()
+    operators_sha256: str = ""
+    signature_sha256: str
+    library_license: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Fallback(StrEnum):
+    """What an app goes on with where a bundle fails: a session that is not made, or outputs beyond the tolerance."""
+
+    RUN = "run"
+    """The next of the artifact's `runs`."""
+    PREVIOUS = "previous"
+    """The bundle before this one, kept until this one has passed its reference on the device."""
+    PACKAGED = "packaged"
+    """The bundle in the app's own package, which is never deleted."""
 
 
 class KeptTensor(BundledFile, frozen=True, kw_only=True):
@@ -157,6 +191,10 @@ class Content(Struct, frozen=True, kw_only=True):
     """Each model that ships, once; () before version 3."""
     selection: tuple[SelectionRow, ...] | msgspec.UnsetType = msgspec.UNSET
     """What which devices run, where a search told them apart; unset where each model ships in one way only."""
+    requires: tuple[Requirement, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What an app needs, for each target; unset before version 5."""
+    rollback: tuple[Fallback, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The order in which an app falls back; unset before version 5."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True):

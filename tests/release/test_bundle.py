@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from pipeline.release.manifest import (
     sealed,
     verify_bundle,
 )
+from pipeline.release.sbom import SBOM_FILE
 
 SHIPS = (
     Shipped(
@@ -279,6 +281,8 @@ def older(bundle: Path, version: int) -> None:
         for key in ("library", "library_kind", *(("runs",) if version == 1 else ())):
             del ships[key]
     del document["content"]["models"], document["reports"]
+    (bundle / SBOM_FILE).unlink()
+    (bundle / SBOM_FILE).parent.rmdir()
     if version == 1:
         del document["references"]
     seal(bundle, document | {"version": version, "content_sha256": content_digest(document["content"])})
@@ -299,14 +303,24 @@ def test_an_older_bundle_is_still_proven_by_its_own_digest(tmp_path: Path, versi
     assert manifest.content_sha256 != newer
 
 
-@pytest.mark.parametrize("version", [0, 5, None, "2"])
+def test_a_stored_bundle_of_version_4_is_read(tmp_path: Path) -> None:
+    """As the release before wrote it, with its own digest."""
+    with zipfile.ZipFile(Path(__file__).parent / "bundle_v4.zip") as archive:
+        archive.extractall(tmp_path)
+    manifest = verify_bundle(tmp_path, "bd15b62813e5c059db2b1534a192be1fc0d38f46d0b09bdba359dca7a8f541c3")
+    assert manifest.version == 4
+    assert (manifest.content.requires, manifest.content.rollback) == (msgspec.UNSET, msgspec.UNSET)
+    assert manifest.content.models[0].license is msgspec.UNSET
+
+
+@pytest.mark.parametrize("version", [0, 6, None, "2"])
 def test_a_bundle_of_another_version_is_refused_by_name(tmp_path: Path, version: object) -> None:
     bundle_in(tmp_path)
     document = json.loads((tmp_path / "bundle" / MANIFEST_FILE).read_text())
     seal(tmp_path / "bundle", {"version": version, "of": "another time"} if version else document | {"version": 0})
     with pytest.raises(ConfigError, match="this bundle has version") as caught:
         verify_bundle(tmp_path / "bundle")
-    assert "versions 1 and 2 and 3 and 4" in caught.value.why
+    assert "versions 1 and 2 and 3 and 4 and 5" in caught.value.why
 
 
 def kept(folder: Path) -> tuple[KeptReference, dict[str, Path]]:

@@ -19,7 +19,7 @@ import msgspec
 from device_runner.files import scratch_folder
 from pipeline.core.errors import ConfigError, PipelineError
 from pipeline.core.files import make_folder, storage_errors, umask, write_bytes, write_text
-from pipeline.core.releases import Release, line_of
+from pipeline.core.releases import range_of
 from pipeline.release.android.facade import JAVA_WORDS
 from pipeline.release.android.package import AndroidPackage, write_aar, write_sources
 from pipeline.release.android.runtime import RuntimePackage, write_runtime
@@ -285,8 +285,7 @@ def _order(version: str) -> tuple[tuple[int, int, str], ...]:
 
 def release_range(release: str) -> str:
     """The releases of ONNX Runtime that fit one, as 1.29.0 or 1.29: from it on, below the next minor release."""
-    line = line_of(release)
-    return f"[{release},{Release(line.major, line.minor + 1)})"
+    return "[{},{})".format(*range_of(release))
 
 
 def _metadata(module: MavenModule, folder: Path) -> dict[str, Any]:

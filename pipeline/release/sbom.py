@@ -1,0 +1,254 @@
+"""The bill of materials of a bundle: CycloneDX 1.6 with a model card for each model file, as plain JSON.
+
+It is a function of the manifest: no clock, no random number. What is not known (a licence, the patch of a release) is
+left out where the format has a place for it, and said in a property where a reader would miss it.
+"""
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import numpy as np
+
+from device_runner.library_source import release_of
+from pipeline.campaign.record import ArtifactAccuracy
+from pipeline.campaign.statistics import Statistics, ratio_interval
+from pipeline.release.manifest import Content, ModelSignature, Requirement, Shipped, TensorSignature
+
+SBOM_FILE = "evidence/sbom.cdx.json"
+SPEC_VERSION = "1.6"
+NAMESPACE = uuid.UUID("6f0ef59e-6d3f-5d27-9d1c-0a6d6d0b7c11")
+"""Of serial numbers; any fixed one does."""
+
+PURLS = {
+    "android": "pkg:maven/com.microsoft.onnxruntime/onnxruntime-android",
+    "ios": "pkg:cocoapods/onnxruntime-objc",
+    "macos": "pkg:cocoapods/onnxruntime-objc",
+    "linux": "pkg:maven/com.microsoft.onnxruntime/onnxruntime",
+}
+"""The package that an app of a platform takes ONNX Runtime from."""
+
+EXPRESSION = re.compile(r"\(*[A-Za-z0-9][A-Za-z0-9.+-]*\)*( (AND|OR|WITH) \(*[A-Za-z0-9][A-Za-z0-9.+-]*\)*)*")
+"""What may be an SPDX expression; any other text is the name of a licence."""
+
+NANOSECONDS_PER_MS = 1e6
+Json = dict[str, Any]
+
+
+class _MeasuredRow(msgspec.Struct, frozen=True):
+    """What is read of a measured row of the evidence."""
+
+    device: str
+    model: str
+    variant: str
+    run: str
+    statistics: Statistics | None = None
+
+
+class _Data(msgspec.Struct, frozen=True):
+    """A data set that the config names: its file or folder, and what it was used for."""
+
+    model: str
+    use: str
+    name: str
+
+
+class _Figures(msgspec.Struct, frozen=True):
+    """What is read of a manifest's evidence."""
+
+    created_at: str = ""
+    measured: tuple[_MeasuredRow, ...] = ()
+    accuracy: tuple[ArtifactAccuracy, ...] = ()
+    datasets: tuple[_Data, ...] = ()
+
+
+def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]) -> bytes:
+    """The document of a bundle with this content and digest. Raises msgspec.ValidationError for other evidence."""
+    figures = msgspec.convert(dict(evidence), _Figures)
+    models = [_model(content, one, figures) for one in _files(content)]
+    libraries = _libraries(content)
+    data = list(_data(figures))
+    bundle = {
+        "type": "library",
+        "bom-ref": "bundle",
+        "name": content.name,
+        "properties": [{"name": "ort-mobile:digest", "value": digest}],
+    }
+    tools = [{"type": "application", "name": name, "version": text} for name, text in sorted(content.made_with.items())]
+    document: Json = {
+        "$schema": f"http://cyclonedx.org/schema/bom-{SPEC_VERSION}.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": SPEC_VERSION,
+        "version": 1,
+        "metadata": {
+            **({"timestamp": figures.created_at} if figures.created_at else {}),
+            **({"tools": {"components": tools}} if tools else {}),
+            "component": bundle,
+        },
+        "components": [*models, *{part["bom-ref"]: part for part in libraries.values()}.values(), *data],
+        "dependencies": _dependencies(content, models, libraries, data),
+    }
+    serial = uuid.uuid5(NAMESPACE, msgspec.json.encode(document, order="sorted").decode())
+    return msgspec.json.format(
+        msgspec.json.encode({**document, "serialNumber": f"urn:uuid:{serial}"}, order="sorted"), indent=2
+    ) + b"\n"  # fmt: skip
+
+
+def _files(content: Content) -> list[Shipped]:
+    """What ships, each file once."""
+    return list({one.file: one for one in reversed(content.ships)}.values())[::-1]
+
+
+def _model(content: Content, one: Shipped, figures: _Figures) -> Json:
+    """A model file: where it comes from, and its card."""
+    sizes = {file.path: file.sha256 for file in content.files}
+    signature = next((model for model in content.models if model.model == one.model), None)
+    licensed = _license(signature.license if signature else msgspec.UNSET)
+    original = {"type": "machine-learning-model", "name": one.model, "hashes": _hashes(one.model_sha256), **licensed}
+    steps = [{"name": "ort-mobile:pass", "value": step} for step in one.steps or ()]
+    return {
+        "type": "machine-learning-model",
+        "bom-ref": one.file,
+        "name": one.model,
+        "description": f"{one.model} as {one.variant.name} in ORT format",
+        "hashes": _hashes(sizes.get(one.file, "")),
+        **licensed,
+        "properties": [*_unknown(licensed), {"name": "ort-mobile:variant", "value": one.variant.name}, *steps],
+        "pedigree": {"ancestors": [original]},
+        "modelCard": _card(one, signature, figures),
+    }
+
+
+def _license(given: str | msgspec.UnsetType) -> Json:
+    if not given:
+        return {}
+    return {"licenses": [{"expression": given} if EXPRESSION.fullmatch(given) else {"license": {"name": given}}]}
+
+
+def _unknown(licensed: Json) -> list[Json]:
+    return [] if licensed else [{"name": "ort-mobile:license", "value": "unknown: the config has none"}]
+
+
+def _hashes(digest: str) -> list[Json]:
+    return [{"alg": "SHA-256", "content": digest}] if digest else []
+
+
+def _card(one: Shipped, signature: ModelSignature | None, figures: _Figures) -> Json:
+    parameters: Json = {}
+    if signature:
+        parameters["inputs"] = [{"format": _format(tensor)} for tensor in signature.inputs]
+        parameters["outputs"] = [{"format": _format(tensor)} for tensor in signature.outputs]
+    if refs := [{"ref": _data_ref(data)} for data in figures.datasets if data.model == one.model]:
+        parameters["datasets"] = refs
+    metrics = [*_accuracy(one, figures.accuracy), *_latencies(one, figures.measured)]
+    return {
+        **({"modelParameters": parameters} if parameters else {}),
+        **({"quantitativeAnalysis": {"performanceMetrics": metrics}} if metrics else {}),
+    }
+
+
+def _format(tensor: TensorSignature) -> str:
+    """As in `image float32[1, 3, 224, 224]`."""
+    shape = (
+        "any rank" if tensor.shape is None else ", ".join("?" if axis is None else str(axis) for axis in tensor.shape)
+    )
+    return f"{tensor.name} {tensor.dtype or 'no tensor'}[{shape}]"
+
+
+def _accuracy(one: Shipped, measured: Sequence[ArtifactAccuracy]) -> Iterator[Json]:
+    """The metric of a file, and how much worse it is than the original, with its 95 % interval where there is one."""
+    for row in measured:
+        found = row.result
+        if (row.model, row.variant) != (one.model, one.variant.name) or found is None:
+            continue
+        where = f"{found.samples} samples of {found.data.rpartition('/')[2]}"
+        if found.value is not None:
+            yield {"type": found.metric, "value": f"{found.value:.6g}", "slice": where}
+        if found.drop is not None:
+            drop = {"type": f"{found.metric}, drop from the original", "value": f"{found.drop:.6g}", "slice": where}
+            yield drop | _interval(found.drop_low, found.drop_high, 1)
+
+
+def _latencies(one: Shipped, measured: Sequence[_MeasuredRow]) -> Iterator[Json]:
+    """Median and 90th percentile in milliseconds for each device and way to run.
+
+    The median is that of processes, with the interval that comparisons of runs use; the percentile has its own bounds.
+    """
+    for row in measured:
+        found = row.statistics
+        if (row.model, row.variant) != (one.model, one.variant.name) or found is None:
+            continue
+        where = f"{row.device}, {row.run}"
+        medians = np.asarray(found.round_medians_ns, np.float64)
+        within = ratio_interval(np.log(medians)) if len(medians) and medians.min() > 0 else None
+        value = within.ratio if within else found.median_ns
+        median = {"type": "latency, median, ms", "value": f"{value / NANOSECONDS_PER_MS:.6g}", "slice": where}
+        yield median | (_interval(within.low, within.high, NANOSECONDS_PER_MS) if within else {})
+        if found.p90_ns is not None:
+            low, high = found.p90_bounds_ns or (None, None)
+            p90 = {"type": "latency, p90, ms", "value": f"{found.p90_ns / NANOSECONDS_PER_MS:.6g}", "slice": where}
+            yield p90 | _interval(low, high, NANOSECONDS_PER_MS)
+
+
+def _interval(low: float | None, high: float | None, unit: float) -> Json:
+    if low is None or high is None:
+        return {}
+    return {"confidenceInterval": {"lowerBound": f"{low / unit:.6g}", "upperBound": f"{high / unit:.6g}"}}
+
+
+def _libraries(content: Content) -> dict[str, Json]:
+    """ONNX Runtime as each target ships it, by the target; equal ones are one component."""
+    rules: dict[str, Requirement] = {row.target: row for row in content.requires or ()}
+    found = {}
+    for one in content.ships:
+        own = one.library and not release_of(one.library)
+        version = release_of(one.library) or one.ort_release
+        licensed = _license(rules[one.target].library_license if one.target in rules else msgspec.UNSET)
+        reduced = (
+            [{"name": "ort-mobile:build", "value": one.library_kind}] if one.library_kind not in ("", "full") else []
+        )
+        exact = f"@{version}" if version.count(".") == 2 else ""
+        purl = f"pkg:generic/{quote(one.library)}" if own else f"{PURLS[one.platform]}{exact}"
+        found[one.target] = {
+            "type": "library",
+            "bom-ref": f"library of {one.platform}: {one.library or version} {one.library_kind}".strip(),
+            "name": one.library if own else "onnxruntime",
+            "version": version,
+            "purl": purl,
+            **licensed,
+            "properties": [*_unknown(licensed), *reduced],
+        }
+    return found
+
+
+def _data(figures: _Figures) -> Iterator[Json]:
+    for ref in dict.fromkeys(map(_data_ref, figures.datasets)):
+        yield {"type": "data", "bom-ref": ref, "name": ref.removeprefix(DATA), "data": [{"type": "dataset"}]}
+
+
+DATA = "data: "
+
+
+def _data_ref(data: _Data) -> str:
+    return f"{DATA}{data.name}"
+
+
+def _dependencies(
+    content: Content, models: Sequence[Json], libraries: Mapping[str, Json], data: Sequence[Json]
+) -> list[Json]:
+    """The bundle is made of the models; a model needs the libraries of its targets."""
+    needs = {
+        model["bom-ref"]: sorted(
+            {libraries[one.target]["bom-ref"] for one in content.ships if one.file == model["bom-ref"]}
+        )
+        for model in models
+    }
+    leaves = sorted({part["bom-ref"] for part in (*libraries.values(), *data)})
+    return [
+        {"ref": "bundle", "dependsOn": sorted(needs)},
+        *({"ref": ref, "dependsOn": own} for ref, own in sorted(needs.items())),
+        *({"ref": ref} for ref in leaves),
+    ]

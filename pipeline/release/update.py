@@ -1,0 +1,142 @@
+"""What an app needs for a bundle, and whether a newer bundle fits an app (docs/facts/release_consumers.md, R.6).
+
+A bundle that does not fit is refused before it takes the old one's place.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from device_runner.library_source import release_of
+from pipeline.config.tables import BuildKind
+from pipeline.core.errors import CheckFailed
+from pipeline.core.releases import range_of
+from pipeline.model.ort_format import read_ort
+from pipeline.release.manifest import Content, Fallback, Manifest, ModelSignature, Requirement, Shipped
+from pipeline.required_ops import covers, needs_of_artifacts, read_config
+from pipeline.required_ops.value import KNOWN_DOMAINS
+
+ROLLBACK = tuple(Fallback)
+"""The order of every bundle: another way to open the same file first, the app's own models last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class App:
+    """What is known of an app: the target that it is of, its ONNX Runtime's release and providers, and the operator
+    config that a reduced library was built from. What is "", empty or None is not checked.
+    """
+
+    target: str = ""
+    release: str = ""
+    providers: tuple[str, ...] = ()
+    operators: Path | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether anything is known of it."""
+        return bool(self.target or self.release or self.providers or self.operators)
+
+
+def requirements(
+    ships: Sequence[Shipped],
+    models: Sequence[ModelSignature],
+    files: Mapping[str, Path],
+    operators_sha256: str,
+    licenses: Mapping[str, str],
+) -> Iterator[Requirement]:
+    """What apps need, for each target of `ships`, whose files are `files`; `licenses` are of the targets' libraries."""
+    for target in dict.fromkeys(one.target for one in ships):
+        own = [one for one in ships if one.target == target]
+        read = [read_ort(files[name]) for name in dict.fromkeys(one.file for one in own)]
+        lowest, below = range_of(release_of(own[0].library) or own[0].ort_release)
+        domains = {node.domain for model in read for graph in model.graph.walk() for node in graph.nodes}
+        names = {one.model for one in own}
+        yield Requirement(
+            target=target,
+            lowest_release=lowest,
+            below_release=below,
+            format_version=max(int(model.format_version) for model in read),
+            providers=tuple(sorted({one.provider for one in own})),
+            custom_domains=tuple(sorted(domains - KNOWN_DOMAINS - {""})),
+            operators_sha256=operators_sha256,
+            signature_sha256=signature_digest([model for model in models if model.model in names]),
+            library_license=licenses.get(target, msgspec.UNSET),
+        )
+
+
+def signature_digest(models: Sequence[ModelSignature]) -> str:
+    """The sha256 of the names, types and shapes of inputs and outputs: what the app's code was written for."""
+    parts = [(one.model, one.inputs, one.outputs) for one in sorted(models, key=lambda one: one.model)]
+    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
+
+
+def refuse_misfit(app: App, old: Manifest, new: Manifest, folder: Path) -> None:
+    """Raise CheckFailed where the bundle in `folder` is not for an app that has the old one."""
+    if objections := list(_objections(app, old.content, new.content, folder)):
+        raise CheckFailed(
+            "this update is not for this app",
+            where=f"bundle {new.content_sha256[:16]}",
+            why="; ".join(dict.fromkeys(objections)),
+            remedy="keep the old bundle, and ship the new one with an app that has what it requires",
+        )
+
+
+def _objections(app: App, old: Content, new: Content, folder: Path) -> Iterator[str]:
+    if not new.requires:
+        yield "it does not say what it requires: an earlier release of ort-mobile made it"
+        return
+    rows = [row for row in new.requires if app.target in ("", row.target)]
+    if not rows:
+        yield f"it has nothing for target {app.target}; it has {', '.join(row.target for row in new.requires)}"
+    for row in rows:
+        yield from _of_library(app, row)
+        yield from _of_operators(app, row, new, folder)
+        before = next((one for one in old.requires or () if one.target == row.target), None)
+        yield from _of_code(row, before, old)
+
+
+def _of_library(app: App, row: Requirement) -> Iterator[str]:
+    lowest, below = _numbers(row.lowest_release), _numbers(row.below_release)
+    if app.release and not lowest <= _numbers(app.release) < below:
+        yield (
+            f"target {row.target} needs ONNX Runtime {row.lowest_release} or later and below {row.below_release}; "
+            f"the app has {app.release}"
+        )
+    if app.providers and (missing := [name for name in row.providers if name not in {*app.providers, "cpu"}]):
+        yield f"target {row.target} needs the execution provider {', '.join(missing)}"
+
+
+def _of_operators(app: App, row: Requirement, new: Content, folder: Path) -> Iterator[str]:
+    """What the artifacts need that the app's operator config does not list."""
+    if app.operators is None:
+        return
+    has = read_config(app.operators)
+    for one in (one for one in new.ships if one.target == row.target):
+        extended = one.library_kind != BuildKind.MINIMAL
+        found, failed = needs_of_artifacts(
+            [folder / one.file], providers=sorted({one.provider} - {"cpu"}), extended=extended
+        )
+        yield from (f"{one.file} cannot be read" for _ in failed)
+        for needs in found:
+            yield from (
+                f"the app's library has no {lack.domain}:{lack.op} ({lack.line})" for lack in covers(has, needs.needs)
+            )
+
+
+def _of_code(row: Requirement, before: Requirement | None, old: Content) -> Iterator[str]:
+    """What the app's code would have to change for."""
+    names = {one.model for one in old.ships if one.target == row.target}
+    known = before.signature_sha256 if before else signature_digest([one for one in old.models if one.model in names])
+    if names and old.models and known != row.signature_sha256:
+        yield f"target {row.target}: names, types or shapes of inputs or outputs are others than in the old bundle"
+    if before and (domains := sorted({*row.custom_domains} - {*before.custom_domains})):
+        yield f"target {row.target} needs custom operators of {', '.join(domains)}"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """A release as numbers, for comparison: 1.29 is 1.29.0."""
+    parts = [int(part) for part in version.split(".")]
+    return (*parts, *[0] * (3 - len(parts)))

@@ -1,0 +1,136 @@
+"""Which app an update is for: each part of the rule refuses alone, with its reason, and the old bundle stays."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline.convert.many import TYPED_CONFIG_FILE, config_texts
+from pipeline.core.errors import CheckFailed
+from pipeline.release.manifest import Fallback, ModelSignature, Requirement, TensorSignature, verify_bundle
+from pipeline.release.update import App, refuse_misfit, requirements, signature_digest
+from tests.onnx_samples import conv_bn
+from tests.ort_models import conv_relu, convert
+from tests.release.test_bundle import SHIPS
+from tests.release.test_delta import bundle, code, files_of, run
+
+MODEL = ModelSignature(model="m", inputs=(TensorSignature(name="x", dtype=None, shape=None),), outputs=())
+ONE = msgspec.structs.replace(SHIPS[0], ort_release="1.29.0", provider="nnapi", library_kind="minimal")
+
+
+def rule(**changes: Any) -> Requirement:
+    given = {
+        "target": "phone", "lowest_release": "1.29.0", "below_release": "1.30", "format_version": 6,
+        "providers": ("nnapi",), "signature_sha256": signature_digest([MODEL]), **changes,
+    }  # fmt: skip
+    return Requirement(**given)
+
+
+def made(folder: Path, name: str, content: bytes = b"model", **changes: Any) -> Path:
+    rules = changes.pop("requires", None) or (rule(**changes),)
+    return bundle(folder, content, name, ships=(ONE,), models=(MODEL,), requires=rules)
+
+
+def refused(app: App, old: Path, new: Path) -> str:
+    try:
+        refuse_misfit(app, verify_bundle(old), verify_bundle(new), new)
+    except CheckFailed as error:
+        return error.why
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("app", "changes", "why"),
+    [
+        (App(release="1.29.0"), {}, ""),
+        (App(release="1.29"), {}, ""),
+        (App(release="1.29.3", providers=("nnapi", "cpu"), target="phone"), {}, ""),
+        (App(release="1.28.1"), {}, "needs ONNX Runtime 1.29.0 or later and below 1.30; the app has 1.28.1"),
+        (App(release="1.30.0"), {}, "needs ONNX Runtime 1.29.0 or later and below 1.30; the app has 1.30.0"),
+        (App(providers=("cpu", "xnnpack")), {}, "target phone needs the execution provider nnapi"),
+        (App(target="tablet"), {}, "it has nothing for target tablet; it has phone"),
+        (App(release="1.29.0"), {"signature_sha256": "4" * 64}, "names, types or shapes of inputs or outputs"),
+        (App(release="1.29.0"), {"custom_domains": ("my.ops",)}, "target phone needs custom operators of my.ops"),
+    ],
+)  # fmt: skip
+def test_each_part_of_the_rule_refuses_alone(tmp_path: Path, app: App, changes: dict[str, Any], why: str) -> None:
+    found = refused(app, made(tmp_path, "old"), made(tmp_path, "new", **changes))
+    assert (why in found) if why else (found == "")
+
+
+def test_an_older_installed_bundle_is_compared_by_its_models(tmp_path: Path) -> None:
+    old = bundle(tmp_path, b"model", "old", ships=(ONE,), models=(MODEL,))
+    assert refused(App(release="1.29.0"), old, made(tmp_path, "new")) == ""
+    assert "inputs or outputs" in refused(App(release="1.29.0"), old, made(tmp_path, "new", signature_sha256="4" * 64))
+
+
+def test_a_bundle_without_a_rule_is_refused_where_a_rule_is_asked_for(tmp_path: Path) -> None:
+    new = bundle(tmp_path, b"model", "new", ships=(ONE,), models=(MODEL,))
+    assert "an earlier release of ort-mobile made it" in refused(App(release="1.29.0"), made(tmp_path, "old"), new)
+
+
+def test_operators_are_those_that_the_library_was_built_with(tmp_path: Path) -> None:
+    artifact = convert(conv_relu(), tmp_path / "m.ort", level="none")
+    new = made(tmp_path, "new", artifact.read_bytes())
+    full, less = tmp_path / "full.config", tmp_path / "less.config"
+    full.write_text(config_texts([artifact], providers=["nnapi"])[TYPED_CONFIG_FILE])
+    less.write_text("ai.onnx;11;Conv\n")
+    assert refused(App(operators=full), made(tmp_path, "old"), new) == ""
+    assert "the app's library has no ai.onnx:Relu" in refused(App(operators=less), made(tmp_path, "old"), new)
+
+
+def test_the_rule_is_made_of_what_ships(tmp_path: Path) -> None:
+    artifact = convert(conv_bn(8), tmp_path / "m.ort", level="none")
+    named = msgspec.structs.replace(ONE, library="android:1.29.0", ort_release="1.29")
+    line = msgspec.structs.replace(ONE, target="linux", ort_release="1.31", provider="cpu")
+    phone, linux = requirements((named, line), (MODEL,), {ONE.file: artifact}, "5" * 64, {"phone": "MIT"})
+    assert (phone.lowest_release, phone.below_release, phone.format_version) == ("1.29.0", "1.30", 6)
+    assert (phone.providers, phone.custom_domains, phone.library_license) == (("nnapi",), (), "MIT")
+    assert (linux.lowest_release, linux.below_release, linux.library_license) == ("1.31", "1.32", msgspec.UNSET)
+    assert phone.signature_sha256 == signature_digest([MODEL])
+
+
+def test_bundles_say_in_which_order_to_fall_back(tmp_path: Path) -> None:
+    content = verify_bundle(made(tmp_path, "new")).content
+    assert content.rollback == (Fallback.RUN, Fallback.PREVIOUS, Fallback.PACKAGED)
+
+
+def updated(folder: Path, **changes: Any) -> tuple[Path, Path]:
+    """An installed bundle, and the delta to a newer one."""
+    old, new = made(folder, "old"), made(folder, "new", b"a newer model", **changes)
+    assert code(run("delta", old, new, "--output", folder / "d")) == 0
+    return old, folder / "d"
+
+
+def test_a_misfit_leaves_the_old_bundle(tmp_path: Path) -> None:
+    old, delta = updated(tmp_path)
+    before = files_of(old)
+    assert code(run("apply", delta, old, "--runtime", "1.28.0", "--keep", tmp_path / "kept")) == 4
+    assert code(run("apply", delta, old, "--runtime", "no release")) == 2
+    assert files_of(old) == before
+    assert not (tmp_path / "kept").exists()
+    assert code(run("apply", delta, old, "--runtime", "1.29.0", "--provider", "nnapi")) == 0
+    assert files_of(old) == files_of(tmp_path / "new")
+
+
+def test_the_old_bundle_is_kept_whole_until_the_next_update(tmp_path: Path) -> None:
+    old, delta = updated(tmp_path)
+    before = files_of(old)
+    assert code(run("apply", delta, old, "--keep", tmp_path / "kept")) == 0
+    assert files_of(tmp_path / "kept") == before
+    assert code(run("apply", delta, old, "--keep", tmp_path / "kept")) == 0
+    assert files_of(tmp_path / "kept") == before
+    third = made(tmp_path, "third", b"the newest model")
+    assert code(run("delta", old, third, "--output", tmp_path / "e")) == 0
+    assert code(run("apply", tmp_path / "e", old, "--keep", tmp_path / "kept")) == 0
+    assert files_of(tmp_path / "kept") == files_of(tmp_path / "new")
+
+
+def test_what_is_kept_replaces_nothing_of_others(tmp_path: Path) -> None:
+    old, delta = updated(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    before = files_of(old)
+    assert code(run("apply", delta, old, "--keep", tmp_path / "mine")) == 2
+    assert files_of(old) == before
