@@ -132,6 +132,7 @@ def convert(
         aware=settings_of(providers, ort_release, answers), safe=safe, build_kind=build_kind,
         reference=choose_reference(reference, ort_release, (), providers) if providers else None, data=data,
         precisions=resolve_precisions(precisions or (OWN_PRECISION,), answers["api_level"], "--precision"),
+        api_level=answers["api_level"],
     )  # fmt: skip
     if data.given:
         from pipeline.check.many import check_paths_inputs

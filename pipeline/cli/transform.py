@@ -120,6 +120,8 @@ def transform(
         _one_model(model), [parse_step(text) for text in steps], output,
         data=dataset_from(test_data, input_values, **sampling), check=check, cache=cache, progress=progress(),
     )  # fmt: skip
+    for note in report.notes:
+        click.echo(f"warning: {note}", err=True)
     if json_to:
         write_json({"output": str(output), **_document(report)}, json_to)
     if shows_text(json_to):

@@ -152,7 +152,10 @@ def _joined(
 
 
 def _named(result: ConvertResult, model: NamedModel, one: ModelInPrecision) -> ConvertResult:
-    """A result under the name of the model as it was given, with the steps that it went through."""
+    """A result under the name of the model as it was given, with the steps that it went through and their warnings."""
     steps = tuple(step.text for step in one.steps) or msgspec.UNSET
-    artifacts = [msgspec.structs.replace(made, model=model.source.name, steps=steps) for made in result.artifacts]
+    artifacts = [
+        msgspec.structs.replace(made, model=model.source.name, steps=steps, notes=(*one.notes, *made.notes))
+        for made in result.artifacts
+    ]
     return msgspec.structs.replace(result, model=model.source.name, artifacts=tuple(artifacts))

@@ -58,6 +58,8 @@ class ConversionOrder:
     reference: AwareSource | None = None
     build_kind: str = "full"
     precisions: tuple[str, ...] = ("",)
+    api_level: int | None = None
+    """NNAPI's, at which a search for a precision counts partitions."""
     data: Dataset = field(default_factory=Dataset)
     """What ranges are taken from, and what models are checked on."""
 
@@ -151,7 +153,10 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
     """
     sources = find_models(paths)
     models = name_models(sources, [None] * len(sources), [order.dimensions] * len(sources))
-    orders = [PrecisionOrder(model=model, precisions=order.precisions, data=order.data) for model in models]
+    orders = [
+        PrecisionOrder(model=model, precisions=order.precisions, data=order.data, api_level=order.api_level)
+        for model in models
+    ]
     cache = order.cache / "passes" if order.cache else None
     with scratch(order.output) as work:
         sets = make_precisions(orders, order.auto_providers(), work, cache, progress)

@@ -15,7 +15,7 @@ from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.passes.base import Step
 from pipeline.passes.mixed import MixedSearch
-from pipeline.passes.precisions import AUTO, PRECISIONS, candidates
+from pipeline.passes.precisions import AUTO, candidates, steps_at
 from pipeline.passes.run import SECONDS_WITH_DATA, TransformReport, TransformRequest, transform
 
 MODEL_FILE = "model.onnx"
@@ -46,6 +46,8 @@ class PrecisionOrder:
     precisions: tuple[str, ...] = ("",)
     transforms: tuple[Step, ...] = ()
     data: Dataset = field(default_factory=Dataset)
+    api_level: int | None = None
+    """NNAPI's, 27 to 31, at which a search counts partitions; None for the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,8 @@ class ModelInPrecision:
     error: PipelineError | None = None
     search: MixedSearch | None = None
     """What was measured to decide what stays float."""
+    notes: tuple[str, ...] = ()
+    """Warnings of the passes."""
 
     @property
     def name(self) -> str:
@@ -95,12 +99,13 @@ def make_precisions(
     own = _transformed(first, work, cache, progress)
     second = [
         _Pending(
-            replace(base, precision=name, steps=(*base.steps, *PRECISIONS[name].steps)),
-            PRECISIONS[name].steps,
+            replace(base, precision=name, steps=(*base.steps, *steps)),
+            steps,
             order.data,
         )
         for order, base in zip(orders, own, strict=True)
         for name in _wanted(order, providers)
+        for steps in [steps_at(name, order.api_level)]
     ]
     forms = {(one.model.name, one.precision): one for one in (*own, *_transformed(second, work, cache, progress))}
     verdicts = _verdicts([order for order in orders if AUTO in order.precisions], forms, providers, progress)
@@ -185,7 +190,8 @@ def _result(
         return replace(one, error=error or ModelError("no answer", where=one.model.source.name))
     source = SourceModel(path=str(Path(request.folder) / report.saved.file))
     size = report.saved.size_bytes + report.saved.data_bytes
-    return replace(one, model=replace(one.model, source=source, size_bytes=size), search=report.search)
+    model = replace(one.model, source=source, size_bytes=size)
+    return replace(one, model=model, search=report.search, notes=(*one.notes, *report.notes))
 
 
 def _verdicts(

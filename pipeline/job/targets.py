@@ -53,7 +53,6 @@ def aware_settings(config: Config) -> tuple[Settings, ...]:
 def provider_settings(config: Config) -> tuple[Settings, ...]:
     """The settings of every provider that hold on all targets; ConfigError for a release older than the rules."""
     release = oldest_release(config)
-    level = lowest_api_level(config)
     systems = [t.min_os_version for t in config.targets if t.platform is Platform.IOS and t.min_os_version]
     oldest = min((int(text.partition(".")[0]) for text in systems), default=None)
     return tuple(
@@ -61,7 +60,7 @@ def provider_settings(config: Config) -> tuple[Settings, ...]:
             provider,
             release=release,
             abi=_abi_of(*config.targets),
-            api_level=min(max(27, level), 31) if level else None,
+            api_level=nnapi_level(config),
             coreml_version=COREML_VERSIONS.get(oldest, 8 if oldest > 18 else 5) if oldest else None,
         )
         for provider in PROVIDER_RULES
@@ -72,6 +71,12 @@ def lowest_api_level(config: Config) -> int | None:
     """The lowest API level of the Android targets; None where none names one."""
     levels = [t.min_api_level for t in config.targets if t.platform is Platform.ANDROID and t.min_api_level]
     return min(levels, default=None)
+
+
+def nnapi_level(config: Config) -> int | None:
+    """`lowest_api_level` as ONNX Runtime's NNAPI distinguishes them, 27 to 31."""
+    level = lowest_api_level(config)
+    return min(max(27, level), 31) if level else None
 
 
 def precision_orders(config: Config, found: Sequence[tuple[NamedModel, ModelConfig]]) -> list[PrecisionOrder]:
@@ -87,7 +92,13 @@ def precision_orders(config: Config, found: Sequence[tuple[NamedModel, ModelConf
         own = resolve_precisions(table.precisions, level, f"{where}.precisions") or general
         orders[id(table)] = own, tuple(_step(one, f"{where}.transforms[{n}]") for n, one in enumerate(table.transforms))
     return [
-        PrecisionOrder(model=model, precisions=names, transforms=steps, data=calibration_data(config, table))
+        PrecisionOrder(
+            model=model,
+            precisions=names,
+            transforms=steps,
+            data=calibration_data(config, table),
+            api_level=nnapi_level(config),
+        )
         for model, table in found
         for names, steps in [orders[id(table)]]
     ]

@@ -46,13 +46,14 @@ class PassContext:
 
     `folder` is a scratch folder for files of their own; `where` names the model in errors. `samples` starts a new walk
     over calibration data, one sample in memory at a time; None where there are none. `say` shows the user what a pass
-    that takes long is at.
+    that takes long is at; `warn` takes what the user must know of the result, in one line.
     """
 
     folder: Path
     where: str
     samples: Callable[[], Iterator[Feeds]] | None = None
     say: Callable[[str], None] = lambda _: None
+    warn: Callable[[str], None] = lambda _: None
 
     def new_file(self, suffix: str) -> Path:
         """A path in the scratch folder that no other file has."""
@@ -109,8 +110,12 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassResult:
-    """A model behind its passes; `provenance` has what was done to it, first step first, `changes` with its figures."""
+    """A model behind its passes; `provenance` has what was done to it, first step first, `changes` with its figures.
+
+    `notes` are warnings about the result.
+    """
 
     model: Model
     provenance: tuple[Step, ...] = ()
     changes: tuple[StepChange, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -6,7 +6,6 @@ number of bins inside them.
 """
 
 import hashlib
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,9 +22,8 @@ from pipeline.passes.base import Feeds, Model
 if TYPE_CHECKING:
     import onnx
 
-log = logging.getLogger(__name__)
 FEW_SAMPLES = 8
-"""Below this a warning is logged: the extremes of so few samples say little (quantization Q.6)."""
+"""Below this there is a warning: the extremes of so few samples say little (quantization Q.6)."""
 BINS = 2048
 """Bins of a histogram of absolute values."""
 LEVELS = 128
@@ -178,8 +176,6 @@ def _extremes(model: Model, samples: Callable[[], Iterator[Feeds]], values: list
         found.samples += 1
     if not found.samples:
         raise ConfigError("there are no calibration samples", where=where, remedy="give data with at least one sample")
-    if found.samples < FEW_SAMPLES:
-        log.warning("%s: ranges come from %d calibration samples; 20 to 100 are usual", where, found.samples)
     for name in values:
         if name not in found.left and name not in found.low:
             found.left[name] = "empty in all calibration samples"

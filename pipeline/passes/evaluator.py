@@ -43,13 +43,13 @@ class PartitionCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Known(msgspec.Struct, kw_only=True):
-    """What is kept of the choices that were looked at, by digests of their names; `standings` by provider, too."""
+    """What is kept of the choices that were looked at, by digests of their names; `standings` by provider and level."""
 
     sqnr_db: dict[str, float] = {}
     standings: dict[str, PartitionCount] = {}
 
 
-def provider_settings(provider: str, where: str) -> Settings | None:
+def provider_settings(provider: str, api_level: int, where: str) -> Settings | None:
     """The settings whose partitions count, of the installed release; ConfigError for a provider without rules."""
     if not provider:
         return None
@@ -57,7 +57,7 @@ def provider_settings(provider: str, where: str) -> Settings | None:
         raise ConfigError(
             f"no rules are known of {provider!r}", where=where, remedy=f"one of {', '.join(PROVIDER_RULES)}"
         )
-    return make_settings(provider)
+    return make_settings(provider, api_level=api_level or None)
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ class Evaluator:
         """What the provider makes of the model with these nodes quantized, after level basic."""
         if self.settings is None:
             return PartitionCount()
-        key = f"{_key(nodes)} {self.settings.provider}"
+        key = f"{_key(nodes)} {self.settings.provider} {self.settings.api_level}"
         if key not in self.known.standings:
             try:
                 self.known.standings[key] = _judged(self.quantized(nodes), self.settings)

@@ -8,15 +8,14 @@ for less, and of choices that are good enough the one with the fewest partitions
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.passes.base import Effect, Model, Pass, PassContext
-from pipeline.passes.calibration import calibrate
 from pipeline.passes.evaluator import Evaluator, PartitionCount, provider_settings
-from pipeline.passes.static import DENSE, StaticOptions, prepare
+from pipeline.passes.static import DENSE, StaticOptions, prepare, ranges_of
 from pipeline.passes.weights import settle
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ class MixedOptions(StaticOptions, frozen=True, kw_only=True):
     """At most so many quantized models are measured."""
     provider: str = ""
     """Provider whose partitions count: nnapi, xnnpack, coreml-nn or coreml-mlprogram; without one none do."""
+    api_level: Annotated[int, msgspec.Meta(ge=0, le=31)] = 0
+    """NNAPI's API level at which partitions are counted; 0: the newest that ONNX Runtime distinguishes."""
 
 
 class LayerLoss(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,11 +107,9 @@ def mixed_precision(model: Model, options: MixedOptions, context: PassContext) -
     """
     if options.evaluations < 1:
         raise ConfigError("the search needs at least one evaluation", where=context.where)
-    settings = provider_settings(options.provider, context.where)
+    settings = provider_settings(options.provider, options.api_level, context.where)
     ready = prepare(model, options, context)
-    assert context.samples is not None, "the registry asks for data"  # noqa: S101 - Pass.needs_data
-    ranges = calibrate(ready, context.samples, options.method, percentile=options.percentile, where=context.where)
-    bench = Evaluator.of(ready, ranges, options, context)
+    bench = Evaluator.of(ready, ranges_of(ready, options, context), options, context)
     bench.settings, bench.most = settings, options.evaluations
     found = search(bench, options)
     log.info("%s: %s", context.where, found.text)

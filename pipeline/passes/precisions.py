@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from device_runner.providers import CPU
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, XNNPACK
@@ -181,6 +183,7 @@ _ROWS = (
 
 _SEARCHED = {
     "mixnnapi": ("u8s8nnapi", NNAPI),
+    "mixu8u8nnapi": ("u8u8nnapi", NNAPI),
     "mixxnnpack": ("s8s8xnnpack", XNNPACK),
     "mixu8s8pc": ("u8s8pc", ""),
     "mixs8s8pc": ("s8s8pc", ""),
@@ -199,6 +202,9 @@ def _searched(name: str, begin: Precision, provider: str) -> Precision:
         unsuited=begin.unsuited,
     )
 
+
+_OLDER = {"mixnnapi": "mixu8u8nnapi"}
+"""What precisions whose name has no types stand for below PER_CHANNEL_SINCE_API_LEVEL."""
 
 _BY_NAME = {row.name: row for row in _ROWS}
 PRECISIONS: Mapping[str, Precision] = {
@@ -253,6 +259,8 @@ def resolve_precision(name: str, api_level: int | None = None, where: str = "") 
     """
     if name in (OWN_PRECISION, ""):
         return ""
+    if name in _OLDER and api_level is not None and api_level < PER_CHANNEL_SINCE_API_LEVEL:
+        return _OLDER[name]
     if name in RECIPES:
         return RECIPES[name].at(api_level)
     if name in PRECISIONS or name == AUTO:
@@ -266,6 +274,15 @@ def resolve_precision(name: str, api_level: int | None = None, where: str = "") 
 def resolve_precisions(names: Iterable[str], api_level: int | None = None, where: str = "") -> tuple[str, ...]:
     """`resolve_precision` for several names, each precision once, in their order."""
     return tuple(dict.fromkeys(resolve_precision(name, api_level, where) for name in names))
+
+
+def steps_at(name: str, api_level: int | None) -> tuple[Step, ...]:
+    """The steps of a precision; a search for NNAPI counts partitions at the API level, 27 to 31 (None: the newest)."""
+    level = {"api_level": api_level} if api_level is not None else {}
+    return tuple(
+        replace(step, options=step.options | level) if step.options.get("provider") == NNAPI else step
+        for step in PRECISIONS[name].steps
+    )
 
 
 def candidates(provider: str, api_level: int | None = None) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import LeanModel
 from pipeline.passes.base import Effect, Model, NotApplicable, Pass, PassContext
-from pipeline.passes.calibration import TensorRanges, calibrate
+from pipeline.passes.calibration import TensorRanges
 from pipeline.passes.static import (
     WIDE,
     StaticOptions,
@@ -13,6 +13,7 @@ from pipeline.passes.static import (
     chosen_nodes,
     prepare,
     quant_type,
+    ranges_of,
     split_shared,
     tensors_data,
 )
@@ -31,9 +32,7 @@ def qoperator(model: Model, options: StaticOptions, context: PassContext) -> Mod
         raise NotApplicable("the operator form has one type for all weights", where=context.where,
                             remedy="leave out dense_weights, or take the pass static-qdq")  # fmt: skip
     ready = prepare(model, options, context)
-    assert context.samples is not None, "the registry asks for data"  # noqa: S101 - Pass.needs_data
-    ranges = calibrate(ready, context.samples, options.method, percentile=options.percentile, where=context.where)
-    made = quantize_operators(ready, ranges, options, where=context.where)
+    made = quantize_operators(ready, ranges_of(ready, options, context), options, where=context.where)
     return check_loads(settle(made.proto, context), context.where)
 
 

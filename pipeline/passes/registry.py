@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -108,7 +109,9 @@ def run_passes(model: Model, steps: Sequence[Step], context: PassContext) -> Pas
         if one.needs_data and context.samples is None:
             raise MissingError(f"{one.name} needs calibration data", where=context.where,
                                remedy="give `test_data` of the model in the config, or --test-data")  # fmt: skip
-    changes = []
+    changes: list[StepChange] = []
+    notes: list[str] = []
+    context = replace(context, warn=notes.append)
     for step, (one, options) in zip(steps, wanted, strict=True):
         made = _applied(one, model, options, context)
         changes.append(
@@ -118,7 +121,7 @@ def run_passes(model: Model, steps: Sequence[Step], context: PassContext) -> Pas
             )
         )  # fmt: skip
         model = made
-    return PassResult(model=model, provenance=tuple(steps), changes=tuple(changes))
+    return PassResult(model=model, provenance=tuple(steps), changes=tuple(changes), notes=tuple(dict.fromkeys(notes)))
 
 
 def _applied(one: Pass, model: Model, options: Options, context: PassContext) -> Model:

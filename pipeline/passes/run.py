@@ -55,7 +55,7 @@ class TransformRequest(msgspec.Struct, frozen=True, kw_only=True):
 class TransformReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was done to a model: each step's change, the files, and how the outputs compare (None: not asked).
 
-    `search` is that of the pass mixed-precision, where it is among the steps.
+    `search` is that of the pass mixed-precision, where it is among the steps; `notes` are warnings about the result.
     """
 
     model: str
@@ -64,6 +64,7 @@ class TransformReport(msgspec.Struct, frozen=True, kw_only=True):
     verification: Verification | None = None
     reused: bool = False
     search: MixedSearch | None = None
+    notes: tuple[str, ...] = ()
 
 
 class CachedPasses(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +74,7 @@ class CachedPasses(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     outside: tuple[str, ...] = ()
     steps: tuple[StepChange, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def run_cached(
@@ -96,7 +98,7 @@ def run_cached(
         digest = sha256_of(path)
         copy_file(path, _object(cache, digest))
         outside = tuple(sorted(result.model.outside))
-        kept = CachedPasses(key=key, sha256=digest, outside=outside, steps=result.changes)
+        kept = CachedPasses(key=key, sha256=digest, outside=outside, steps=result.changes, notes=result.notes)
         write_bytes(entry, msgspec.json.encode(kept))
     return result, False
 
@@ -115,7 +117,8 @@ def _found(cache: Path, entry: Path, key: str, context: PassContext) -> PassResu
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, PipelineError):
         return None
     made = replace(model, outside=frozenset(kept.outside))
-    return PassResult(model=made, provenance=tuple(change.step for change in kept.steps), changes=kept.steps)
+    provenance = tuple(change.step for change in kept.steps)
+    return PassResult(model=made, provenance=provenance, changes=kept.steps, notes=kept.notes)
 
 
 def _key(model: Model, steps: Sequence[Step], context: PassContext) -> str:
@@ -178,7 +181,7 @@ def transform(request: TransformRequest) -> TransformReport:
         verification = verify(request.source, folder / request.name, effects, data, work / "check")
     return TransformReport(
         model=request.source.name, steps=result.changes, saved=saved, verification=verification, reused=reused,
-        search=search_of(result.model.proto),
+        search=search_of(result.model.proto), notes=result.notes,
     )  # fmt: skip
 
 

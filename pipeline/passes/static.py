@@ -1,13 +1,14 @@
 """Static quantization: weights and activations in integers, with ranges from calibration data."""
 
+import difflib
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from pipeline.core.errors import ModelError
+from pipeline.core.errors import ConfigError, ModelError
 from pipeline.model.onnx_model import LeanModel, content_digest
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.calibration import Method, TensorRanges, calibrate, quantizable
+from pipeline.passes.calibration import FEW_SAMPLES, Method, TensorRanges, calibrate, quantizable
 from pipeline.passes.preprocess import PER_CHANNEL_OPSET, PreprocessOptions, preprocess
 from pipeline.passes.weights import check_loads, check_names, quiet, settle, sort_nodes, whole
 
@@ -53,9 +54,7 @@ def static_qdq(model: Model, options: StaticOptions, context: PassContext) -> Mo
     NotApplicable for a quantized model and one without an operator to quantize; ConfigError without usable samples.
     """
     ready = prepare(model, options, context)
-    assert context.samples is not None, "the registry asks for data"  # noqa: S101 - Pass.needs_data
-    ranges = calibrate(ready, context.samples, options.method, percentile=options.percentile, where=context.where)
-    made = quantize(ready, ranges, options, where=context.where)
+    made = quantize(ready, ranges_of(ready, options, context), options, where=context.where)
     return check_loads(settle(made.proto, context), context.where)
 
 
@@ -64,6 +63,24 @@ def prepare(model: Model, options: StaticOptions, context: PassContext) -> Model
     wide = options.activations in WIDE or options.weights in WIDE
     least = WIDE_OPSET if wide else PER_CHANNEL_OPSET
     return preprocess(model, PreprocessOptions(opset=least), context)
+
+
+def ranges_of(model: Model, options: StaticOptions, context: PassContext) -> TensorRanges:
+    """`calibrate` a prepared model; warns of few samples, and of what stays float because a value has no range."""
+    assert context.samples is not None, "the registry asks for data"  # noqa: S101 - Pass.needs_data
+    ranges = calibrate(model, context.samples, options.method, percentile=options.percentile, where=context.where)
+    if ranges.samples < FEW_SAMPLES:
+        plural = "s" * (ranges.samples != 1)
+        context.warn(f"ranges come from {ranges.samples} calibration sample{plural}; 20 to 100 are usual")
+    wanted = [node for node in _wanted_nodes(model.proto, options, quantizable()) if node.name not in options.exclude]
+    left = {node.name: name for node in wanted for name in (*node.output, *node.input) if name in ranges.left}
+    for name, value in list(left.items())[:1]:
+        others = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        context.warn(
+            f"{len(left)} of {len(wanted)} operators that were to be quantized stay float: {name}{others}; "
+            f"the value {value!r} is {ranges.left[value]}"
+        )
+    return ranges
 
 
 def quantize(model: Model, ranges: TensorRanges, options: StaticOptions, *, where: str = "") -> Model:
@@ -94,11 +111,15 @@ def chosen_nodes(
 ) -> set[str]:
     """Names of the nodes to quantize: of the wanted and `known` types, not excluded, all values with a range.
 
-    NotApplicable when there are none.
+    NotApplicable when there are none; ConfigError for a type that has no quantized form.
     """
     check_names(proto, options.exclude, where)
-    wanted = set(options.op_types) or known
-    found = [node for node in proto.graph.node if node.op_type in wanted & known]
+    for kind in options.op_types:
+        if kind not in known:
+            close = difflib.get_close_matches(kind, known, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else f"types that have one: {', '.join(sorted(known))}"
+            raise ConfigError(f"the operator type {kind!r} has no quantized form", where=where, remedy=remedy)
+    found = _wanted_nodes(proto, options, known)
     if not found:
         have = ", ".join(sorted({node.op_type for node in proto.graph.node})[:12])
         raise NotApplicable("the model has no operator to quantize", where=where, why=f"its operators: {have}",
@@ -117,6 +138,12 @@ def chosen_nodes(
         raise NotApplicable("no node can be quantized", where=where, why=f"{name} {why}".strip(),
                             remedy="check the calibration data, or name other operator types")  # fmt: skip
     return chosen
+
+
+def _wanted_nodes(proto: "onnx.ModelProto", options: StaticOptions, known: frozenset[str]) -> "list[onnx.NodeProto]":
+    """The nodes of the wanted and `known` types."""
+    types = (set(options.op_types) or known) & known
+    return [node for node in proto.graph.node if node.op_type in types]
 
 
 def split_shared(graph: "onnx.GraphProto", chosen: set[str]) -> None:

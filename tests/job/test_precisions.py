@@ -47,6 +47,7 @@ def test_each_precision_is_a_variant_with_the_steps_that_made_it(chosen: tuple[P
     _, results = chosen
     artifacts = {artifact["variant"]["precision"]: artifact for artifact in results["artifacts"]}
     assert artifacts["u8s8nnapi"]["file"] == "mnist.all-fixed-u8s8nnapi.ort"
+    assert "mnist: ranges come from 3 calibration samples; 20 to 100 are usual" in results["warnings"]
     assert artifacts["u8u8pc"]["steps"] == ["static-qdq:activations=u8:per_channel=True:weights=u8"]
 
 

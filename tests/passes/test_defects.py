@@ -206,6 +206,11 @@ def test_what_is_not_finite_stays_float_and_is_named(tmp_path: Path) -> None:
     nodes = {node.name: node for node in static_qdq(model, StaticOptions(), there).proto.graph.node}
     constants = {t.name: t.data_type for t in static_qdq(model, StaticOptions(), there).proto.graph.initializer}
     assert constants[nodes["bad"].input[1]] == onnx.TensorProto.FLOAT
+    (_, note) = run_passes(model, [parse_step("static-qdq")], there).notes
+    assert note == (
+        "2 of 3 operators that were to be quantized stay float: bad and 1 more; "
+        "the value 'root' is not finite in calibration sample 1"
+    )
     assert nodes["good"].input[1] not in constants
 
 
@@ -240,10 +245,10 @@ def test_no_samples(tmp_path: Path) -> None:
         run_passes(model, [parse_step("static-qdq")], context(tmp_path))
 
 
-def test_few_samples_are_mentioned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_few_samples_are_mentioned(tmp_path: Path) -> None:
     model = saved(onnx_samples.linear(8), tmp_path)
-    static_qdq(model, StaticOptions(), context(tmp_path, feeds(model, 2)))
-    assert "ranges come from 2 calibration samples" in caplog.text
+    made = run_passes(model, [parse_step("static-qdq")], context(tmp_path, feeds(model, 2)))
+    assert made.notes == ("ranges come from 2 calibration samples; 20 to 100 are usual",)
 
 
 def test_the_root_logger_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

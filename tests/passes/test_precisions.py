@@ -15,6 +15,7 @@ from pipeline.passes.precisions import (
     candidates,
     resolve_precision,
     resolve_precisions,
+    steps_at,
 )
 from pipeline.passes.registry import options_of
 
@@ -82,10 +83,21 @@ def test_static_precisions_need_data_and_others_do_not() -> None:
         ("u8u8", 31, "u8u8"),
         ("float", 31, ""),
         ("auto", 31, "auto"),
+        ("mixnnapi", 29, "mixnnapi"),
+        ("mixnnapi", 28, "mixu8u8nnapi"),
+        ("u8s8nnapi", 28, "u8s8nnapi"),
     ],
 )
 def test_names_and_what_they_mean(name: str, level: int | None, meant: str) -> None:
     assert resolve_precision(name, level) == meant
+
+
+def test_searches_for_nnapi_count_partitions_at_the_level_of_the_target() -> None:
+    (step,) = steps_at("mixu8u8nnapi", 27)
+    assert (step.do, step.options["api_level"]) == ("mixed-precision", 27)
+    assert not step.options["per_channel"], "a scale for each channel is since level 29"
+    assert steps_at("mixxnnpack", 27) == PRECISIONS["mixxnnpack"].steps
+    assert steps_at("mixnnapi", None) == PRECISIONS["mixnnapi"].steps
 
 
 def test_each_precision_once() -> None:

@@ -133,6 +133,14 @@ def test_no_operator_to_quantize_is_said(tmp_path: Path) -> None:
         static_qdq(model, StaticOptions(), context(tmp_path, feeds(model, 1)))
 
 
+def test_an_operator_type_without_a_quantized_form(mnist: LoadedModel, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'LSTM' has no quantized form"):
+        static_qdq(mnist, StaticOptions(op_types=("Conv", "LSTM")), context(tmp_path, images(mnist)))
+    with pytest.raises(ConfigError) as caught:
+        static_qdq(mnist, StaticOptions(op_types=("Gemm", "Cnov")), context(tmp_path, images(mnist)))
+    assert caught.value.remedy == "did you mean 'Conv'?"
+
+
 def test_an_excluded_node_that_there_is_not(mnist: LoadedModel, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no node 'conv9'"):
         static_qdq(mnist, StaticOptions(exclude=("conv9",)), context(tmp_path, images(mnist)))

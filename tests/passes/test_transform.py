@@ -235,6 +235,14 @@ def cached(folder: Path, model: str = "my.onnx") -> bool:
     return run.transform(request).reused
 
 
+def test_warnings_are_shown_again_where_the_result_was_kept(folder: Path) -> None:
+    words = ["--do", "static-qdq:op_types=Conv", "--input", "Input3=0:1", "--no-check", "--cache", "cache"]
+    for name in ("a.onnx", "b.onnx"):
+        done = transform(folder, "my.onnx", name, *words)
+        assert "warning: ranges come from 1 calibration sample;" in done.err
+        assert ("unchanged since the last time" in done.out) == (name == "b.onnx")
+
+
 def test_a_damaged_cache_costs_time_only(folder: Path) -> None:
     assert not cached(folder)
     (kept,) = (folder / "cache/objects").iterdir()
