@@ -61,7 +61,8 @@ TABLES_INTRO = """
 By our rules, of real architectures after level basic: claimed compute nodes (Conv, Gemm, MatMul and their quantized
 forms) of all, and partitions; **L** where a session fails on the phone. Where releases differ, each has its own entry.
 XNNPACK copies nothing between its nodes and others, so its partitions are not counted. `-` is a precision that cannot
-be had for the model; the reasons are at the end.
+be had for the model; the reasons are at the end. What a search leaves float depends on the data: those precisions are
+not in the tables.
 
 """
 
@@ -136,8 +137,8 @@ def _by_release(cells: Sequence[tuple[Release, str]]) -> str:
     return "; ".join([first[1], *(f"from {release} {text}" for release, text in later)])
 
 
-def page(columns: Sequence[Column]) -> str:
-    """The whole page."""
+def head() -> str:
+    """The page up to the tables of claims: precisions and recipes."""
     lines = [INTRO, "| name | what |\n| --- | --- |\n", "| `float` | the model as it is |\n"]
     lines += [f"| `{one.name}` | {one.title} |\n" for one in PRECISIONS.values()]
     lines.append("| `auto` | the best of these for each provider of the targets, by the rules |\n\n")
@@ -147,7 +148,12 @@ def page(columns: Sequence[Column]) -> str:
     for recipe in RECIPES.values():
         older = f"; `{recipe.older}` below API level {recipe.since_api_level}" if recipe.older else ""
         lines.append(f"| `{recipe.name}` | `{recipe.precision}`{older} | {recipe.title} |\n")
-    lines.append(TABLES_INTRO)
+    return "".join([*lines, TABLES_INTRO])
+
+
+def page(columns: Sequence[Column]) -> str:
+    """The whole page."""
+    lines = [head()]
     for heading in PLACES:
         lines.append(f"### {heading}\n\n| precision | {' | '.join(one.model for one in columns)} |\n")
         lines.append(f"| --- |{' --- |' * len(columns)}\n")
@@ -162,8 +168,10 @@ def page(columns: Sequence[Column]) -> str:
 
 
 def stale_cells(columns: Sequence[Column], text: str) -> list[str]:
-    """Where the cells of some models are not what a page has; [] where all agree."""
+    """Where the cells of some models are not what a page has, or its list of precisions; [] where all agree."""
     heading, names, wrong = "", list[str](), list[str]()
+    if not text.startswith(head()):
+        wrong.append("the list of precisions or recipes, or the text around it")
     for line in text.splitlines():
         row = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("#"):
