@@ -24,9 +24,6 @@ from pipeline.cli.options import (
 )
 from pipeline.core.providers import aware_names
 
-ABI_OF_PLATFORM = {"arm": "arm64-v8a", "amd64": "x86_64"}
-"""The ABI whose claims EP-aware files keep, by the processor that the optimizer may assume."""
-
 LEVELS = ("none", "basic", "extended", "layout", "all")
 
 
@@ -118,12 +115,13 @@ def convert(
     """
     from pipeline.convert.many import ConversionOrder, convert_paths
     from pipeline.convert.references import choose_reference
+    from pipeline.convert.request import OptimizerPlatform
     from pipeline.core.variant import OWN_PRECISION
     from pipeline.passes.precisions import resolve_precisions
     from pipeline.report.conversion import show_conversion
 
     data = dataset_from(test_data, input_values)
-    answers["abi"] = answers["abi"] or ABI_OF_PLATFORM.get(target_platform, "")
+    answers["abi"] = answers["abi"] or "".join(OptimizerPlatform(target_platform).abis)
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)
     order = ConversionOrder(

@@ -7,8 +7,10 @@ release was not tried, the finding is a warning.
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from pipeline.compat.int8_sums import ReadWeight, left_out, overflowing
 from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
+from pipeline.core.abis import ARM32, ARM64
 from pipeline.core.releases import Release
 from pipeline.model.ort_format import OrtGraph, OrtModel, OrtNode
 
@@ -50,6 +52,7 @@ class Circumstances(NamedTuple):
     release: Release
     kind: BuildKind
     session_config: Mapping[str, str]
+    abis: tuple[str, ...] = ()
 
     @property
     def replays(self) -> bool:
@@ -61,34 +64,35 @@ class Circumstances(NamedTuple):
 class Defect(NamedTuple):
     """A defect: what marks an artifact (`find` gives the mark's words, "" without), when it shows, what then happens.
 
-    `measured` None: in all releases.
+    `measured` None: in all releases. `depends`: on the processor or the values, so that it is never an error.
     """
 
     name: str
-    find: Callable[[OrtModel], str]
+    find: Callable[[OrtModel, ReadWeight | None], str]
     shows: Callable[[Circumstances], bool]
     measured: frozenset[Release] | None
     what: str
     why: str
     remedy: str
+    depends: bool = False
 
 
-def marks_of(model: OrtModel) -> dict[str, str]:
-    """The defects that an artifact may meet, by name, with the words that say where."""
-    return {defect.name: mark for defect in DEFECTS if (mark := defect.find(model))}
+def marks_of(model: OrtModel, read: ReadWeight | None = None) -> dict[str, str]:
+    """The defects that an artifact may meet, by name, with the words that say where; `read` reads int8 weights."""
+    return {defect.name: mark for defect in DEFECTS if (mark := defect.find(model, read))}
 
 
-def _unreplayable(model: OrtModel) -> str:
+def _unreplayable(model: OrtModel, _: ReadWeight | None) -> str:
     records = [record for graph in model.graph.walk() for record in graph.runtime_optimizations]
     return ", ".join(unreplayable((record.action, bool(record.produced_ops)) for record in records))
 
 
-def _young(model: OrtModel) -> str:
+def _young(model: OrtModel, _: ReadWeight | None) -> str:
     actions = {record.action for graph in model.graph.walk() for record in graph.runtime_optimizations}
     return ", ".join(sorted(actions & YOUNG_ACTIONS.keys()))
 
 
-def _uncounted(model: OrtModel) -> str:
+def _uncounted(model: OrtModel, _: ReadWeight | None) -> str:
     produced = {
         op_id.rpartition(":")[0]
         for graph in model.graph.walk()
@@ -98,7 +102,7 @@ def _uncounted(model: OrtModel) -> str:
     return ", ".join(sorted(produced & UNCOUNTED))
 
 
-def _cleaned_up(model: OrtModel) -> str:
+def _cleaned_up(model: OrtModel, _: ReadWeight | None) -> str:
     return next((name for graph in model.graph.walk() if (name := _identity_at(graph))), "")
 
 
@@ -153,6 +157,13 @@ def _alike(graph: OrtGraph, one: str, other: str) -> bool:
     return len(known) == 2 and known[0] == known[1]
 
 
+INT8_SUMS = (
+    "int8 sums may overflow on ARM processors without dot product, such as Cortex-A53 ({mark})",
+    "they add two products in 16 bits, and twice -128 by -128 does not fit (onnxruntime issue 31573)",
+    "quantize to u8 values (u8s8), or keep weights within -127 to 127",
+)
+"""What, why and remedy of `int8_sums.overflowing`."""
+
 DEFECTS: tuple[Defect, ...] = (
     Defect(
         "unreplayable", _unreplayable, lambda c: c.replays, None,
@@ -177,5 +188,20 @@ DEFECTS: tuple[Defect, ...] = (
         "an extended build fails to load DequantizeLinear and QuantizeLinear that undo each other before output {mark}",
         "it puts an Identity without a version in their place: Failed to find kernel for Identity(-1)",
         "take that pair out of the model, or ship a minimal or a full build",
+    ),
+    Defect(
+        "int8-sums", lambda model, read: overflowing(model, read, replayed=False),
+        lambda c: ARM64 in c.abis, None, *INT8_SUMS, depends=True,
+    ),
+    Defect(
+        "replayed-int8-sums", lambda model, read: overflowing(model, read, replayed=True),
+        lambda c: ARM64 in c.abis and c.replays, None, *INT8_SUMS, depends=True,
+    ),
+    Defect(
+        "int8-rows", lambda model, _: left_out(model),
+        lambda c: ARM32 in c.abis, frozenset({Release(1, 17), Release(1, 29)}),
+        "armeabi-v7a libraries leave out products of int8 by int8 ({mark})",
+        "of an odd number of rows the last one lacks its last K mod 16 products",
+        "quantize to u8 values (u8s8, u8u8), or ship arm64-v8a only", depends=True,
     ),
 )  # fmt: skip

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.compat.int8_sums import weight_reader
 from pipeline.compat.rules import ArtifactFacts, Runtime, Use, check_artifact, check_use, facts_of
 from pipeline.core.errors import Finding, ModelError, errors, finding_of
 
@@ -32,7 +33,7 @@ def read_artifacts(files: Mapping[str, Path]) -> ReadArtifacts:
         try:
             identity = (file.stat().st_dev, file.stat().st_ino)
             if identity not in known:
-                known[identity] = facts_of(read_ort(file), name)
+                known[identity] = facts_of(read_ort(file), name, weight_reader(file))
             facts[name] = _named(known[identity], name)
         except ModelError as error:
             unreadable[name] = finding_of(error, name)

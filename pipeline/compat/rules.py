@@ -11,6 +11,7 @@ import msgspec
 
 from device_runner.providers import CPU
 from pipeline.compat.defects import DEFECTS, REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE, Circumstances, marks_of
+from pipeline.compat.int8_sums import ReadWeight
 from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Finding, Severity
@@ -139,13 +140,15 @@ ONNX Runtime takes unknown keys and most wrong values without a word.
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     """What an app loads an artifact with. `providers` are the library's, None when they are not known.
 
-    `system` is the one that the library was built for (android, linux), "" when it is not known.
+    `system` is the one that the library was built for (android, linux), "" when it is not known; `abis` are those
+    that the app ships, by Android's names.
     """
 
     release: Release
     kind: BuildKind = BuildKind.FULL
     providers: frozenset[str] | None = None
     system: str = ""
+    abis: tuple[str, ...] = ()
 
 
 class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,8 +181,8 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT_USE = Use()
 
 
-def facts_of(model: OrtModel, name: str) -> ArtifactFacts:
-    """What of a parsed artifact depends on the release."""
+def facts_of(model: OrtModel, name: str, read: ReadWeight | None = None) -> ArtifactFacts:
+    """What of a parsed artifact depends on the release; without `read`, its int8 weights are not looked at."""
     graphs = list(model.graph.walk())
     nodes = [node for graph in graphs for node in graph.nodes if node.domain in ("", DEFAULT_DOMAIN)]
     newest = max(nodes, key=lambda node: node.since_version, default=None)
@@ -198,7 +201,7 @@ def facts_of(model: OrtModel, name: str) -> ArtifactFacts:
             for name, tensor in graph.initializers.items()
             if tensor.data_type in NEVER_STORED
         ),
-        defects=marks_of(model),
+        defects=marks_of(model, read),
     )
 
 
@@ -334,13 +337,13 @@ def _replay(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Fin
 
 
 def _defects(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Finding]:
-    here = Circumstances(runtime.release, runtime.kind, use.session_config)
+    here = Circumstances(runtime.release, runtime.kind, use.session_config, runtime.abis)
     for defect in DEFECTS:
         mark = artifact.defects.get(defect.name, "")
         if mark and defect.shows(here):
             sure = defect.measured is None or runtime.release in defect.measured
             tried = "" if sure else f" (measured with {', '.join(map(str, sorted(defect.measured or ())))})"
-            yield (_error if sure else _warning)(
+            yield (_error if sure and not defect.depends else _warning)(
                 defect.what.format(mark=mark), artifact.name, f"{defect.why.format(mark=mark)}{tried}", defect.remedy
             )
 

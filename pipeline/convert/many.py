@@ -187,7 +187,8 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
 def _preflight(order: ConversionOrder, artifacts: Sequence[Artifact]) -> dict[tuple[str, str], tuple[Finding, ...]]:
     """What speaks against the artifacts in the release and kind of build that the order names."""
     release = line_of(order.release or installed_version("onnxruntime"))
-    runtime = Runtime(release=release, kind=BuildKind(order.build_kind))
+    abis = OptimizerPlatform(order.platform).abis
+    runtime = Runtime(release=release, kind=BuildKind(order.build_kind), abis=abis)
     read = read_artifacts({artifact.file: order.output / artifact.file for artifact in artifacts})
     found = {
         (artifact.model, artifact.variant.name): judged(

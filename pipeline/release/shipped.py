@@ -16,7 +16,7 @@ from device_runner.library_source import find_archive, resolve_all
 from pipeline.compat.rules import Runtime
 from pipeline.config import Config, Platform, Target
 from pipeline.config.tables import BuildConfig, BuildKind
-from pipeline.core.abis import abi_of
+from pipeline.core.abis import abi_of, abis_of_target
 from pipeline.core.errors import Finding, Severity, finding_of
 from pipeline.core.releases import Release, line_of
 from pipeline.core.variant import Style
@@ -71,11 +71,12 @@ def _unknown_size(target: Target) -> Finding:
 def planned_runtime(target: Target, config: Config, installed: str) -> Runtime:
     """What the config alone says of a target's library; without a [build] table it is the release's full package."""
     release = line_of(target.ort_release or installed)
+    abis = abis_of_target(target.platform, target.abis)
     budget = config.build.max_library_bytes
     if config.build == BuildConfig(max_library_bytes=budget):
-        return Runtime(release=release)
+        return Runtime(release=release, abis=abis)
     kind, providers = planned_build(target, config)
-    return Runtime(release=release, kind=kind, providers=frozenset(providers) | {"cpu"})
+    return Runtime(release=release, kind=kind, providers=frozenset(providers) | {"cpu"}, abis=abis)
 
 
 def planned_build(target: Target, config: Config) -> tuple[BuildKind, tuple[str, ...]]:
@@ -109,7 +110,7 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
     findings = [_no_abi(target, missing, found)] if missing else []
     findings += [finding for facts in shipping for finding in _library_findings(target, facts)]
     findings += _small_pages(target, archive, shipping)
-    runtime = runtime_of(shipping[0]) if shipping else None
+    runtime = runtime_of(shipping[0], *shipping[1:]) if shipping else None
     build = build_of({facts.sha256 for facts in shipping})
     return ShippedLibrary(
         runtime=runtime or planned,
@@ -119,8 +120,8 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
     )
 
 
-def runtime_of(facts: LibraryFacts) -> Runtime | None:
-    """What a library can load and has; None for one that does not tell its release."""
+def runtime_of(facts: LibraryFacts, *others: LibraryFacts) -> Runtime | None:
+    """What a library can load and has; None for one that does not tell its release. `others` are of further ABIs."""
     if not facts.release:
         return None
     return Runtime(
@@ -128,6 +129,7 @@ def runtime_of(facts: LibraryFacts) -> Runtime | None:
         kind=BuildKind(facts.kind),
         providers=frozenset(facts.providers),
         system=facts.system,
+        abis=tuple(one.abi for one in (facts, *others)),
     )
 
 

@@ -49,7 +49,7 @@ def test_a_library_tells_release_kind_and_providers(tmp_path: Path) -> None:
     target = phone(official_aar(tmp_path / "a.aar", "1.23.2"), "arm64-v8a")
     found = shipped_library(target, config(target), INSTALLED)
     assert found.runtime == Runtime(
-        release=Release(1, 23), providers=frozenset({"cpu", "nnapi", "xnnpack"}), system="android"
+        release=Release(1, 23), providers=frozenset({"cpu", "nnapi", "xnnpack"}), system="android", abis=("arm64-v8a",)
     )
     assert found.findings == ()
     assert set(found.sizes) == {"arm64-v8a"}
@@ -59,7 +59,7 @@ def test_a_library_tells_release_kind_and_providers(tmp_path: Path) -> None:
 
 def test_without_a_build_table_a_target_has_the_full_package() -> None:
     found = planned_runtime(phone(release="1.22"), config(build=BuildConfig(max_library_bytes={"x86": 1})), INSTALLED)
-    assert found == Runtime(release=Release(1, 22))
+    assert found == Runtime(release=Release(1, 22), abis=("arm64-v8a",))
     assert planned_runtime(phone(), config(), INSTALLED).release == Release(1, 31)
 
 
