@@ -36,7 +36,7 @@ from pipeline.partition.grouping import SavedFile, cuts, operator_gains, predict
 from pipeline.partition.input import NO_SIZES, PartitionInput, body_types, open_subject, resized, tensor_reader
 from pipeline.partition.ort_view import infer, slim_copy
 from pipeline.partition.rules import Claim, bodies, claim
-from pipeline.partition.units import unique_dq
+from pipeline.partition.units import processor_warnings, unique_dq
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -279,7 +279,10 @@ def _answer(views: Views, settings: Settings, graph: Graph, found: Claim, load: 
         load=load,
         dynamic=dynamic_names(loaded.proto) if loaded else (),
         shapes_from=_shapes_from(),
-        warnings=tuple(dict.fromkeys(views.warnings)),
+        warnings=(
+            *dict.fromkeys(views.warnings),
+            *processor_warnings(graph, settings, optimized_there=loaded is not None),
+        ),
     )
 
 

@@ -3,10 +3,11 @@
 NNAPI and XNNPACK judge units; for CoreML every node is a unit of its own (`plain_units`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from pipeline.core.abis import ARM64, X86_64
 from pipeline.partition import selector_checks as check
 from pipeline.partition.answer import Refusal, Settings
 from pipeline.partition.graph import Edge, FreshNames, Graph, Node
@@ -326,3 +327,53 @@ def _listed(node: Node, position: int) -> str | None:
 
 def _listed_quant(node: Node, scale: int, zero_point: int) -> Quant:
     return Quant(_listed(node, scale) or "", _listed(node, zero_point), None)
+
+
+MAX_POOL_NHWC = 12
+"""The version of MaxPool from which on there is a kernel of half precision for channels last."""
+MOST_NAMED = 3
+
+
+def processor_warnings(graph: Graph, settings: Settings, *, optimized_there: bool) -> Iterator[str]:
+    """What is otherwise on ARM than on x86, one text a cause (arm64_host.md 5.2, 5.3).
+
+    `optimized_there`: the file is ONNX, and the device optimizes it.
+    """
+    if settings.rules.qdq_units and (clips := list(_other_clips(graph))):
+        member, apart = ("ARM", "x86") if check.redundant(graph, *clips[0], ARM64) else ("x86", "ARM")
+        yield (
+            f"{_named(clip for clip, _ in clips)} in front of QuantizeLinear: an open or a huge bound makes it part of "
+            f"the quantized group on {member} and not on {apart}; these claims are for {settings.abi}. Give --abi, or "
+            "bound it by what the quantized type can hold, which is the same function"
+        )
+    if settings.abi == ARM64 and optimized_there and (pools := list(_half_pools(graph))):
+        yield (
+            f"{_named(pools)} in half precision before opset {MAX_POOL_NHWC}: on cores with half precision the CPU has "
+            "no kernel for what level all makes of it, and there is no session (Failed to find kernel for "
+            f"com.ms.internal.nhwc.MaxPool). Convert the model to opset {MAX_POOL_NHWC} or later, use level extended, "
+            "or ship it in ORT format"
+        )
+
+
+def _other_clips(graph: Graph) -> Iterator[tuple[Node, Node]]:
+    """Every Relu or Clip behind a node, with its only QuantizeLinear, that is redundant on one kind of processor."""
+    for node in graph.nodes.values():
+        clip = _activation(graph, node)
+        behind = graph.nodes[graph.out_edges[clip.index][0].consumer] if clip else None
+        if clip is None or behind is None or behind.op_type != "QuantizeLinear":
+            continue
+        if check.redundant(graph, clip, behind, ARM64) != check.redundant(graph, clip, behind, X86_64):
+            yield clip, behind
+
+
+def _half_pools(graph: Graph) -> Iterator[Node]:
+    for node in graph.nodes.values():
+        old = (node.domain, node.op_type) == ("", "MaxPool") and node.since_version < MAX_POOL_NHWC
+        if old and graph.value(node.inputs[0]).dtype == "f16":
+            yield node
+
+
+def _named(nodes: Iterable[Node]) -> str:
+    found = list(nodes)
+    names = ", ".join(f"{node.op_type} '{node.name or node.first_output}'" for node in found[:MOST_NAMED])
+    return names + (f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else "")

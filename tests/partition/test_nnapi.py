@@ -244,3 +244,33 @@ def test_nothing_is_claimed_inside_bodies(tmp_path: Path) -> None:
     given = answer(made, tmp_path, NNAPI)
     assert given.partitions == (("r",),)
     assert given.subgraphs == ()
+
+
+def test_a_clip_that_processors_judge_otherwise_is_named(tmp_path: Path) -> None:
+    """The same function with a bound that the quantized type holds is judged alike."""
+    for high, told in ((None, True), (127.5, False)):
+        nodes = [
+            helper.make_node("DequantizeLinear", ["x1", "scale", "zero"], ["e"]),
+            helper.make_node("Add", ["d", "e"], ["a"]),
+            helper.make_node("Clip", ["a", "low", *(["high"] if high else [])], ["r"]),
+        ]
+        made = quantized(nodes)
+        made.graph.input.append(value("x1", (1, 4, 6, 6), TensorProto.UINT8))
+        scale = next(onnx.numpy_helper.to_array(one) for one in made.graph.initializer if one.name == "scale")
+        made.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0, np.float32), "low"))
+        if high:
+            made.graph.initializer.append(onnx.numpy_helper.from_array(np.array(255 * scale, np.float32), "high"))
+        warnings = answer(made, tmp_path, NNAPI).warnings
+        assert [("Clip 'r'" in text, "--abi" in text) for text in warnings] == [(True, True)] * told
+
+
+@pytest.mark.parametrize(
+    ("opset", "abi", "told"), [(11, "arm64-v8a", True), (12, "arm64-v8a", False), (11, "x86_64", False)]
+)
+def test_half_precision_pools_without_a_kernel_on_arm_are_named(
+    opset: int, abi: str, told: bool, tmp_path: Path
+) -> None:
+    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2])
+    made = model([node], [value("x", (1, 4, 6, 6), TensorProto.FLOAT16)], ["y"], {}, opset=opset)
+    warnings = answer(made, tmp_path, msgspec.structs.replace(NNAPI, abi=abi)).warnings
+    assert any("com.ms.internal.nhwc.MaxPool" in text for text in warnings) is told

@@ -198,3 +198,32 @@ def test_softmax_that_reads_outside_may_be_claimed_and_may_crash(tmp_path: Path)
     assert given.partitions == (("y",),)
     assert given.load is not None
     assert "reads outside" in (given.load.error or "")
+
+
+@pytest.mark.parametrize(
+    ("op", "kind", "bounds", "abi", "fails"),
+    [
+        ("Conv", np.float16, True, "arm64-v8a", True),
+        ("AveragePool", np.float16, True, "arm64-v8a", True),
+        ("Conv", np.float16, False, "arm64-v8a", False),
+        ("Conv", np.float16, True, "x86_64", False),
+        ("Conv", np.float32, True, "arm64-v8a", False),
+    ],
+)
+def test_a_clip_in_half_precision_makes_no_session_on_arm(
+    op: str, kind: Any, bounds: bool, abi: str, fails: bool, tmp_path: Path
+) -> None:
+    """Measured with the arm64 library of android:1.29.0: xnn_create_convolution2d_nhwc_fp16 returned 2."""
+    made_of = {"w": np.ones((4, 4, 3, 3), kind)} if op == "Conv" else {}
+    limits = {"low": np.array(0, kind), "high": np.array(6, kind)} if bounds else {}
+    extra: dict[str, Any] = {} if made_of else {"kernel_shape": [2, 2]}
+    nodes = [
+        helper.make_node(op, ["x", *made_of], ["c"], name="before", **extra),
+        helper.make_node("Clip" if bounds else "Relu", ["c", *limits], ["y"], name="clip"),
+    ]
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    made = model(nodes, [value("x", (1, 4, 6, 6), element)], ["y"], {**made_of, **limits})
+    settings = Settings(provider="xnnpack", ort_release=(1, 29), abi=abi)
+    load = answer(made, tmp_path, settings).load
+    assert load is not None
+    assert ("as 32-bit floats" in (load.error or "")) is fails

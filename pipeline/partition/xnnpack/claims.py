@@ -6,6 +6,7 @@ behind a float Conv or pool joins it only in the second round, when a session is
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 
+from pipeline.core.abis import ARM_ABIS
 from pipeline.partition.answer import LoadForecast, Refusal, Settings, layout_window
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.grouping import LayoutRound
@@ -168,6 +169,23 @@ def _dangling(case: Case) -> Refusal | None:
     )
 
 
+def _half_clip(case: Case) -> Refusal | None:
+    """Bounds of a fused Clip are read as f32 whatever their type is (arm64_host.md 5.2)."""
+    if case.unit.group or case.settings.abi not in ARM_ABIS or case.dtype(0) != "f16":
+        return None
+    graph = case.graph
+    behind = (graph.nodes[edge.consumer] for edge in graph.out_edges[case.node.index])
+    fused = next((node for node in behind if node.op_type == "Clip" and _activates(graph, node)), None)
+    if fused is None or not any(fused.inputs[1:3]):
+        return None
+    return Refusal(
+        "fusion",
+        f"Clip '{fused.name or fused.first_output}' in half precision is fused into {_name(case)}, which reads its "
+        "bounds as 32-bit floats: there is no session, or values are wrong",
+        "compute in f32, use Relu in place of the Clip, or leave XNNPACK out",
+    )
+
+
 def _activates(graph: Graph, node: Node) -> bool:
     if node.op_type not in ("Relu", "Clip") or node.domain != "":
         return False
@@ -254,10 +272,10 @@ def _resize_10(case: Case) -> Refusal | None:
 
 CONV: tuple[Check, ...] = (_zero_points, _same_lower)
 CHECKS: Mapping[str, tuple[Check, ...]] = {
-    "Conv": (_empty, *CONV, _dangling),
+    "Conv": (_empty, *CONV, _dangling, _half_clip),
     "ConvTranspose": CONV,
-    "MaxPool": (_empty, _dangling),
-    "AveragePool": (_empty, _dangling),
+    "MaxPool": (_empty, _dangling, _half_clip),
+    "AveragePool": (_empty, _dangling, _half_clip),
     "Softmax": (_softmax_axis, _softmax_scale),
     "Resize": (_resize_group, _resize_10, _resize_sizes),
     "Gemm": (_empty,),
