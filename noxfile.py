@@ -25,8 +25,9 @@ OWN_SESSIONS = (
 )
 """Marks of tests that need more than the development environment, or long."""
 
-FAST_TESTS = ("-n", "2", "-m", f"not ({OWN_SESSIONS})")
-RELEASE_TESTS = ("tests/convert", "tests/partition", "tests/required_ops", *FAST_TESTS)
+FAST_TESTS = ("-n", "2", "-m", f"not ({OWN_SESSIONS} or long)")
+LONG_TESTS = ("-n", "2", "-m", f"long and not ({OWN_SESSIONS})")
+RELEASE_TESTS = ("tests/convert", "tests/partition", "tests/required_ops", "-n", "2", "-m", f"not ({OWN_SESSIONS})")
 
 command_session = functools.partial(nox.session, venv_backend="none", requires=["commands"])
 development_session = functools.partial(nox.session, venv_backend="none", requires=["development"])
@@ -146,6 +147,12 @@ def prove(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Unit, property, oracle and integration tests: all that need no network, no adbd and no other packages."""
     pytest(session, *(session.posargs or FAST_TESTS))
+
+
+@development_session
+def long_tests(session: nox.Session) -> None:
+    """Whole jobs, builds of the probe and others that take more than two seconds each: what `tests` leaves out."""
+    pytest(session, *(session.posargs or LONG_TESTS))
 
 
 @development_session

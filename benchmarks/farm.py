@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from device_runner.adb.device import AdbDevice, Tools
+from device_runner.adb.device import AdbDevice
 from device_runner.adb.link import Link, server_at
+from device_runner.adb.tools import Tools
 from device_runner.local import wheel_library
 from device_runner.probe.build import build_probe
 from device_runner.result import Status, utc_now

@@ -14,6 +14,9 @@ from device_runner.library_source import Library
 from device_runner.result import Conditions, RunResult, Struct
 from device_runner.spec import RunSpec
 
+GRACE_SECONDS = 15.0
+"""What a probe has beyond a spec's time limit to say that it was reached, before it is killed itself."""
+
 
 class DriverType(StrEnum):
     """Kinds of NNAPI devices; the numbers are in `TYPE_CODES`."""

@@ -17,7 +17,7 @@ from typing import Self
 
 import msgspec
 
-from device_runner.device import DeviceFacts
+from device_runner.device import GRACE_SECONDS, DeviceFacts
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.failures import explain, failure_of
 from device_runner.files import RUN_PREFIX, keep_files, missing_input, scratch_folder
@@ -137,9 +137,6 @@ def run_here(
     result = measured_with(spec, device, execute, model_name(spec))
     return keep_files(spec, result, lambda name, path, _: shutil.move(folder / name, path))
 
-
-GRACE_SECONDS = 15.0
-"""What the probe has beyond a spec's time limit to say that it was reached, before it is killed itself."""
 
 ABIS = {"x86_64": "x86_64", "AMD64": "x86_64", "aarch64": "arm64-v8a", "arm64": "arm64-v8a"}
 """platform.machine() to Android's name of the ABI."""

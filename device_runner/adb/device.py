@@ -5,22 +5,21 @@ import secrets
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
 import msgspec
 
-from device_runner import NO_TELEMETRY
 from device_runner.adb.endings import (
     ALL_THERE,
     EMPTIED,
-    LINK_KINDS,
     NO_LIBRARY,
     OF_MISSING_FILES,
     ended,
+    failed_by,
     marks_of,
+    refused,
     tombstone,
     wrong_library,
 )
@@ -50,17 +49,12 @@ from device_runner.adb.settings import (
     take_lease,
 )
 from device_runner.adb.store import DeviceStore, fetch_from
-from device_runner.device import DeviceFacts, Readiness, on_network, parse_selector, split_server
+from device_runner.adb.tools import KILL, REMOTE_ROOT, RUN, Tools, abi_of_tools, default_tools
+from device_runner.device import GRACE_SECONDS, DeviceFacts, Readiness, on_network, parse_selector, split_server
 from device_runner.errors import RunnerError, UnavailableError
-from device_runner.failures import failure_of
-from device_runner.files import RUN_PREFIX, keep_files, missing_input, scratch_folder
-from device_runner.library_facts import foreign_library
+from device_runner.files import RUN_PREFIX, keep_files, scratch_folder
 from device_runner.library_source import Library, resolve
-from device_runner.local import GRACE_SECONDS, wheel_library
-from device_runner.options import impossible_here
 from device_runner.perf_test_adb import run_over_adb
-from device_runner.probe.build import HOST, build_probe
-from device_runner.probe.elf import read_header
 from device_runner.probe.protocol import (
     ANSWER_BYTES,
     ProbeAnswer,
@@ -82,21 +76,8 @@ from device_runner.result import (
 )
 from device_runner.spec import RunSpec
 
-REMOTE_ROOT = "/data/local/tmp/ort-mobile"
-"""Where everything of ours lies on a device: the shell user may write and execute there."""
-
 CONDITIONS_AGE_SECONDS = 5.0
 """How long conditions count as those of now: heat and charge change slowly, and asking costs a round trip."""
-
-RUN = f"""
-rm -rf "$1" && mkdir -p "$1" && cd "$1" || exit 90
-head -c "$2" > request || exit 91
-echo $$ > pid
-LD_LIBRARY_PATH="$4${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" {NO_TELEMETRY} exec "$3" request
-"""
-"""Run folder, bytes of the request on standard input, probe, folder of libraries before those of the device itself."""
-
-KILL = 'kill -9 "$(cat "$1/pid")"; rm -rf "$1"'
 
 
 def open_adb(text: str) -> "AdbDevice":
@@ -139,30 +120,6 @@ def list_devices(text: str = "*") -> list[DeviceFacts]:
 
     with ThreadPoolExecutor(32) as pool:
         return [facts for facts in pool.map(ask, list_serials(server)) if wanted(facts)]
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What runs on the device: the probe, and the library where a spec names none (Android has no default)."""
-
-    probe: Path
-    library: Path | None
-
-
-def default_tools(facts: DeviceFacts) -> Tools:
-    """Probe for a device's system and first ABI, and on Linux the wheel's library; raises RunnerError for none."""
-    if facts.platform == "android":
-        return Tools(build_probe(_abi_of_tools(facts)), None)
-    own = read_header(wheel_library()).abi
-    if facts.abis[0] == own:
-        return Tools(build_probe(HOST), wheel_library())
-    target = {"arm64-v8a": "linux-aarch64"}.get(facts.abis[0], f"linux-{facts.abis[0]}")
-    return Tools(build_probe(target), foreign_library(facts.abis[0]))
-
-
-def _abi_of_tools(facts: DeviceFacts) -> str:
-    """The ABI of probe and library: the device's best one of 64 bits, else its best."""
-    return next((abi for abi in facts.abis if abi in ("arm64-v8a", "x86_64")), facts.abis[0])
 
 
 class AdbDevice:
@@ -233,7 +190,7 @@ class AdbDevice:
             given = str(tools.library or "")
         if not given:
             raise UnavailableError(NO_LIBRARY.message, why=NO_LIBRARY.cause, remedy=NO_LIBRARY.remedy)
-        return resolve(given, _abi_of_tools(facts))
+        return resolve(given, abi_of_tools(facts))
 
     def run(self, spec: RunSpec) -> RunResult:
         """Execute one spec; a device that comes back after it was lost is used again, another one is not."""
@@ -242,7 +199,7 @@ class AdbDevice:
         except (LinkError, RunnerError, OSError) as error:
             self._lost = self._lost or isinstance(error, LinkLost | LinkTimeout | NoServer)
             self._store.forget()
-            return without_measurement(spec, self.name, failure_of(error, LINK_KINDS))
+            return without_measurement(spec, self.name, failed_by(error))
 
     def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> ProbeAnswer | Failure:
         """What the device's NNAPI says to these questions (probe/inspect.h)."""
@@ -252,7 +209,7 @@ class AdbDevice:
             probe = self._store.put(tools.probe, PROBE_SUFFIX)
             output = self._execute(request, probe, limit_seconds, ANSWER_BYTES)
         except (LinkError, RunnerError, OSError) as error:
-            return failure_of(error, LINK_KINDS)
+            return failed_by(error)
         answer = decode_answer(output.stdout)
         return ended(output, answer) if isinstance(answer, Failure) else answer
 
@@ -276,8 +233,8 @@ class AdbDevice:
         facts = self._found_again() if self._lost else self._known_facts()
         tools = self._tools = self._tools or default_tools(facts)
         self._store.joiner = tools.probe
-        library = resolve(spec.library, _abi_of_tools(facts)).path if spec.library else tools.library
-        failure = impossible_here(spec.options, facts) or missing_input(spec) or wrong_library(library, facts)
+        library = resolve(spec.library, abi_of_tools(facts)).path if spec.library else tools.library
+        failure = refused(spec, library, facts)
         if failure or library is None:
             return without_measurement(spec, self.name, failure or NO_LIBRARY)
         started, before = utc_now(), self._current_conditions()

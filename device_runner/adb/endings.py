@@ -7,9 +7,12 @@ from pathlib import Path
 from device_runner.adb.link import LinkLost, LinkTimeout, NoServer, RunTimeout, ShellOutput
 from device_runner.adb.store import NoSpace
 from device_runner.device import DeviceFacts
-from device_runner.failures import ERROR_KINDS, explain
+from device_runner.failures import ERROR_KINDS, explain, failure_of
+from device_runner.files import missing_input
+from device_runner.options import impossible_here
 from device_runner.probe.elf import NotElf, read_header
 from device_runner.result import Conditions, Failure, FailureKind, Mark
+from device_runner.spec import RunSpec
 
 TOMBSTONE_LINES = 60
 """Enough for signal, cause, registers and the upper part of the backtrace."""
@@ -24,7 +27,12 @@ LINK_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (NoServer, FailureKind.LOST_DEVICE),
     *ERROR_KINDS,
 )
-"""What an error on the way makes of a run. Pushes, pulls and questions without an answer say nothing of the run."""
+"""Pushes, pulls and questions without an answer say nothing of the run."""
+
+
+def failed_by(error: Exception) -> Failure:
+    """What an error on the way makes of a run."""
+    return failure_of(error, LINK_KINDS)
 
 
 ENDS: dict[int, tuple[FailureKind, str]] = {
@@ -103,6 +111,11 @@ NO_LIBRARY = Failure(
     cause="Android has no libonnxruntime of its own",
     remedy="give the libonnxruntime.so of the device's ABI from the app's AAR",
 )
+
+
+def refused(spec: RunSpec, library: Path | None, facts: DeviceFacts) -> Failure | None:
+    """Why a spec cannot be run on a device with these facts, as far as it is known before anything is pushed."""
+    return impossible_here(spec.options, facts) or missing_input(spec) or wrong_library(library, facts)
 
 
 def wrong_library(library: Path | None, facts: DeviceFacts) -> Failure | None:

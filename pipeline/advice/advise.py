@@ -24,15 +24,15 @@ from pipeline.advice.verdict import (
 )
 from pipeline.check.reference import Reference, ReferenceRequest, make_reference
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
-from pipeline.core.files import copy_file, share_file
+from pipeline.core.files import copy_file
 from pipeline.core.workers import Task, run_tasks
-from pipeline.dataset import Dataset, sizes_in
-from pipeline.model.onnx_model import LoadedModel, external_entries, load_model
-from pipeline.model.signature import own_inputs, resolve_dimensions
+from pipeline.dataset import Dataset, given_sizes
+from pipeline.model.onnx_model import LoadedModel, load_model
 from pipeline.model.sources import SourceModel, find_models
-from pipeline.partition.answer import ModelAnswer, Optimize, Settings
+from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
 from pipeline.partition.input import open_subject
-from pipeline.partition.judge import SUFFIXES, PartitionRequest
+from pipeline.partition.input import write_model as write_lean
+from pipeline.partition.judge import PartitionRequest
 from pipeline.passes.save import write_model
 
 PATIENCE_SECONDS = 200.0
@@ -50,8 +50,7 @@ def advise(request: AdviceRequest) -> Advice:
     with tempfile.TemporaryDirectory(prefix="ort-mobile-") as name:
         folder = Path(name)
         loaded = _loaded(request.source, folder)
-        takes = own_inputs(loaded.proto)
-        sizes = sizes_in(request.data, takes) | resolve_dimensions(takes, request.sizes, request.source.name)
+        sizes = given_sizes(request.data, loaded.proto, request.sizes, request.source.name)
         reference = _reference(loaded, request.data, sizes, folder)
         if not isinstance(reference, str):  # dimensions that nobody gave a size have that of the reference's inputs
             sizes = reference.data.sizes | sizes
@@ -88,21 +87,8 @@ def _loaded(source: SourceModel, folder: Path) -> LoadedModel:
             where=source.name,
             remedy="name the ONNX model that it was made from",
         )
-    model = subject.loaded
-    beside: dict[Path, str] = {}
-    for place in model.weights.values():
-        if place.file not in beside:
-            beside[place.file] = f"weights-{len(beside)}.bin"
-            share_file(place.file, folder / beside[place.file])
-    for tensor in model.proto.graph.initializer:
-        if tensor.name in model.weights:
-            _, offset, length = external_entries(tensor)
-            del tensor.external_data[:]
-            location = beside[model.weights[tensor.name].file]
-            for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
-                tensor.external_data.add(key=key, value=value)
     path = folder / "original.onnx"
-    path.write_bytes(model.proto.SerializeToString())
+    write_lean(subject.loaded, path)
     return load_model(SourceModel(path=str(path)), folder)
 
 

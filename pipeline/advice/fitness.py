@@ -15,20 +15,18 @@ from pipeline.core.releases import Release, rules_of
 from pipeline.core.variant import Level
 from pipeline.core.workers import Task, run_tasks
 from pipeline.model.sources import SourceModel, find_models
-from pipeline.partition.answer import ModelAnswer, Optimize, Settings
+from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
 from pipeline.partition.input import PartitionInput, resized
 from pipeline.partition.judge import (
-    SUFFIXES,
     TIMEOUT_SECONDS,
     Views,
     judge_views,
-    likely_sizes,
     open_views,
     reason_of,
     scratch_folder,
-    unnamed,
 )
 from pipeline.partition.ort_view import refused
+from pipeline.partition.sizes import likely_sizes, unnamed
 
 ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"}
 """The verdicts in one word, as ONNX Runtime's mobile usability checker gives them."""

@@ -29,6 +29,10 @@ LEAN = {
 """Weights are used where the file is mapped, not copied; releases before 1.26 read the file instead."""
 
 
+References = Mapping[str, TaskOutcome[ReferenceRequest, Reference]]
+"""What computing the reference of each model gave, by the model's name."""
+
+
 class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An artifact, its file, and the reference that its outputs must match."""
 
@@ -139,9 +143,7 @@ def check_all_inputs(subjects: Sequence[CheckedModel], work: Path) -> None:
             raise outcome.error
 
 
-def make_references(
-    subjects: Sequence[CheckedModel], folder: Path, work: Path, progress: Progress
-) -> dict[str, TaskOutcome[ReferenceRequest, Reference]]:
+def make_references(subjects: Sequence[CheckedModel], folder: Path, work: Path, progress: Progress) -> References:
     """The reference of each model by its name; raw tensors go to a folder of the model's name in `folder`."""
     tasks = []
     for subject in subjects:

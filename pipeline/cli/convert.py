@@ -113,8 +113,9 @@ def convert(
     With --ep, nodes that these execution providers claim at level basic are kept unfused, and fixed style files are
     created.
     """
-    from pipeline.convert.many import ConversionOrder, convert_paths
+    from pipeline.convert.many import convert_paths
     from pipeline.convert.references import choose_reference
+    from pipeline.convert.report import ConversionOrder
     from pipeline.convert.request import OptimizerPlatform
     from pipeline.core.variant import OWN_PRECISION
     from pipeline.passes.precisions import resolve_precisions
@@ -125,8 +126,8 @@ def convert(
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)
     order = ConversionOrder(
-        levels=levels, styles=styles, release=ort_release, platform=target_platform, dimensions=dimensions,
-        output=output, cache=cache, check=check, config=config, processes=jobs,
+        levels=levels, styles=styles, release=ort_release, platform=OptimizerPlatform(target_platform),
+        dimensions=dimensions, output=output, cache=cache, check=check, config=config, processes=jobs,
         aware=settings_of(providers, ort_release, answers), safe=safe, build_kind=build_kind,
         reference=choose_reference(reference, ort_release, (), providers) if providers else None, data=data,
         precisions=resolve_precisions(precisions or (OWN_PRECISION,), answers["api_level"], "--precision"),

@@ -1,6 +1,6 @@
 """`ort-mobile partition`: which nodes an execution provider will take, and why not the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ def _check_fix(paths: tuple[str, ...], destination: Path) -> None:
     """ConfigError when more than one model is named, or the fixed one would replace it."""
     from pipeline.core.errors import ConfigError
     from pipeline.model.sources import find_models
-    from pipeline.partition.judge import SUFFIXES
+    from pipeline.partition.answer import SUFFIXES
 
     models = find_models(paths, SUFFIXES)
     if len(models) != 1:
@@ -72,7 +72,7 @@ def _answers(
     paths: tuple[str, ...], asked: "tuple[Settings, ...]", optimize: "Optimize", jobs: int, advice: dict[str, Any]
 ) -> "list[tuple[ModelAnswer, ...]]":
     """The answers of each provider for every model."""
-    from pipeline.partition.judge import judge_paths
+    from pipeline.partition.many import judge_paths
 
     fix, dimensions = advice["fix"], advice["dimension"]
     if fix:
@@ -117,14 +117,16 @@ def _open(reference: str, provider: str, release: str, abi: str, advice: dict[st
     return facts, rules_release(facts, release)
 
 
-def _show(document: "PartitionDocument") -> None:
+def _show(documents: "Sequence[PartitionDocument]") -> None:
     from pipeline.partition.reference.compare import ReferencedDocument
-    from pipeline.report.partition import show_answers
+    from pipeline.report.partition import show_answers, show_failed
     from pipeline.report.reference import show_reference
 
-    show_answers(document.complete if isinstance(document, ReferencedDocument) else document.models)
-    if isinstance(document, ReferencedDocument):
-        show_reference(document.reference)
+    show_failed(answer for document in documents for answer in document.models)
+    for document in documents:
+        show_answers(document.complete if isinstance(document, ReferencedDocument) else document.models)
+        if isinstance(document, ReferencedDocument):
+            show_reference(document.reference)
 
 
 def _exit_code(document: "PartitionDocument", fix: Path | None) -> int:
@@ -215,8 +217,8 @@ def partition(
         documents = [compared]
     if json_to:
         write_json(documents[0] if len(documents) == 1 else ProvidersDocument.of(providers, found), json_to)
-    for document in documents if shows_text(json_to) else ():
-        _show(document)
+    if shows_text(json_to):
+        _show(documents)
     if svg:
         _draw(documents[0].models, svg)
     ctx.exit(max(_exit_code(document, advice["fix"]) for document in documents))

@@ -59,8 +59,8 @@ def bundle(
     from pipeline.cli.show import nothing_ships
     from pipeline.core.errors import CheckFailed, ExitCode
     from pipeline.job.folder import stored
-    from pipeline.job.ship import proven, ship
-    from pipeline.release.manifest import content_digest
+    from pipeline.job.ship import ship
+    from pipeline.release.manifest import content_digest, read_manifest
 
     assembled = stored(folder, database, campaign)
     _gate(assembled, folder)
@@ -72,7 +72,7 @@ def bundle(
             why=nothing_ships(assembled),
             remedy="see the report for what failed",
         )
-    proofs = proven(assembled, folder).report.proofs
+    proofs = read_manifest(folder / "bundle").proofs
     if json_to:
         made = {"bundle": str(folder / "bundle"), "digest": content_digest(content)}
         write_json({**made, "ships": content.ships, "proofs": proofs}, json_to)

@@ -1,6 +1,6 @@
 """Whether an artifact will load and do what was measured on a release and build of ONNX Runtime. Pure functions.
 
-Sources: load matrix and limits measured with 25 stock wheels from 1.7.0 to 1.31.1; keys from the headers of those
+Sources: load matrix and limits measured with 26 stock wheels from 1.7.0 to 1.32.0; keys from the headers of those
 releases; what a full build says to newer opsets measured with 1.21.0, 1.23.2 and 1.28.0.
 """
 
@@ -53,7 +53,7 @@ WRITTEN_BY: Mapping[int, str] = {
 OPSETS: tuple[tuple[Release, int], ...] = (
     (Release(1, 7), 13), (Release(1, 8), 14), (Release(1, 9), 15), (Release(1, 11), 16), (Release(1, 12), 17),
     (Release(1, 14), 18), (Release(1, 15), 19), (Release(1, 17), 20), (Release(1, 18), 21), (Release(1, 21), 22),
-    (Release(1, 23), 23), (Release(1, 24), 25), (Release(1, 25), 26),
+    (Release(1, 23), 23), (Release(1, 24), 25), (Release(1, 25), 26), (Release(1, 32), 28),
 )  # fmt: skip
 """The highest opset of ai.onnx that a release takes (from 1.15 on measured, before that its Versioning.md)."""
 

@@ -24,6 +24,7 @@ from pipeline.config.tables import (
     Range,
     RunConfig,
     Table,
+    TransformConfig,
 )
 from pipeline.config.tune import Goal, TuneConfig, TuneStrategy
 from pipeline.config.values import (
@@ -52,7 +53,7 @@ __all__ = [
     "InputValue",
     "MeasureConfig", "MeasureMode", "MeasureRule", "MetricName", "ModelConfig", "OneOrMore", "OutputConfig",
     "PartConfig", "Platform", "PreprocessConfig", "Range", "RunConfig", "Table",
-    "Target", "TuneConfig", "TuneStrategy", "VariantsConfig", "comparing_runs",
+    "Target", "TransformConfig", "TuneConfig", "TuneStrategy", "VariantsConfig", "comparing_runs",
     "config_schema", "key_texts", "null_last", "read_config",
     "resolved", "wanted_variants", "with_defaults",
 ]  # fmt: skip

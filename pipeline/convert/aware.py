@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from device_runner.errors import RunnerError
-from pipeline.convert.references import genuine_parts, library_differences, library_serves
+from pipeline.convert.genuine import genuine_parts, library_differences, library_serves
 from pipeline.convert.request import SessionSettings
 from pipeline.convert.splice.claims import WholeGraph, close_off, find_claims, look_at
 from pipeline.convert.splice.edits import AwareSpec

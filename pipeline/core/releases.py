@@ -19,7 +19,7 @@ class Release(NamedTuple):
         return f"{self.major}.{self.minor}"
 
 
-NEWEST_KNOWN = Release(1, 31)
+NEWEST_KNOWN = Release(1, 32)
 """The newest line whose packages were examined: formats, opsets, session options, libraries."""
 
 OLDEST_RULES, NEWEST_RULES = Release(1, 19), Release(1, 29)

@@ -2,11 +2,11 @@
 
 import difflib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,7 +16,10 @@ from pipeline.core.errors import ConfigError, Finding, Severity
 from pipeline.dataset.files import ReadRequest, SampleFiles, find_samples, safe
 from pipeline.dataset.labels import read_labels
 from pipeline.dataset.values import function_samples, plain_dtype, value_array
-from pipeline.model.signature import Array, TensorInfo, open_axes
+from pipeline.model.signature import Array, TensorInfo, open_axes, own_inputs, resolve_dimensions
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 
 class Part(StrEnum):
@@ -238,6 +241,15 @@ def sizes_in(data: Dataset, takes: Sequence[TensorInfo]) -> dict[str, int]:
         return {}
     arrays = first_sample(data, takes).inputs
     return {axis.key: int(arrays[axis.input].shape[axis.axis]) for axis in open_axes(takes)}
+
+
+def given_sizes(data: Dataset, model: "ModelProto", named: Mapping[str, int], where: str) -> dict[str, int]:
+    """Sizes for open dimensions by `input[axis]`: those that are named before those of the test data.
+
+    ConfigError for a name that the model, `where`, does not have; else raises as `samples` does.
+    """
+    takes = own_inputs(model)
+    return sizes_in(data, takes) | resolve_dimensions(takes, named, where)
 
 
 def _found(data: Dataset, takes: tuple[TensorInfo, ...]) -> Iterator[SampleFiles]:

@@ -5,6 +5,7 @@ write its report and its bundle again without measuring.
 """
 
 from pipeline.job.campaign import JobOptions
-from pipeline.job.run import JobResult, run_job
+from pipeline.job.result import JobResult
+from pipeline.job.run import run_job
 
 __all__ = ["JobOptions", "JobResult", "run_job"]

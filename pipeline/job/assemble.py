@@ -14,7 +14,7 @@ from pipeline.campaign.store import Store
 from pipeline.check.compare import OutputCheck
 from pipeline.config import MeasureMode, Target, wanted_variants
 from pipeline.core.variant import Artifact, Level, Variant
-from pipeline.job.predict import finding, profiles_of
+from pipeline.job.profiles import finding, profiles_of
 from pipeline.job.tune_answer import tune_report, tuned_choices, why_none
 from pipeline.release.choose import Choice, MeasuredVariant, Rejected, choose, rejections
 from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Row, Withheld

@@ -15,8 +15,8 @@ from pipeline.core.progress import Progress
 from pipeline.job.devices import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, opened
 from pipeline.job.gate import TargetCheck, possible_runs
 from pipeline.job.judge import OutputJudge, inputs_of
-from pipeline.job.predict import PROFILES, predict
-from pipeline.job.prepare import ARTIFACTS, Prepared
+from pipeline.job.predict import predict
+from pipeline.job.prepare import ARTIFACTS, PROFILES, Prepared
 from pipeline.job.record import (
     conversion_skips,
     host,
@@ -57,9 +57,7 @@ class CampaignJob:
     prepared: Sequence[Prepared]
     folder: Path
     store: Store
-    held: TargetCheck
-    release: str
-    """The oldest release among the targets: its rules say what is expected of runs."""
+    checked: TargetCheck
     hints: tuple[str, ...] = ()
     """What a reader of the report must know of the job as a whole."""
 
@@ -76,7 +74,7 @@ class CampaignJob:
             possible, refused = self.possible(legal, field.devices, libraries)
             planned_runs = in_modes(possible, self.config.measure)
             campaign = self.enter(field.facts, planned_runs, [*skipped, *refused, *field.unusable])
-            predictions = predict(planned_runs, field.facts, self.release, self.folder / ARTIFACTS, progress)
+            predictions = predict(planned_runs, field.facts, self.checked.release, self.folder / ARTIFACTS, progress)
             plan = self.plan(campaign.id, distinct(planned_runs), libraries, predictions)
             left = self._measured(plan, planned_runs, campaign, field, work, progress)
             wanted = self.options.blame
@@ -114,7 +112,7 @@ class CampaignJob:
         """Runs that the library can load; every one with onnxruntime_perf_test, which brings a library of its own."""
         if self.config.measure.perf_test and not self.options.library:
             return legal, []
-        return possible_runs(legal, self.held.read, devices, libraries)
+        return possible_runs(legal, self.checked.read, devices, libraries)
 
     def plan(
         self,
@@ -174,8 +172,8 @@ class CampaignJob:
             planned=tuple(recorded(planned_runs, self.config.measure.baseline)),
             skipped=(*conversion_skips(prepared), *skipped),
             failures=tuple(preparation_failures(prepared)),
-            warnings=(*self.hints, *notes(prepared), *self.held.notes),
-            unloadable=self.held.unloadable,
+            warnings=(*self.hints, *notes(prepared), *self.checked.notes),
+            unloadable=self.checked.unloadable,
             checks={one.model.name: one.checks for one in prepared},
             references={name: reference for one in prepared for name, reference in one.references.items()},
             tables={one.model.name: one.table for one in prepared},

@@ -5,23 +5,20 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from device_runner.files import RUN_PREFIX, remove_abandoned
 from pipeline.campaign.record import CampaignRecord
 from pipeline.campaign.store import open_store
-from pipeline.config import Config
-from pipeline.convert.many import CONFIG_FILE, TYPED_CONFIG_FILE
+from pipeline.convert.operator_configs import CONFIG_FILE, TYPED_CONFIG_FILE
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import PART, WORK_PREFIX, make_folder, storage_errors, write_bytes, write_text
-from pipeline.core.variant import Artifact
 from pipeline.job.assemble import Assembled, assemble
-from pipeline.job.predict import PROFILES
-from pipeline.job.prepare import ARTIFACTS
-from pipeline.job.ship import BUNDLE, REFERENCES, operator_configs, proven
+from pipeline.job.prepare import ARTIFACTS, PROFILES, REFERENCES
+from pipeline.job.proofs import proven
 from pipeline.model.ort_format import parse_each_once
-from pipeline.release.bundle import refuse_foreign, restore_interrupted
+from pipeline.release.bundle import BUNDLE, refuse_foreign, restore_interrupted
 from pipeline.report import html, markdown, model, tuning
 
 LOCK = ".lock"
@@ -151,14 +148,6 @@ def _url(folder: Path, database: str | None) -> str:
             remedy="name the output folder of `ort-mobile run`, or a --database",
         )
     return database or f"sqlite:///{file}"
-
-
-def write_operator_configs(config: Config, folder: Path, artifacts: Sequence[Artifact]) -> None:
-    """Both operator configs of everything that was converted."""
-    if artifacts:
-        texts = operator_configs(config, [folder / ARTIFACTS / artifact.file for artifact in artifacts])
-        for name, text in texts.items():
-            write_text(folder / name, text)
 
 
 def write_reports(assembled: Assembled, folder: Path) -> None:

@@ -5,6 +5,7 @@ The first keeps artifacts out of choices that they could not serve, the second i
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ from pipeline.core.errors import Finding, Severity, errors
 from pipeline.core.variant import Artifact
 from pipeline.job.assemble import Assembled
 from pipeline.job.prepare import ARTIFACTS
+from pipeline.job.targets import oldest_release
 from pipeline.release.choose import Choice
 from pipeline.release.shipped import budget_findings, runtime_on, shipped_library
 from pipeline.required_ops import RequiredOps, covers, needs_of_artifacts
@@ -29,23 +31,25 @@ from pipeline.required_ops import RequiredOps, covers, needs_of_artifacts
 class TargetCheck:
     """What targets can do with artifacts: `unloadable` names those that a target's library refuses, as MODEL/VARIANT.
 
-    `notes` are for the report, one for each thing that is wrong; `read` is what was read of the artifacts.
+    `release` is the oldest among the targets, "" for the installed one: its rules say what is expected of runs. `notes`
+    are for the report, one for each thing that is wrong; `read` is what was read of the artifacts.
     """
 
+    release: str
     read: ReadArtifacts
     unloadable: dict[str, tuple[str, ...]]
     notes: tuple[str, ...]
 
 
-def read_all(artifacts: Iterable[Artifact], folder: Path) -> ReadArtifacts:
+def _read_all(artifacts: Iterable[Artifact], folder: Path) -> ReadArtifacts:
     """The artifacts of a job by their file names."""
     return read_artifacts({artifact.file: folder / ARTIFACTS / artifact.file for artifact in artifacts})
 
 
-def hold_against_targets(
-    config: Config, artifacts: Sequence[Artifact], read: ReadArtifacts, installed: str
-) -> TargetCheck:
+def check_against_targets(config: Config, artifacts: Sequence[Artifact], folder: Path) -> TargetCheck:
     """Every artifact against the library of every target, run on the CPU with the session options that it needs."""
+    read = _read_all(artifacts, folder)
+    installed = version("onnxruntime")
     unloadable: dict[str, tuple[str, ...]] = {}
     notes: dict[str, list[str]] = {}
     for target in config.targets:
@@ -60,7 +64,10 @@ def hold_against_targets(
             for finding in found:
                 notes.setdefault(f"target {target.name}: {finding.text}", []).append(name)
     return TargetCheck(
-        read=read, unloadable=unloadable, notes=tuple(_note(text, names) for text, names in notes.items())
+        release=oldest_release(config),
+        read=read,
+        unloadable=unloadable,
+        notes=tuple(_note(text, names) for text, names in notes.items()),
     )
 
 
@@ -106,7 +113,7 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
     config = assembled.record.config
     installed = assembled.report.versions["onnxruntime"]
     libraries = {target.name: shipped_library(target, config, installed) for target in config.targets}
-    read = read_all([choice.artifact for choice in assembled.choices], folder)
+    read = _read_all([choice.artifact for choice in assembled.choices], folder)
     found = [finding for library in libraries.values() for finding in library.findings]
     found += budget_findings(libraries.values(), config)
     for choice in assembled.choices:

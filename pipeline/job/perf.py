@@ -16,7 +16,7 @@ from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.core.progress import Progress
 from pipeline.job.devices import blame_crashes, measure_all, unfinished
 from pipeline.job.perf_files import PerfOrder, inputs_of_files, planned_files, preflight, warnings
-from pipeline.job.predict import profile_run
+from pipeline.job.profiles import profile_run
 from pipeline.job.record import host, new_campaign, versions
 from pipeline.report.model import CampaignReport
 from pipeline.report.modes import mode_rows

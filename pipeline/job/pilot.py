@@ -17,10 +17,9 @@ from pipeline.config import Config, MeasureMode
 from pipeline.core.progress import Progress
 from pipeline.job.campaign import CampaignJob, JobOptions
 from pipeline.job.devices import libraries_by_device, measure_all, opened
-from pipeline.job.gate import hold_against_targets, read_all
+from pipeline.job.gate import check_against_targets
 from pipeline.job.prepare import find, prepare
-from pipeline.job.record import new_campaign, versions
-from pipeline.job.targets import oldest_release
+from pipeline.job.record import new_campaign
 
 AGAIN = " again"
 """Behind the variant of the baseline's second run in a round."""
@@ -48,9 +47,9 @@ def pilot(config: Config, options: JobOptions, progress: Progress, percents: Seq
         folder = Path(name)
         prepared, _ = prepare(short, find(config), folder, folder, progress)
         artifacts = [artifact for one in prepared for artifact in one.artifacts]
-        held = hold_against_targets(short, artifacts, read_all(artifacts, folder), versions()["onnxruntime"])
+        checked = check_against_targets(short, artifacts, folder)
         with open_store(f"sqlite:///{folder / 'pilot.sqlite'}") as store:
-            job = CampaignJob(short, options, prepared, folder, store, held, oldest_release(config))
+            job = CampaignJob(short, options, prepared, folder, store, checked)
             return _measured(job, config, store, progress, percents)
 
 

@@ -1,6 +1,6 @@
 """Before anything is measured: models found, converted, their references computed, every artifact checked."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,19 +10,31 @@ from device_runner.files import cache_folder
 from pipeline.advice.precisions import PrecisionVerdict
 from pipeline.campaign.record import ArtifactAccuracy, PrecisionSearch
 from pipeline.check.compare import OutputCheck
-from pipeline.check.many import CheckedArtifact, CheckedModel, Checks, check_all, check_all_inputs, make_references
-from pipeline.check.reference import Reference, ReferenceRequest
-from pipeline.config import Config, MeasureConfig, ModelConfig, Platform, wanted_variants
+from pipeline.check.many import (
+    CheckedArtifact,
+    CheckedModel,
+    Checks,
+    References,
+    check_all,
+    check_all_inputs,
+    make_references,
+)
+from pipeline.check.reference import Reference
+from pipeline.config import Config, MeasureConfig, ModelConfig, wanted_variants
 from pipeline.convert.batch import Converted, convert_models
 from pipeline.convert.precisions import PrecisionSet, make_precisions
-from pipeline.convert.references import choose_reference
-from pipeline.convert.splice.edits import AwareSource as WhoseSession
 from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_exit_code
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact, Level, Style
-from pipeline.core.workers import TaskOutcome
 from pipeline.dataset import dataset_of, labelled_data
-from pipeline.job.targets import auto_providers, aware_settings, oldest_release, optimizer_platform, precision_orders
+from pipeline.job.targets import (
+    auto_providers,
+    aware_settings,
+    aware_source,
+    oldest_release,
+    optimizer_platform,
+    precision_orders,
+)
 from pipeline.model.sources import NamedModel, find_models, name_models, numbered_lines
 
 LEVELS = (Level.BASIC, Level.ALL)
@@ -71,6 +83,12 @@ def left_out(config: Config) -> str:
 
 ARTIFACTS = "artifacts"
 
+REFERENCES = "reference"
+"""The folder in which a job leaves raw tensors of the original models, one folder for each model."""
+
+PROFILES = "profiles"
+"""The folder of traces in a job's output folder."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
@@ -115,12 +133,6 @@ def numbered(found: Sequence[tuple[NamedModel, ModelConfig]]) -> tuple[str, ...]
     return tuple(numbered_lines(model for model, _ in found))
 
 
-def _reference(config: Config) -> WhoseSession | None:
-    """Whose session saves aware variants: that of an Android target's own library before others of its release."""
-    ships = [t.library for t in config.targets if t.platform is Platform.ANDROID and t.library]
-    return choose_reference(config.variants.reference.value, oldest_release(config), ships)
-
-
 def prepare(
     config: Config, found: Sequence[tuple[NamedModel, ModelConfig]], folder: Path, work: Path, progress: Progress
 ) -> tuple[list[Prepared], list[PrecisionSet]]:
@@ -143,7 +155,7 @@ def prepare(
             release=oldest_release(config),
             platform=optimizer_platform(config),
             aware=aware_settings(config),
-            reference=_reference(config) if config.variants.aware else None,
+            reference=aware_source(config) if config.variants.aware else None,
             done=stage.done,
         )
     _stop_if_hopeless(converted)
@@ -156,8 +168,8 @@ def prepare(
         for one in group.models
         if one.name in sources
     ]
-    references = make_references(usable, folder / "reference", work, progress)
-    _stop_at_config_errors(references.values())
+    references = make_references(usable, folder / REFERENCES, work, progress)
+    _stop_at_config_errors(references)
     prepared = [_with_references(one, group, references) for one, group in zip(prepared, sets, strict=True)]
     exhibits = [
         CheckedArtifact(
@@ -181,9 +193,9 @@ def _stop_if_hopeless(converted: Sequence[Converted]) -> None:
         raise errors[0]
 
 
-def _stop_at_config_errors(references: Iterable[TaskOutcome[ReferenceRequest, Reference]]) -> None:
+def _stop_at_config_errors(references: References) -> None:
     """Raise what is wrong with the config where it costs every model: no size is known for an open dimension."""
-    errors = [one.error for one in references]
+    errors = [one.error for one in references.values()]
     if errors and all(isinstance(error, ConfigError) for error in errors):
         raise next(error for error in errors if error)
 
@@ -204,9 +216,7 @@ def _named(model: NamedModel, table: ModelConfig, converted: Converted, group: P
     )
 
 
-def _with_references(
-    one: Prepared, group: PrecisionSet, outcomes: Mapping[str, TaskOutcome[ReferenceRequest, Reference]]
-) -> Prepared:
+def _with_references(one: Prepared, group: PrecisionSet, outcomes: References) -> Prepared:
     found = {form.name: outcomes[form.name] for form in group.models if form.name in outcomes}
     values = {name: outcome.value for name, outcome in found.items() if outcome.value}
     errors = [outcome.error for outcome in found.values() if outcome.error]

@@ -16,8 +16,7 @@ from pipeline.core.variant import Artifact, in_precision
 from pipeline.job.folder import DATABASE, stored
 from pipeline.job.judge import inputs_of
 from pipeline.job.perf_files import PerfOrder, inputs_of_files
-from pipeline.job.prepare import ARTIFACTS
-from pipeline.job.ship import REFERENCES
+from pipeline.job.prepare import ARTIFACTS, REFERENCES
 from pipeline.job.subjects import Subject, SubjectSource
 from pipeline.release.manifest import MANIFEST_FILE, Manifest, Shipped, verify_bundle
 

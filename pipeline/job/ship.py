@@ -1,25 +1,20 @@
-"""From a campaign's choices to its bundle, proven in the library that ships."""
+"""From a campaign's choices to its bundle."""
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from device_runner.errors import RunnerError
-from device_runner.library_source import release_of
-from pipeline.check.library_proof import PROOFS, LibraryProof, ProvenLibrary
-from pipeline.config import BuildKind, Config, ModelConfig, Platform
-from pipeline.convert.many import TYPED_CONFIG_FILE, config_texts
-from pipeline.core.errors import PipelineError
-from pipeline.core.files import sha256_of
+from pipeline.config import Config, ModelConfig
+from pipeline.core.errors import Finding, PipelineError, errors
+from pipeline.core.files import sha256_of, write_text
 from pipeline.core.progress import NoProgress, Progress
 from pipeline.job.assemble import Assembled
-from pipeline.job.prepare import ARTIFACTS
-from pipeline.release.bundle import make_bundle
+from pipeline.job.gate import check_shipping, unshipped
+from pipeline.job.prepare import ARTIFACTS, REFERENCES
+from pipeline.job.proofs import attested, libraries_of, proven
+from pipeline.release.bundle import BUNDLE, make_bundle
 from pipeline.release.choose import Choice
 from pipeline.release.contents import keep_reference, library_name, runs_of, signature_of
 from pipeline.release.manifest import (
@@ -28,11 +23,9 @@ from pipeline.release.manifest import (
     KeptReference,
     ModelSignature,
     Shipped,
-    read_manifest,
 )
-from pipeline.release.prove import ProofOrder, prove_bundle
-from pipeline.release.shipped import library_release, planned_build, shipped_library
-from pipeline.release.update import requirements
+from pipeline.release.shipped import library_release, shipped_library
+from pipeline.release.update import library_licenses, operator_configs, requirements
 from pipeline.report.markdown import measured_text
 
 
@@ -45,12 +38,6 @@ def signatures(assembled: Assembled, folder: Path) -> tuple[ModelSignature, ...]
 
 MAKERS = ("ort-mobile", "onnxruntime", "onnx")
 """Programs whose versions decide the artifacts' bytes; the manifest's content names them."""
-
-REFERENCES = "reference"
-"""The folder in which a job leaves raw tensors of the original models, one folder for each model."""
-
-BUNDLE = "bundle"
-"""The folder of what ships in a job's output folder."""
 
 
 def ship(
@@ -74,7 +61,6 @@ def ship(
     references, tensors = kept_references(assembled, folder)
     ships = tuple(_shipped(assembled, choice) for choice in choices)
     models = signatures(assembled, folder)
-    typed = hashlib.sha256(operators[TYPED_CONFIG_FILE].encode()).hexdigest()
     manifest = make_bundle(
         folder / BUNDLE,
         name=report.name,
@@ -83,7 +69,7 @@ def ship(
         made_with={name: report.versions[name] for name in MAKERS if name in report.versions},
         evidence=_evidence(assembled, choices),
         models=models,
-        requires=tuple(requirements(ships, models, files, typed, library_licenses(choices))),
+        requires=tuple(requirements(ships, models, files, operators, library_licenses(choices))),
         classes=[choice.classes for choice in choices],
         reports={MEASURED_FILE: measured_text(report, choices, assembled.record.checks).encode()},
         references=references,
@@ -93,66 +79,24 @@ def ship(
     return manifest.content
 
 
-LIBRARY_LICENSE = "MIT"
-"""ONNX Runtime's own."""
+def ship_or_refuse(
+    assembled: Assembled, folder: Path, *, library: str | None, progress: Progress
+) -> tuple[Assembled, Content | None, tuple[Finding, ...]]:
+    """The bundle of a campaign that ended, None where something speaks against it, with all that does.
 
-
-def library_licenses(choices: Sequence[Choice]) -> dict[str, str]:
-    """The licence of each target's library: as the config has it; of ONNX Runtime's own packages and builds MIT."""
-    own = {
-        one.target.name: LIBRARY_LICENSE for one in choices if not one.target.library or release_of(one.target.library)
-    }
-    return own | {one.target.name: one.target.library_license for one in choices if one.target.library_license}
-
-
-def operator_configs(config: Config, artifacts: Sequence[Path]) -> dict[str, str]:
-    """Both operator configs that the builds of all targets need to run some artifacts in every way of the config."""
-    builds = [planned_build(target, config) for target in config.targets]
-    return config_texts(
-        artifacts,
-        providers=sorted({name for _, providers in builds for name in providers} - {"cpu"}),
-        extended=any(kind is not BuildKind.MINIMAL for kind, _ in builds),
-    )
-
-
-def libraries_of(choices: Sequence[Choice], given: str | None) -> dict[str, tuple[str, ...]]:
-    """The Android libraries to prove, each with the targets that ship it.
-
-    A library of the command line may be any computer's: it counts where it is an AAR or a release.
+    The campaign comes back with the bundle's proofs, or with the refusals, for its report.
     """
-    android = given if given and (given.endswith(".aar") or release_of(given)) else None
-    found: dict[str, tuple[str, ...]] = {}
-    for target in dict.fromkeys(choice.target for choice in choices):
-        library = target.library or android
-        if target.platform is Platform.ANDROID and library:
-            found[library] = (*found.get(library, ()), target.name)
-    return found
+    findings = check_shipping(assembled, folder)
+    if errors(findings):
+        return unshipped(assembled, findings), None, findings
+    content = ship(assembled, folder, library=library, progress=progress)
+    return proven(assembled, folder), content, findings
 
 
-def attested(libraries: Mapping[str, tuple[str, ...]], progress: Progress, bundle: Path) -> dict[str, Any]:
-    """The evidence on a finished bundle: a proof for each library, with the targets that ship it."""
-    proofs = [_proof(bundle, library, targets, progress) for library, targets in libraries.items()]
-    return {PROOFS: msgspec.to_builtins(proofs)} if proofs else {}
-
-
-def _proof(bundle: Path, library: str, targets: tuple[str, ...], progress: Progress) -> LibraryProof:
-    """The proof, or why this computer cannot do it: the job goes on without."""
-    try:
-        return prove_bundle(bundle, ProofOrder(library=library, targets=targets), progress)
-    except RunnerError as error:
-        return LibraryProof(bundle="", library=ProvenLibrary(file=Path(library).name), not_run=error.text)
-
-
-def proven(assembled: Assembled, folder: Path) -> Assembled:
-    """The same with what came of the libraries that ship, where OUTPUT/bundle is of this campaign."""
-    try:
-        manifest = read_manifest(folder / BUNDLE)
-        proofs = manifest.proofs
-    except (PipelineError, msgspec.ValidationError):
-        return assembled
-    if manifest.evidence.get("campaign") != assembled.report.campaign:
-        return assembled
-    return replace(assembled, report=msgspec.structs.replace(assembled.report, proofs=proofs))
+def write_operator_configs(config: Config, folder: Path, artifacts: Sequence[Path]) -> None:
+    """Both operator configs of everything that was converted."""
+    for name, text in operator_configs(config, artifacts).items() if artifacts else ():
+        write_text(folder / name, text)
 
 
 def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptReference, ...], dict[str, Path]]:

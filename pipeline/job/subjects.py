@@ -12,7 +12,7 @@ from pipeline.campaign.history import History
 from pipeline.campaign.plan import Inputs
 from pipeline.config import Target
 from pipeline.core.errors import CheckFailed, ConfigError
-from pipeline.job.ship import BUNDLE
+from pipeline.release.bundle import BUNDLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,18 +4,18 @@ from collections.abc import Iterator, Sequence
 
 from pipeline.campaign.options import run_options
 from pipeline.config import Config, ModelConfig, Platform, Target
-from pipeline.config.tables import TransformConfig
 from pipeline.convert.precisions import AutoProvider, PrecisionOrder
+from pipeline.convert.references import choose_reference
 from pipeline.convert.request import OptimizerPlatform
+from pipeline.convert.splice.edits import AwareSource
 from pipeline.core.abis import ARM_ABIS, abis_of_target, deciding_abi
 from pipeline.core.providers import PROVIDER_RULES, rules_of_run
 from pipeline.core.releases import line_of
 from pipeline.dataset import Dataset, Part, dataset_of, part_of
 from pipeline.model.sources import NamedModel
 from pipeline.partition.answer import Settings, make_settings
-from pipeline.passes.base import Step
 from pipeline.passes.precisions import AUTO, resolve_precisions
-from pipeline.passes.registry import options_of
+from pipeline.passes.registry import make_step
 from pipeline.release.shipped import library_release
 
 
@@ -48,6 +48,12 @@ def aware_settings(config: Config) -> tuple[Settings, ...]:
     Nothing where the config wants none: rules of claims begin with a later release than conversion.
     """
     return provider_settings(config) if config.variants.aware else ()
+
+
+def aware_source(config: Config) -> AwareSource | None:
+    """Whose session saves aware variants: that of an Android target's own library before others of its release."""
+    ships = [t.library for t in config.targets if t.platform is Platform.ANDROID and t.library]
+    return choose_reference(config.variants.reference.value, oldest_release(config), ships)
 
 
 def provider_settings(config: Config) -> tuple[Settings, ...]:
@@ -86,11 +92,12 @@ def precision_orders(config: Config, found: Sequence[tuple[NamedModel, ModelConf
     """
     level = lowest_api_level(config)
     general = resolve_precisions(config.variants.precisions, level, "[variants] precisions")
-    orders: dict[int, tuple[tuple[str, ...], tuple[Step, ...]]] = {}
+    orders = {}
     for number, table in enumerate(config.models):
         where = f"models[{number}]"
         own = resolve_precisions(table.precisions, level, f"{where}.precisions") or general
-        orders[id(table)] = own, tuple(_step(one, f"{where}.transforms[{n}]") for n, one in enumerate(table.transforms))
+        places = ((one, f"{where}.transforms[{place}]") for place, one in enumerate(table.transforms))
+        orders[id(table)] = own, tuple(make_step(one.do, one.options, place) for one, place in places)
     return [
         PrecisionOrder(
             model=model,
@@ -111,12 +118,6 @@ def calibration_data(config: Config, table: ModelConfig) -> Dataset:
     """
     decides = config.accuracy.max_drop is not None or table.labels or table.calibration or table.evaluation
     return part_of(table, Part.CALIBRATION) if decides else dataset_of(table)
-
-
-def _step(asked: TransformConfig, where: str) -> Step:
-    step = Step(do=asked.do, options=asked.options)
-    options_of(step, where)
-    return step
 
 
 def auto_providers(config: Config) -> tuple[AutoProvider, ...]:

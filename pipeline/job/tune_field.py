@@ -87,7 +87,7 @@ def search_field(
             remedy="choose among the goals latency, p90, memory and size, or other devices",
         )  # fmt: skip
     planned = [one for space in spaces.values() for one in space.candidates]
-    found.predictions = predict(planned, devices.facts, job.release, job.folder / ARTIFACTS, progress)
+    found.predictions = predict(planned, devices.facts, job.checked.release, job.folder / ARTIFACTS, progress)
     for (name, model), space in spaces.items():
         _add(found, job, distinct_candidates(space, devices.facts[name], found.predictions), name, model)
     others = max(0, len(found.searches) - 1)

@@ -12,6 +12,9 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.providers import COREML_MLPROGRAM, PROVIDER_RULES, ProviderRules
 from pipeline.core.releases import DEFAULT_RELEASE, OLDEST_RULES, Release, by_rules, installed_release, line_of
 
+SUFFIXES = (".onnx", ".ort")
+"""Files that can be judged."""
+
 
 class Optimize(StrEnum):
     """What is judged: the file as it stands, or what ONNX Runtime's basic level makes of it."""

@@ -10,9 +10,10 @@ from device_runner.reading import open_regular
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import share_file, storage_errors
 from pipeline.core.ort_session import HostSession, make_session, ort_errors
-from pipeline.model.guards import check_structure
+from pipeline.model.guards import check_constants, check_structure, computed_constants, shaped_bytes
 from pipeline.model.onnx_model import ByteRange, LeanModel, LoadedModel, fix_dimensions, load_model, read_in
 from pipeline.model.sources import SourceModel, Spool
+from pipeline.partition.graph import DTYPES, Graph
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -192,3 +193,14 @@ def body_types(
     except refusals as error:
         unknown(f"nothing inside If, Loop and Scan counts as supported, because no session can be made: {error}")
         return None
+
+
+def check_computed(loaded: LoadedModel, shown: Graph, where: str) -> None:
+    """ModelError for constants that no phone could compute when it loads the model; `shown` has their shapes."""
+    codes = {name: code for code, name in DTYPES.items()}
+
+    def size_of(name: str) -> int:
+        value = shown.value(name)
+        return shaped_bytes(codes.get(value.dtype or "", 0), [dim or 0 for dim in value.shape or (0,)])
+
+    check_constants(computed_constants(loaded.proto.graph), size_of, where)

@@ -1,11 +1,10 @@
-"""Judges models for one provider: the answer of `ort-mobile partition`; in worker processes, a crash costs one."""
+"""Judges a model for one provider: the answer of `ort-mobile partition`."""
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +12,8 @@ import msgspec
 
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.releases import Release, rules_of
-from pipeline.core.workers import Task, run_tasks
-from pipeline.dataset.candidates import assignments, units, with_sums
-from pipeline.model.guards import check_constants, computed_constants, shaped_bytes
-from pipeline.model.onnx_model import LoadedModel, fix_dimensions
-from pipeline.model.signature import names_of, open_axes, own_inputs, resolve_dimensions
-from pipeline.model.sources import SourceModel, find_models
+from pipeline.model.onnx_model import LoadedModel
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import (
     BodyClaim,
     Decision,
@@ -31,62 +26,28 @@ from pipeline.partition.answer import (
 )
 from pipeline.partition.basic import save_basic, undone_for_provider
 from pipeline.partition.functions import before_partitioning
-from pipeline.partition.graph import DTYPES, Graph, Node
+from pipeline.partition.graph import Graph, Node
 from pipeline.partition.grouping import SavedFile, cuts, operator_gains, predict_load
-from pipeline.partition.input import NO_SIZES, PartitionInput, body_types, open_subject, resized, tensor_reader
-from pipeline.partition.ort_view import infer, slim_copy
+from pipeline.partition.input import (
+    PartitionInput,
+    body_types,
+    check_computed,
+    open_subject,
+    resized,
+    tensor_reader,
+)
 from pipeline.partition.rules import Claim, bodies, claim
+from pipeline.partition.sizes import dynamic_names, likely_sizes
 from pipeline.partition.units import processor_warnings, unique_dq
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from pipeline.model.onnx_model import LoadedModel
     from pipeline.partition.onnx_view import Reader
 
 
-MOST_TRIALS = 12
-"""Loading a model needs a tenth of a second, and the first sizes are nearly always accepted."""
-
-
-def dynamic_names(model: "ModelProto") -> tuple[str, ...]:
-    """The shortest names of the inputs' dimensions that have no size."""
-    return tuple(names_of(open_axes(own_inputs(model))))
-
-
-def unnamed(model: "ModelProto", given: Mapping[str, int]) -> tuple[str, ...]:
-    """The dynamic dimensions for which no size is given."""
-    takes = own_inputs(model)
-    sizes = resolve_dimensions(takes, given, "the model")
-    return tuple(name for name, axes in names_of(open_axes(takes)).items() if any(a.key not in sizes for a in axes))
-
-
-def likely_sizes(loaded: "LoadedModel", given: Mapping[str, int]) -> dict[str, int] | None:
-    """Sizes for all dynamic dimensions that ONNX Runtime's shape inference accepts; None where none were found.
-
-    Nothing is run: claims hardly depend on which size it is, as long as it is one. ConfigError when a size is given for
-    a dimension that the model does not have.
-    """
-    takes = own_inputs(loaded.proto)
-    names = names_of(open_axes(takes))
-    known = resolve_dimensions(takes, given, loaded.source.name)
-    asked = {name: known[axes[0].key] for name, axes in names.items() if axes[0].key in known}
-    left = tuple(axis for axis in open_axes(takes) if axis.key not in known)
-    for found in islice(assignments(units(loaded.proto, takes, left)), MOST_TRIALS):
-        sizes = with_sums(asked | {name: size for name, (size, _) in found.items()}, list(names))
-        if _accepted(loaded, sizes):
-            return {name: sizes[name] for name in names}
-    return None
-
-
-def _accepted(loaded: "LoadedModel", sizes: Mapping[str, int]) -> bool:
-    model = slim_copy(loaded.proto)
-    fix_dimensions(model, sizes, loaded.source.name)
-    try:
-        infer(model)
-    except ModelError:
-        return False
-    return True
+TIMEOUT_SECONDS = 120.0
+"""For one model."""
 
 
 class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,7 +168,7 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
     shown, shipped = views.of(settings)
     loaded = views.subject.loaded
     if loaded:
-        _check_constants(loaded, shown, views.subject.source.name)
+        check_computed(loaded, shown, views.subject.source.name)
     found = claim(shown, settings)
     return _answer(views, settings, shown, found, predict_load(shipped, shown, found, settings))
 
@@ -229,17 +190,6 @@ def _with_sizes(views: Views, answer: ModelAnswer, settings: Settings) -> SizedA
     return SizedAnswer(
         sizes=sizes, nodes=fixed.nodes, claimed=fixed.claimed, partitions=len(fixed.partitions), load=fixed.load
     )
-
-
-def _check_constants(loaded: LoadedModel, shown: Graph, where: str) -> None:
-    """ModelError for constants that no phone could compute when it loads the model."""
-    codes = {name: code for code, name in DTYPES.items()}
-
-    def size_of(name: str) -> int:
-        value = shown.value(name)
-        return shaped_bytes(codes.get(value.dtype or "", 0), [dim or 0 for dim in value.shape or (0,)])
-
-    check_constants(computed_constants(loaded.proto.graph), size_of, where)
 
 
 def failed_answer(request: PartitionRequest, error: PipelineError | None) -> ModelAnswer:
@@ -321,39 +271,3 @@ def _decision(node: Node, group: int | None, refusal: Refusal | None) -> Decisio
         reason=refused.text if refused else None,
         remedy=(refused.remedy or None) if refused else None,
     )
-
-
-SUFFIXES = (".onnx", ".ort")
-TIMEOUT_SECONDS = 120.0
-
-
-def judge_paths(
-    paths: Sequence[str | Path],
-    settings: Settings | Sequence[Settings],
-    optimize: Optimize,
-    *,
-    sizes: Mapping[str, int] = NO_SIZES,
-    processes: int = 1,
-) -> Iterator[ModelAnswer]:
-    """An answer for every model under files, folders and archives, in that order; `error` is set where there is none.
-
-    With several settings all answers of the first come first. `sizes` are for dynamic dimensions. ConfigError when a
-    path does not exist or holds no model.
-    """
-    sources = find_models(paths, SUFFIXES)
-    asked = (settings,) if isinstance(settings, Settings) else settings
-    requests = [
-        PartitionRequest(source=source, settings=one, optimize=optimize, sizes=dict(sizes), likely=True)
-        for one in asked
-        for source in sources
-    ]
-    tasks = [Task(label=request.source.name, request=request) for request in requests]
-    waiting: dict[tuple[SourceModel, Settings], ModelAnswer] = {}
-    outstanding = iter([(request.source, request.settings) for request in requests])
-    expected = next(outstanding, None)
-    for outcome in run_tasks(judge, ModelAnswer, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS):
-        request = outcome.task.request
-        waiting[request.source, request.settings] = outcome.value or failed_answer(request, outcome.error)
-        while expected in waiting:
-            yield waiting.pop(expected)
-            expected = next(outstanding, None)

@@ -71,6 +71,13 @@ def _with_choices(field: msgspec.structs.FieldInfo) -> str:
     return f"{field.name} ({', '.join(map(str, values))})" if values else field.name
 
 
+def make_step(do: str, options: dict[str, Any], where: str) -> Step:
+    """A step of a config; ConfigError for a name or option that there is not."""
+    step = Step(do=do, options=options)
+    options_of(step, where)
+    return step
+
+
 def parse_step(text: str) -> Step:
     """A step as the command line has it, `NAME[:option=value]…`; values of lists and tables are joined by `+`.
 

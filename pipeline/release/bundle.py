@@ -40,6 +40,9 @@ from pipeline.release.update import ROLLBACK
 
 README_FILE = "README.md"
 
+BUNDLE = "bundle"
+"""The folder of what ships in a job's output folder."""
+
 HEAD = """\
 # {name}: how to use this bundle
 

@@ -11,11 +11,14 @@ from pathlib import Path
 import msgspec
 
 from device_runner.library_source import release_of
-from pipeline.config.tables import BuildKind
+from pipeline.config import BuildKind, Config
+from pipeline.convert.operator_configs import TYPED_CONFIG_FILE, config_texts
 from pipeline.core.errors import CheckFailed
 from pipeline.core.releases import range_of
 from pipeline.model.ort_format import read_ort
+from pipeline.release.choose import Choice
 from pipeline.release.manifest import Content, Fallback, Manifest, ModelSignature, Requirement, Shipped
+from pipeline.release.shipped import planned_build
 from pipeline.required_ops import covers, needs_of_artifacts, read_config
 from pipeline.required_ops.value import KNOWN_DOMAINS
 
@@ -40,14 +43,40 @@ class App:
         return bool(self.target or self.release or self.providers or self.operators)
 
 
+def operator_configs(config: Config, artifacts: Sequence[Path]) -> dict[str, str]:
+    """Both operator configs that the builds of all targets need to run some artifacts in every way of the config."""
+    builds = [planned_build(target, config) for target in config.targets]
+    return config_texts(
+        artifacts,
+        providers=sorted({name for _, providers in builds for name in providers} - {"cpu"}),
+        extended=any(kind is not BuildKind.MINIMAL for kind, _ in builds),
+    )
+
+
+LIBRARY_LICENSE = "MIT"
+"""ONNX Runtime's own."""
+
+
+def library_licenses(choices: Sequence[Choice]) -> dict[str, str]:
+    """The licence of each target's library: as the config has it; of ONNX Runtime's own packages and builds MIT."""
+    own = {
+        one.target.name: LIBRARY_LICENSE for one in choices if not one.target.library or release_of(one.target.library)
+    }
+    return own | {one.target.name: one.target.library_license for one in choices if one.target.library_license}
+
+
 def requirements(
     ships: Sequence[Shipped],
     models: Sequence[ModelSignature],
     files: Mapping[str, Path],
-    operators_sha256: str,
+    operators: Mapping[str, str],
     licenses: Mapping[str, str],
 ) -> Iterator[Requirement]:
-    """What apps need, for each target of `ships`, whose files are `files`; `licenses` are of the targets' libraries."""
+    """What apps need, for each target of `ships`, whose files are `files`.
+
+    `operators` are operator configs by their file names, `licenses` those of the targets' libraries.
+    """
+    typed = hashlib.sha256(operators[TYPED_CONFIG_FILE].encode()).hexdigest()
     for target in dict.fromkeys(one.target for one in ships):
         own = [one for one in ships if one.target == target]
         read = [read_ort(files[name]) for name in dict.fromkeys(one.file for one in own)]
@@ -61,7 +90,7 @@ def requirements(
             format_version=max(int(model.format_version) for model in read),
             providers=tuple(sorted({one.provider for one in own})),
             custom_domains=tuple(sorted(domains - KNOWN_DOMAINS - {""})),
-            operators_sha256=operators_sha256,
+            operators_sha256=typed,
             signature_sha256=signature_digest([model for model in models if model.model in names]),
             library_license=licenses.get(target, msgspec.UNSET),
         )

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from pipeline.check.compare import OutputCheck, remedy_of
 from pipeline.convert.batch import Converted
-from pipeline.convert.many import ConversionReport
+from pipeline.convert.report import ConversionReport
 from pipeline.core.errors import Finding, PipelineError, Severity
 from pipeline.core.variant import aware_lines
 from pipeline.model.sources import numbered_lines

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import click
 from rich.console import Console
@@ -235,15 +235,19 @@ NAMES_AND_SHAPES = re.compile(r"'[^']*'|\[[^\]]*\]")
 """What differs between reasons that are the same."""
 
 
+def show_failed(answers: Iterable[ModelAnswer]) -> None:
+    """Print models that could not be judged to stderr, once for all providers that say the same."""
+    err = open_console(stderr=True)
+    for path, error, remedy in dict.fromkeys((one.path, one.error, one.remedy) for one in answers if one.error):
+        err.print(f"[bold red]error:[/] {escape(visible(path))}: {escape(visible(error))}")
+        if remedy:
+            err.print(f"  [cyan]remedy:[/] {escape(visible(remedy))}")
+
+
 def show_answers(answers: Sequence[ModelAnswer]) -> None:
-    """Print answers to stdout; models that could not be judged to stderr."""
-    out, err = open_console(), open_console(stderr=True)
+    """Print the answers of one provider to stdout, but for models that could not be judged."""
+    out = open_console()
     good = [answer for answer in answers if not answer.error]
-    for answer in answers:
-        if answer.error:
-            err.print(f"[bold red]error:[/] {escape(visible(answer.path))}: {escape(visible(answer.error))}")
-            if answer.remedy:
-                err.print(f"  [cyan]remedy:[/] {escape(visible(answer.remedy))}")
     if len(good) > MOST_DETAILED:
         out.print(_overview(good))
         return

@@ -56,6 +56,7 @@ TYPE_SLOTS: Mapping[tuple[str, str], tuple[Slot, ...]] = {
     **_named(DEFAULT_DOMAIN, "Cast", (INPUTS, 0), (OUTPUTS, 0)),
     **_named(DEFAULT_DOMAIN, "OneHot", TRIPLE),
     **_named("com.microsoft", _MICROSOFT_INPUT_0, (INPUTS, 0)),
+    **_named("com.microsoft", "GatherPacked", (INPUTS, 0), (INPUTS, 1), (OUTPUTS, 0)),
 }
 """(domain, operator) -> the arguments whose types a config can restrict."""
 

@@ -122,6 +122,7 @@ def test_an_ort_format_file(tmp_path: Path) -> None:
     assert result(request(tmp_path / "m.ort")).value == FLOAT_RIGHT / 360
 
 
+@pytest.mark.long
 def test_samples_that_were_calibrated_on_are_reported() -> None:
     calibration = Dataset(test_data=str(DIGITS), limit=50)
     found = result(request(MODEL, calibration=calibration)).findings
@@ -281,6 +282,7 @@ def test_the_example_is_left_as_it_was(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "e").rglob("*")) == before
 
 
+@pytest.mark.long
 def test_data_are_searched_for_common_samples_once_for_all_models(tmp_path: Path) -> None:
     """Each walk over the calibration data leaves a line in a file."""
     log = tmp_path / "walks"

@@ -110,6 +110,7 @@ def test_what_could_not_be_made_is_dropped_with_its_reason() -> None:
     assert kept_precisions(found) == ("", "dyn8")
 
 
+@pytest.mark.long
 def test_the_table_in_the_reference_is_what_the_rules_say() -> None:
     """One model of the table; `nox -s precisions` compares all."""
     command = [sys.executable, "docs/make_precisions.py", "--check", "--model", "mnist"]

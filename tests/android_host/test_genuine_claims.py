@@ -17,7 +17,7 @@ from device_runner.spec import NnapiFlag, OptimizationLevel
 from pipeline.core.errors import ModelError
 from pipeline.model.ort_format import operator_histogram
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
-from pipeline.partition.judge import judge_paths
+from pipeline.partition.many import judge_paths
 from pipeline.partition.reference.ask import SAVE_ORT, ClaimQuery, claims_of_many, reference_aware, reference_claims
 from pipeline.partition.reference.diff import same_claims
 from tests.android_host.conftest import OLDEST, ROOT, fetch

@@ -128,6 +128,7 @@ def crash_on_b(spec: RunSpec) -> FailureKind | None:
     return FailureKind.CRASH if spec.options.session_config.get("session.b") == "1" else None
 
 
+@pytest.mark.long
 def test_a_campaign_blames_on_request_also_after_the_fact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_script", crash_on_b)
     assert "denied" not in campaign(tmp_path)[1]

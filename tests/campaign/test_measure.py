@@ -203,6 +203,7 @@ def begun(folder: Path) -> int:
     return sum(len((folder / name).read_text().splitlines()) for name in NAMES if (folder / name).exists())
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_kill_9_at_any_point_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """A killed process costs at most the run that each device was in."""

@@ -55,6 +55,7 @@ def test_which_processors_saturate(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not processor_saturates(tmp_path / "cpuinfo")
 
 
+@pytest.mark.long
 def test_files_whose_products_are_added_as_integers(artifacts: Path) -> None:
     """Level basic computes in float, in runtime style the fusions are recorded; u8 with u8 has another kernel."""
     found = {file.stem.partition(".")[2] for file in artifacts.glob("*.ort") if adds_products(read_ort(file))}

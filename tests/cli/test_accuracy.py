@@ -30,6 +30,7 @@ def accuracy(folder: Path, *arguments: str | Path) -> Any:
     return ort_mobile("accuracy", *arguments, "--reference", MODEL, cwd=folder)
 
 
+@pytest.mark.long
 def test_a_model_within_and_one_over_the_budget(tmp_path: Path, spoiled: Path) -> None:
     done = accuracy(tmp_path, MODEL, spoiled, "--test-data", DIGITS, "--max-drop", "0.02")
     assert done.code == 4, done.err
@@ -87,6 +88,7 @@ def test_a_folder_of_labelled_images(tmp_path: Path) -> None:
     assert found["value"] >= 0.9
 
 
+@pytest.mark.long
 def test_the_same_division_in_transform(tmp_path: Path) -> None:
     """What is calibrated on is not measured on: the parts of both commands are the same."""
     words = ("transform", MODEL, "int8.onnx", "--do", "static-qdq", "--test-data", DIGITS, "--part", "calibration")

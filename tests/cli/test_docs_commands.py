@@ -57,7 +57,7 @@ def command_lines() -> Iterator[str]:
 
 
 COMMANDS = list(dict.fromkeys(command_lines()))
-MEASURING = re.compile(r"ort-mobile run (?!.*--convert-only)")
+MEASURING = re.compile(r"ort-mobile run (?!.*--convert-only)|.* --precision ")
 
 
 def elsewhere(command: str) -> str:
@@ -130,7 +130,7 @@ def test_commands_stand_in_blocks_of_their_own_kind(page: Path) -> None:
 @pytest.mark.usefixtures("no_adb")
 @pytest.mark.parametrize(
     "command",
-    [pytest.param(command, marks=[pytest.mark.slow] * bool(MEASURING.match(command))) for command in COMMANDS],
+    [pytest.param(command, marks=[pytest.mark.long] * bool(MEASURING.match(command))) for command in COMMANDS],
 )
 def test_the_command_runs(command: str, documented: Path, tmp_path: Path) -> None:
     words = expanded(command, documented)

@@ -26,6 +26,7 @@ def ort_mobile(*arguments: object, cache: Path) -> subprocess.CompletedProcess[s
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_convert_tells_what_a_release_cannot_load_and_does_the_others(tmp_path: Path) -> None:
     young, plain = young_model(tmp_path / "young.onnx"), save(linear(8), tmp_path / "plain.onnx")
     out = tmp_path / "out"
@@ -58,6 +59,7 @@ def test_convert_warns_of_runtime_style_in_minimal_builds(tmp_path: Path) -> Non
     assert "ignores" not in ort_mobile(*arguments, "--build-kind", "extended", cache=tmp_path).stderr
 
 
+@pytest.mark.long
 def test_perf_leaves_out_what_the_library_has_not_and_measures_the_rest(tmp_path: Path) -> None:
     good = convert(linear(8), tmp_path / "good.ort")
     bad = tmp_path / "bad.ort"

@@ -62,6 +62,7 @@ def ort_mobile(folder: Path, *arguments: str) -> str:
     return ended.stdout
 
 
+@pytest.mark.long
 def test_convert_and_run_say_which_is_which(twins: Path) -> None:
     converted = ort_mobile(twins, "convert", "models", "--level", "basic", "--style", "fixed", "--output", "out")
     (twins / "job.toml").write_text(CONFIG)
@@ -85,6 +86,7 @@ def test_models_that_all_fail_leave_no_line_of_totals(tmp_path: Path) -> None:
     assert ended.stderr.count("the file is empty") == 2
 
 
+@pytest.mark.long
 def test_precisions_become_files_of_their_own_and_auto_says_what_it_kept(tmp_path: Path) -> None:
     shown = ort_mobile(
         tmp_path, "convert", str(MNIST), "--precision", "float,auto", "--test-data", str(MNIST.parent),

@@ -159,6 +159,7 @@ def test_a_campaign_plans_it_with_reasons_where_it_cannot_run(folder: Path) -> N
     assert set(plan["skipped"]) == {"adb:32: API 32: TPU needs 33"}
 
 
+@pytest.mark.long
 def test_the_docs_and_the_schema_of_configs_have_it(folder: Path) -> None:
     pages: dict[str, str] = json.loads(python(folder, "-c", PAGES, str(ROOT / "docs")))
     assert "quick-tpu" in json.loads(pages["config.schema.json"])["$defs"]["Accelerator"]["enum"]
@@ -166,6 +167,7 @@ def test_the_docs_and_the_schema_of_configs_have_it(folder: Path) -> None:
     assert ", or quick-tpu; may be repeated" in pages["commands.md"]
 
 
+@pytest.mark.long
 def test_models_aware_of_it_are_made_and_reported(folder: Path) -> None:
     python(folder, "-m", "pipeline", "run", "config.toml", "--convert-only", "--output", "out")
     assert (folder / "out" / "artifacts" / "model.extended-fixed-quick-tpu.ort").is_file()

@@ -36,6 +36,7 @@ def measured(file: Path, folder: Path, *options: str) -> Result:
     return CliRunner().invoke(perf, [*words, *options])
 
 
+@pytest.mark.long
 def test_conversion_and_measuring_take_the_same_names(tmp_path: Path) -> None:
     paddle(tmp_path)
     assert converted(tmp_path, "--check").exit_code == 0

@@ -8,8 +8,8 @@ import json
 import sys
 
 from device_runner.adb import device
-from device_runner.adb.device import Tools
 from device_runner.adb.link import Link
+from device_runner.adb.tools import Tools
 from device_runner.local import wheel_library
 from device_runner.probe.build import build_probe
 from pipeline.cli.main import main

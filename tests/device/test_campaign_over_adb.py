@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.adb.device import AdbDevice, Tools
+from device_runner.adb.device import AdbDevice
 from device_runner.adb.link import Link, server_at
+from device_runner.adb.tools import Tools
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.store import open_store
 from tests.device.adb_farm import BATTERY, Farm, farm_in

@@ -75,6 +75,7 @@ def test_a_file_that_is_not_what_was_noted_is_not_sound(tmp_path: Path, damage: 
     assert not are_sound(tmp_path, ["file"])
 
 
+@pytest.mark.long
 def test_a_damaged_probe_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path / "cache"))
     probe = build_probe()

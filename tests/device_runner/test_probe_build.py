@@ -81,6 +81,7 @@ def requests(models: Path, folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.skipif(platform.system() != "Linux", reason="sanitizers are run on Linux only")
 @needs_cc
 def test_clean_under_address_and_undefined_behaviour_sanitizers(models: Path, tmp_path: Path) -> None:
@@ -95,6 +96,7 @@ NOT_OURS = {"inside onnxruntime": "obj:*/libonnxruntime.*", "ld.so reads by word
 KINDS = ("Addr1", "Addr2", "Addr4", "Addr8", "Addr16", "Cond", "Value8", "Overlap", "Leak")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="valgrind is not installed")
 @needs_cc
 def test_clean_under_valgrind(models: Path, tmp_path: Path) -> None:
@@ -239,6 +241,7 @@ def test_headers_declare_nothing_but_the_allow_list() -> None:
     assert functions <= android.LIBC | android.LIBDL
 
 
+@pytest.mark.long
 @needs_zig
 def test_a_build_is_made_once_and_is_the_same_anywhere(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -255,6 +258,7 @@ def test_a_build_is_made_once_and_is_the_same_anywhere(
     assert list(cache.rglob(".build-*")) == []
 
 
+@pytest.mark.long
 @needs_zig
 @pytest.mark.parametrize("target", build.LINUX_TARGETS)
 def test_linux_builds(target: str) -> None:

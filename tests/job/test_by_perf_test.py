@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.job.test_job import EXAMPLE, ort_mobile
 from tests.perf_tests import stand_in
 
@@ -27,6 +29,7 @@ min_seconds = 0.00001
 """
 
 
+@pytest.mark.long
 def test_times_without_outputs(tmp_path: Path) -> None:
     stand_in(tmp_path, 0)
     (tmp_path / "tool.toml").write_text(CONFIG)

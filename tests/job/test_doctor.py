@@ -45,6 +45,7 @@ def channels_last(path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("minutes", [0.001, 60.0])
 def test_every_check_has_a_finding_however_short_the_time(
     tmp_path: Path, minutes: float, monkeypatch: pytest.MonkeyPatch
@@ -78,6 +79,7 @@ def test_every_check_has_a_finding_however_short_the_time(
     assert all(check.title in text for check in CHECKS)
 
 
+@pytest.mark.long
 def test_the_command_starts_as_a_config_says_and_a_broken_model_costs_no_other(tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"\x08\x07no model")
     (tmp_path / "c.toml").write_text(f"""

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.job.test_job import ort_mobile
 from tests.onnx_samples import quiet_map, save
 
@@ -30,6 +32,7 @@ def job(folder: Path, bias: float, *, levels: str, error: float = 1e-3, gain: fl
     return path
 
 
+@pytest.mark.long
 def test_a_failed_check_is_everywhere_though_nothing_is_measured(tmp_path: Path) -> None:
     config, out = job(tmp_path, 0.0, levels='"none", "basic", "all"', error=1e-9), tmp_path / "out"
     ended = ort_mobile("run", config, "--convert-only", "--output", out)
@@ -44,6 +47,7 @@ def test_a_failed_check_is_everywhere_though_nothing_is_measured(tmp_path: Path)
     assert choice["variant"] == "none-fixed"
 
 
+@pytest.mark.long
 def test_nothing_to_ship_says_why(tmp_path: Path) -> None:
     config, out = job(tmp_path, 0.0, levels='"basic", "all"', error=1e-9), tmp_path / "out"
     ended = ort_mobile("run", config, "--convert-only", "--output", out)

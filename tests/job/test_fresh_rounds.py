@@ -41,6 +41,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_choice_runs_again_and_no_row_knows_of_it(done: Path) -> None:
     found = json.loads((done / "out/results.json").read_text())
     (choice,) = found["choices"]
@@ -53,6 +54,7 @@ def test_the_choice_runs_again_and_no_row_knows_of_it(done: Path) -> None:
         assert "in 5 fresh rounds" in (done / "out" / page).read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_fresh_rounds_are_not_run_twice(done: Path) -> None:
     def stored() -> list[tuple[str, int]]:
         with open_store(f"sqlite:///{done / 'out/results.sqlite'}") as store:

@@ -115,6 +115,7 @@ def test_the_bundle_is_proven_and_a_changed_byte_is_found(done: Path, tmp_path: 
     assert f"changed: models/{model.name}" in ended.stderr
 
 
+@pytest.mark.long
 def test_reports_and_bundle_can_be_made_again_from_what_is_stored(done: Path) -> None:
     before = (done / "results.json").read_bytes()
     assert ort_mobile("report", done).returncode == 0
@@ -123,6 +124,7 @@ def test_reports_and_bundle_can_be_made_again_from_what_is_stored(done: Path) ->
     assert ort_mobile("verify", done / "bundle").returncode == 0
 
 
+@pytest.mark.long
 def test_the_same_inputs_give_the_same_bytes_anywhere(tmp_path: Path) -> None:
     digests = set()
     places = {"one": {"TZ": "UTC", "LC_ALL": "C"}, "the other": {"TZ": "Asia/Tokyo", "LC_ALL": "C.UTF-8"}}
@@ -145,12 +147,14 @@ def test_the_same_inputs_give_the_same_bytes_anywhere(tmp_path: Path) -> None:
         assert path.read_bytes() == (tmp_path / "the other" / "out" / "artifacts" / path.name).read_bytes()
 
 
+@pytest.mark.long
 def test_a_model_needs_no_config(tmp_path: Path) -> None:
     ended = ort_mobile("run", "--model", EXAMPLE / "mnist.onnx", "--output", tmp_path / "out", "--convert-only")
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "out" / "bundle" / "models" / "mnist.all-fixed.ort").is_file()
 
 
+@pytest.mark.long
 def test_a_broken_model_costs_no_other(tmp_path: Path) -> None:
     shutil.copy(EXAMPLE / "mnist.onnx", tmp_path / "good.onnx")
     (tmp_path / "broken.onnx").write_bytes((EXAMPLE / "mnist.onnx").read_bytes()[:5000])
@@ -177,6 +181,7 @@ def test_test_data_that_does_not_fit_is_told(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "bundle").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
@@ -219,6 +224,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> 
     assert rest == []
 
 
+@pytest.mark.long
 def test_a_model_that_is_there_again_joins_the_campaign_and_the_others_are_not_measured_anew(tmp_path: Path) -> None:
     second = tmp_path / "second.onnx"
     text = CONFIG.replace("[[targets]]", f'[[models]]\npath = "{second}"\n[[targets]]', 1)
@@ -240,6 +246,7 @@ def test_a_model_that_is_there_again_joins_the_campaign_and_the_others_are_not_m
     assert {choice["model"] for choice in report["choices"]} == {"mnist", "second"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_what_ci_and_terminals_send_ends_a_job_as_ctrl_c_does(tmp_path: Path, number: signal.Signals) -> None:
     kept, command = interrupted(tmp_path, number)
@@ -247,6 +254,7 @@ def test_what_ci_and_terminals_send_ends_a_job_as_ctrl_c_does(tmp_path: Path, nu
     assert command[:2] == ["ort-mobile", "run"]
 
 
+@pytest.mark.long
 def test_ctrl_c_keeps_what_was_measured_and_the_command_that_it_names_completes_it(tmp_path: Path) -> None:
     kept, command = interrupted(tmp_path, signal.SIGINT)
     assert command == ["ort-mobile", "run", str(tmp_path / "demo.toml"), "--output", str(tmp_path / "out"), "--resume"]

@@ -22,6 +22,7 @@ def job(folder: Path, *more: str | Path) -> tuple[int, str]:
     return ended.returncode, ended.stderr
 
 
+@pytest.mark.long
 def test_the_bundle_has_the_int8_artifact_that_keeps_the_budget(tmp_path: Path, digits: Path) -> None:
     code, stderr = job(
         tmp_path / "out", "--test-data", digits, "--preprocess", GRAY, "--precision", "nnapi", "--max-drop", "0.02"
@@ -38,6 +39,7 @@ def test_the_bundle_has_the_int8_artifact_that_keeps_the_budget(tmp_path: Path, 
     assert "GRAY" in (tmp_path / "out" / "bundle" / "manifest.json").read_text(), "the app must do the same"
 
 
+@pytest.mark.long
 def test_a_budget_that_nothing_keeps_leaves_no_bundle(tmp_path: Path, digits: Path) -> None:
     code, stderr = job(
         tmp_path / "out", "--test-data", digits, "--preprocess", GRAY, "--precision", "nnapi", "--max-drop", "0.0001"

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.job.test_job import EXAMPLE, ort_mobile
 
 CONFIG = f"""
@@ -24,6 +26,7 @@ min_seconds = 0.001
 """
 
 
+@pytest.mark.long
 def test_each_mode_is_measured_and_reported_apart(tmp_path: Path) -> None:
     (tmp_path / "modes.toml").write_text(CONFIG)
     ended = ort_mobile("run", tmp_path / "modes.toml", "--output", tmp_path / "out")
@@ -43,6 +46,7 @@ def test_each_mode_is_measured_and_reported_apart(tmp_path: Path) -> None:
     assert "measure: 0 to do" in again.stderr, again.stderr
 
 
+@pytest.mark.long
 def test_a_plan_says_what_rounds_find(tmp_path: Path) -> None:
     (tmp_path / "modes.toml").write_text(CONFIG)
     wanted = ("--percent", "5", "--json", tmp_path / "plan.json")

@@ -43,6 +43,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
     return folder / "out", results
 
 
+@pytest.mark.long
 def test_each_precision_is_a_variant_with_the_steps_that_made_it(chosen: tuple[Path, dict[str, Any]]) -> None:
     _, results = chosen
     artifacts = {artifact["variant"]["precision"]: artifact for artifact in results["artifacts"]}
@@ -80,6 +81,7 @@ def test_the_bundle_says_what_was_done_to_the_model_and_what_it_cost(chosen: tup
     assert ort_mobile("verify", output / "bundle").returncode == 0
 
 
+@pytest.mark.long
 def test_the_devices_own_answers_have_their_accuracy(tmp_path: Path) -> None:
     """The probe runs the labelled digits, and the metric is that of what it gave."""
     rest = (
@@ -98,6 +100,7 @@ def test_the_devices_own_answers_have_their_accuracy(tmp_path: Path) -> None:
     assert "On devices" in (tmp_path / "out" / "report.md").read_text()
 
 
+@pytest.mark.long
 def test_a_budget_that_is_not_shown_to_be_kept_refuses_the_artifact(tmp_path: Path) -> None:
     code, results, stderr = run(tmp_path, 'precisions = ["u8u8"]\n[accuracy]\nmax_drop = 0.0001\n')
     assert code == 1, stderr
@@ -106,6 +109,7 @@ def test_a_budget_that_is_not_shown_to_be_kept_refuses_the_artifact(tmp_path: Pa
     assert not (tmp_path / "out" / "bundle").exists()
 
 
+@pytest.mark.long
 def test_a_precision_without_data_costs_its_variants_alone(tmp_path: Path) -> None:
     model = shutil.copy(EXAMPLE / "mnist.onnx", tmp_path)
     ended = ort_mobile(
@@ -153,6 +157,7 @@ def for_iphones(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
     return folder / "out", json.loads((folder / "out" / "results.json").read_text())
 
 
+@pytest.mark.long
 def test_auto_asks_both_formats_of_coreml(for_iphones: tuple[Path, dict[str, Any]]) -> None:
     _, results = for_iphones
     notes = "\n".join(results["warnings"])

@@ -6,7 +6,8 @@ from device_runner.device import DeviceFacts
 from device_runner.result import RunResult, Status
 from device_runner.spec import NnapiFlag, RunOptions
 from pipeline.campaign.record import Prediction
-from pipeline.job.predict import finding, measured_partitions, settings_of
+from pipeline.job.predict import settings_of
+from pipeline.job.profiles import finding, measured_partitions
 
 PHONE = DeviceFacts(name="adb:1", platform="android", api_level=29)
 LINE = (

@@ -44,6 +44,7 @@ def stored(folder: Path) -> list[RunRecord]:
         return list(store.runs(campaign.id))
 
 
+@pytest.mark.long
 def test_profiles_are_in_the_report_and_not_in_the_times(done: Path) -> None:
     report = json.loads((done / "out" / "results.json").read_text())
     assert [(row["rounds"], row["failed_rounds"]) for row in report["rows"]] == [(1, 0)] * 2

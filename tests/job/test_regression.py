@@ -95,6 +95,7 @@ def test_the_same_file_is_unchanged_and_a_candidate_that_fails_has_no_verdict(tm
     assert failed.document()["rows"][0]["note"].startswith("candidate: model_load")
 
 
+@pytest.mark.long
 def test_bisect_finds_the_step_and_skips_what_does_not_run(tmp_path: Path) -> None:
     names = ["a.onnx", "b.onnx", "broken.onnx", "c.onnx", "d.onnx", "e.onnx"]
     for name, length in zip(names, (6, 6, 6, 6, 48, 48), strict=True):
@@ -112,6 +113,7 @@ def test_bisect_finds_the_step_and_skips_what_does_not_run(tmp_path: Path) -> No
     assert "The first slower one is after a.onnx, at the latest d.onnx" in skipped.out
 
 
+@pytest.mark.long
 def test_a_bisection_knows_what_earlier_ones_stored(tmp_path: Path) -> None:
     """The third is slower than the first, which the one after it is not: what made it slower cannot be one step."""
     for name, length in {"a.onnx": 4, "b.onnx": 120, "c.onnx": 3, "d.onnx": 121}.items():
@@ -153,6 +155,7 @@ def with_history(source: Path, target: Path, factors: list[float]) -> None:
                 store.add_run(msgspec.structs.replace(run, campaign=made.id, result=result))
 
 
+@pytest.mark.long
 def test_history_decides_what_is_measured_in_pairs(jobs: Path, tmp_path: Path) -> None:
     quiet, slow = tmp_path / "quiet.sqlite", tmp_path / "slow.sqlite"
     with_history(jobs / "before/results.sqlite", quiet, [1.0] * 12)

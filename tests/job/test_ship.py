@@ -12,12 +12,13 @@ from pipeline.check.compare import OutputPrecision
 from pipeline.check.reference import Reference
 from pipeline.config import BuildConfig, CheckConfig, Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
 from pipeline.config.tables import BuildKind
-from pipeline.convert.many import CONFIG_FILE
+from pipeline.convert.operator_configs import CONFIG_FILE
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.job.ship import libraries_of, operator_configs
+from pipeline.job.proofs import libraries_of
 from pipeline.release import contents
 from pipeline.release.choose import Choice
 from pipeline.release.contents import keep_reference, runs_of
+from pipeline.release.update import operator_configs
 from tests.ort_models import conv_relu, convert
 
 PHONE = Target(name="phone", platform=Platform.ANDROID, min_api_level=27)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
 from pipeline.config import read_config
@@ -51,6 +52,7 @@ def job(folder: Path, *, release: str = "1.28.0", budget: int = 10_000, named: b
     return path
 
 
+@pytest.mark.long
 def test_what_the_library_cannot_load_does_not_ship(tmp_path: Path) -> None:
     config, out = job(tmp_path, release="1.16.3"), tmp_path / "out"
     ended = ort_mobile("run", config, "--convert-only", "--output", out, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
@@ -67,6 +69,7 @@ def test_what_the_library_cannot_load_does_not_ship(tmp_path: Path) -> None:
     assert "no Gelu of opset 20" in again.stderr
 
 
+@pytest.mark.long
 def test_a_library_over_its_budget_fails_the_release(tmp_path: Path) -> None:
     config, out = job(tmp_path, budget=100), tmp_path / "out"
     ended = ort_mobile("run", config, "--convert-only", "--output", out, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
@@ -92,6 +95,7 @@ def built(cache: Path, name: str, operators: str, size: int, campaign: str) -> N
 WITHOUT_GEMM = "ai.onnx;11;Conv\nai.onnx;12;MaxPool\nai.onnx;14;Relu,Reshape\nai.onnx;20;Gelu\n"
 
 
+@pytest.mark.long
 def test_a_build_of_this_computer_is_held_to_operators_and_budget(tmp_path: Path) -> None:
     cache, out = tmp_path / "cache", tmp_path / "out"
     config = job(tmp_path, named=False, budget=3_000)
@@ -113,6 +117,7 @@ def test_a_build_of_this_computer_is_held_to_operators_and_budget(tmp_path: Path
     assert "Traceback" not in again.stderr
 
 
+@pytest.mark.long
 def test_builds_of_other_projects_decide_nothing(tmp_path: Path) -> None:
     """They have the same target's name, and are for a config of another name, target or build."""
     cache, out = tmp_path / "cache", tmp_path / "out"
@@ -131,6 +136,7 @@ def test_builds_of_other_projects_decide_nothing(tmp_path: Path) -> None:
     assert (out / "bundle" / "manifest.json").is_file(), ended.stderr
 
 
+@pytest.mark.long
 def test_what_loads_ships(tmp_path: Path) -> None:
     config, out = job(tmp_path), tmp_path / "out"
     ended = ort_mobile("run", config, "--convert-only", "--output", out, ORT_MOBILE_CACHE=str(tmp_path / "cache"))

@@ -42,6 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.long
 def test_every_form_of_a_campaign_is_the_same(folder: Path) -> None:
     out = folder / "output/my"
     forms = [out, out / "results.json", out / "results.sqlite", out / "bundle", f"sqlite:///{out}/results.sqlite"]

@@ -70,6 +70,13 @@ def test_wrong_settings_are_refused_with_a_remedy(arguments: tuple[str, ...], tm
     assert caught.value.remedy
 
 
+def test_an_error_of_the_model_is_shown_once_for_all_providers(tmp_path: Path) -> None:
+    onnx.save(chain("Relu"), tmp_path / "m.onnx")
+    result = call(str(tmp_path / "m.onnx"), "--dimension", "bacth=1")
+    assert result.exit_code == 1
+    assert result.output.count("no open dimension 'bacth'") == 1
+
+
 def test_names_with_newlines_and_markup_stay_text(tmp_path: Path) -> None:
     made = chain("Relu", "Erf", "Relu")
     made.graph.node[1].output[0] = made.graph.node[2].input[0] = "[bold]\n\x1b[31mred"

@@ -32,6 +32,7 @@ def test_a_batch_gives_what_its_samples_give(name: str, tmp_path: Path) -> None:
     assert_same(path, result, tmp_path)
 
 
+@pytest.mark.long
 def test_shape_computations_are_folded_first(tmp_path: Path) -> None:
     path = extract("vit_tiny.batch", tmp_path)
     with pytest.raises(NotApplicable, match="fold-shapes"):

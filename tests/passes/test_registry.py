@@ -104,6 +104,7 @@ def test_the_docs_and_the_schema_of_configs_have_it(folder: Path) -> None:
     assert "label" in json.loads(pages["config.schema.json"])["$defs"]["TransformConfig"]["properties"]["do"]["enum"]
 
 
+@pytest.mark.long
 def test_a_job_plans_it_and_reports_where_it_comes_from(folder: Path) -> None:
     python(folder, "-m", "pipeline", "run", "config.toml", "--convert-only", "--output", "out")
     out = folder / "out"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from device_runner import NO_TELEMETRY, TELEMETRY_VARIABLE
-from device_runner.adb.device import RUN as RUN_PROBE
+from device_runner.adb.tools import RUN as RUN_PROBE
 from device_runner.perf_test_adb import RUN as RUN_PERF_TEST
 from tests.privacy.tracing import ROOT, compile_tracer, own_folders, trace
 
@@ -41,6 +41,7 @@ def tracer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_tracer(tmp_path_factory.mktemp("tracer"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [

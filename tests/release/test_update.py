@@ -1,12 +1,13 @@
 """Which app an update is for: each part of the rule refuses alone, with its reason, and the old bundle stays."""
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from pipeline.convert.many import TYPED_CONFIG_FILE, config_texts
+from pipeline.convert.operator_configs import TYPED_CONFIG_FILE, config_texts
 from pipeline.core.errors import CheckFailed
 from pipeline.release.manifest import Fallback, ModelSignature, Requirement, TensorSignature, verify_bundle
 from pipeline.release.update import App, refuse_misfit, requirements, signature_digest
@@ -84,11 +85,14 @@ def test_the_rule_is_made_of_what_ships(tmp_path: Path) -> None:
     artifact = convert(conv_bn(8), tmp_path / "m.ort", level="none")
     named = msgspec.structs.replace(ONE, library="android:1.29.0", ort_release="1.29")
     line = msgspec.structs.replace(ONE, target="linux", ort_release="1.31", provider="cpu")
-    phone, linux = requirements((named, line), (MODEL,), {ONE.file: artifact}, "5" * 64, {"phone": "MIT"})
+    phone, linux = requirements(
+        (named, line), (MODEL,), {ONE.file: artifact}, {TYPED_CONFIG_FILE: ""}, {"phone": "MIT"}
+    )
     assert (phone.lowest_release, phone.below_release, phone.format_version) == ("1.29.0", "1.30", 6)
     assert (phone.providers, phone.custom_domains, phone.library_license) == (("nnapi",), (), "MIT")
     assert (linux.lowest_release, linux.below_release, linux.library_license) == ("1.31", "1.32", msgspec.UNSET)
     assert phone.signature_sha256 == signature_digest([MODEL])
+    assert phone.operators_sha256 == sha256(b"").hexdigest()
 
 
 def test_bundles_say_in_which_order_to_fall_back(tmp_path: Path) -> None:

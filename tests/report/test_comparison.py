@@ -129,6 +129,7 @@ def test_a_run_that_is_not_one_is_refused(run: str, what: str) -> None:
         )
 
 
+@pytest.mark.long
 def test_unpaired_intervals_hold_the_truth() -> None:
     """5,000 pairs of equal sides with seeded noise: a 95 % interval misses in about one of twenty."""
     random = np.random.default_rng(7)

@@ -12,10 +12,10 @@ from device_runner.spec import RunOptions
 from pipeline.campaign.doctor.diagnosis import MeasuredRemedy
 from pipeline.campaign.doctor.subject import Remedy
 from pipeline.campaign.options import options_name
-from pipeline.convert.many import ConversionOrder, convert_paths
+from pipeline.convert.many import convert_paths
+from pipeline.convert.report import ConversionOrder
 from pipeline.convert.request import OptimizerPlatform
 from pipeline.core.errors import ModelError, PipelineError
-from pipeline.core.progress import NoProgress
 from pipeline.core.releases import installed_release
 from pipeline.job.doctor.order import DoctorModel
 from pipeline.model.sources import SourceModel
@@ -62,7 +62,7 @@ def _converted(path: Path, model: DoctorModel, facts: DeviceFacts, folder: Path)
         platform=OptimizerPlatform.AMD64 if on_x86 else OptimizerPlatform.ARM, dimensions={}, output=folder, cache=None,
         check=False, config=False, processes=1, data=model.data,
     )  # fmt: skip
-    (converted,) = convert_paths([str(path)], order, NoProgress()).converted
+    (converted,) = convert_paths([str(path)], order).converted
     if converted.error:
         raise converted.error
     if not converted.artifacts:

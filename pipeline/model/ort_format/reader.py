@@ -165,7 +165,7 @@ def _session(reader: Reader) -> OrtModel:
         imports[reader.text(at, entry, 0)] = reader.scalar(at, entry, 1, "q")
     version = reader.text(root, slots, 0)
     if not re.fullmatch(r"[0-6]", version):
-        raise BrokenError(f"its format version is {version[:20]!r}; releases to 1.31 write 1 to 6")
+        raise BrokenError(f"its format version is {version[:20]!r}; releases to 1.32 write 1 to 6")
     return OrtModel(
         format_version=version,
         ir_version=reader.scalar(model, fields, 0, "q"),

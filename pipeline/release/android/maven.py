@@ -77,7 +77,7 @@ class Publication:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requirement:
+class MavenDependency:
     """What a module needs: `pom` is the version as Maven reads it, `rich` as Gradle's module metadata has it."""
 
     group: str
@@ -96,7 +96,7 @@ class MavenModule:
     named: Publication
     description: str
     files: Mapping[str, Callable[[Path], None]]
-    needs: tuple[Requirement, ...] = ()
+    needs: tuple[MavenDependency, ...] = ()
     provides: tuple[Publication, ...] = ()
     licence: tuple[str, str] | None = None
 
@@ -116,13 +116,13 @@ def models_module(package: AndroidPackage, named: Publication, runtime: Publicat
     )
 
 
-def _runtime_needed(release: str, runtime: Publication | None) -> Iterator[Requirement]:
+def _runtime_needed(release: str, runtime: Publication | None) -> Iterator[MavenDependency]:
     if runtime:
         exact = {"strictly": runtime.version}
-        yield Requirement(group=runtime.group, artifact=runtime.artifact, pom=runtime.version, rich=exact)
+        yield MavenDependency(group=runtime.group, artifact=runtime.artifact, pom=runtime.version, rich=exact)
     elif release:
         exact = {"prefers": release} if release.count(".") == 2 else {}
-        yield Requirement(
+        yield MavenDependency(
             group=RUNTIME[0],
             artifact=RUNTIME[1],
             pom=release if exact else release_range(release),
@@ -344,7 +344,7 @@ def _pom_licence(licence: tuple[str, str] | None) -> Iterator[str]:
         yield "    </license>\n  </licenses>\n"
 
 
-def _pom_needs(needs: Sequence[Requirement]) -> Iterator[str]:
+def _pom_needs(needs: Sequence[MavenDependency]) -> Iterator[str]:
     if needs:
         yield "  <dependencies>\n"
         for one in needs:

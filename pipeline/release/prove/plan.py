@@ -10,7 +10,7 @@ from device_runner.android_host.processor import HOST_ABIS, default_abi, find_pr
 from device_runner.errors import UnavailableError
 from device_runner.library_facts import archive_abis, is_archive, read_facts
 from device_runner.library_source import find_archive
-from device_runner.providers import NNAPI_API_LEVEL
+from device_runner.providers import NNAPI, NNAPI_API_LEVEL
 from device_runner.spec import RunOptions
 from pipeline.campaign.options import options_name
 from pipeline.core.abis import abis_of_target
@@ -54,6 +54,11 @@ class ProofTrial:
     def run(self) -> str:
         """The way to run it, as tables name it."""
         return options_name(self.options)
+
+    @property
+    def asks_nnapi(self) -> bool:
+        """Whether NNAPI is what runs it."""
+        return self.options.provider == NNAPI
 
 
 def wanted_targets(content: Content, order: ProofOrder) -> tuple[list[Shipped], list[str]]:

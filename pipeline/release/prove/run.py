@@ -13,7 +13,6 @@ from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.android_host.processor import check_host
 from device_runner.library_facts import LibraryFacts, archive_abis, is_archive
 from device_runner.library_source import release_of, resolve
-from device_runner.providers import NNAPI
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.check.compare import OutputCheck, read_tensor
@@ -175,7 +174,7 @@ class _Prover:
         if expected.outputs is None:
             yield not_compared(expected.origin)
         yield from explain_checks(observed.checks, options.provider, expected.origin)
-        if options.provider != NNAPI:
+        if not trial.asks_nnapi:
             return
         if nothing := claims_nothing(observed.calls, trial.api_level):
             yield nothing

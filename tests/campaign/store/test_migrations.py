@@ -199,6 +199,7 @@ def opened_by_four_processes(url: str) -> list[tuple[int, str]]:
         return list(pool.map(run, range(4)))
 
 
+@pytest.mark.long
 def test_processes_that_upgrade_at_the_same_time_do_it_once(first: str) -> None:
     assert opened_by_four_processes(first) == [(0, "1")] * 4
 

@@ -70,6 +70,7 @@ def test_the_same_observations_give_the_same_proposal_in_any_order(middle: Table
         assert propose(middle.space, some, SETTINGS) == propose(middle.space, some[::-1], SETTINGS)
 
 
+@pytest.mark.long
 def test_a_search_that_is_interrupted_in_every_batch_ends_the_same(middle: Table) -> None:
     device = SimulatedDevice(middle, NOISES["usual"], 0)
     seen: list[Observation] = []
@@ -88,6 +89,7 @@ def test_a_small_space_costs_no_more_than_measuring_it(small: Table) -> None:
         assert not ended.worse
 
 
+@pytest.mark.long
 def test_the_usual_search_takes_less_than_the_grid_and_is_within_two_percent() -> None:
     world = simulated_table(24, 3)
     ended = campaign(world, NOISES["usual"], 3, ours(SETTINGS))
@@ -126,6 +128,7 @@ def test_when_all_fail_that_is_the_outcome(middle: Table, bad: float | None) -> 
     assert set(proposal.dropped) == set(range(len(middle.space)))
 
 
+@pytest.mark.long
 def test_a_failing_default_does_not_keep_the_search(middle: Table) -> None:
     default = middle.space.default
     family = middle.space.families[middle.space.family[default]]
@@ -162,6 +165,7 @@ def test_every_arm_that_the_race_dropped_says_when_and_by_how_much(middle: Table
     assert all("above the leader" in reason for reason in raced)
 
 
+@pytest.mark.long
 def test_every_candidate_but_the_chosen_one_has_its_reason(middle: Table, small: Table) -> None:
     for world, settings in ((middle, SETTINGS), (small, SETTINGS), (middle, SearchSettings(budget_seconds=90))):
         proposal, _ = run(world, settings, true_value(world))

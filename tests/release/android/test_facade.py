@@ -106,6 +106,7 @@ def test_every_way_to_run_compiles(tmp_path: Path) -> None:
     assert compiled(found, tmp_path) == ""
 
 
+@pytest.mark.long
 def test_no_name_of_a_model_hides_a_class_that_the_sources_use(tmp_path: Path) -> None:
     needs_java()
     every = tuple(tensor(f"t{kind}", 1, dtype=kind) for kind in BUFFERS)

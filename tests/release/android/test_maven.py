@@ -91,6 +91,7 @@ def test_every_file_of_the_table_of_devices_is_in_the_aar_once(tmp_path: Path) -
     assert 'device.fits("Qualcomm SM8550", "arm64-v8a", 31)' in text
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("java")
 def test_telemetry_is_switched_off_before_onnx_runtime_is_loaded_where_that_is_asked_for(tmp_path: Path) -> None:
     bundle(tmp_path)
@@ -109,6 +110,7 @@ def test_telemetry_is_switched_off_before_onnx_runtime_is_loaded_where_that_is_a
     )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("java")
 def test_the_same_bundle_gives_the_same_bytes_anywhere(tmp_path: Path) -> None:
     bundle(tmp_path)
@@ -132,6 +134,7 @@ def test_the_same_bundle_gives_the_same_bytes_anywhere(tmp_path: Path) -> None:
     assert files_of(other / "repo") == files_of(tmp_path / "repo")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("java")
 def test_a_published_version_never_changes(tmp_path: Path) -> None:
     bundle(tmp_path)
@@ -146,6 +149,7 @@ def test_a_published_version_never_changes(tmp_path: Path) -> None:
     assert files_of(tmp_path / "repo") == before
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("java")
 def test_the_index_lists_every_version_in_order(tmp_path: Path) -> None:
     bundle(tmp_path)

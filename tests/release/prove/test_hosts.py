@@ -12,7 +12,7 @@ from device_runner.device import open_device
 from device_runner.errors import SpecError, UnavailableError
 from device_runner.local import wheel_library
 from pipeline.core.progress import NoProgress
-from pipeline.job.ship import attested
+from pipeline.job.proofs import attested
 from pipeline.release.prove import ProofOrder, prove_bundle
 from tests.android_host.bundles import bundle_of
 from tests.ort_models import parsed

@@ -1,0 +1,60 @@
+"""Proofs of a bundle in the Android libraries that its targets ship."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from device_runner.errors import RunnerError
+from device_runner.library_source import release_of
+from pipeline.check.library_proof import PROOFS, LibraryProof, ProvenLibrary
+from pipeline.config import Platform
+from pipeline.core.errors import PipelineError
+from pipeline.core.progress import Progress
+from pipeline.job.assemble import Assembled
+from pipeline.release.bundle import BUNDLE
+from pipeline.release.choose import Choice
+from pipeline.release.manifest import read_manifest
+from pipeline.release.prove import ProofOrder, prove_bundle
+
+
+def libraries_of(choices: Sequence[Choice], given: str | None) -> dict[str, tuple[str, ...]]:
+    """The Android libraries to prove, each with the targets that ship it.
+
+    A library of the command line may be any computer's: it counts where it is an AAR or a release.
+    """
+    android = given if given and (given.endswith(".aar") or release_of(given)) else None
+    found: dict[str, tuple[str, ...]] = {}
+    for target in dict.fromkeys(choice.target for choice in choices):
+        library = target.library or android
+        if target.platform is Platform.ANDROID and library:
+            found[library] = (*found.get(library, ()), target.name)
+    return found
+
+
+def attested(libraries: Mapping[str, tuple[str, ...]], progress: Progress, bundle: Path) -> dict[str, Any]:
+    """The evidence on a finished bundle: a proof for each library, with the targets that ship it."""
+    proofs = [_proof(bundle, library, targets, progress) for library, targets in libraries.items()]
+    return {PROOFS: msgspec.to_builtins(proofs)} if proofs else {}
+
+
+def _proof(bundle: Path, library: str, targets: tuple[str, ...], progress: Progress) -> LibraryProof:
+    """The proof, or why this computer cannot do it: the job goes on without."""
+    try:
+        return prove_bundle(bundle, ProofOrder(library=library, targets=targets), progress)
+    except RunnerError as error:
+        return LibraryProof(bundle="", library=ProvenLibrary(file=Path(library).name), not_run=error.text)
+
+
+def proven(assembled: Assembled, folder: Path) -> Assembled:
+    """The same with what came of the libraries that ship, where OUTPUT/bundle is of this campaign."""
+    try:
+        manifest = read_manifest(folder / BUNDLE)
+        proofs = manifest.proofs
+    except (PipelineError, msgspec.ValidationError):
+        return assembled
+    if manifest.evidence.get("campaign") != assembled.report.campaign:
+        return assembled
+    return replace(assembled, report=msgspec.structs.replace(assembled.report, proofs=proofs))
