@@ -1,0 +1,103 @@
+"""A Swift package as Swift's package manager takes it: resolved, built, and run with the real ONNX Runtime."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from device_runner.spec import RunOptions
+from pipeline.campaign.options import options_name
+from pipeline.campaign.tuned import TunedClass
+from pipeline.config import ModelConfig
+from pipeline.release.bundle import make_bundle
+from pipeline.release.contents import signature_of
+from tests.consumers import swift
+from tests.ort_models import IR_VERSION, conv_relu, convert
+from tests.release.apple.samples import COREML, for_ios
+from tests.release.apple.test_package import released
+
+pytestmark = pytest.mark.consumer
+
+KINDS = {
+    "FLOAT": "f", "INT8": "class", "UINT8": "self", "INT32": "f_2", "UINT32": "1st", "INT64": "F", "UINT64": "result",
+    "STRING": "a b",
+}  # fmt: skip
+"""Every element type that Swift can have, and inputs with names that Swift cannot."""
+
+HOSTILE = 'a "quoted" \\ \\(value) \\u0041 \n\x01'
+
+APP = """\
+// swift-tools-version: 5.9
+import PackageDescription
+let package = Package(
+    name: "app", dependencies: [.package(path: "../package")],
+    targets: [.executableTarget(name: "app", dependencies: [.product(name: "DemoAppModels", package: "package")])]
+)
+"""
+MAIN = """\
+@testable import DemoAppModels
+
+let model = try M()
+print(Array(model.way.utf8))
+let x = (0..<64).map { Float($0) / 10 - 3 }
+let output = try model.run(x: x)
+print(output.yShape.map(String.init).joined(separator: " "))
+print(output.y.map { "\\($0)" }.joined(separator: " "))
+do { _ = try model.run(x: [1]) } catch { print(error) }
+do { _ = try M(path: "/nowhere.ort") } catch { print("\\(error)".contains("nowhere.ort")) }
+print(M.file(for: DeviceClass(chips: ["Apple A17", "iPhone16,1"], abi: "arm64")).name)
+print(M.file(for: DeviceClass(chips: ["iPhone16,1"], abi: "x86_64")).name)
+
+let kinds = try Kinds()
+let same = try kinds.run(
+    f: [1.5], fShape: [1], class_2: [-8], class_2Shape: [1], self_2: [200], self_2Shape: [1], f2: [-3], f2Shape: [1],
+    tensor1st: [4_000_000_000], tensor1stShape: [1], f_2: [-1 << 40, 7], f_2Shape: [1, 2],
+    result_2: [1 << 63], result_2Shape: [1], aB: ["ä", ""], aBShape: [2])
+print(same.oF, same.oClass, same.oSelf, same.oF2, same.o1st, same.oF_2, same.oResult, same.oAB, same.oF_2Shape)
+"""
+
+
+def _kinds() -> onnx.ModelProto:
+    """A model that gives out what it takes, in every type."""
+    nodes, inputs, outputs = [], [], []
+    for kind, name in KINDS.items():
+        axes: list[int | str | None] = [1, "n"] if kind == "INT64" else [name]
+        nodes.append(helper.make_node("Identity", [name], [f"o {name}"]))
+        inputs.append(helper.make_tensor_value_info(name, TensorProto.DataType.Value(kind), axes))
+        outputs.append(helper.make_tensor_value_info(f"o {name}", TensorProto.DataType.Value(kind), axes))
+    graph = helper.make_graph(nodes, "kinds", inputs, outputs)
+    return helper.make_model(graph, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def test_the_package_is_resolved_built_and_gives_the_outputs_of_the_bundle(tmp_path: Path) -> None:
+    model = convert(conv_relu(), tmp_path / "m.ort")
+    fast = RunOptions(session_config={"app.note": HOSTILE, "session.intra_op.allow_spinning": "0"}, intra_op_threads=2)
+    ships = (for_ios(runs=(COREML, fast)), for_ios(runs=(fast,), file="models/fast.ort"), for_ios("kinds"))
+    sources = {ships[0].file: model, "models/fast.ort": model, ships[2].file: convert(_kinds(), tmp_path / "k.ort")}
+    files = {"m": model, "kinds": tmp_path / "k.ort"}
+    make_bundle(
+        tmp_path / "bundle", name="Demo app", sources=sources, ships=ships, made_with={}, evidence={},
+        models=tuple(signature_of(name, file, ModelConfig(path=str(file))) for name, file in files.items()),
+        classes=((), (TunedClass(chip="iPhone16,1", api_level=0, abi="arm64"),), ()),
+    )  # fmt: skip
+    work = tmp_path / "work"
+    (work / "app/Sources/app").mkdir(parents=True)
+    (work / "app/Package.swift").write_text(APP)
+    (work / "app/Sources/app/main.swift").write_text(MAIN, "utf-8")
+    assert released(tmp_path, package="work/package").exit_code == 0
+    assert swift.build(work, "1.24.2") == ""
+    ran = swift.run(work, "/work/app/.build/debug/app")
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    x = (np.arange(64, dtype=np.float32) / np.float32(10) - np.float32(3)).reshape(1, 1, 8, 8)
+    (expected,) = onnxruntime.InferenceSession(model.read_bytes()).run(None, {"x": x})
+    assert bytes(json.loads(lines[0])).decode() == options_name(fast)  # Linux has no CoreML: the second way is taken
+    assert lines[1] == "1 2 8 8"
+    np.testing.assert_allclose(np.array(lines[2].split(), np.float32), expected.ravel(), rtol=1e-5, atol=1e-6)
+    assert lines[3] == "the input x has 1 elements, which do not fill the shape [1, 1, 8, 8]"
+    assert lines[4:7] == ["true", "fast", "m.basic-fixed"]
+    assert lines[7] == ('[1.5] [-8] [200] [-3] [4000000000] [-1099511627776, 7] [9223372036854775808] ["ä", ""] [1, 2]')
