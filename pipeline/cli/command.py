@@ -113,6 +113,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile release android output/my/bundle --output models-repo --group com.example --version 1.0",
     ),
     "ort-mobile release apple": ("ort-mobile release apple output/my/bundle --output MyModels --name MyModels",),
+    "ort-mobile release snippet": ("ort-mobile release snippet output/my/bundle --for react-native",),
     "ort-mobile build plan": ("ort-mobile build plan my.toml --target android-arm64",),
     "ort-mobile build doctor": ("ort-mobile build doctor --target linux-x86_64",),
     "ort-mobile build run": ("ort-mobile build run my.toml --target android-arm64 --source onnxruntime",),

@@ -181,6 +181,38 @@ def apple(
         click.echo(f'    .product(name: "{package.name}", package: "{output.absolute().name}")')
 
 
+@release.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--for", "language", required=True, help="Kind of app.",
+    type=click.Choice(["react-native", "flutter", "maui", "cpp", "python"]),
+)  # fmt: skip
+@click.option("--model", metavar="NAME", help="Model.  [default: all that ship to the target]")
+@click.option("--target", metavar="NAME", help="Target of the config.  [default: the only one that such apps run on]")
+@json_option
+def snippet(bundle: Path, language: str, model: str | None, target: str | None, json_to: str | None) -> None:
+    """Print code that opens the models of BUNDLE with the session options that they were released with.
+
+    Options that the package of such apps cannot set are listed in the code and on stderr. The bundle is verified first.
+    """
+    from pipeline.release.app_models import target_of
+    from pipeline.release.manifest import refuse_unproven, verify_bundle
+    from pipeline.release.snippet import LANGUAGES, lost, openings
+    from pipeline.release.snippet import snippet as code_for
+
+    manifest = verify_bundle(bundle)
+    refuse_unproven(bundle, manifest)
+    wanted = target_of(bundle, manifest, LANGUAGES[language].platforms, f"{language} apps", target)
+    opened = openings(manifest.content, wanted, model)
+    code, missing = code_for(language, opened), lost(language, opened)
+    if json_to:
+        write_json({"target": wanted, "code": code, "files": [one.file for one in opened], "lost": missing}, json_to)
+    for line in missing:
+        click.echo(visible(f"warning: {line}"), err=True)
+    if shows_text(json_to):
+        click.echo(code, nl=False)
+
+
 @click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(

@@ -211,7 +211,7 @@ def cpp(options: RunOptions, file: str) -> Code:
             "",
             'Ort::Env environment(ORT_LOGGING_LEVEL_WARNING, "app");',
             "Ort::SessionOptions options;",
-            *_cpp_calls(options),
+            *cpp_calls(options),
             f"// From a file ({file}):",
             "Ort::Session session(environment, path, options);",
             "// Or from its bytes, in place of the line before:",
@@ -220,7 +220,8 @@ def cpp(options: RunOptions, file: str) -> Code:
     )
 
 
-def _cpp_calls(options: RunOptions) -> Iterator[str]:
+def cpp_calls(options: RunOptions) -> Iterator[str]:
+    """The statements of C++ that set `options`, an Ort::SessionOptions of that name."""
     yield f"options.SetGraphOptimizationLevel({CPP_LEVELS[options.optimization_level]});"
     if options.intra_op_threads:
         yield f"options.SetIntraOpNumThreads({options.intra_op_threads});"
@@ -233,14 +234,14 @@ def _cpp_calls(options: RunOptions) -> Iterator[str]:
     if not options.cpu_arena:
         yield "options.DisableCpuMemArena();"
     for key, value in sorted(options.session_config.items()):
-        yield f"options.AddConfigEntry({_cpp_text(key)}, {_cpp_text(value)});"
+        yield f"options.AddConfigEntry({cpp_text(key)}, {cpp_text(value)});"
     provider = provider_named(options.provider)
     if provider.has_flags:
         flags = " | ".join(f"NNAPI_FLAG_{flag.value}" for flag in options.flags) or "NNAPI_FLAG_USE_NONE"
         yield f"Ort::ThrowOnError(OrtSessionOptionsAppendExecutionProvider_{provider.function}(options, {flags}));"
     elif provider.name != CPU:
-        pairs = ", ".join(f"{{{_cpp_text(k)}, {_cpp_text(v)}}}" for k, v in sorted(options.provider_options.items()))
-        name = _cpp_text(provider.append_name)
+        pairs = ", ".join(f"{{{cpp_text(k)}, {cpp_text(v)}}}" for k, v in sorted(options.provider_options.items()))
+        name = cpp_text(provider.append_name)
         yield f"options.AppendExecutionProvider({name}, {{{pairs}}});"
 
 
@@ -258,7 +259,8 @@ def swift_text(text: str) -> str:
     return _literal(text, "\\u{{{:x}}}")
 
 
-def _cpp_text(text: str) -> str:
+def cpp_text(text: str) -> str:
+    """A string literal of C++; control characters by their number."""
     return _literal(text, "\\{:03o}")
 
 

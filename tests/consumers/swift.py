@@ -1,7 +1,7 @@
 """A Swift toolchain of Debian in a root folder of its own, and ONNX Runtime's Swift package over the C API.
 
 The Objective-C sources of that package need Apple's runtime; what stands in for them has the same names and signatures
-(docs/facts/release_consumers.md, R.6), and so does the product's own for libraries without Objective-C.
+(docs/facts/release_consumers.md, R.8), and so does the product's own for libraries without Objective-C.
 """
 
 import shutil

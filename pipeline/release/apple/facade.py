@@ -1,6 +1,6 @@
 """The Swift sources of a package: a class for each model that opens it as it was released. Pure functions.
 
-They need Swift 5.9 and ONNX Runtime's Objective-C API of 1.16 or newer (docs/facts/release_consumers.md, R.6).
+They need Swift 5.9 and ONNX Runtime's Objective-C API of 1.16 or newer (docs/facts/release_consumers.md, R.8).
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """A Swift package in a folder: models as resources, their classes, and where ONNX Runtime comes from.
 
 What Swift's package manager reads, and which versions of ONNX Runtime's own package there are:
-docs/facts/release_consumers.md, R.7.
+docs/facts/release_consumers.md, R.9.
 """
 
 import re
