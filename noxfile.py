@@ -186,7 +186,7 @@ def library_tests(session: nox.Session) -> None:
 
 @development_session
 def consumer_tests(session: nox.Session) -> None:
-    """What app teams build with takes a release: Gradle, Kotlin, R8, Swift and others; skip without network, JDK or Maven."""
+    """What app teams build with takes a release: Gradle, Kotlin, R8, Swift; skip without network, JDK or Maven."""
     pytest(session, "tests/consumers", "-m", "consumer", "-n", "2", "--dist", "loadfile", "-rs", *session.posargs)
 
 

@@ -1,6 +1,7 @@
 """A Swift package as Swift's package manager takes it: resolved, built, and run with the real ONNX Runtime."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,8 @@ from tests.ort_models import IR_VERSION, conv_relu, convert
 from tests.release.apple.samples import COREML, for_ios
 from tests.release.apple.test_package import released
 
+ROOT = Path(__file__).resolve().parents[2]
+
 pytestmark = pytest.mark.consumer
 
 KINDS = {
@@ -38,6 +41,8 @@ let package = Package(
     targets: [.executableTarget(name: "app", dependencies: [.product(name: "DemoAppModels", package: "package")])]
 )
 """
+GUIDE = ROOT / "docs/guide.md"
+MNIST = ROOT / "build_configs/examples/mnist/mnist.onnx"
 MAIN = """\
 @testable import DemoAppModels
 
@@ -48,7 +53,7 @@ let output = try model.run(x: x)
 print(output.yShape.map(String.init).joined(separator: " "))
 print(output.y.map { "\\($0)" }.joined(separator: " "))
 do { _ = try model.run(x: [1]) } catch { print(error) }
-do { _ = try M(path: "/nowhere.ort") } catch { print("\\(error)".contains("nowhere.ort")) }
+do { _ = try M(path: "/nowhere.ort") } catch { print(error) }
 print(M.file(for: DeviceClass(chips: ["Apple A17", "iPhone16,1"], abi: "arm64")).name)
 print(M.file(for: DeviceClass(chips: ["iPhone16,1"], abi: "x86_64")).name)
 
@@ -58,7 +63,16 @@ let same = try kinds.run(
     tensor1st: [4_000_000_000], tensor1stShape: [1], f_2: [-1 << 40, 7], f_2Shape: [1, 2],
     result_2: [1 << 63], result_2Shape: [1], aB: ["ä", ""], aBShape: [2])
 print(same.oF, same.oClass, same.oSelf, same.oF2, same.o1st, same.oF_2, same.oResult, same.oAB, same.oF_2Shape)
+print(try guide([Float](repeating: 0.5, count: 784)).map { "\\($0)" }.joined(separator: " "))
 """
+
+
+def guide() -> str:
+    """The code of the guide as a function; the import is another here."""
+    block = re.search(r"```swift\n(.*?)```", GUIDE.read_text("utf-8").partition("## In your app: Xcode")[2], re.DOTALL)
+    assert block
+    lines = [line for line in block[1].splitlines() if not line.startswith("import ")]
+    return "\n".join(["func guide(_ pixels: [Float]) throws -> [Float] {", *lines, "return logits", "}", ""])
 
 
 def _kinds() -> onnx.ModelProto:
@@ -76,18 +90,21 @@ def _kinds() -> onnx.ModelProto:
 def test_the_package_is_resolved_built_and_gives_the_outputs_of_the_bundle(tmp_path: Path) -> None:
     model = convert(conv_relu(), tmp_path / "m.ort")
     fast = RunOptions(session_config={"app.note": HOSTILE, "session.intra_op.allow_spinning": "0"}, intra_op_threads=2)
-    ships = (for_ios(runs=(COREML, fast)), for_ios(runs=(fast,), file="models/fast.ort"), for_ios("kinds"))
-    sources = {ships[0].file: model, "models/fast.ort": model, ships[2].file: convert(_kinds(), tmp_path / "k.ort")}
-    files = {"m": model, "kinds": tmp_path / "k.ort"}
+    mnist, kinds = convert(MNIST, tmp_path / "mnist.ort"), convert(_kinds(), tmp_path / "k.ort")
+    files = {"m": model, "kinds": kinds, "mnist": mnist}
+    ships = (
+        for_ios(runs=(COREML, fast)), for_ios(runs=(fast,), file="models/fast.ort"), for_ios("kinds"), for_ios("mnist"),
+    )  # fmt: skip
+    sources = dict(zip([one.file for one in ships], (model, model, kinds, mnist), strict=True))
     make_bundle(
         tmp_path / "bundle", name="Demo app", sources=sources, ships=ships, made_with={}, evidence={},
         models=tuple(signature_of(name, file, ModelConfig(path=str(file))) for name, file in files.items()),
-        classes=((), (TunedClass(chip="iPhone16,1", api_level=0, abi="arm64"),), ()),
+        classes=((), (TunedClass(chip="iPhone16,1", api_level=0, abi="arm64"),), (), ()),
     )  # fmt: skip
     work = tmp_path / "work"
     (work / "app/Sources/app").mkdir(parents=True)
     (work / "app/Package.swift").write_text(APP)
-    (work / "app/Sources/app/main.swift").write_text(MAIN, "utf-8")
+    (work / "app/Sources/app/main.swift").write_text(guide() + MAIN, "utf-8")
     assert released(tmp_path, package="work/package").exit_code == 0
     assert swift.build(work, "1.24.2") == ""
     ran = swift.run(work, "/work/app/.build/debug/app")
@@ -99,5 +116,8 @@ def test_the_package_is_resolved_built_and_gives_the_outputs_of_the_bundle(tmp_p
     assert lines[1] == "1 2 8 8"
     np.testing.assert_allclose(np.array(lines[2].split(), np.float32), expected.ravel(), rtol=1e-5, atol=1e-6)
     assert lines[3] == "the input x has 1 elements, which do not fill the shape [1, 1, 8, 8]"
-    assert lines[4:7] == ["true", "fast", "m.basic-fixed"]
+    assert lines[4:7] == ["there is no file /nowhere.ort", "fast", "m.basic-fixed"]
     assert lines[7] == ('[1.5] [-8] [200] [-3] [4000000000] [-1099511627776, 7] [9223372036854775808] ["ä", ""] [1, 2]')
+    image = np.full((1, 1, 28, 28), 0.5, np.float32)
+    (logits,) = onnxruntime.InferenceSession(str(mnist)).run(None, {"image": image})
+    np.testing.assert_allclose(np.array(lines[8].split(), np.float32), logits.ravel(), rtol=1e-4, atol=1e-5)

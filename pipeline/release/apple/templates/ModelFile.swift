@@ -15,7 +15,7 @@ public enum ModelError: Error, CustomStringConvertible {
     public var description: String {
         switch self {
         case .missingFile(let name):
-            return "\(name) is not among the resources of {{ module }}"
+            return "there is no file \(name)"
         case .missingOutput(let name):
             return "the session gave no output \(name)"
         case .wrongSize(let input, let elements, let shape):
@@ -88,6 +88,7 @@ enum Runtime {
     /// A session with the first options that work, and their name.
     static func open(path: String, ways: [Way]) throws -> (ORTSession, String) {
         var failure: Error = ModelError.missingFile(path)
+        guard FileManager.default.fileExists(atPath: path) else { throw failure }
         for way in ways {
             do {
                 let options = try ORTSessionOptions()
