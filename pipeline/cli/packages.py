@@ -157,25 +157,21 @@ def apple(
     was released with. What ONNX Runtime's Objective-C API cannot set is reported; models that it cannot run are
     refused. The bundle is verified first.
     """
-    from pipeline.release.apple.facade import swift_class, warnings
     from pipeline.release.apple.package import swift_package, write_package
     from pipeline.release.manifest import refuse_unproven, verify_bundle
-    from pipeline.release.selection import rows_of
 
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
     package = swift_package(bundle, manifest, name=name, target=target, version=version)
     new = write_package(package, output)
-    told = list(warnings(manifest.content, package.target))
-    classes = [swift_class(model, package.name) for model in rows_of(manifest.content, package.target)]
     if json_to:
-        document = {"package": str(output), "product": package.name, "classes": classes, "new": new}
-        write_json({**document, "onnxruntime": package.requirement, "warnings": told}, json_to)
-    for line in told:
+        document = {"package": str(output), "product": package.name, "classes": package.classes, "new": new}
+        write_json({**document, "onnxruntime": package.requirement, "warnings": package.warnings}, json_to)
+    for line in package.warnings:
         click.echo(visible(f"warning: {line}"), err=True)
     if shows_text(json_to):
         click.echo(f"{'wrote' if new else 'unchanged'}  {output}")
-        click.echo(f"classes  {', '.join(classes)}")
+        click.echo(f"classes  {', '.join(package.classes)}")
         click.echo("\nXcode: File > Add Package Dependencies > Add Local. Package.swift of the app:")
         click.echo(f'    .package(path: "{output.absolute()}")')
         click.echo(f'    .product(name: "{package.name}", package: "{output.absolute().name}")')

@@ -15,7 +15,7 @@ from pipeline.core.files import copy_file, make_folder, sha256_of, storage_error
 from pipeline.core.releases import Release, line_of
 from pipeline.release.app_code import comment_text, swift_text
 from pipeline.release.app_models import class_name, target_of
-from pipeline.release.apple.facade import SWIFT_WORDS, TAKEN, resource, swift_sources
+from pipeline.release.apple.facade import SWIFT_WORDS, TAKEN, resource, swift_class, swift_sources, warnings
 from pipeline.release.bundle import take_place
 from pipeline.release.manifest import Manifest, Shipped
 from pipeline.release.selection import rows_of
@@ -58,12 +58,14 @@ PUBLISHED: dict[Release, SwiftPackageVersion] = {
 class SwiftPackage:
     """What goes into a Swift package: its files by their path, as text, bytes, or the file that they are copied from.
 
-    `requirement` is where ONNX Runtime comes from, as the package's manifest writes it.
+    `classes` are its models', `warnings` what differs from what was measured, and `requirement` is where ONNX Runtime
+    comes from, as the package's manifest writes it.
     """
 
     name: str
     files: Mapping[str, str | Path]
-    target: str
+    classes: tuple[str, ...]
+    warnings: tuple[str, ...]
     requirement: str
 
 
@@ -92,7 +94,8 @@ def swift_package(
             **{f"{folder}/{file}": text for file, text in sources.items()},
             **models,
         },
-        target=wanted,
+        classes=tuple(swift_class(model, module) for model in rows_of(content, wanted)),
+        warnings=tuple(warnings(content, wanted)),
         requirement=requirement,
     )
 
