@@ -147,23 +147,28 @@ def android(
     "--onnxruntime", "version", metavar="X.Y.Z",
     help="Version of ONNX Runtime's Swift package.  [default: the newest known of the target's release]",
 )  # fmt: skip
+@click.option("--runtime", type=click.Path(path_type=Path), help="Build of ONNX Runtime: xcframework, folder or ZIP.")
+@click.option("--runtime-url", metavar="URL", help="Where apps get it: the package then has address and checksum.")
 @json_option
 def apple(
-    bundle: Path, output: Path, name: str | None, target: str | None, version: str | None, json_to: str | None
-) -> None:
+    bundle: Path, output: Path, name: str | None, target: str | None, version: str | None, runtime: Path | None,
+    runtime_url: str | None, json_to: str | None,
+) -> None:  # fmt: skip
     """Write the models of BUNDLE as a Swift package, with classes that open them.
 
     The package has the models as resources, and for each model a class that opens it with the session options that it
     was released with. What ONNX Runtime's Objective-C API cannot set is reported; models that it cannot run are
-    refused. The bundle is verified first.
+    refused. The bundle is verified first. It depends on ONNX Runtime's own Swift package, or has a build of yours.
     """
     from pipeline.release.apple.package import swift_package, write_package
+    from pipeline.release.apple.runtime import own_runtime
     from pipeline.release.manifest import refuse_unproven, verify_bundle
 
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
-    package = swift_package(bundle, manifest, name=name, target=target, version=version)
-    new = write_package(package, output)
+    with own_runtime(runtime, runtime_url) as own:
+        package = swift_package(bundle, manifest, name=name, target=target, version=version, runtime=own)
+        new = write_package(package, output)
     if json_to:
         document = {"package": str(output), "product": package.name, "classes": package.classes, "new": new}
         write_json({**document, "onnxruntime": package.requirement, "warnings": package.warnings}, json_to)

@@ -16,6 +16,7 @@ from pipeline.core.releases import Release, line_of
 from pipeline.release.app_code import comment_text, swift_text
 from pipeline.release.app_models import class_name, target_of
 from pipeline.release.apple.facade import SWIFT_WORDS, TAKEN, resource, swift_class, swift_sources, warnings
+from pipeline.release.apple.runtime import ARCHIVE, BINDINGS, OwnRuntime, refuse_unfit
 from pipeline.release.bundle import take_place
 from pipeline.release.manifest import Manifest, Shipped
 from pipeline.release.selection import rows_of
@@ -70,8 +71,9 @@ class SwiftPackage:
 
 
 def swift_package(
-    bundle: Path, manifest: Manifest, *, name: str | None, target: str | None, version: str | None
-) -> SwiftPackage:
+    bundle: Path, manifest: Manifest, *, name: str | None, target: str | None, version: str | None,
+    runtime: OwnRuntime | None = None,
+) -> SwiftPackage:  # fmt: skip
     """The package of a verified bundle's models for a target, the only one of Apple's systems where none is named.
 
     `version` is that of ONNX Runtime's Swift package; None takes the newest known of the target's release. Raises
@@ -81,7 +83,11 @@ def swift_package(
     wanted = target_of(bundle, manifest, PLATFORMS, "iOS or macOS", target)
     ships = [content.ships[row.ships] for rows in rows_of(content, wanted).values() for row in rows]
     module = _module(name, content.name)
-    lowest, requirement = _published(ships[0].ort_release, version)
+    if runtime:
+        refuse_unfit(runtime, line_of(ships[0].ort_release), ships[0].platform)
+        lowest, requirement = SwiftPackageVersion(version="", ios=runtime.lowest_ios, macos=""), str(runtime.release)
+    else:
+        lowest, requirement = _published(ships[0].ort_release, version)
     systems = _systems(ships, lowest)
     sources = swift_sources(manifest, wanted, module)
     folder = f"Sources/{module}"
@@ -90,12 +96,13 @@ def swift_package(
     return SwiftPackage(
         name=module,
         files={
-            MANIFEST: _manifest(manifest, module, systems, requirement),
+            MANIFEST: _manifest(manifest, module, systems, requirement, runtime),
+            **(runtime.files if runtime else {}),
             **{f"{folder}/{file}": text for file, text in sources.items()},
             **models,
         },
         classes=tuple(swift_class(model, module) for model in rows_of(content, wanted)),
-        warnings=tuple(warnings(content, wanted)),
+        warnings=(*warnings(content, wanted), *(runtime.warnings if runtime else ())),
         requirement=requirement,
     )
 
@@ -150,7 +157,7 @@ def _systems(ships: Sequence[Shipped], lowest: SwiftPackageVersion) -> dict[str,
             why=f"its min_os_version is {one.min_os_version}: an app for that version cannot have this package",
             remedy=f'set min_os_version = "{least}", or an older ort_release, and make the bundle again',
         )
-    systems = {"iOS": lowest.ios, "macOS": lowest.macos}
+    systems = {name: version for name, version in (("iOS", lowest.ios), ("macOS", lowest.macos)) if version}
     return systems | {"iOS" if one.platform == "ios" else "macOS": one.min_os_version or least}
 
 
@@ -172,8 +179,12 @@ def _refuse_equal_files(ships: Sequence[Shipped]) -> None:
             )
 
 
-def _manifest(manifest: Manifest, module: str, systems: Mapping[str, str], requirement: str) -> str:
+def _manifest(
+    manifest: Manifest, module: str, systems: Mapping[str, str], requirement: str, runtime: OwnRuntime | None
+) -> str:
     platforms = ", ".join(f".{name}({swift_text(version)})" for name, version in systems.items())
+    needs = f"    dependencies: [\n        .package(url: {swift_text(REPOSITORY)}, {requirement}),\n    ],\n"
+    product = f'.product(name: "{PRODUCT}", package: "{REPOSITORY.rpartition("/")[2]}")'
     return f"""\
 // swift-tools-version: 5.9
 {MARK} {comment_text(manifest.content.name)} ({manifest.content_sha256}). Changes are lost when it is generated again.
@@ -183,15 +194,14 @@ let package = Package(
     name: "{module}",
     platforms: [{platforms}],
     products: [.library(name: "{module}", targets: ["{module}"])],
-    dependencies: [
-        .package(url: "{REPOSITORY}", {requirement}),
-    ],
+{"" if runtime else needs}\
     targets: [
         .target(
             name: "{module}",
-            dependencies: [.product(name: "{PRODUCT}", package: "onnxruntime-swift-package-manager")],
+            dependencies: [{f'"{BINDINGS}"' if runtime else product}],
             resources: [.copy("{MODELS}")]
         ),
+{runtime.targets if runtime else ""}\
     ]
 )
 """
@@ -229,7 +239,7 @@ def _refuse_foreign(folder: Path) -> None:
             return
         text = (folder / MANIFEST).read_text("utf-8", "replace") if (folder / MANIFEST).is_file() else ""
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
-    if names - {MANIFEST, "Sources"} or (names and MARK not in text):
+    if names - {MANIFEST, ARCHIVE, "Sources"} or (names and MARK not in text):
         raise ConfigError(
             "this folder is no Swift package of ours",
             where=str(folder),
