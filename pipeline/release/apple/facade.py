@@ -218,12 +218,11 @@ def _file(one: Shipped, sha256: str) -> SwiftFile:
         stem=swift_text(stem),
         suffix=swift_text(suffix),
         sha256=sha256,
-        ways=tuple((swift_text(options_name(each)), _statements(each)) for each in ways_of(one)),
+        ways=tuple(
+            (swift_text(options_name(each)), tuple(line for line in swift_calls(each) if not line.startswith("//")))
+            for each in ways_of(one)
+        ),
     )
-
-
-def _statements(options: RunOptions) -> tuple[str, ...]:
-    return tuple(line for line in swift_calls(options) if not line.startswith("//"))
 
 
 def resource(one: Shipped) -> str:

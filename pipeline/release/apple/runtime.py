@@ -60,6 +60,7 @@ def own_runtime(path: Path | None, url: str | None) -> Iterator[OwnRuntime | Non
     with opened(path) as framework, scratch_folder("ort-mobile-runtime-") as work:
         archive = work / ARCHIVE
         write_zip(archive, {f"{BINARY}.xcframework/{name}": file for name, file in framework.members().items()})
+        bindings = resources.files("pipeline.release.apple") / f"templates/{BINDINGS}.swift"
         headers = {f"Sources/{HEADERS}/include/{name}": file for name, file in framework.headers().items()}
         yield OwnRuntime(
             files={
@@ -67,7 +68,7 @@ def own_runtime(path: Path | None, url: str | None) -> Iterator[OwnRuntime | Non
                 **headers,
                 f"Sources/{HEADERS}/include/module.modulemap": MODULE_MAP,
                 f"Sources/{HEADERS}/empty.c": "// Swift's package manager wants a source in each target.\n",
-                f"Sources/{BINDINGS}/{BINDINGS}.swift": _bindings(),
+                f"Sources/{BINDINGS}/{BINDINGS}.swift": bindings.read_text("utf-8"),
             },
             targets=_targets(f'url: {swift_text(url)}, checksum: "{sha256_of(archive)}"' if url else ""),
             lowest_ios=".".join(map(str, framework.lowest[:2])),
@@ -76,10 +77,6 @@ def own_runtime(path: Path | None, url: str | None) -> Iterator[OwnRuntime | Non
             if framework.simulator
             else ("the xcframework has no slice for simulators: apps run on devices only",),
         )
-
-
-def _bindings() -> str:
-    return (resources.files("pipeline.release.apple") / f"templates/{BINDINGS}.swift").read_text("utf-8")
 
 
 def _targets(source: str) -> str:
