@@ -19,6 +19,7 @@ NOT_RUN_HERE = {
     "apply": "needs a delta (tests/release/test_delta.py)",
     "sign": "needs a key (tests/release/test_signature.py)",
     "release android": "needs a JDK (tests/release/android)",
+    "release apple": "needs a target of Apple's (tests/release/apple)",
     "library get": "needs the network (tests/library)",
     "build run": "builds ONNX Runtime for hours (tests/ort_build runs it on a small tree)",
 }

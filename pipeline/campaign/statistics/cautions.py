@@ -88,6 +88,7 @@ def _doubts_in_numbers(numbers: Statistics) -> dict[Doubt, str]:
 MARKED: dict[Mark, tuple[Doubt, str]] = {
     Mark.THROTTLED: (Doubt.THROTTLED, "the device throttled"),
     Mark.NOT_A_PHONE: (Doubt.NOT_A_PHONE, "these times are not a phone's"),
+    Mark.EMULATED: (Doubt.NOT_A_PHONE, "an emulator computed: these times are no processor's"),
     Mark.CHARGING: (Doubt.CHARGING, "the battery was charging"),
     Mark.SHORT: (Doubt.CUT_SHORT, "the time limit came before the number of inferences asked for"),
     Mark.CRASHED_AT_END: (Doubt.CRASHED_AT_END, "the process crashed after its last inference, giving memory back"),
