@@ -6,6 +6,8 @@ environment: `commands` and `development` install, the others require one of the
 
 import functools
 import os
+import platform
+import shutil
 from pathlib import Path
 
 import nox
@@ -225,10 +227,28 @@ def lowest(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *(session.posargs or FAST_TESTS))
 
 
+EMULATOR = ("qemu-user", "libc6-arm64-cross", "libstdc++6-arm64-cross")
+"""Debian's packages that run code for arm64 on another computer."""
+
+
+def install_emulator(session: nox.Session) -> None:
+    """Install what runs the arm64 library, where it is missing and apt may; tests of it skip by name without."""
+    if platform.machine() == "aarch64" or (
+        shutil.which("qemu-aarch64") and Path("/usr/aarch64-linux-gnu/lib").is_dir()
+    ):
+        return
+    if os.geteuid() or not shutil.which("apt-get"):
+        session.warn(f"tests of arm64 skip without {', '.join(EMULATOR)}: only root can install them with apt-get")
+        return
+    for arguments in (("update", "-qq"), ("install", "-qq", "-y", "--no-install-recommends", *EMULATOR)):
+        session.run("apt-get", *arguments, external=True, success_codes=[0, 100], silent=True)
+
+
 @nox.session
 @nox.parametrize("onnxruntime", ["1.28.0", "1.29.0"])
 def android_host_tests(session: nox.Session, onnxruntime: str) -> None:
-    """Genuine Android libraries in processes of this computer; needs npm for the packages that carry them."""
+    """Genuine Android libraries in processes of this computer; needs npm for their packages, installs qemu-user."""
+    install_emulator(session)
     session.install("-e", ".[android]", f"onnxruntime=={onnxruntime}", *groups("test"))
     keep_downloads(session)
     session.run("python", "-m", "pytest", "tests/android_host", "-n", "2", "-m", "android_host", *session.posargs)

@@ -85,7 +85,7 @@ def test_a_bundle_is_proven_in_the_abi_and_on_the_cpus_that_ship(
 def test_int8_that_overflows_without_dot_product_is_found(
     release: str, arm64: LibraryFacts, real_models: list[Path], tmp_path: Path
 ) -> None:
-    """Facts in docs/facts/arm64_host.md, 3: -128 times -128 twice in a lane of 16 bits."""
+    """Facts in docs/facts/arm64_host.md, 5.1: -128 times -128 twice in a lane of 16 bits."""
     (model,) = (path for path in real_models if path.name == "mnist.qdq_s8s8.onnx")
     bundle = bundle_of(tmp_path, model, level=Level.EXTENDED)
     proof = prove(bundle, f"android:{release}")

@@ -35,6 +35,7 @@ ELSEWHERE = {
     r"ort-mobile doctor my": "measures for minutes: tests/job/test_doctor.py",
     r"ort-mobile tune ": "searches for minutes: tests/job/test_tune.py",
     r"build doctor|build run": "needs a source tree of ONNX Runtime and its tools: tests/ort_build",
+    r"^apt-get install": "changes the computer: nox -s android_host_tests installs the same packages",
     r"completion fish >": "redirects into the user's own folder",
 }  # fmt: skip
 """Commands that are not run here, by pattern, and where they are, or why not."""
