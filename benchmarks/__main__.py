@@ -17,6 +17,7 @@ BENCHMARKS = {
     "aware": "NNAPI-aware files: spliced beside those of the genuine Android library",
     "quantization": "static quantization against onnxruntime.quantization by hand: time and memory",
     "pairs": "equal runs and 3 % more work through the engine: wrong verdicts, what is found, seconds (--minutes N)",
+    "facade": "the released Java class beside ONNX Runtime's calls by hand: opening a model and the first inference",
     "partition": "claims: agreement and time against the stock usability checker, growth with nodes",
 }
 

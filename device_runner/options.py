@@ -20,6 +20,14 @@ from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
 FALLBACK_KEY = "session.disable_cpu_ep_fallback"
 AFFINITY_KEY = "session.intra_op_thread_affinities"
 BLOCK_KEY = "session.dynamic_block_base"
+BYTES_KEY = "session.use_ort_model_bytes_directly"
+
+MAPPED = {BYTES_KEY: "1", "session.use_ort_model_bytes_for_initializers": "1"}
+"""Session config entries with which a session reads a model, and its weights, where they lie in memory.
+
+With the first one the probe maps an ORT format file and creates the session from these bytes, as apps do with an asset;
+ONNX Runtime itself ignores it for a path.
+"""
 
 AFFINITIES = re.compile(r"{0}(;{0})*".format(r"(\d+(,\d+)*|\d+-\d+)"))
 

@@ -39,6 +39,8 @@ struct ort_base {
     X(CreateEnvWithCustomLogger, 4, OrtStatus *, (ort_logger, void *, unsigned, const char *, OrtEnv **)) \
     X(DisableTelemetryEvents, 6, OrtStatus *, (const OrtEnv *)) \
     X(CreateSession, 7, OrtStatus *, (const OrtEnv *, const char *, const OrtSessionOptions *, OrtSession **)) \
+    X(CreateSessionFromArray, 8, OrtStatus *, \
+      (const OrtEnv *, const void *, size_t, const OrtSessionOptions *, OrtSession **)) \
     X(Run, 9, OrtStatus *, \
       (OrtSession *, const OrtRunOptions *, const char *const *, const OrtValue *const *, size_t, \
        const char *const *, size_t, OrtValue **)) \

@@ -11,13 +11,14 @@ import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.minimize import Denied
+from device_runner.options import BYTES_KEY, MAPPED
 from device_runner.spec import OUTPUTS_LIMIT_BYTES, RunOptions, RunSpec, TensorFile
 from pipeline.campaign.deny_list import denied_here
 from pipeline.campaign.options import options_name, run_options
 from pipeline.campaign.record import RecordedRun, Skipped
 from pipeline.campaign.statistics import DecisionRule
 from pipeline.campaign.statistics.compare import looks_until
-from pipeline.config import REPLAY_KEY, MeasureConfig, MeasureMode, MeasureRule, RunConfig
+from pipeline.config import REPLAY_KEY, MeasureConfig, MeasureMode, MeasureRule, Platform, RunConfig
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Artifact, Variant
 
@@ -30,8 +31,8 @@ class PlannedRun:
     """What is measured over all rounds: a file with run options on a device.
 
     `variant` is its variant's name, `file` its path or that in the folder of artifacts. `source` names the model in its
-    precision, whose inputs it is given. `session_options` are those that the file needs. `library` is libonnxruntime to
-    run with in place of the device's.
+    precision, whose inputs it is given. `session_options` are those that the file needs. `mapped` runs read the file
+    where it lies in memory, as apps for Android do. `library` is libonnxruntime to run with in place of the device's.
     """
 
     device: str
@@ -43,13 +44,15 @@ class PlannedRun:
     size_bytes: int
     options: RunOptions
     session_options: Mapping[str, str] = field(default_factory=dict)
+    mapped: bool = False
     mode: MeasureMode = MeasureMode.STEADY
     library: str | None = None
 
     @property
     def run_options(self) -> RunOptions:
-        """What is really run with: the file's own session options, and those asked for before them."""
-        session_config = {**self.session_options, **self.options.session_config}
+        """What is really run with: how the file is loaded, its own session options, and those asked for before them."""
+        loading = MAPPED if self.mapped else {}
+        session_config = {**loading, **self.session_options, **self.options.session_config}
         return msgspec.structs.replace(self.options, session_config=session_config)
 
     @property
@@ -70,7 +73,7 @@ class PlannedRun:
         )
 
 
-def run_of(device: str, artifact: Artifact, options: RunOptions) -> PlannedRun:
+def run_of(device: str, artifact: Artifact, options: RunOptions, *, mapped: bool = False) -> PlannedRun:
     """An artifact with run options on a device."""
     return PlannedRun(
         device=device,
@@ -82,6 +85,7 @@ def run_of(device: str, artifact: Artifact, options: RunOptions) -> PlannedRun:
         size_bytes=artifact.size_bytes,
         options=options,
         session_options=artifact.session_options,
+        mapped=mapped,
     )
 
 
@@ -116,7 +120,7 @@ def plan_runs(
     planned_runs: list[PlannedRun] = []
     skipped: list[Skipped] = []
     for facts in devices:
-        for planned, artifact in _wanted(runs, artifacts, facts.name):
+        for planned, artifact in _wanted(runs, artifacts, facts):
             failure = denied_here(planned.run_options, facts, denied, planned.sha256)
             reason = failure.message if failure else _unreplayable(artifact, planned.options)
             if reason:
@@ -134,14 +138,14 @@ def _unreplayable(artifact: Artifact, options: RunOptions) -> str:
 
 
 def _wanted(
-    runs: Sequence[RunConfig], artifacts: Sequence[Artifact], device: str
+    runs: Sequence[RunConfig], artifacts: Sequence[Artifact], facts: DeviceFacts
 ) -> Iterator[tuple[PlannedRun, Artifact]]:
     """Planned runs of one device by model, then in the order of the config; equal ones once."""
     seen = set()
     ways = [(run.variants, options) for run in runs for options in run_options(run)]
     for model in dict.fromkeys(artifact.model for artifact in artifacts):
         for (patterns, options), artifact in product(ways, artifacts):
-            planned = run_of(device, artifact, options)
+            planned = run_of(facts.name, artifact, options, mapped=facts.platform == Platform.ANDROID)
             meant = artifact.model == model and matches(patterns, options.provider, artifact.variant)
             if meant and planned.key not in seen:
                 seen.add(planned.key)
@@ -196,6 +200,7 @@ def recorded(runs: Sequence[PlannedRun], baseline: str | None) -> Iterator[Recor
             baseline=planned_id(run) == compared[planned_id(run)],
             same_as="" if first is run else planned_id(first),
             mode=run.mode,
+            mapped=run.run_options.session_config.get(BYTES_KEY) == "1",
         )
 
 

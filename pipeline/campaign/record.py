@@ -133,6 +133,7 @@ class RecordedRun(Struct, frozen=True, kw_only=True):
     """A planned run; `baseline` marks what others are compared with. Nobody reads anything out of its `id`.
 
     `same_as` is the id of the planned run whose runs count for this one: the same bytes with the same session options.
+    `mapped` runs loaded the file from mapped memory; all were from a path before this was recorded.
     """
 
     id: str
@@ -144,6 +145,7 @@ class RecordedRun(Struct, frozen=True, kw_only=True):
     baseline: bool = False
     same_as: str = ""
     mode: MeasureMode = MeasureMode.STEADY
+    mapped: bool = False
 
 
 class JobRecord(Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -152,8 +153,19 @@ def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
         abis=target.abis,
         library=library_name(target),
         library_kind=shipped_library(target, assembled.record.config, installed).runtime.kind.value,
+        loading=_loading(assembled, choice),
         basis="measured" if choice.measured else "advised",
     )
+
+
+def _loading(assembled: Assembled, choice: Choice) -> Literal["mapped", "path"] | msgspec.UnsetType:
+    """How a choice was loaded where it was measured."""
+    if not choice.measured:
+        return msgspec.UNSET
+    key = (choice.artifact.model, choice.artifact.variant.name, choice.options)
+    found = {run.mapped for run in assembled.record.planned if (run.model, run.variant, run.options) == key}
+    by_probe = assembled.record.config.measure.perf_test is None
+    return "mapped" if by_probe and True in found else "path"
 
 
 def _evidence(assembled: Assembled, choices: Sequence[Choice]) -> dict[str, object]:

@@ -80,6 +80,9 @@ class Shipped(Struct, frozen=True, kw_only=True):
     """The library that the target names: its file's name, or a release as in android:1.29.0."""
     library_kind: str = ""
     """Whether the library is full, extended or minimal, as far as it is known; "" before version 3."""
+    loading: Literal["mapped", "path"] | msgspec.UnsetType = msgspec.UNSET
+    """How it was loaded when it was measured: its bytes mapped and read where they lie, or by its path; unset where it
+    was not measured on such a device, or nobody recorded it."""
     basis: Literal["measured", "advised"]
     """Whether it was the best measured on such a device, or is what is advised; the evidence has the reason in full."""
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.device import DeviceFacts
+from device_runner.options import BYTES_KEY
 from device_runner.spec import ElementType, NnapiFlag, RunOptions, TensorFile
 from pipeline.campaign.options import options_name, run_options
 from pipeline.campaign.plan import (
@@ -15,6 +16,7 @@ from pipeline.campaign.plan import (
     order_of_round,
     plan_runs,
     planned_id,
+    recorded,
     representatives,
     run_of,
     spec_of,
@@ -104,6 +106,14 @@ def test_specs_carry_the_artifacts_session_options_and_the_runs_go_before_them()
     assert spec.options.session_config == {"a": "2", "session.b": "3"}
     assert spec.id == "local/m/basic-fixed/cpu+config.a=2+session.b=3#3"
     assert spec.dimensions == {"n": 1}
+
+
+def test_android_devices_load_files_mapped_as_apps_do_unless_a_run_says_no() -> None:
+    by_path = RunConfig(session_config={BYTES_KEY: "0"})
+    lanes, _ = plan_runs([RunConfig(), by_path], ALL[:1], [PHONE, HERE])
+    assert [lane.run_options.session_config.get(BYTES_KEY) for lane in lanes] == ["1", "0", None, "0"]
+    assert [run.mapped for run in recorded(lanes, None)] == [True, False, False, False]
+    assert [lane.run_name for lane in lanes][::2] == ["none-fixed/cpu"] * 2
 
 
 def test_the_labelled_set_is_answered_once() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from device_runner.local import LocalDevice, host_facts, wheel_library
+from device_runner.options import MAPPED
 from device_runner.probe.protocol import DTYPES
 from device_runner.result import FailureKind, Mark, RunResult, Status
 from device_runner.spec import (
@@ -29,6 +30,7 @@ from device_runner.spec import (
     RunSpec,
     TensorFile,
 )
+from tests.ort_models import convert
 from tests.probe_models import save_model
 
 Run = Callable[..., RunResult]
@@ -327,3 +329,27 @@ def test_a_full_disk_for_temporary_files_is_the_cause_and_not_garbage(
     assert room_bytes > 8192 or result.failure is not None
     if result.failure:
         assert "TMPDIR" in result.failure.remedy
+
+
+def test_with_onnx_runtime_s_key_an_ort_file_is_read_where_it_is_mapped(run: Run, models: Path, library: str) -> None:
+    side = 2048
+    weights = np.zeros((side, side), np.float32)
+    plain = save_model(
+        models / "wide.onnx",
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": (TensorProto.FLOAT, [1, side])},
+        {"y": (TensorProto.FLOAT, [1, side])},
+        {"w": weights},
+    )
+    convert(plain, models / "wide.ort")
+    grown = {}
+    for name, loading in (("mapped", MAPPED), ("path", {})):
+        options = RunOptions(session_config={"session.disable_prepacking": "1", **loading})
+        result = run("wide.ort", library=library, options=options)
+        assert result.status is Status.OK, result.failure
+        grown[name] = result.memory_after_load_bytes - result.memory_before_load_bytes
+    assert grown["path"] - grown["mapped"] > 0.8 * weights.nbytes
+    assert run("null.onnx", library=library, options=RunOptions(session_config=MAPPED)).status is Status.OK
+    missing = run("none.ort", library=library, options=RunOptions(session_config=MAPPED)).failure
+    assert missing
+    assert missing == run("none.ort", library=library).failure

@@ -97,10 +97,14 @@ class JavaWay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaFile:
-    """What ships: its asset as a literal, and its session options as places in the model's `ways`."""
+    """What ships: its asset as a literal, and its session options as places in the model's `ways`.
+
+    Not `mapped` it is opened by its path: so it was measured.
+    """
 
     asset: str
     sha256: str
+    mapped: bool
     ways: tuple[int, ...]
 
 
@@ -189,6 +193,7 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow]) -> JavaMo
             JavaFile(
                 asset=java_text(asset_path(one)),
                 sha256=digests[one.file],
+                mapped=one.loading != "path",
                 ways=tuple(places[options_name(options)] for options in ways_of(one)),
             )
             for one in ships

@@ -36,6 +36,8 @@ MARK = "do_not_remove: published-with-gradle-metadata"
 
 GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+MOVING = re.compile(r"-SNAPSHOT$|^latest\.", re.IGNORECASE)
+"""Versions that build tools do not take for one."""
 JAVA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+")
 
 LIBRARY = {
@@ -156,6 +158,13 @@ def publication(group: str, artifact: str, version: str) -> Publication:
                 why="letters, digits, `_`, `-` and single dots are allowed, and a group begins its parts with a letter",
                 remedy=f"write it as in {example}",
             )
+    if MOVING.search(version):
+        raise ConfigError(
+            f"{version!r} is no version that stays the same",
+            where="--version",
+            why="Gradle and Maven look for the newest of what a snapshot or `latest` may mean; ours never change",
+            remedy="give a plain version, as in 1.0.0 or 1.0.0-rc1",
+        )
     return Publication(group=group, artifact=artifact, version=version)
 
 

@@ -13,6 +13,7 @@ from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.android_host.processor import check_host
 from device_runner.library_facts import LibraryFacts, archive_abis, is_archive
 from device_runner.library_source import release_of, resolve
+from device_runner.options import MAPPED
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.check.compare import OutputCheck, read_tensor
@@ -32,6 +33,12 @@ class ProofRun:
     result: RunResult
     checks: tuple[OutputCheck, ...] = ()
     calls: CallSummary | None = None
+
+
+def _loaded(shipped: Shipped, options: RunOptions) -> RunOptions:
+    """Options that load the file as it was loaded when it was measured."""
+    loading = MAPPED if shipped.loading == "mapped" else {}
+    return msgspec.structs.replace(options, session_config={**loading, **options.session_config})
 
 
 def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> LibraryProof:
@@ -200,7 +207,7 @@ class _Prover:
                 RunSpec(
                     id="prove",
                     model=str(self.bundle / shipped.file),
-                    options=options,
+                    options=_loaded(shipped, options),
                     inputs=expected.inputs,
                     seed=SEED,
                     warmup=0,

@@ -16,6 +16,7 @@ from pipeline.release.android.package import SIGNATURES
 from pipeline.release.manifest import BundledFile, Content, Manifest, ModelSignature, SelectionRow, Shipped
 from tests.release.android.samples import CPU, NNAPI, needs_java, shipped, signature, tensor
 
+ROOT = Path(__file__).parents[3]
 HOSTILE = 'a"; } \\u002a/ */ \n ${x} {{ y }}'
 NOT_CODE = re.compile(r'"(?:\\.|[^"\\])*"|/\*.*?\*/|//[^\n]*', re.DOTALL)
 
@@ -134,6 +135,39 @@ def test_a_release_without_sessions_from_bytes_opens_files() -> None:
     found = sources(signature(), ort_release="1.19.2")["M.java"]
     assert "ByteBuffer model" not in found
     assert "return open(file, file.copy(context));" in found
+
+
+USE = """
+import com.example.models.*;
+import android.content.Context;
+import java.io.File;
+import java.nio.FloatBuffer;
+import java.util.Arrays;
+
+class Use {{
+{methods}
+}}
+"""
+METHOD = "void use{number}(Context context, FloatBuffer pixels) throws Exception {{\n{code}}}"
+
+
+@pytest.mark.parametrize("page", ["guide.md", "android-release.md"])
+def test_the_java_of_the_documents_compiles(tmp_path: Path, page: str) -> None:
+    needs_java()
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    blocks = re.findall(r"```java\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    methods = [METHOD.format(number=number, code=code) for number, code in enumerate(blocks)]
+    ends = {"inputs": (tensor("pixels", 1, 1, 28, 28),), "outputs": (tensor("logits", 1, 10),)}
+    models = sources(signature("mnist", **ends))
+    models |= java_sources(selecting(signature("segmenter", **ends)), "phone", "com.example.models")
+    assert compiled({**models, "Use.java": USE.format(methods="\n".join(methods))}, tmp_path) == ""
+
+
+@pytest.mark.parametrize(("loading", "mapped"), [("mapped", "true"), ("path", "false")])
+def test_a_model_is_loaded_as_it_was_measured(loading: str, mapped: str) -> None:
+    found = sources(signature(), loading=loading)["M.java"]
+    assert f'"{"2" * 64}", {mapped}, 0, 1)' in found
 
 
 def test_two_models_of_one_class_are_refused() -> None:

@@ -170,6 +170,8 @@ def test_ranges_end_below_the_next_minor_release() -> None:
         (("--group", "9com"), "is no name"),
         (("--artifact", "../up"), "'../up' is no name"),
         (("--version", "1/2"), "'1/2' is no name"),
+        (("--version", "1.0-SNAPSHOT"), "'1.0-SNAPSHOT' is no version that stays the same"),
+        (("--version", "latest.release"), "'latest.release' is no version that stays the same"),
         (("--package", "models"), "'models' cannot be a Java package"),
         (("--package", "com.class.x"), "cannot be a Java package"),
         (("--target", "ios"), "no Android target 'ios'"),

@@ -32,7 +32,7 @@ public final class {{ model.class_name }} implements AutoCloseable {
     /** What ships: each file with the places of its session options in {@link #WAYS}, in the order of trying. */
     private static final ModelFile[] FILES = {
 {% for file in model.files %}
-        new ModelFile({{ file.asset }}, "{{ file.sha256 }}", {{ file.ways | join(", ") }}),
+        new ModelFile({{ file.asset }}, "{{ file.sha256 }}", {{ file.mapped | lower }}, {{ file.ways | join(", ") }}),
 {% endfor %}
     };
 
@@ -100,8 +100,12 @@ public final class {{ model.class_name }} implements AutoCloseable {
     }
 {% else %}
     /**
+{% if model.files[0].mapped %}
      * Opens the model from the app's assets: without a copy where the app stores it uncompressed, else from a file that
      * is written once to the app's private storage.
+{% else %}
+     * Opens the model from a file that is written once to the app's private storage: it was measured from a file.
+{% endif %}
      *
      * @throws OrtException if no recorded session options work on this device; earlier failures are suppressed in it
      * @throws IOException if the asset cannot be read, or copied where it has to be
@@ -131,8 +135,8 @@ public final class {{ model.class_name }} implements AutoCloseable {
 
     private static {{ model.class_name }} open(Context context, ModelFile file) throws OrtException, IOException {
 {% if from_bytes %}
-        ByteBuffer mapped = file.map(context.getAssets());
-        return mapped != null ? open(file, mapped, null) : open(file, null, file.copy(context));
+        ByteBuffer bytes = file.map(context.getAssets());
+        return bytes != null ? open(file, bytes, null) : open(file, null, file.copy(context));
 {% else %}
         return open(file, file.copy(context));
 {% endif %}
@@ -144,7 +148,7 @@ public final class {{ model.class_name }} implements AutoCloseable {
         OrtException failure = null;
         for (int way : file.ways) {
             try (OrtSession.SessionOptions options = options(way)) {
-                OrtSession session = ModelFile.session(environment, options, {{ "bytes, " if from_bytes }}path);
+                OrtSession session = file.session(environment, options, {{ "bytes, " if from_bytes }}path);
                 return new {{ model.class_name }}(environment, session, WAYS[way]);
             } catch (OrtException error) {
                 failure = ModelFile.after(failure, error);

@@ -31,17 +31,23 @@ final class ModelFile {
 
     final String asset;
     final String sha256;
+    final boolean mapped;
     final int[] ways;
 
-    ModelFile(@NonNull String asset, @NonNull String sha256, int... ways) {
+    /** Without {@code mapped} the file is opened by its path, because that was measured. */
+    ModelFile(@NonNull String asset, @NonNull String sha256, boolean mapped, int... ways) {
         this.asset = asset;
         this.sha256 = sha256;
+        this.mapped = mapped;
         this.ways = ways;
     }
 
-    /** The bytes of the asset where they lie in the package; null where the app stores it compressed. */
+    /** The bytes of the asset where they lie in the package; null where the app stores it compressed or needs a path. */
     @Nullable
     ByteBuffer map(@NonNull AssetManager assets) throws IOException {
+        if (!mapped) {
+            return null;
+        }
         try (AssetFileDescriptor file = assets.openFd(asset);
                 FileInputStream stream = file.createInputStream();
                 FileChannel channel = stream.getChannel()) {
@@ -98,18 +104,18 @@ final class ModelFile {
 {% endif %}
     }
 
-    /** A session that reads weights where they lie in the buffer or file instead of copying them. */
+    /** A session; of bytes and of a mapped file it reads the weights where they lie instead of copying them. */
     @NonNull
-    static OrtSession session(
+    OrtSession session(
             @NonNull OrtEnvironment environment,
             @NonNull OrtSession.SessionOptions options,
 {% if from_bytes %}
             @Nullable ByteBuffer bytes,
             @Nullable File path)
             throws OrtException {
-        options.addConfigEntry("session.use_ort_model_bytes_for_initializers", "1");
         if (bytes != null) {
             options.addConfigEntry("session.use_ort_model_bytes_directly", "1");
+            options.addConfigEntry("session.use_ort_model_bytes_for_initializers", "1");
             OrtSession session = environment.createSession(bytes, options);
             IN_USE.put(session, bytes);
             return session;
@@ -117,10 +123,12 @@ final class ModelFile {
 {% else %}
             @NonNull File path)
             throws OrtException {
-        options.addConfigEntry("session.use_ort_model_bytes_for_initializers", "1");
 {% endif %}
-        // Maps the file from ONNX Runtime 1.27 on; earlier releases read it.
-        options.addConfigEntry("session.use_memory_mapped_ort_model", "1");
+        if (mapped) {
+            // ONNX Runtime maps the file from 1.27 on; earlier releases read it.
+            options.addConfigEntry("session.use_memory_mapped_ort_model", "1");
+            options.addConfigEntry("session.use_ort_model_bytes_for_initializers", "1");
+        }
         return environment.createSession(path.getPath(), options);
     }
 
