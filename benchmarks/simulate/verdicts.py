@@ -4,6 +4,7 @@ Everything comes from the functions that a report calls. A pair is a lane and th
 pairs with 3 % added to the lane's latency say how often that is found.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -11,9 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.simulate.noise import INFERENCES, MODELS, Floats, NoiseModel, campaigns, medians
+from pipeline.campaign.pilot import PILOT_ROUNDS
 from pipeline.campaign.statistics.compare import DEFAULT_RULE, LOOKS, DecisionRule, decide
 from pipeline.campaign.statistics.groups import Pairs, percentile_bounds
-from pipeline.campaign.statistics.intervals import ratio_interval
+from pipeline.campaign.statistics.intervals import noise, ratio_interval, rounds_needed
 
 SEED = 18
 FIXED = (5, 8, 12, 20)
@@ -22,6 +24,8 @@ FIXED = (5, 8, 12, 20)
 SLOWER = 0.03
 MANY, MANY_ROUNDS = 40, 5
 PERCENTILE_ROUNDS = (20, 40)
+MOST_PLANNED = 300
+"""Rounds that a minute has for two runs of 0.1 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,7 @@ class Trials:
     looks: int = 4_000
     many: int = 400
     percentiles: int = 2_000
+    plans: int = 1_000
 
 
 TRIALS = Trials()
@@ -59,6 +64,9 @@ class Found:
     """Any of 39 equal lanes is called different from their baseline."""
     percentile: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Rounds to how often an interval of the 90th percentile is given, and holds the true one where it is."""
+    planned: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Rounds that a pilot names for 3 %: their median; how often it names more than MOST_PLANNED; else how often so
+    many rounds find it."""
 
 
 def pairs(model: NoiseModel, seed: int, count: int, rounds: int) -> Iterator[Floats]:
@@ -138,10 +146,23 @@ def percentiles(model: NoiseModel, found: Found, trials: Trials) -> None:
         found.percentile[rounds] = (given / trials.percentiles, held / max(1, given))
 
 
+def plans(model: NoiseModel, found: Found, trials: Trials) -> None:
+    """Pilots that say how many rounds find 3 %, and campaigns of so many rounds."""
+    named, shown = [], 0
+    pilots = pairs(model, SEED + 500, trials.plans, PILOT_ROUNDS)
+    later = pairs(model, SEED + 501, trials.plans, MOST_PLANNED)
+    for pilot, logs in zip(pilots, later, strict=True):
+        rounds = rounds_needed(noise(pilot), SLOWER, DEFAULT_RULE.confidence, PILOT_ROUNDS) or math.inf
+        named.append(rounds)
+        shown += rounds <= MOST_PLANNED and different(logs[: int(rounds)] + np.log1p(SLOWER))
+    beyond = sum(rounds > MOST_PLANNED for rounds in named)
+    found.planned = float(np.median(named)), beyond / trials.plans, shown / max(1, trials.plans - beyond)
+
+
 def simulated(place: int, trials: Trials) -> Found:
     """Everything of one noise model."""
     found = Found(name=MODELS[place].name)
-    for part in (fixed, sequential, many, percentiles):
+    for part in (fixed, sequential, many, percentiles, plans):
         part(MODELS[place], found, trials)
     return found
 
@@ -150,7 +171,7 @@ def table(trials: Trials = TRIALS) -> str:
     """One row a noise model, in per cent."""
     with ProcessPoolExecutor(2) as pool:
         rows = list(pool.map(simulated, range(len(MODELS)), [trials] * len(MODELS)))
-    return "\n\n".join((_of_pairs(rows, trials), _of_choices(rows, trials)))
+    return "\n\n".join((_of_pairs(rows, trials), _of_plans(rows, trials), _of_choices(rows, trials)))
 
 
 def _of_pairs(rows: list[Found], trials: Trials) -> str:
@@ -177,6 +198,19 @@ def _pair_cells(row: Found) -> tuple[str, ...]:
     slower = " / ".join(f"{100 * row.slower[n]:.0f}" for n in FIXED)
     looks = f"{100 * row.false[0]:.2f}", f"{100 * row.slower[0]:.1f}"
     return row.name, held, f"{false}; {looks[0]}", f"{slower}; {looks[1]}", f"{row.rounds_used:.1f}"
+
+
+def _of_plans(rows: list[Found], trials: Trials) -> str:
+    text = (
+        f"{trials.plans:,} pilots of {PILOT_ROUNDS} rounds, as those of `ort-mobile plan`, each with a campaign of as "
+        "many rounds as it names for 3 %."
+    )
+    head = ("noise", "rounds named, median", f"more than {MOST_PLANNED}", "3 % found in campaigns of the others")
+    cells = [
+        (row.name, f"{row.planned[0]:.0f}", f"{row.planned[1]:.1%}", f"{row.planned[2]:.1%}")
+        for row in rows
+    ]  # fmt: skip
+    return f"{text}\n\n{markdown(head, cells)}"
 
 
 def _of_choices(rows: list[Found], trials: Trials) -> str:

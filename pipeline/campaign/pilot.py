@@ -7,7 +7,8 @@ from statistics import median
 
 from device_runner.result import RunResult, Status, Struct
 from pipeline.campaign.record import RunRecord
-from pipeline.campaign.statistics import Round, RunGroup, detectable, rounds_needed
+from pipeline.campaign.statistics import DecisionRule, Round, RunGroup, detectable, rounds_needed
+from pipeline.campaign.statistics.compare import DEFAULT_RULE
 from pipeline.campaign.statistics.groups import paired_log_ratios
 from pipeline.campaign.statistics.intervals import LEAST_ROUNDS, noise
 
@@ -19,7 +20,7 @@ PAIR_SECONDS = 60.0
 
 
 class NeededRounds(Struct, frozen=True, kw_only=True):
-    """What finds a difference in 95 of 100 cases; None where 10,000 rounds do not.
+    """What finds a difference in 95 of 100 pilots with their campaigns; None where 10,000 rounds do not.
 
     `pair_seconds` is the time for two runs a round, `campaign_seconds` for all that the config plans there.
     """
@@ -64,6 +65,7 @@ def pilot_answer(
     planned_rounds: int,
     lasting_seconds: float = 0.0,
     percents: Sequence[float] = PERCENTS,
+    rule: DecisionRule = DEFAULT_RULE,
 ) -> PilotAnswer | None:
     """The answer from the two sets of runs of a baseline; None where fewer than four rounds have both.
 
@@ -72,7 +74,21 @@ def pilot_answer(
     logs = paired_log_ratios(_group("first", first), _group("again", again)).logs
     if len(logs) < LEAST_ROUNDS:
         return None
-    sd, seconds = noise(logs), seconds_a_run([record.result for record in (*first, *again)])
+    seconds = seconds_a_run([record.result for record in (*first, *again)])
+    sd = noise(logs)
+
+    def percent_of(rounds: int) -> float | None:
+        return 100 * detectable(sd, rounds, rule.confidence, len(logs)) if rounds >= LEAST_ROUNDS else None
+
+    def needed(percent: float) -> NeededRounds:
+        found = rounds_needed(sd, percent / 100, rule.confidence, len(logs))
+        return NeededRounds(
+            percent=percent,
+            rounds=found,
+            pair_seconds=None if found is None else 2 * found * seconds,
+            campaign_seconds=None if found is None else runs_in_round * found * seconds + lasting_seconds,
+        )
+
     minute_rounds = int(PAIR_SECONDS // (2 * seconds)) if seconds else 0
     timed = [latency for record in first for latency in record.result.latencies_ns]
     return PilotAnswer(
@@ -85,11 +101,11 @@ def pilot_answer(
         noise=sd,
         run_seconds=seconds,
         runs_in_round=runs_in_round,
-        needed=tuple(_needed(percent, sd, seconds, runs_in_round, lasting_seconds) for percent in percents),
+        needed=tuple(map(needed, percents)),
         minute_rounds=minute_rounds,
-        minute_percent=_percent(sd, minute_rounds),
+        minute_percent=percent_of(minute_rounds),
         planned_rounds=planned_rounds,
-        planned_percent=_percent(sd, planned_rounds),
+        planned_percent=percent_of(planned_rounds),
         planned_seconds=planned_rounds * runs_in_round * seconds + lasting_seconds,
     )
 
@@ -100,20 +116,6 @@ def _group(key: str, records: Iterable[RunRecord]) -> RunGroup:
         key=key,
         rounds=tuple(Round(number=one.round, latencies_ns=one.result.latencies_ns) for one in timed),
     )
-
-
-def _needed(percent: float, sd: float, seconds: float, runs_in_round: int, lasting_seconds: float) -> NeededRounds:
-    rounds = rounds_needed(sd, percent / 100)
-    return NeededRounds(
-        percent=percent,
-        rounds=rounds,
-        pair_seconds=None if rounds is None else 2 * rounds * seconds,
-        campaign_seconds=None if rounds is None else runs_in_round * rounds * seconds + lasting_seconds,
-    )
-
-
-def _percent(sd: float, rounds: int) -> float | None:
-    return 100 * detectable(sd, rounds) if rounds >= LEAST_ROUNDS else None
 
 
 def seconds_a_run(results: Iterable[RunResult]) -> float:

@@ -11,7 +11,7 @@ import msgspec
 from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.options import check_runs, options_name
 from pipeline.campaign.pilot import PERCENTS, PILOT_ROUNDS, PilotAnswer, pilot_answer
-from pipeline.campaign.plan import PlannedRun, baseline_of, distinct, in_modes, plan_runs, planned_id
+from pipeline.campaign.plan import PlannedRun, baseline_of, decision_rule, distinct, in_modes, plan_runs, planned_id
 from pipeline.campaign.store import Store, open_store
 from pipeline.config import Config, MeasureMode
 from pipeline.core.progress import Progress
@@ -108,6 +108,7 @@ def _answers(
             planned_rounds=config.measure.timed_rounds,
             lasting_seconds=lasting * config.measure.sustained_seconds,
             percents=percents,
+            rule=decision_rule(config.measure),
         )
         failures = [record.result.failure.message for record in (*own[0], *own[1]) if record.result.failure]
         why = failures[-1] if failures else "too few of its rounds gave times"

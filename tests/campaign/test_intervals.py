@@ -163,21 +163,55 @@ def test_many_rounds_cost_no_more_than_their_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sd", "needed"),
-    [(0.005, (6, 5, 4)), (0.01, (13, 8, 5)), (0.02, (40, 20, 10)), (0.03, (86, 41, 17)), (0.05, (231, 106, 41))],
+    ("sd", "effect", "exact"), [(0.005, 0.02, 6), (0.005, 0.03, 5), (0.005, 0.05, 4), (0.01, 0.05, 5)]
 )
-def test_rounds_needed_are_those_of_the_noncentral_distribution_within_a_round(
-    sd: float, needed: tuple[int, ...]
+def test_below_eight_rounds_those_needed_are_of_the_noncentral_distribution(
+    sd: float, effect: float, exact: int
 ) -> None:
-    """Exact values for 2, 3 and 5 % by the noncentral t (measuring S.5); sd of one lane's round medians."""
-    for effect, expected in zip((0.02, 0.03, 0.05), needed, strict=True):
-        found = rounds_needed(math.sqrt(2) * sd, effect)
-        assert found == pytest.approx(expected, abs=max(1, 0.05 * expected))
-        assert found is not None
-        assert detectable(math.sqrt(2) * sd, found) <= effect
-        assert found == 4 or detectable(math.sqrt(2) * sd, found - 1) > effect
+    """Exact values by the noncentral t at 99 % (measuring S.5); sd of one lane's round medians."""
+    assert rounds_needed(math.sqrt(2) * sd, effect, 0.99) == pytest.approx(exact, abs=1)
+
+
+SHOWN = 0.992
+"""The confidence at which a verdict shows a difference."""
+
+
+def share_found(sd: float, effect: float, rounds: int, campaigns: int = 700) -> float:
+    """How often so many rounds with normal noise show a difference."""
+    draw = np.random.default_rng([rounds, 7]).normal(math.log1p(effect), sd, (campaigns, rounds))
+    return float(np.mean([p_value(logs) <= 1 - SHOWN for logs in draw]))
+
+
+@pytest.mark.parametrize(
+    ("sd", "effect"), [(0.007, 0.02), (0.014, 0.03), (0.021, 0.03), (0.028, 0.03), (0.028, 0.05), (0.042, 0.03)]
+)
+def test_the_rounds_needed_find_the_difference_in_95_of_100_campaigns(sd: float, effect: float) -> None:
+    rounds = rounds_needed(sd, effect, SHOWN)
+    assert rounds is not None
+    assert share_found(sd, effect, rounds) > 0.93
+    fewer = round(0.8 * rounds)
+    assert fewer < 4 or share_found(sd, effect, fewer) < 0.95, "and not many more than that"
+    assert detectable(sd, rounds, SHOWN) <= effect
+
+
+def test_rounds_by_the_noise_of_a_pilot_find_it_in_95_of_100_too() -> None:
+    draw, pilot, count = np.random.default_rng(4), 5, 250
+    found = plain = 0
+    for _ in range(count):
+        known = noise(draw.normal(0, 0.02, pilot))
+        logs = draw.normal(math.log(1.03), 0.02, 200)
+        found += p_value(logs[: rounds_needed(known, 0.03, SHOWN, pilot)]) <= 1 - SHOWN
+        plain += p_value(logs[: rounds_needed(known, 0.03, SHOWN)]) <= 1 - SHOWN
+    assert found > 0.93 * count
+    assert plain < 0.9 * count, "a pilot that happens to be quiet would name too few"
+
+
+def test_what_is_drawn_goes_over_into_what_many_rounds_find() -> None:
+    shares = [detectable(0.01, rounds, SHOWN) for rounds in (36, 40, 41, 46)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[2] == pytest.approx(shares[1], rel=0.04)
 
 
 def test_too_much_noise_is_said() -> None:
-    assert rounds_needed(2.0, 0.01) is None
-    assert math.isinf(detectable(0.01, 3))
+    assert rounds_needed(2.0, 0.01, 0.99) is None
+    assert math.isinf(detectable(0.01, 3, 0.99))

@@ -2,6 +2,7 @@
 
 import random
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,10 @@ from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign.pilot import PilotAnswer, pilot_answer, seconds_a_run
 from pipeline.campaign.record import RunRecord
-from pipeline.campaign.statistics import ratio_interval
+from pipeline.campaign.statistics import DecisionRule, Verdict
+from pipeline.campaign.statistics.compare import LOOKS, decide
+from pipeline.campaign.statistics.distributions import Floats
+from pipeline.campaign.statistics.groups import Pairs
 from pipeline.report.pilot import pilot_listing, pilot_notes, spell
 
 
@@ -38,9 +42,9 @@ def records(sd: float, seed: int, rounds: int = 5, seconds: float = 1.5) -> tupl
     return made
 
 
-def answer(sd: float, seed: int = 0, rounds: int = 5, **more: float) -> PilotAnswer | None:
+def answer(sd: float, seed: int = 0, rounds: int = 5, **more: Any) -> PilotAnswer | None:
     first, again = records(sd, seed, rounds)
-    return pilot_answer(first, again, run="cpu", runs_in_round=4, planned_rounds=5, **more)  # type: ignore[arg-type]
+    return pilot_answer(first, again, run="cpu", runs_in_round=4, planned_rounds=5, **more)
 
 
 def test_noise_and_time_are_those_of_the_runs() -> None:
@@ -69,20 +73,29 @@ def test_more_noise_or_a_smaller_difference_needs_more_rounds() -> None:
 
 
 def test_the_rounds_that_it_names_find_the_difference() -> None:
-    """With the true noise: at least 85 of 100 campaigns of so many rounds show 3 %."""
-    found = answer(0.01, 3)
-    assert found is not None
-    sd = 0.01 * 2**0.5
-    from pipeline.campaign.statistics import rounds_needed
-
-    rounds = rounds_needed(sd, 0.03)
-    assert rounds is not None
+    """In at least 95 of 100 pilots with their campaigns."""
     generator = np.random.default_rng(5)
     shown = 0
-    for _ in range(300):
-        interval = ratio_interval(generator.normal(np.log(1.03), sd, rounds), 0.99)
-        shown += interval is not None and interval.low > 1
-    assert shown >= 255
+    for seed in range(300):
+        found = answer(0.01, seed)
+        assert found is not None
+        (three,) = [one for one in found.needed if one.percent == 3.0]
+        logs = generator.normal(np.log(1.03), 0.01 * 2**0.5, three.rounds)
+        shown += compared(logs) is Verdict.SLOWER
+    assert shown >= 0.94 * 300
+
+
+def compared(logs: Floats) -> Verdict:
+    """The verdict on a campaign with these log ratios."""
+    return decide([Pairs(tuple(range(len(logs))), logs)], DecisionRule())[0].verdict
+
+
+def test_rounds_with_looks_find_less_and_are_planned_so() -> None:
+    plain, looking = answer(0.02), answer(0.02, rule=DecisionRule(looks=LOOKS))
+    assert plain is not None
+    assert looking is not None
+    assert all((b.rounds or 10**6) >= (a.rounds or 0) for a, b in zip(plain.needed, looking.needed, strict=True))
+    assert (looking.minute_percent or 0) > (plain.minute_percent or 0)
 
 
 @pytest.mark.parametrize("rounds", [0, 3])
@@ -95,7 +108,7 @@ def test_runs_that_do_not_say_when_they_began_have_no_time() -> None:
 
 
 def test_what_is_said_is_readable() -> None:
-    found = answer(0.2, percents=(1, 5))  # type: ignore[arg-type]
+    found = answer(0.2, percents=(1, 5))
     assert found is not None
     listing = pilot_listing(found)
     assert listing.title.startswith("m on d: v cpu against itself in 5 rounds: median ")

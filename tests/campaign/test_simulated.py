@@ -6,7 +6,7 @@ import pytest
 from benchmarks.simulate.noise import MODELS, NoiseModel, campaigns, medians
 from benchmarks.simulate.verdicts import Found, Trials, fixed, markdown, percentiles, simulated
 
-SMALL = Trials(equal=400, slower=100, looks=60, many=30, percentiles=150)
+SMALL = Trials(equal=400, slower=100, looks=60, many=30, percentiles=150, plans=40)
 BY_NAME = {model.name: model for model in MODELS}
 
 
@@ -24,6 +24,8 @@ def test_three_per_cent_is_found_and_fresh_rounds_are_honest() -> None:
     assert found.slower[0] > 0.95
     assert found.rounds_used < 12
     assert found.held_again > 0.9 > found.held_by_choosing
+    assert found.planned[0] < 12
+    assert found.planned[2] > 0.9
     assert found.false_of_many <= 2 / SMALL.many
 
 

@@ -21,6 +21,11 @@ MOST_ROUNDS_NEEDED = 10_000
 ROUNDING = 1e-13
 POWER = 0.95
 """How often a difference that is called detectable is found."""
+CAMPAIGNS, DRAWN_TO = 2000, 40
+"""Campaigns that are drawn to know what so many rounds find, and up to how many rounds their ranks are: more are
+normal enough for the ranks' efficiency."""
+RANKS_COST = math.sqrt(math.pi / 3)
+"""By how much ranks widen an interval of many normal values."""
 
 
 class Interval(NamedTuple):
@@ -105,24 +110,65 @@ def noise(log_ratios: Floats) -> float:
     return math.log(found.high / found.low) / 2 * math.sqrt(count) / t_quantile(0.975, count - 1)
 
 
-def detectable(sd: float, rounds: int, confidence: float = 0.99) -> float:
-    """The difference, as a share (0.03 is 3 %), that so many rounds show at this confidence in 95 of 100 cases.
+def detectable(sd: float, rounds: int, confidence: float, known_from: int | None = None) -> float:
+    """The difference, as a share (0.03 is 3 %), that so many rounds show at this confidence in 95 of 100 campaigns.
 
-    `sd` is that of log ratios, about 1.4 times that of a lane's log round medians. By two quantiles of t: within a
-    round of the exact noncentral distribution. Infinite below LEAST_ROUNDS.
+    `sd` is that of log ratios, about 1.4 times that of a lane's log round medians. `known_from` are the rounds of the
+    pilot that it was estimated from: the 95 of 100 are then pilots with their campaigns. Infinite below LEAST_ROUNDS.
     """
     if rounds < LEAST_ROUNDS:
         return math.inf
-    reach = t_quantile((1 + confidence) / 2, rounds - 1) + t_quantile(POWER, rounds - 1)
-    return math.expm1(min(700.0, reach * sd / math.sqrt(rounds)))
+    return math.expm1(min(700.0, sd * _least_shown(rounds, confidence, known_from)))
 
 
-def rounds_needed(sd: float, effect: float, confidence: float = 0.99) -> int | None:
-    """The fewest rounds that show a difference of so large a share in 95 of 100 cases; None above 10,000."""
-    low, high = LEAST_ROUNDS, MOST_ROUNDS_NEEDED
-    if detectable(sd, high, confidence) > effect:
+def rounds_needed(sd: float, effect: float, confidence: float, known_from: int | None = None) -> int | None:
+    """The fewest rounds that show a difference of so large a share in 95 of 100 campaigns; None above 10,000.
+
+    7 rounds may find what 8 do not: ranks need more rounds than t where there are few (measuring S.5).
+    """
+
+    def enough(rounds: int) -> bool:
+        return detectable(sd, rounds, confidence, known_from) <= effect
+
+    low, high = DRAWN_TO, MOST_ROUNDS_NEEDED
+    if not enough(high):
         return None
-    while low < high:
+    if enough(low):
+        return next(rounds for rounds in range(LEAST_ROUNDS, low + 1) if enough(rounds))
+    while low + 1 < high:
         middle = (low + high) // 2
-        low, high = (middle + 1, high) if detectable(sd, middle, confidence) > effect else (low, middle)
-    return low
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+@lru_cache(maxsize=1024)
+def _least_shown(rounds: int, confidence: float, known_from: int | None) -> float:
+    """The log ratio, in its standard deviations, that is shown in 95 of 100 drawn campaigns with normal noise.
+
+    A campaign shows what is larger than the lower bound of its noise is below 0: bounds move with the truth.
+    """
+    random = np.random.default_rng(rounds)
+    if rounds <= DRAWN_TO:
+        below = _reaches(random.standard_normal((CAMPAIGNS, rounds)), confidence)
+    else:
+        spread = np.sqrt(random.chisquare(rounds - 1, CAMPAIGNS) / (rounds - 1))
+        reach = t_quantile((1 + confidence) / 2, rounds - 1) * spread + random.standard_normal(CAMPAIGNS)
+        below = reach / math.sqrt(rounds) * (RANKS_COST if rounds <= RANKS_TO else 1.0)
+    if known_from:
+        below = below / np.sqrt(random.chisquare(known_from - 1, CAMPAIGNS) / (known_from - 1))
+    return float(np.quantile(below, POWER))
+
+
+def _reaches(campaigns: Floats, confidence: float) -> Floats:
+    """How far below 0 the lower bound of each campaign's log ratios is, by the rule of `p_value`."""
+    count = campaigns.shape[1]
+    t = t_quantile((1 + confidence) / 2, count - 1) / math.sqrt(count)
+    by_t: Floats = t * campaigns.std(axis=1, ddof=1) - campaigns.mean(axis=1)
+    if count < RANKS_FROM:
+        return by_t
+    bound = rank_bound(count, 1 - confidence)
+    if bound is None:
+        return np.maximum(by_t, -campaigns.min(axis=1))
+    first, second = _pairs(count)
+    means = (campaigns[:, first] + campaigns[:, second]) / 2
+    return -np.partition(means, bound, axis=1)[:, bound]
