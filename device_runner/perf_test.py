@@ -207,14 +207,16 @@ def _result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool) 
         memory_peak_bytes=round(_number(r"Peak working set size: (\S+) bytes", ended.stdout) or 0),
         profile_file=ended.profile,
         log=log,
-        marks=tuple(_marks(spec, latencies_ns, log)),
+        marks=tuple(_marks(spec, latencies_ns, warmup, log)),
     )
 
 
-def _marks(spec: RunSpec, latencies_ns: tuple[int, ...], log: tuple[str, ...]) -> Iterator[Mark]:
+def _marks(spec: RunSpec, latencies_ns: tuple[int, ...], warmup: WarmUp, log: tuple[str, ...]) -> Iterator[Mark]:
     yield Mark.PERF_TEST
     if len(latencies_ns) < spec.min_runs:
         yield Mark.SHORT
+    if not warmup.settled:
+        yield Mark.UNSETTLED
     if spec.options.provider != "cpu" and fell_back(log):
         yield Mark.CPU_FALLBACK
 

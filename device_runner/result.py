@@ -59,6 +59,8 @@ class Mark(StrEnum):
     """Measured in full, but the process crashed while it gave its memory back."""
     CPU_FALLBACK = "cpu_fallback"
     """Another provider was asked for, and the log says that the CPU took nodes."""
+    UNSETTLED = "unsettled"
+    """Inferences still became faster in the middle of what was timed: no end of the warm-up was found."""
     PERF_TEST = "perf_test"
     """Measured by onnxruntime_perf_test: no outputs, and the first inference to the millisecond."""
 

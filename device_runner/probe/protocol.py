@@ -324,7 +324,7 @@ def _result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
         labelled_outputs=next((_tensor(output) for output in answer.outputs if _is_labelled(output)), None),
         profile_file=answer.profile or None,
         log=_log(answer),
-        marks=tuple(_marks(spec, answer)),
+        marks=tuple(_marks(spec, answer, warmup)),
     )
 
 
@@ -387,9 +387,11 @@ def _log(answer: ProbeAnswer) -> tuple[str, ...]:
     return (*answer.log, *dropped)
 
 
-def _marks(spec: RunSpec, answer: ProbeAnswer) -> Iterator[Mark]:
+def _marks(spec: RunSpec, answer: ProbeAnswer, warmup: WarmUp | None) -> Iterator[Mark]:
     if answer.stop == "max_seconds" and len(answer.latencies_ns) < spec.min_runs:
         yield Mark.SHORT
+    if warmup and not warmup.settled:
+        yield Mark.UNSETTLED
     if spec.options.provider != "cpu" and fell_back(answer.log):
         yield Mark.CPU_FALLBACK
     if answer.status is Status.OK and answer.signal:

@@ -9,7 +9,7 @@ from pipeline.campaign.tuned import TunedModel
 from pipeline.check.compare import OutputCheck
 from pipeline.check.reference import Reference
 from pipeline.config import Config, MeasureMode, ModelConfig
-from pipeline.core.errors import Finding, PipelineError, Severity
+from pipeline.core.errors import ConfigError, Finding, PipelineError, Severity
 from pipeline.core.variant import Level
 from pipeline.passes.mixed import MixedSearch
 
@@ -185,12 +185,19 @@ class CampaignRecord(Struct, frozen=True, kw_only=True):
     unreadable: str = ""
 
     def job(self) -> JobRecord:
-        """The document; raises PipelineError for one that another release wrote differently."""
+        """The document; raises PipelineError for one that another release wrote differently, and for pairs."""
+        if self.document is None and not self.unreadable:
+            raise ConfigError(
+                "these are pairs of `gate` or `bisect`, no campaign with a plan", where=self.id,
+                why="each pair is judged when it is measured, and what was measured is stored for the next time",
+                remedy="the same command gives the verdicts again, with --json FILE too; name the output of "
+                "`ort-mobile run`, `tune` or `perf --json`",
+            )  # fmt: skip
         if self.document is None:
             raise PipelineError(
                 "this campaign was stored by another release",
                 where=self.id,
-                why=self.unreadable or "it has no plan",
+                why=self.unreadable,
                 remedy="use the release that measured it, or measure again",
             )
         return self.document

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from device_runner.local import LocalDevice, wheel_library
 from device_runner.probe.protocol import ProbeAnswer, to_result
-from device_runner.result import ColdStart, RunResult, Status, decode_result
+from device_runner.result import ColdStart, Mark, RunResult, Status, decode_result
 from device_runner.spec import RunSpec, decode_spec
 
 Run = Callable[..., RunResult]
@@ -141,3 +141,10 @@ def test_bins_that_cannot_be_are_no_measurement(answer: ProbeAnswer, bins: list[
     else:
         assert result.failure is not None
         assert result.failure.kind == "garbage"
+
+
+@pytest.mark.parametrize(("slower", "marks"), [(20, ()), (0, ()), (200, (Mark.UNSETTLED,))])
+def test_a_warm_up_without_an_end_is_marked(answer: ProbeAnswer, slower: int, marks: tuple[Mark, ...]) -> None:
+    falling = [2_000_000 - 5_000 * min(at, slower) for at in range(200)]
+    told = msgspec.convert({**msgspec.to_builtins(answer), "latencies_ns": falling}, ProbeAnswer)
+    assert to_result(RunSpec(id="x", model="m", warmup="auto"), "d", told).marks == marks

@@ -2,6 +2,7 @@
 
 import math
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,9 @@ def test_further_warm_up_runs_are_dropped_and_few_runs_are_marked() -> None:
     assert to_result(spec, "d", GOOD, exact=True).latencies_ns == (22012,)
     few = to_result(msgspec.structs.replace(SPEC, min_runs=20), "d", GOOD, exact=False)
     assert few.marks == (Mark.PERF_TEST, Mark.SHORT)
+    falling = "".join(f"a,b,{2e-3 - 5e-6 * at:.7f},27025408,0,{at}\n" for at in range(200))
+    slow = to_result(msgspec.structs.replace(SPEC, warmup="auto"), "d", replace(GOOD, csv=falling), exact=False)
+    assert slow.marks == (Mark.PERF_TEST, Mark.UNSETTLED)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ class Doubt(StrEnum):
     NOT_A_PHONE = "not_a_phone"
     CHARGING = "charging"
     CUT_SHORT = "cut_short"
+    UNSETTLED = "unsettled"
     CRASHED_AT_END = "crashed_at_end"
     CPU_FALLBACK = "cpu_fallback"
     PERF_TEST = "perf_test"
@@ -91,6 +92,7 @@ MARKED: dict[Mark, tuple[Doubt, str]] = {
     Mark.EMULATED: (Doubt.NOT_A_PHONE, "an emulator computed: these times are no processor's"),
     Mark.CHARGING: (Doubt.CHARGING, "the battery was charging"),
     Mark.SHORT: (Doubt.CUT_SHORT, "the time limit came before the number of inferences asked for"),
+    Mark.UNSETTLED: (Doubt.UNSETTLED, "inferences still became faster in the middle of what was timed"),
     Mark.CRASHED_AT_END: (Doubt.CRASHED_AT_END, "the process crashed after its last inference, giving memory back"),
     Mark.CPU_FALLBACK: (Doubt.CPU_FALLBACK, "the CPU took nodes that another provider was asked to run"),
     Mark.PERF_TEST: (Doubt.PERF_TEST, "onnxruntime_perf_test measured, and no outputs were compared"),
@@ -114,6 +116,7 @@ ADVICE: dict[Doubt, str] = {
     Doubt.NOT_A_PHONE: "use them to see that it runs, never to choose: measure on a phone",
     Doubt.CHARGING: "charging warms a phone: measure with the battery over half full and the charger off",
     Doubt.CUT_SHORT: "raise max_seconds, or ask for fewer inferences (min_runs)",
+    Doubt.UNSETTLED: "warm-up did not end: measure longer (min_seconds, min_runs), so that half of it is steady",
     Doubt.CRASHED_AT_END: "the times hold; an app that closes its session would crash: try another release or provider",
     Doubt.PERF_TEST: "measure once with the probe to compare outputs; the first inference is known to the millisecond",
     Doubt.CPU_FALLBACK: "ask `ort-mobile partition` which nodes the provider refuses and why",

@@ -167,8 +167,7 @@ def _reaches(campaigns: Floats, confidence: float) -> Floats:
     if count < RANKS_FROM:
         return by_t
     bound = rank_bound(count, 1 - confidence)
-    if bound is None:
-        return np.maximum(by_t, -campaigns.min(axis=1))
     first, second = _pairs(count)
-    means = (campaigns[:, first] + campaigns[:, second]) / 2
-    return -np.partition(means, bound, axis=1)[:, bound]
+    means = np.partition((campaigns[:, first] + campaigns[:, second]) / 2, bound or 0, axis=1)
+    by_ranks: Floats = -means[:, bound or 0]
+    return by_ranks if bound is not None else np.maximum(by_t, by_ranks)
