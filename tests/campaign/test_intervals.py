@@ -189,7 +189,7 @@ def test_the_rounds_needed_find_the_difference_in_95_of_100_campaigns(sd: float,
     rounds = rounds_needed(sd, effect, SHOWN)
     assert rounds is not None
     assert share_found(sd, effect, rounds) > 0.93
-    fewer = round(0.8 * rounds)
+    fewer = round(0.7 * rounds)
     assert fewer < 4 or share_found(sd, effect, fewer) < 0.95, "and not many more than that"
     assert detectable(sd, rounds, SHOWN) <= effect
 
