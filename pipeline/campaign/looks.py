@@ -17,19 +17,45 @@ from pipeline.config import MeasureMode
 
 log = logging.getLogger(__name__)
 
+Turn = tuple[PlannedRun, int]
+"""A planned run and the number of its round."""
+
 
 def looking(plan: CampaignPlan, planned_runs: Sequence[PlannedRun], store: Store) -> dict[str, Schedule]:
     """The schedule of each device; `planned_runs` are all, also those that run the same as another."""
     compared = baselines(planned_runs, plan.measure.baseline)
     stored = [run for run in store.runs(plan.campaign) if run.result.failure is None]
-    done, given_up = store.finished(plan.campaign), store.failed(plan.campaign)
     return {
-        device: RoundsWithLooks(plan, device, compared, stored, done, given_up)
+        device: RoundsWithLooks(plan, device, compared, stored, store)
         for device in {planned.device for planned in plan.planned_runs}
     }
 
 
-class RoundsWithLooks:
+class OpenTurns:
+    """The turns of one device that are not stored yet, in their order; a run that failed has no more of them."""
+
+    def __init__(self, turns: Iterable[Turn], store: Store, campaign: str) -> None:
+        self.turns = tuple(turns)
+        self.done = set(store.finished(campaign))
+        self.given_up = set(store.failed(campaign))
+
+    def is_open(self, planned: PlannedRun, number: int) -> bool:
+        """Whether a turn is to be run, as far as is known now."""
+        name = planned_id(planned)
+        return name not in self.given_up and (name, number) not in self.done
+
+    def due(self) -> Turn | None:
+        """The first turn that is open."""
+        return next((turn for turn in self.turns if self.is_open(*turn)), None)
+
+    def learn(self, run: RunRecord) -> None:
+        """A run that failed is not due again."""
+        self.done.add((run.planned, run.round))
+        if run.result.failure is not None:
+            self.given_up.add(run.planned)
+
+
+class RoundsWithLooks(OpenTurns):
     """The rounds of one device, of which fewer and fewer runs are left."""
 
     def __init__(
@@ -38,36 +64,28 @@ class RoundsWithLooks:
         device: str,
         compared: Mapping[str, str],
         stored: Iterable[RunRecord],
-        done: Iterable[tuple[str, int]],
-        given_up: Iterable[str],
+        store: Store,
     ) -> None:
+        super().__init__(plan.turns([run for run in plan.planned_runs if run.device == device]), store, plan.campaign)
         self.plan = plan
         self.device = device
         self.compared = compared
         self.runs = {planned_id(run): run for run in plan.planned_runs if run.device == device}
-        self.done = set(done)
-        self.given_up = set(given_up)
         self.rounds: dict[str, list[Round]] = {name: [] for name in self.runs}
         self.open: dict[int, set[str]] = {}
         for run in stored:
             if run.planned in self.runs:
                 self._keep(run)
 
-    def due(self) -> tuple[PlannedRun, int] | None:
-        """The first run of the earliest round that is not done."""
-        for planned, number in self.plan.turns(list(self.runs.values())):
-            name = planned_id(planned)
-            if name not in self.given_up and (name, number) not in self.done and name in self._wanted(number):
-                return planned, number
-        return None
+    def is_open(self, planned: PlannedRun, number: int) -> bool:
+        """Whether a turn is to be run, and the last look has not decided it."""
+        return super().is_open(planned, number) and planned_id(planned) in self._wanted(number)
 
     def learn(self, run: RunRecord) -> None:
-        """A run that failed is not due again; what one measured counts at the next look."""
-        self.done.add((run.planned, run.round))
+        """What a run measured counts at the next look."""
+        super().learn(run)
         if run.result.failure is None:
             self._keep(run)
-        else:
-            self.given_up.add(run.planned)
 
     def _keep(self, run: RunRecord) -> None:
         if run.result.status is Status.OK and not run.spec.profile:

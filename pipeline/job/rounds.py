@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.campaign.looks import looking
+from pipeline.campaign.looks import OpenTurns, Turn, looking
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice
 from pipeline.campaign.plan import PlannedRun, order_of_round, planned_id
-from pipeline.campaign.record import FRESH_FROM, FRESH_ROUNDS, CampaignRecord, RunRecord
+from pipeline.campaign.record import FRESH_FROM, FRESH_ROUNDS, CampaignRecord
 from pipeline.campaign.store import Store
 from pipeline.core.progress import Progress
 from pipeline.job.assemble import assemble, compared_runs
@@ -35,8 +35,7 @@ def measure_and_confirm(
     again = [run for run in _to_confirm(plan.planned_runs, campaign, store) if run.device not in ended]
     if again:
         devices = {run.device for run in again}
-        schedules = {name: FreshRounds([run for run in again if run.device == name], store, campaign.id)
-                     for name in devices}  # fmt: skip
+        schedules = {name: OpenTurns(_fresh_turns(again, name), store, campaign.id) for name in devices}
         fresh = replace(plan, planned_runs=again, schedules=schedules)
         opened = {name: field.devices[name] for name in sorted(devices)}
         left += measure_all(fresh, opened, store, work, progress)
@@ -50,29 +49,7 @@ def _to_confirm(planned_runs: Sequence[PlannedRun], campaign: CampaignRecord, st
     yield from (run for run in planned_runs if planned_id(run) in names)
 
 
-class FreshRounds:
-    """A few more rounds of some runs of a device, under numbers of their own; a run that fails is given up."""
-
-    def __init__(self, runs: Sequence[PlannedRun], store: Store, campaign: str) -> None:
-        self.turns = [
-            (run, FRESH_FROM + number) for number in range(FRESH_ROUNDS) for run in order_of_round(runs, number)
-        ]
-        self.done = set(store.finished(campaign))
-        self.given_up = set(store.failed(campaign))
-
-    def due(self) -> tuple[PlannedRun, int] | None:
-        """The next that is not done."""
-        return next(
-            (
-                (run, number)
-                for run, number in self.turns
-                if planned_id(run) not in self.given_up and (planned_id(run), number) not in self.done
-            ),
-            None,
-        )
-
-    def learn(self, run: RunRecord) -> None:
-        """Take note of what ran."""
-        self.done.add((run.planned, run.round))
-        if run.result.failure is not None:
-            self.given_up.add(run.planned)
+def _fresh_turns(runs: Sequence[PlannedRun], device: str) -> Iterator[Turn]:
+    """A few more rounds of the runs of a device, under numbers of their own."""
+    own = [run for run in runs if run.device == device]
+    yield from ((run, FRESH_FROM + number) for number in range(FRESH_ROUNDS) for run in order_of_round(own, number))
