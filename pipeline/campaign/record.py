@@ -185,13 +185,13 @@ class CampaignRecord(Struct, frozen=True, kw_only=True):
     unreadable: str = ""
 
     def job(self) -> JobRecord:
-        """The document; raises PipelineError for one that another release wrote differently, and for pairs."""
+        """The document; raises PipelineError for another release's, ConfigError for a campaign without one."""
         if self.document is None and not self.unreadable:
             raise ConfigError(
-                "these are pairs of `gate` or `bisect`, no campaign with a plan", where=self.id,
-                why="each pair is judged when it is measured, and what was measured is stored for the next time",
-                remedy="the same command gives the verdicts again, with --json FILE too; name the output of "
-                "`ort-mobile run`, `tune` or `perf --json`",
+                "these are runs of `gate`, `bisect` or `doctor`, no campaign with a plan", where=self.id,
+                why="they are judged when they are measured, and stored so that a next time goes on with them",
+                remedy="the same command writes its verdicts with --json FILE; name the output of `ort-mobile run`, "
+                "`tune` or `perf --json`",
             )  # fmt: skip
         if self.document is None:
             raise PipelineError(

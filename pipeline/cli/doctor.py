@@ -45,6 +45,11 @@ def show_checks(ctx: click.Context, _param: click.Parameter, value: bool) -> Non
     "--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True,
     help="Size of a dynamic dimension, by its name or as INPUT[AXIS]; repeatable.",
 )  # fmt: skip
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), default=Path("output/doctor"), show_default=True,
+    help="Folder of the database of its runs.",
+)  # fmt: skip
+@click.option("--resume", is_flag=True, help="Resume the last interrupted diagnosis of this model.")
 @data_options
 @run_conditions
 @click.option(
@@ -64,6 +69,8 @@ def doctor(
     dimensions: dict[str, int],
     test_data: str | None,
     input_values: dict[str, Any],
+    output: Path,
+    resume: bool,
     markdown: Path | None,
     json_to: str | None,
     **answers: Any,
@@ -91,7 +98,7 @@ def doctor(
         order = DoctorOrder(models=(DoctorModel(path=model, data=data, dimensions=dimensions),))
     order = replace(
         order, device=device or order.device, library=library, minutes=minutes,
-        conditions=conditions_of(answers) or order.conditions,
+        conditions=conditions_of(answers) or order.conditions, folder=output, resume=resume,
     )  # fmt: skip
     report = diagnose(order, progress())
     if json_to:

@@ -1,8 +1,11 @@
 """`ort-mobile doctor` on real models with the real probe: every check has its finding, bad input costs nothing else."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jsonschema
@@ -13,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.campaign.doctor.checks import CHECKS
 from pipeline.campaign.doctor.diagnosis import Outcome
+from pipeline.campaign.store import open_store
 from pipeline.config import MeasureConfig
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.progress import NoProgress
@@ -96,7 +100,9 @@ session_config = {{ "session.record_ep_graph_assignment_info" = "1" }}
 min_runs = 3
 min_seconds = 0.001
 """)
-    ended = ort_mobile("doctor", tmp_path / "c.toml", "--minutes", "0.01", "--json", tmp_path / "d.json")
+    ended = ort_mobile(
+        "doctor", tmp_path / "c.toml", "--minutes", "0.01", "--json", tmp_path / "d.json", "--output", tmp_path / "out"
+    )
     assert ended.returncode == 1, ended.stderr
     document = json.loads((tmp_path / "d.json").read_text())
     schema = Path(__file__).resolve().parents[2] / "docs" / "doctor.schema.json"
@@ -153,3 +159,36 @@ def test_the_list_needs_no_model() -> None:
         [sys.executable, "-m", "pipeline", "doctor", "--list"], capture_output=True, text=True, check=True
     )
     assert [line.split()[0] for line in ended.stdout.splitlines()] == [check.id for check in CHECKS]
+
+
+def stored_rounds(folder: Path) -> dict[tuple[str, str, int], str]:
+    """Campaign, planned run and round of every stored run, with when it began."""
+    if not (folder / "results.sqlite").is_file():
+        return {}
+    with open_store(f"sqlite:///{folder / 'results.sqlite'}") as store:
+        runs = [run for one in store.campaigns() for run in store.runs(one.id)]
+    return {(run.campaign, run.planned, run.round): run.result.started_at for run in runs}
+
+
+@pytest.mark.slow
+def test_a_killed_diagnosis_goes_on(tmp_path: Path) -> None:
+    model, out = channels_last(tmp_path / "layouts.onnx"), tmp_path / "out"
+    line = [sys.executable, "-m", "pipeline", "doctor", str(model), "--output", str(out)]
+    with subprocess.Popen(
+        [*line, "--minutes", "5"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as job:
+        while job.poll() is None and not any(number for _, _, number in stored_rounds(out)):
+            time.sleep(0.2)
+        assert job.poll() is None
+        os.killpg(job.pid, signal.SIGKILL)
+    kept = stored_rounds(out)
+    done = ort_mobile("doctor", str(model), "--output", str(out), "--minutes", "0.05", "--resume", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    now = stored_rounds(out)
+    assert kept.items() <= now.items(), "what was measured is kept, and not measured again"
+    (one,) = json.loads(done.stdout)["diagnoses"]
+    assert one["start"]["rounds"] >= max(number for _, _, number in kept)
+    assert len({campaign for campaign, *_ in kept}) == 1
+    again = ort_mobile("doctor", str(model), "--output", str(out), "--minutes", "0.01", "--json", "-")
+    assert again.returncode == 0, again.stderr
+    assert len({campaign for campaign, *_ in stored_rounds(out)}) > len({campaign for campaign, *_ in now})

@@ -1,6 +1,7 @@
 """What a diagnosis of one model works with: its device, files and planned runs, and whose outputs count."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pipeline.campaign.doctor.subject import Remedy
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import Inputs, PlannedRun, planned_id
 from pipeline.campaign.statistics import DecisionRule
+from pipeline.campaign.store import Store, open_store
 from pipeline.check.compare import (
     Array,
     OutputCheck,
@@ -25,7 +27,18 @@ from pipeline.check.compare import (
 from pipeline.core.progress import Progress
 from pipeline.job.doctor.files import make_files, shell_of
 from pipeline.job.doctor.order import DoctorModel, DoctorOrder
+from pipeline.job.folder import DATABASE, locked
 from pipeline.job.perf_files import PerfOrder, planned_files, preflight
+
+
+@contextlib.contextmanager
+def kept_in(folder: Path | None, work: Path) -> Iterator[Store]:
+    """The store of a folder, which no other job may use meanwhile; without a folder one that goes with `work`."""
+    with (
+        locked(folder) if folder else contextlib.nullcontext(),
+        open_store(f"sqlite:///{(folder or work) / DATABASE}") as store,
+    ):
+        yield store
 
 
 class OutputsOfStart:

@@ -22,10 +22,10 @@ from pipeline.campaign.doctor.diagnosis import (
 from pipeline.campaign.doctor.subject import together
 from pipeline.campaign.plan import PlannedRun
 from pipeline.campaign.statistics.compare import LOOKS
-from pipeline.campaign.store import open_store
+from pipeline.campaign.store import Store
 from pipeline.core.errors import ExitCode, MissingError, PipelineError
 from pipeline.core.progress import Progress
-from pipeline.job.doctor.bench import Bench, OutputsOfStart, tried_on
+from pipeline.job.doctor.bench import Bench, OutputsOfStart, kept_in, tried_on
 from pipeline.job.doctor.first_look import first_look
 from pipeline.job.doctor.order import DoctorModel, DoctorOrder, checked
 from pipeline.job.doctor.rounds import FEWEST, Rounds
@@ -41,7 +41,11 @@ def diagnose(order: DoctorOrder, progress: Progress) -> DoctorReport:
     Raises the first error where no model can be read, and what opening the device raises.
     """
     ready, failed = _usable(order.models)
-    with open_device(order.device) as device, tempfile.TemporaryDirectory() as work:
+    with (
+        open_device(order.device) as device,
+        tempfile.TemporaryDirectory() as work,
+        kept_in(order.folder, Path(work)) as store,
+    ):
         facts = device.facts()
         if facts.readiness.value != "ready":
             raise MissingError(
@@ -55,7 +59,7 @@ def diagnose(order: DoctorOrder, progress: Progress) -> DoctorReport:
             seconds = max(0.0, deadline - time.monotonic()) / (len(ready) - number)
             bench = Bench(order=order, model=model, device=device, facts=facts, work=folder, progress=progress)
             try:
-                found.append(_diagnosed(bench, seconds))
+                found.append(_diagnosed(bench, store, seconds))
             except RunnerError as error:
                 if len(order.models) == 1:
                     raise
@@ -91,38 +95,37 @@ def _failed(model: DoctorModel, device: str, error: RunnerError) -> Diagnosis:
     return Diagnosis(model=str(model.path), device=device, failure=(error.text,))
 
 
-def _diagnosed(bench: Bench, seconds: float) -> Diagnosis:
+def _diagnosed(bench: Bench, store: Store, seconds: float) -> Diagnosis:
     began = time.monotonic()
     look = first_look(bench)
     if look.model is None or look.start is None or look.inputs is None:
         return Diagnosis(model=str(bench.model.path), device=bench.device.name, failure=look.failure)
     proposals = [check.propose(look.model) for check in CHECKS]
     tried = tried_on(bench, [remedy for proposal in proposals for remedy in proposal.remedies])
-    with open_store(f"sqlite:///{bench.work / 'doctor.sqlite'}") as store:
-        rounds = Rounds(bench, store, look.inputs, OutputsOfStart(look.start, look.precision))
-        rule = replace(bench.rule, looks=LOOKS)
-        seconds_before = time.monotonic() - began
-        results = rounds.measured(look.start, tried, began + FOR_CHECKS * seconds, "checks", rule, least=1)
-        findings = tuple(
-            finding_of_check(check, proposal, [results[remedy.name] for remedy in proposal.remedies])
-            for check, proposal in zip(CHECKS, proposals, strict=True)
-        )
-        start = start_of(look.start.options, rounds.of_start)
-        note = f"the device was left: {rounds.reason}" if rounds.reason else ""
-        if not note and rounds.number < FEWEST:
-            needed = (seconds_before + rounds.seconds_needed) / FOR_CHECKS
-            note = f"the time was too short for {FEWEST} rounds: give --minutes {math.ceil(needed / 60)} or more"
-        best = [] if rounds.reason else winners(findings)
-        return Diagnosis(
-            model=str(bench.model.path),
-            device=bench.device.name,
-            release=look.model.usual.ort_version,
-            start=start,
-            findings=findings,
-            together=_together(rounds, bench, look.start, best, began + seconds),
-            notes=(note,) if note else (),
-            seconds=time.monotonic() - began,
-        )
+    rounds = Rounds(bench, store, look.inputs, OutputsOfStart(look.start, look.precision))
+    rule = replace(bench.rule, looks=LOOKS)
+    seconds_before = time.monotonic() - began
+    results = rounds.measured(look.start, tried, began + FOR_CHECKS * seconds, "checks", rule, least=1)
+    findings = tuple(
+        finding_of_check(check, proposal, [results[remedy.name] for remedy in proposal.remedies])
+        for check, proposal in zip(CHECKS, proposals, strict=True)
+    )
+    start = start_of(look.start.options, rounds.of_start)
+    note = f"the device was left: {rounds.reason}" if rounds.reason else ""
+    if not note and rounds.number < FEWEST:
+        needed = (seconds_before + rounds.seconds_needed) / FOR_CHECKS
+        note = f"the time was too short for {FEWEST} rounds: give --minutes {math.ceil(needed / 60)} or more"
+    best = [] if rounds.reason else winners(findings)
+    return Diagnosis(
+        model=str(bench.model.path),
+        device=bench.device.name,
+        release=look.model.usual.ort_version,
+        start=start,
+        findings=findings,
+        together=_together(rounds, bench, look.start, best, began + seconds),
+        notes=(note,) if note else (),
+        seconds=time.monotonic() - began + rounds.seconds_stored,
+    )
 
 
 def _together(

@@ -76,3 +76,7 @@ class DoctorOrder:
     library: str | None = None
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     conditions: ConditionsConfig | None = None
+    folder: Path | None = None
+    """Where runs are stored; without one nothing is kept."""
+    resume: bool = False
+    """Whether to go on with the last diagnosis of the same model, device and settings that is stored there."""

@@ -1,12 +1,14 @@
 """Rounds of a diagnosis: remedies beside the start, until a time, and without those that are decided."""
 
+import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from pipeline.campaign.doctor.diagnosis import MeasuredRemedy, latency_comparisons, measured, open_remedies
+from pipeline.campaign.looks import OpenTurns
 from pipeline.campaign.measure import measure
 from pipeline.campaign.plan import Inputs, PlannedRun, planned_id
 from pipeline.campaign.record import RunRecord
@@ -24,6 +26,11 @@ FEWEST, MOST = LOOKS[0], LOOKS[-1]
 NO_RANKS = "these times cannot be compared: they are not those of a phone"
 
 
+def seconds_of(runs: Iterable[RunRecord]) -> float:
+    """The device's time that runs took."""
+    return sum(run.result.elapsed_ns for run in runs) / 1e9
+
+
 class Rounds:
     """Measures remedies beside the start in rounds, until a time or until all are decided."""
 
@@ -36,6 +43,7 @@ class Rounds:
         self.reason = ""
         self.number = 0
         self.seconds_needed = 0.0
+        self.seconds_stored = 0.0
 
     def measured(
         self, start: PlannedRun, tried: RemedyTrial, until: float, name: str, rule: DecisionRule, *, least: int
@@ -45,11 +53,12 @@ class Rounds:
         With looks in the rule, remedies that are decided are not measured any more.
         """
         self.judge.lossy |= {planned_id(run) for key, run in tried.runs.items() if tried.shells[key].remedy.lossy}
-        campaign = new_campaign(name)
-        self.store.start(campaign)
-        with self.bench.progress.stage(name, (1 + len(tried.runs)) * FEWEST) as stage:
-            self._run(campaign.id, [start, *tried.runs.values()], until, stage, rule, least)
-        records = self._records(campaign.id)
+        runs = [start, *tried.runs.values()]
+        campaign = self._campaign(name, runs)
+        self.seconds_stored += seconds_of(self.store.runs(campaign))
+        with self.bench.progress.stage(name, len(runs) * FEWEST) as stage:
+            self._run(campaign, runs, until - self.seconds_stored, stage, rule, least)
+        records = self._records(campaign)
         self.of_start = records.get(planned_id(start), [])
         others = {key: records.get(planned_id(run), []) for key, run in tried.runs.items()}
         compared = latency_comparisons(self.of_start, others, rule)
@@ -61,6 +70,24 @@ class Rounds:
             why = few if one.rounds < FEWEST else "" if one.latency else NO_RANKS
             found[key] = msgspec.structs.replace(one, why=one.why or why)
         return found
+
+    def _campaign(self, name: str, runs: Sequence[PlannedRun]) -> str:
+        """The campaign to go on with, where that is asked for and it has a whole first round; else a new one.
+
+        Without the first round's start there is nothing that the other outputs could be compared with.
+        """
+        bench = self.bench
+        library = bench.device.library_for(bench.order.library).sha256
+        what = (bench.device.name, library, runs[0].sha256, [run.key for run in runs], bench.order.measure)
+        wanted = f"doctor-{name}-{hashlib.sha256(msgspec.json.encode(what, order='sorted')).hexdigest()[:24]}"
+        made = new_campaign(wanted)
+        stored = [one for one in self.store.campaigns() if one.name == wanted] if bench.order.resume else []
+        for known in reversed(stored):
+            turns = OpenTurns([(run, 0) for run in runs], self.store, known.id)
+            if turns.due() is None:
+                return known.id
+        self.store.start(made, [bench.facts])
+        return made.id
 
     def _run(
         self, campaign: str, going: list[PlannedRun], until: float, stage: Stage, rule: DecisionRule, least: int
@@ -74,7 +101,8 @@ class Rounds:
             self.reason = self._one_round(campaign, going, stage)
             if self.reason:
                 return
-            seconds = time.monotonic() - began
+            stored = [run for run in self.store.runs(campaign) if run.round == self.number - 1]
+            seconds = max(time.monotonic() - began, seconds_of(stored))
             if self.number == 1:
                 self.seconds_needed = FEWEST * seconds
                 going = self._affordable(campaign, going, seconds, until) if least < FEWEST else going
