@@ -30,6 +30,7 @@ from pipeline.release.prove import ProofOrder, prove_bundle
 from tests.android_host.bundles import CPU, bundle_of, nnapi, parsed
 from tests.android_host.conftest import OLDEST, ROOT, fetch
 from tests.privacy.tracing import compile_tracer, own_folders, trace
+from tests.release.older import BUNDLES, bundle_of_version
 
 pytestmark = pytest.mark.android_host
 
@@ -392,3 +393,12 @@ def test_proving_contacts_nobody_and_writes_to_its_folders_only(library: Library
     assert traced.code == 0, traced.output
     assert traced.contacted == ()
     assert traced.outside(*own_folders(tmp_path)) == []
+
+
+@pytest.mark.parametrize("version", BUNDLES)
+def test_a_bundle_of_an_earlier_version_is_proven(library: LibraryFacts, tmp_path: Path, version: int) -> None:
+    proof = prove(bundle_of_version(version, tmp_path), library, api_levels=(30,))
+    assert not proof.failed
+    chosen = next(row for row in proof.rows if row.chosen)
+    assert chosen.run == "cpu"
+    assert bool(chosen.checks and chosen.checks[0].passed) == (version > 1), "references are kept from version 2 on"
