@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.campaign.looks import OpenTurns, Turn, looking
+from pipeline.campaign.looks import OpenTurns, looking
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice
 from pipeline.campaign.plan import PlannedRun, order_of_round, planned_id
 from pipeline.campaign.record import FRESH_FROM, FRESH_ROUNDS, CampaignRecord
@@ -35,7 +35,15 @@ def measure_and_confirm(
     again = [run for run in _to_confirm(plan.planned_runs, campaign, store) if run.device not in ended]
     if again:
         devices = {run.device for run in again}
-        schedules = {name: OpenTurns(_fresh_turns(again, name), store, campaign.id) for name in devices}
+        rounds = {name: [run for run in again if run.device == name] for name in devices}
+        schedules = {
+            name: OpenTurns(
+                ((run, FRESH_FROM + number) for number in range(FRESH_ROUNDS) for run in order_of_round(runs, number)),
+                store,
+                campaign.id,
+            )
+            for name, runs in rounds.items()
+        }
         fresh = replace(plan, planned_runs=again, schedules=schedules)
         opened = {name: field.devices[name] for name in sorted(devices)}
         left += measure_all(fresh, opened, store, work, progress)
@@ -47,9 +55,3 @@ def _to_confirm(planned_runs: Sequence[PlannedRun], campaign: CampaignRecord, st
     found = assemble(store, campaign)
     names = {run.id for choice in found.choices for run in compared_runs(found.record, choice, found.report.rows)}
     yield from (run for run in planned_runs if planned_id(run) in names)
-
-
-def _fresh_turns(runs: Sequence[PlannedRun], device: str) -> Iterator[Turn]:
-    """A few more rounds of the runs of a device, under numbers of their own."""
-    own = [run for run in runs if run.device == device]
-    yield from ((run, FRESH_FROM + number) for number in range(FRESH_ROUNDS) for run in order_of_round(own, number))
