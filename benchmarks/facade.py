@@ -69,7 +69,8 @@ public class Start {
 
     public static void main(String[] arguments) throws Exception {
         for (int i = 0; i < Integer.parseInt(arguments[1]); i++) {
-            for (int word = 2; word < arguments.length; word++) {
+            for (int place = 0; place < arguments.length - 2; place++) {
+                int word = i % 2 == 0 ? 2 + place : arguments.length - 1 - place;
                 long start = System.nanoTime();
                 float value = arguments[word].equals("facade") ? facade(arguments[0]) : hand(arguments[0]);
                 System.out.println(arguments[word] + " " + (System.nanoTime() - start) + " " + value);

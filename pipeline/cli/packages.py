@@ -107,7 +107,8 @@ def android(
     java = java_package(java_name, named)
     package = android_package(bundle, manifest, java, target, telemetry=telemetry != "off", assets=not pack_folder)
     pack = ai_pack(pack_folder, bundle, manifest.content, package.target, java) if pack_folder else None
-    own = runtime_package(runtime, [one.ort_release for one in package.ships]) if runtime else None
+    releases, abis = [one.ort_release for one in package.ships], {abi for one in package.ships for abi in one.abis}
+    own = runtime_package(runtime, releases, abis) if runtime else None
     beside = publication(group, f"{named.artifact}-runtime", version) if own else None
     modules = [models_module(package, named, beside)]
     if own and beside:

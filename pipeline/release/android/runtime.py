@@ -6,7 +6,7 @@ between two AARs with the same libraries by their capabilities alone (docs/facts
 
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,11 +49,12 @@ class RuntimePackage:
         return tuple(library.abi for library in self.libraries)
 
 
-def runtime_package(text: str, wanted: Sequence[str]) -> RuntimePackage:
+def runtime_package(text: str, wanted: Sequence[str], needed: Collection[str] = ()) -> RuntimePackage:
     """The AAR that a path or a release's name stands for, as far as it can replace the published one.
 
-    `wanted` are the releases, exact or lines, that models were released for. Raises ConfigError for what is no such AAR
-    or lacks a part for an ABI, CheckFailed for parts or models of different releases, and as `find_archive`.
+    `wanted` are the releases, exact or lines, that models were released for, `needed` the target's ABIs. Raises
+    ConfigError for what is no such AAR or lacks a part for an ABI, CheckFailed for parts or models of different
+    releases, and as `find_archive`.
     """
     archive = find_archive(text)
     members = _members(archive)
@@ -65,6 +66,8 @@ def runtime_package(text: str, wanted: Sequence[str]) -> RuntimePackage:
         for name in (LIBRARY, JNI_LIBRARY):
             if f"jni/{abi}/{name}" not in members:
                 raise _no_runtime(archive, f"it has no {name} for {abi}")
+    if missing := sorted(set(needed) - set(abis)):
+        raise _no_runtime(archive, f"it has nothing for {', '.join(missing)}, for which the models were released")
     libraries = tuple(resolve(text, abi) for abi in abis)
     release = _one_release(archive, libraries)
     if mixed := [one for one in wanted if not _fits(release, one)]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.release.android.samples import bundle, needs_java
+from tests.release.android.samples import bundle, needs_java, shipped
 from tests.release.android.test_maven import released
 
 ELF = b"\x7fELF\x02\x01" + bytes(58)
@@ -21,11 +21,12 @@ JNI = "libonnxruntime4j_jni.so"
         ({name: text for name, text in PARTS.items() if not name.startswith("jni")}, "it has no library for any ABI"),
         (PARTS, f"it has no {JNI} for arm64-v8a"),
         ({**PARTS, f"jni/arm64-v8a/{JNI}": ELF, f"jni/x86_64/{JNI}": ELF}, "it has no libonnxruntime.so for x86_64"),
+        ({**PARTS, f"jni/arm64-v8a/{JNI}": ELF}, "it has nothing for x86, for which the models were released"),
     ],
 )
 def test_what_is_no_whole_runtime_is_refused(tmp_path: Path, members: dict[str, bytes] | None, why: str) -> None:
     needs_java()
-    bundle(tmp_path)
+    bundle(tmp_path, ships=(shipped(abis=("arm64-v8a", "x86")),))
     given = tmp_path / "given.aar"
     given.write_bytes(ELF)
     if members is not None:
