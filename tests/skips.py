@@ -59,6 +59,7 @@ ALLOWED = (
     r"psycopg is not installed",
     r"no PostgreSQL on this machine .*",
     r"scikit-learn is not installed",
+    r"tree-sitter-swift is not installed",
     r"jiwer is not installed",
     r"pycocotools is not installed",
 )
