@@ -52,6 +52,7 @@ def test_each_precision_is_a_variant_with_the_steps_that_made_it(chosen: tuple[P
     assert artifacts["u8u8pc"]["steps"] == ["static-qdq:activations=u8:per_channel=True:weights=u8"]
 
 
+@pytest.mark.long
 def test_outputs_are_compared_with_the_model_in_its_precision(chosen: tuple[Path, dict[str, Any]]) -> None:
     output, results = chosen
     assert all(check["passed"] for one in results["checks"] for check in one["checks"])
@@ -168,6 +169,7 @@ def test_auto_asks_both_formats_of_coreml(for_iphones: tuple[Path, dict[str, Any
     assert kept == {None, "fp16", "s8s8pc"}
 
 
+@pytest.mark.long
 def test_transforms_go_first_and_are_in_the_bundle(for_iphones: tuple[Path, dict[str, Any]]) -> None:
     output, results = for_iphones
     for artifact in results["artifacts"]:
