@@ -128,7 +128,7 @@ def test_the_exit_code_that_all_errors_share() -> None:
 
 def test_tasks_run_side_by_side_only_within_the_memory_budget() -> None:
     def most_at_once(memory_bytes: int) -> int:
-        given = [Task(label="big", request=Order("span"), memory_bytes=6) for _ in range(4)]
+        given = [Task(label="big", request=Order("span"), memory_bytes=6) for _ in range(8)]
         ends = [o.value or 0 for o in run_tasks(obey, int, given, processes=2, memory_bytes=memory_bytes)]
         return max(sum(end - SPAN_NS < other <= end for other in ends) for end in ends)
 

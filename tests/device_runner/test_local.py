@@ -143,7 +143,7 @@ FAILURES = [
     ("null.onnx", {"options": RunOptions(provider="; reboot")}, FailureKind.PROVIDER_MISSING, "nknown provider name"),
     ("null.onnx", {"options": BAD}, FailureKind.BAD_OPTIONS, ""),
     ("null.onnx", {"model_sha256": "0" * 64}, FailureKind.MODEL_LOAD, "another digest"),
-    ("endless.onnx", {"timeout_seconds": 0.5}, FailureKind.TIMEOUT, "first_run"),
+    ("endless.onnx", {"timeout_seconds": 2.0}, FailureKind.TIMEOUT, "first_run"),
 ]
 
 

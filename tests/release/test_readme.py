@@ -115,7 +115,7 @@ def test_a_library_of_ones_own_stands_in_place_of_the_package(library: str, kind
 def bundle(folder: Path, measured: bytes) -> str:
     made = make_bundle(
         folder, name="demo", sources={"models/m.basic-fixed.ort": b"x"}, ships=(PHONE,), models=(MODEL,), made_with={},
-        evidence={"measured": len(measured)}, reports={"evidence/measured.md": measured},
+        evidence={"created_at": str(len(measured))}, reports={"evidence/measured.md": measured},
     )  # fmt: skip
     return made.content_sha256
 
