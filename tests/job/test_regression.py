@@ -72,6 +72,9 @@ def test_a_real_regression_is_found_and_nothing_is_measured_twice(tmp_path: Path
     again = ort_mobile(*line, cwd=tmp_path)
     assert again.document() == document
     assert "measure: 0 to do" in again.err
+    compared = ort_mobile("compare", "output/gate", "output/gate", cwd=tmp_path)
+    assert compared.code == 2
+    assert "these are runs of `gate`, `bisect` or `doctor`" in compared.err
 
 
 def test_more_rounds_go_on_with_those_that_are_stored(tmp_path: Path) -> None:
