@@ -279,6 +279,19 @@ def precisions(session: nox.Session) -> None:
     run_in("development", session, "python", "docs/make_precisions.py", "--check", *session.posargs)
 
 
+@nox.session
+def arm64_claims(session: nox.Session) -> None:
+    """Claims of our rules for ARM against the arm64 library, on all models of the ground truth; needs qemu-user."""
+    session.install("-e", ".[android]", "onnxruntime==1.29.0", *groups("test"))
+    session.run("python", "-m", "tests.arm64_agreement", *session.posargs)
+
+
+@development_session
+def arm64_numerics(session: nox.Session) -> None:
+    """Whether docs/reference/arm64-numerics.md is what the arm64 library gives: hours by qemu-user (--subject NAME)."""
+    run_in("development", session, "python", "docs/make_arm64_numerics.py", "--check", *session.posargs)
+
+
 @development_session
 def op_config_proofs(session: nox.Session) -> None:
     """Operator configs proven both ways: all of tests/ground_truth and 10,000 generated models (--generated N)."""

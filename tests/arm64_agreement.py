@@ -1,0 +1,104 @@
+"""Agreement of our rules with the arm64 library of an AAR: claims of the ground truth's models, in one process.
+
+As a program: `python -m tests.arm64_agreement [--library android:1.29.0] [--every N] [ARCHIVE...]`; exit status 1 where
+a claim differs. The onnxruntime of the library's release must be installed, because its shapes count.
+"""
+
+import argparse
+import sys
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import onnx
+
+from device_runner.library_facts import LibraryFacts
+from device_runner.library_source import resolve
+from pipeline.core.abis import ARM64
+from pipeline.core.releases import line_of
+from pipeline.model.sources import SourceModel
+from pipeline.partition.answer import ModelAnswer, Optimize, make_settings
+from pipeline.partition.input import name_nodes
+from pipeline.partition.judge import PartitionRequest, judge
+from pipeline.partition.reference.ask import LibraryClaims, asked_of, claims_of_named
+from pipeline.partition.reference.diff import same_claims
+from tests.ground_truth import ORACLE
+
+SETTINGS = (("nnapi", 27), ("nnapi", 31), ("xnnpack", 31))
+"""Providers with the API level."""
+ARCHIVES = ("real", "dags", "ops")
+
+
+Member = tuple[str, str]
+"""Archive and name of a model."""
+
+
+def members(archive: str, every: int = 1, part: str = "") -> list[Member]:
+    """Each so-many-th model of an archive, of those whose name has a part."""
+    with zipfile.ZipFile(ORACLE / f"{archive}.zip") as packed:
+        names = sorted(name for name in packed.namelist() if name.endswith(".onnx") and part in name)
+    return [(archive, name) for name in names[::every]]
+
+
+def compare(
+    library: LibraryFacts, models: Sequence[Member], provider: str, level: int
+) -> tuple[Counter[str], list[str]]:
+    """How many answers are the same, and those that differ; where there is no session neither side is asked."""
+    settings = make_settings(provider, release=str(line_of(library.release)), abi=library.abi, api_level=level)
+    counts, different = Counter[str](), []
+    with tempfile.TemporaryDirectory() as folder:
+        paths = list(_unpacked(models, Path(folder)))
+        requests = (
+            PartitionRequest(source=SourceModel(path=str(path)), settings=settings, optimize=Optimize.NONE)
+            for path in paths
+        )
+        for (_, name), request, theirs in zip(
+            models, requests, claims_of_named(paths, library, asked_of(settings)), strict=True
+        ):
+            ours = judge(request)
+            verdict = _verdict(ours, theirs)
+            counts[verdict] += 1
+            if verdict == "different":
+                different.append(f"{name}: {ours.error or ours.partitions} but {theirs.partitions}")
+    return counts, different
+
+
+def _unpacked(models: Sequence[Member], folder: Path) -> Iterator[Path]:
+    """The models with each node named after its first output, as the library is asked."""
+    for number, (archive, name) in enumerate(models):
+        with zipfile.ZipFile(ORACLE / f"{archive}.zip") as packed:
+            proto = onnx.load_from_string(packed.read(name))
+        name_nodes(proto)
+        path = folder / f"{number}.onnx"
+        onnx.save(proto, path)
+        yield path
+
+
+def _verdict(ours: ModelAnswer, theirs: LibraryClaims) -> str:
+    if theirs.error is not None:
+        return "no session"
+    return "same" if not ours.error and same_claims(theirs, ours.partitions) else "different"
+
+
+def main() -> int:
+    """Print a line a setting and what differs; 1 unless all agree."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("archives", nargs="*", default=list(ARCHIVES))
+    parser.add_argument("--library", default="android:1.29.0")
+    parser.add_argument("--every", type=int, default=1, help="each so-many-th model")
+    chosen = parser.parse_args()
+    library = resolve(chosen.library, ARM64).android()
+    wrong = 0
+    for archive in chosen.archives:
+        for provider, level in SETTINGS:
+            counts, different = compare(library, members(archive, chosen.every), provider, level)
+            wrong += len(different)
+            print(f"{archive:5s} {provider:8s} {level} {dict(counts)}", flush=True)
+            print("".join(f"      {line}\n" for line in different[:5]), end="")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
