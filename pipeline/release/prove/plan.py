@@ -10,6 +10,7 @@ from device_runner.android_host.processor import HOST_ABIS, default_abi, find_pr
 from device_runner.errors import UnavailableError
 from device_runner.library_facts import archive_abis, is_archive, read_facts
 from device_runner.library_source import find_archive
+from device_runner.options import MAPPED
 from device_runner.providers import NNAPI, NNAPI_API_LEVEL
 from device_runner.spec import RunOptions
 from pipeline.campaign.options import options_name
@@ -173,3 +174,9 @@ def _places(abi: str, wanted: tuple[Shipped, ...], order: ProofOrder) -> list[Pr
     usual = USUAL_CPUS if find_processor(abi).emulated else ("",)
     chosen = order.cpus if len(order.abis) == 1 or HOST_ABIS[abi].cpu else ()
     return [ProofPlace(abi=abi, cpu=find_processor(abi, cpu).cpu, wanted=wanted) for cpu in chosen or usual]
+
+
+def loaded(shipped: Shipped, options: RunOptions) -> RunOptions:
+    """Options that load the file as it was loaded when it was measured."""
+    loading = MAPPED if shipped.loading == "mapped" else {}
+    return msgspec.structs.replace(options, session_config={**loading, **options.session_config})

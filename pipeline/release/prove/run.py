@@ -13,7 +13,6 @@ from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.android_host.processor import check_host
 from device_runner.library_facts import LibraryFacts, archive_abis, is_archive
 from device_runner.library_source import release_of, resolve
-from device_runner.options import MAPPED
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.check.compare import OutputCheck, read_tensor
@@ -23,7 +22,7 @@ from pipeline.core.progress import Progress
 from pipeline.release.manifest import Manifest, Shipped, verify_bundle
 from pipeline.release.prove.expected import SEED, ExpectedOutputs, claims_nothing, effect, expected_of
 from pipeline.release.prove.explain import explain_checks, explain_failure, not_compared
-from pipeline.release.prove.plan import ProofOrder, ProofPlace, ProofTrial, places_of, trials_of, wanted_targets
+from pipeline.release.prove.plan import ProofOrder, ProofPlace, ProofTrial, loaded, places_of, trials_of, wanted_targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +32,6 @@ class ProofRun:
     result: RunResult
     checks: tuple[OutputCheck, ...] = ()
     calls: CallSummary | None = None
-
-
-def _loaded(shipped: Shipped, options: RunOptions) -> RunOptions:
-    """Options that load the file as it was loaded when it was measured."""
-    loading = MAPPED if shipped.loading == "mapped" else {}
-    return msgspec.structs.replace(options, session_config={**loading, **options.session_config})
 
 
 def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> LibraryProof:
@@ -207,7 +200,7 @@ class _Prover:
                 RunSpec(
                     id="prove",
                     model=str(self.bundle / shipped.file),
-                    options=_loaded(shipped, options),
+                    options=loaded(shipped, options),
                     inputs=expected.inputs,
                     seed=SEED,
                     warmup=0,
