@@ -135,7 +135,7 @@ def report(session: nox.Session) -> None:
 
 @command_session
 def release(session: nox.Session) -> None:
-    """Make the bundle of stored results again: nox -s release -- output/mnist."""
+    """All of a release by its config, or the bundle of stored results again: nox -s release -- my.toml."""
     command(session, "release")
 
 

@@ -18,6 +18,7 @@ BENCHMARKS = {
     "quantization": "static quantization against onnxruntime.quantization by hand: time and memory",
     "pairs": "equal runs and 3 % more work through the engine: wrong verdicts, what is found, seconds (--minutes N)",
     "facade": "the released Java class beside ONNX Runtime's calls by hand: opening a model and the first inference",
+    "delta": "deltas between real models: bytes of each form (needs PyPI)",
     "partition": "claims: agreement and time against the stock usability checker, growth with nodes",
 }
 

@@ -8,6 +8,7 @@ from device_runner.reading import visible
 from pipeline.cli.command import Command, Group
 from pipeline.cli.options import json_option, shows_text, write_json
 from pipeline.cli.release import bundle as bundle_command
+from pipeline.cli.ship import release_all
 
 CONFLICT = """
 {runtime} brings ONNX Runtime {release}. Where another library of the app brings
@@ -30,19 +31,22 @@ class _FolderOrCommand(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it; a word that is no command is a folder."""
-        return super().resolve_command(ctx, args if args[0] in self.commands else ["bundle", *args])
+        """As click does it; a word that is no command is a config, or the folder of a job."""
+        whole = "all" if args[0].endswith(".toml") else "bundle"
+        return super().resolve_command(ctx, args if args[0] in self.commands else [whole, *args])
 
 
 @click.group(cls=_FolderOrCommand)
 def release() -> None:
-    """Rebuild the bundle of stored results, or make packages of a bundle for apps.
+    """Release what a config chooses: the bundle, its signature, packages for apps; or single parts of that.
 
-    `ort-mobile release FOLDER` is short for `ort-mobile release bundle FOLDER`.
+    `ort-mobile release CONFIG` is short for `ort-mobile release all CONFIG`, and `ort-mobile release FOLDER` for
+    `ort-mobile release bundle FOLDER`.
     """
 
 
 release.add_command(bundle_command)
+release.add_command(release_all)
 
 
 @release.command()

@@ -16,6 +16,7 @@ from pipeline.config.tables import (
     BuildConfig,
     BuildKind,
     Count,
+    Gate,
     InputValue,
     MetricName,
     OneOrMore,
@@ -49,7 +50,7 @@ from pipeline.config.values import (
 __all__ = [
     "ADVISED_RUNS", "ALL_FLAGS", "DEFAULT_TARGET", "FILL_IN", "REPLAY_KEY", "TABLES",
     "Accelerator", "AccuracyConfig",
-    "BuildConfig", "BuildKind", "CheckConfig", "ConditionsConfig", "Config", "Count", "Goal",
+    "BuildConfig", "BuildKind", "CheckConfig", "ConditionsConfig", "Config", "Count", "Gate", "Goal",
     "InputValue",
     "MeasureConfig", "MeasureMode", "MeasureRule", "MetricName", "ModelConfig", "OneOrMore", "OutputConfig",
     "PartConfig", "Platform", "PreprocessConfig", "Range", "RunConfig", "Table",

@@ -210,6 +210,46 @@ class RunConfig(Table, frozen=True, kw_only=True):
         return self.provider if isinstance(self.provider, tuple) else (self.provider,)
 
 
+class Gate(StrEnum):
+    """What must hold before a bundle is signed and packaged."""
+
+    ACCURACY = "accuracy"
+    PROOF = "proof"
+    BUDGET = "budget"
+    SIGNATURE = "signature"
+    LICENSE = "license"
+
+
+class AndroidRelease(Table, frozen=True, kw_only=True):
+    """The Android library of a release, as `ort-mobile release android` writes it."""
+
+    group: str
+    """Maven group, as in com.example."""
+    artifact: str | None = None
+    """Maven artifact; default: the name of the bundle with -models."""
+    package: str | None = None
+    """Java package of the classes; default: from group and artifact."""
+    target: Name | None = None
+    """Target of the config; default: the only one for Android."""
+    repository: str | None = None
+    """Folder of the Maven repository; default: maven in the output folder."""
+
+
+class ReleaseConfig(Table, frozen=True, kw_only=True):
+    """What `ort-mobile release all` makes of the bundle, and what must hold before it does."""
+
+    gates: tuple[Gate, ...] = tuple(Gate)
+    """What must hold. accuracy: no output differs, and other precisions keep to `max_drop`; proof: each Android target
+    ran in its library; budget: no library exceeds `max_library_bytes`; signature: there is a key; license: the licence
+    of each model and library is known."""
+    key: str | None = None
+    """Private key, PEM, that signs the bundle; `--key` and ORT_MOBILE_KEY go before it."""
+    version: str | None = None
+    """Version of the packages; `--version` goes before it."""
+    android: AndroidRelease | None = None
+    """The Android library; default: none."""
+
+
 class BuildKind(StrEnum):
     """How much of ONNX Runtime a build contains.
 

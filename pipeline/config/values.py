@@ -15,6 +15,7 @@ from msgspec import Meta
 from device_runner.providers import PROVIDERS
 from pipeline.config.tables import (
     AccuracyConfig,
+    AndroidRelease,
     BuildConfig,
     Count,
     InputValue,
@@ -24,6 +25,7 @@ from pipeline.config.tables import (
     PreprocessConfig,
     Range,
     Release,
+    ReleaseConfig,
     RunConfig,
     Seconds,
     Table,
@@ -268,6 +270,8 @@ class Config(Table, frozen=True, kw_only=True):
     """The accuracy that artifacts must keep."""
     build: BuildConfig = BuildConfig()
     """How to build ONNX Runtime for the targets, and size budgets."""
+    release: ReleaseConfig = ReleaseConfig()
+    """What to release, and what must hold for it."""
     output: OutputConfig = OutputConfig()
     """Where results are written."""
     tune: TuneConfig = TuneConfig()
@@ -290,6 +294,8 @@ TABLES: dict[str, type[Table]] = {
     "[check]": CheckConfig,
     "[accuracy]": AccuracyConfig,
     "[build]": BuildConfig,
+    "[release]": ReleaseConfig,
+    "[release.android]": AndroidRelease,
     "[output]": OutputConfig,
 }
 """Every table by its heading in the file."""

@@ -166,14 +166,20 @@ def _form(zstandard: ModuleType, file: Path, base: Path | None, *, kept: bool) -
     if kept:
         return "kept", None
     content = read_regular(file, LARGEST_FILE)
+    usable = base and max(base.stat().st_size, len(content)) <= LARGEST_BASE
+    forms = forms_of(zstandard, read_regular(base, LARGEST_BASE) if base and usable else None, content)
+    how = min(forms, key=lambda one: len(forms[one]))
+    return (how, forms[how]) if len(forms[how]) <= WORTH * len(content) else ("whole", content)
+
+
+def forms_of(zstandard: ModuleType, before: bytes | None, content: bytes) -> dict[How, bytes]:
+    """Every form that content can take, as bytes; None before: there is nothing that it could be made from."""
     forms: dict[How, bytes] = {"zstd": zstandard.ZstdCompressor(level=LEVEL).compress(content)}
-    if base and max(base.stat().st_size, len(content)) <= LARGEST_BASE:
-        before = read_regular(base, LARGEST_BASE)
+    if before is not None:
         forms["patch"] = _patch(zstandard, before, content)
         if len(before) == len(content):
             forms["words"] = zstandard.ZstdCompressor(level=LEVEL).compress(words_of(before, content))
-    how = min(forms, key=lambda one: len(forms[one]))
-    return (how, forms[how]) if len(forms[how]) <= WORTH * len(content) else ("whole", content)
+    return forms
 
 
 def _patch(zstandard: ModuleType, before: bytes, content: bytes) -> bytes:

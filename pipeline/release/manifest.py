@@ -129,7 +129,7 @@ class ModelSignature(Struct, frozen=True, kw_only=True):
     """As the config has it; unset where nobody said it."""
 
 
-class Requirement(Struct, frozen=True, kw_only=True):
+class AppRule(Struct, frozen=True, kw_only=True):
     """What an app needs for what ships to a target: a newer bundle is for it only where all of this holds.
 
     The release of its ONNX Runtime is `lowest_release` or later and below `below_release`, reads `format_version` of
@@ -194,7 +194,7 @@ class Content(Struct, frozen=True, kw_only=True):
     """Each model that ships, once; () before version 3."""
     selection: tuple[SelectionRow, ...] | msgspec.UnsetType = msgspec.UNSET
     """What which devices run, where a search told them apart; unset where each model ships in one way only."""
-    requires: tuple[Requirement, ...] | msgspec.UnsetType = msgspec.UNSET
+    requires: tuple[AppRule, ...] | msgspec.UnsetType = msgspec.UNSET
     """What an app needs, for each target; unset before version 5."""
     rollback: tuple[Fallback, ...] | msgspec.UnsetType = msgspec.UNSET
     """The order in which an app falls back; unset before version 5."""

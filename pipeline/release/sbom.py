@@ -16,7 +16,7 @@ import numpy as np
 from device_runner.library_source import release_of
 from pipeline.campaign.record import ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics, ratio_interval
-from pipeline.release.manifest import Content, ModelSignature, Requirement, Shipped, TensorSignature
+from pipeline.release.manifest import Content, ModelSignature, AppRule, Shipped, TensorSignature
 
 SBOM_FILE = "evidence/sbom.cdx.json"
 SPEC_VERSION = "1.6"
@@ -201,7 +201,7 @@ def _interval(low: float | None, high: float | None, unit: float) -> Json:
 
 def _libraries(content: Content) -> dict[str, Json]:
     """ONNX Runtime as each target ships it, by the target; equal ones are one component."""
-    rules: dict[str, Requirement] = {row.target: row for row in content.requires or ()}
+    rules: dict[str, AppRule] = {row.target: row for row in content.requires or ()}
     found = {}
     for one in content.ships:
         own = one.library and not release_of(one.library)

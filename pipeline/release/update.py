@@ -17,7 +17,7 @@ from pipeline.core.errors import CheckFailed
 from pipeline.core.releases import range_of
 from pipeline.model.ort_format import read_ort
 from pipeline.release.choose import Choice
-from pipeline.release.manifest import Content, Fallback, Manifest, ModelSignature, Requirement, Shipped
+from pipeline.release.manifest import Content, Fallback, Manifest, ModelSignature, AppRule, Shipped
 from pipeline.release.shipped import planned_build
 from pipeline.required_ops import covers, needs_of_artifacts, read_config
 from pipeline.required_ops.value import KNOWN_DOMAINS
@@ -57,12 +57,10 @@ LIBRARY_LICENSE = "MIT"
 """ONNX Runtime's own."""
 
 
-def library_licenses(choices: Sequence[Choice]) -> dict[str, str]:
+def library_licenses(targets: Sequence[Target]) -> dict[str, str]:
     """The licence of each target's library: as the config has it; of ONNX Runtime's own packages and builds MIT."""
-    own = {
-        one.target.name: LIBRARY_LICENSE for one in choices if not one.target.library or release_of(one.target.library)
-    }
-    return own | {one.target.name: one.target.library_license for one in choices if one.target.library_license}
+    own = {one.name: LIBRARY_LICENSE for one in targets if not one.library or release_of(one.library)}
+    return own | {one.name: one.library_license for one in targets if one.library_license}
 
 
 def requirements(
@@ -71,7 +69,7 @@ def requirements(
     files: Mapping[str, Path],
     operators: Mapping[str, str],
     licenses: Mapping[str, str],
-) -> Iterator[Requirement]:
+) -> Iterator[AppRule]:
     """What apps need, for each target of `ships`, whose files are `files`.
 
     `operators` are operator configs by their file names, `licenses` those of the targets' libraries.
@@ -83,7 +81,7 @@ def requirements(
         lowest, below = range_of(release_of(own[0].library) or own[0].ort_release)
         domains = {node.domain for model in read for graph in model.graph.walk() for node in graph.nodes}
         names = {one.model for one in own}
-        yield Requirement(
+        yield AppRule(
             target=target,
             lowest_release=lowest,
             below_release=below,
@@ -127,7 +125,7 @@ def _objections(app: App, old: Content, new: Content, folder: Path) -> Iterator[
         yield from _of_code(row, before, old)
 
 
-def _of_library(app: App, row: Requirement) -> Iterator[str]:
+def _of_library(app: App, row: AppRule) -> Iterator[str]:
     lowest, below = _numbers(row.lowest_release), _numbers(row.below_release)
     if app.release and not lowest <= _numbers(app.release) < below:
         yield (
@@ -138,7 +136,7 @@ def _of_library(app: App, row: Requirement) -> Iterator[str]:
         yield f"target {row.target} needs the execution provider {', '.join(missing)}"
 
 
-def _of_operators(app: App, row: Requirement, new: Content, folder: Path) -> Iterator[str]:
+def _of_operators(app: App, row: AppRule, new: Content, folder: Path) -> Iterator[str]:
     """What the artifacts need that the app's operator config does not list."""
     if app.operators is None:
         return
@@ -155,7 +153,7 @@ def _of_operators(app: App, row: Requirement, new: Content, folder: Path) -> Ite
             )
 
 
-def _of_code(row: Requirement, before: Requirement | None, old: Content) -> Iterator[str]:
+def _of_code(row: AppRule, before: AppRule | None, old: Content) -> Iterator[str]:
     """What the app's code would have to change for."""
     names = {one.model for one in old.ships if one.target == row.target}
     known = before.signature_sha256 if before else signature_digest([one for one in old.models if one.model in names])

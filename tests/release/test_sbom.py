@@ -11,14 +11,14 @@ from device_runner.spec import ElementType
 from pipeline.accuracy.score import AccuracyResult
 from pipeline.campaign.record import ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics
-from pipeline.release.manifest import ModelSignature, Requirement, Shipped, TensorSignature, verify_bundle
+from pipeline.release.manifest import ModelSignature, AppRule, Shipped, TensorSignature, verify_bundle
 from pipeline.release.sbom import SBOM_FILE
 from tests.release.test_bundle import SHIPS
 from tests.release.test_delta import bundle
 
 TENSOR = TensorSignature(name="x", dtype=ElementType.FLOAT32, shape=(1, "n", None))
 MODEL = ModelSignature(model="m", inputs=(TENSOR,), outputs=(TENSOR,), license="Apache-2.0")
-RULE = Requirement(
+RULE = AppRule(
     target="phone", lowest_release="1.29.0", below_release="1.30", format_version=6, providers=("cpu",),
     signature_sha256="3" * 64, library_license="MIT",
 )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.convert.operator_configs import TYPED_CONFIG_FILE, config_texts
 from pipeline.core.errors import CheckFailed
-from pipeline.release.manifest import Fallback, ModelSignature, Requirement, TensorSignature, verify_bundle
+from pipeline.release.manifest import Fallback, ModelSignature, AppRule, TensorSignature, verify_bundle
 from pipeline.release.update import App, refuse_misfit, requirements, signature_digest
 from tests.onnx_samples import conv_bn
 from tests.ort_models import conv_relu, convert
@@ -20,12 +20,12 @@ MODEL = ModelSignature(model="m", inputs=(TensorSignature(name="x", dtype=None, 
 ONE = msgspec.structs.replace(SHIPS[0], ort_release="1.29.0", provider="nnapi", library_kind="minimal")
 
 
-def rule(**changes: Any) -> Requirement:
+def rule(**changes: Any) -> AppRule:
     given = {
         "target": "phone", "lowest_release": "1.29.0", "below_release": "1.30", "format_version": 6,
         "providers": ("nnapi",), "signature_sha256": signature_digest([MODEL]), **changes,
     }  # fmt: skip
-    return Requirement(**given)
+    return AppRule(**given)
 
 
 def made(folder: Path, name: str, content: bytes = b"model", **changes: Any) -> Path:
