@@ -104,10 +104,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ort-mobile library show": ("ort-mobile library show app.aar",),
     "ort-mobile report": ("ort-mobile report output/my",),
     "ort-mobile release": (
+        "ort-mobile release my.toml --key key.pem",
         "ort-mobile release output/my",
         "ort-mobile release android output/my/bundle --output models-repo --group com.example --version 1.0",
         "ort-mobile release apple output/my/bundle --output MyModels",
     ),
+    "ort-mobile release all": ("ort-mobile release all my.toml --key key.pem --version 1.0",),
     "ort-mobile release bundle": ("ort-mobile release bundle output/my",),
     "ort-mobile release android": (
         "ort-mobile release android output/my/bundle --output models-repo --group com.example --version 1.0",
@@ -120,7 +122,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ort-mobile build size": ("ort-mobile build size before.aar after.aar",),
     "ort-mobile prove": ("ort-mobile prove output/my/bundle --library app.aar",),
     "ort-mobile delta": ("ort-mobile delta old/bundle output/my/bundle --output update.delta",),
-    "ort-mobile apply": ("ort-mobile apply update.delta old/bundle",),
+    "ort-mobile apply": (
+        "ort-mobile apply update.delta old/bundle",
+        "ort-mobile apply update.delta old/bundle --key key.pub --runtime 1.29.0 --keep old/previous",
+    ),
     "ort-mobile sign": ("ort-mobile sign output/my/bundle --key key.pem",),
     "ort-mobile verify": (
         "ort-mobile verify output/my/bundle",

@@ -47,6 +47,7 @@ def release_all(
     nothing is signed or packaged then. A passphrase of the key comes from the environment variable
     ORT_MOBILE_PASSPHRASE.
     """
+    from device_runner.reading import visible
     from pipeline.cli.show import job_document, show_findings, show_job
     from pipeline.config import read_config
     from pipeline.core.errors import errors
@@ -78,6 +79,8 @@ def release_all(
         click.echo("nothing was signed or packaged: see above what was not done", err=True)
         ctx.exit(result.exit_code)
     released = make_release(order)
+    for line in released.warnings:
+        click.echo(visible(f"warning: {line}"), err=True)
     if json_to:
         write_json({**job_document(result), "signed_by": released.signed and released.signed.fingerprint,
                     "packages": released.packages}, json_to)  # fmt: skip

@@ -108,10 +108,13 @@ def resolved(config: Config, folder: Path) -> Config:
     metric = config.accuracy.metric
     metric = place(metric) if metric and is_function(metric) else metric
     accuracy = msgspec.structs.replace(config.accuracy, metric=metric, vocabulary=place(config.accuracy.vocabulary))
-    android = config.release.android
-    if android:
-        android = msgspec.structs.replace(android, repository=place(android.repository))
-    release = msgspec.structs.replace(config.release, key=place(config.release.key), android=android)
+    android, apple = config.release.android, config.release.apple
+    release = msgspec.structs.replace(
+        config.release,
+        key=place(config.release.key),
+        android=android and msgspec.structs.replace(android, repository=place(android.repository)),
+        apple=apple and msgspec.structs.replace(apple, folder=place(apple.folder)),
+    )
     return msgspec.structs.replace(
         config, models=models, targets=targets, build=build, measure=measure, accuracy=accuracy, release=release
     )

@@ -235,6 +235,19 @@ class AndroidRelease(Table, frozen=True, kw_only=True):
     """Folder of the Maven repository; default: maven in the output folder."""
 
 
+class AppleRelease(Table, frozen=True, kw_only=True):
+    """The Swift package of a release, as `ort-mobile release apple` writes it."""
+
+    name: str | None = None
+    """Name of package, product and module; default: the name of the bundle with Models."""
+    target: Name | None = None
+    """Target of the config; default: the only one for iOS or macOS."""
+    onnxruntime: str | None = None
+    """Version of ONNX Runtime's Swift package; default: the newest known of the target's release."""
+    folder: str | None = None
+    """Folder of the package; default: swift in the output folder."""
+
+
 class ReleaseConfig(Table, frozen=True, kw_only=True):
     """What `ort-mobile release all` makes of the bundle, and what must hold before it does."""
 
@@ -248,6 +261,8 @@ class ReleaseConfig(Table, frozen=True, kw_only=True):
     """Version of the packages; `--version` goes before it."""
     android: AndroidRelease | None = None
     """The Android library; default: none."""
+    apple: AppleRelease | None = None
+    """The Swift package; default: none."""
 
 
 class BuildKind(StrEnum):

@@ -16,6 +16,7 @@ from device_runner.providers import PROVIDERS
 from pipeline.config.tables import (
     AccuracyConfig,
     AndroidRelease,
+    AppleRelease,
     BuildConfig,
     Count,
     InputValue,
@@ -296,6 +297,7 @@ TABLES: dict[str, type[Table]] = {
     "[build]": BuildConfig,
     "[release]": ReleaseConfig,
     "[release.android]": AndroidRelease,
+    "[release.apple]": AppleRelease,
     "[output]": OutputConfig,
 }
 """Every table by its heading in the file."""

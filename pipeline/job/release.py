@@ -5,22 +5,25 @@ What needs no measurement is checked before anything is measured.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pipeline.config import Config, Gate, Platform
-from pipeline.config.tables import AndroidRelease
 from pipeline.core.errors import ConfigError, Finding, Severity
 from pipeline.job.assemble import Assembled
-from pipeline.release.update import library_licenses
 from pipeline.release.android.maven import default_artifact, java_package, models_module, publication, publish
 from pipeline.release.android.package import android_package
+from pipeline.release.apple.facade import warnings
+from pipeline.release.apple.package import swift_package, write_package
 from pipeline.release.attestation import Signed, sign
+from pipeline.release.bundle import BUNDLE
 from pipeline.release.contents import library_name
 from pipeline.release.envelope import read_private_key
 from pipeline.release.manifest import Manifest, refuse_unproven, verify_bundle
+from pipeline.release.update import library_licenses
 
-MAVEN = "maven"
-"""The folder of the Maven repository in a job's output folder."""
+MAVEN, SWIFT = "maven", "swift"
+"""The folders of packages in a job's output folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +39,11 @@ class ReleaseOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """What a release left: who signed, and what was written, by the kind of package."""
+    """What a release left: who signed, how apps name each kind of package, and what Swift's API cannot set."""
 
     signed: Signed | None
     packages: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
 
 
 def check_order(order: ReleaseOrder) -> None:
@@ -70,23 +74,34 @@ def gate_findings(order: ReleaseOrder, assembled: Assembled, shipping: tuple[Fin
 
 
 def make_release(order: ReleaseOrder) -> Released:
-    """Sign the bundle and write the packages. CheckFailed, whatever the gates, for one that failed in its library."""
+    """Sign the bundle and write the packages, after all of them were found possible.
+
+    Raises CheckFailed, whatever the gates, for a bundle that failed in its library; else as the commands for packages.
+    """
     bundle = order.folder / BUNDLE
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
+    packages: dict[str, str] = {}
+    writes: list[Callable[[], object]] = []
+    told: tuple[str, ...] = ()
+    if android := order.config.release.android:
+        named = publication(
+            android.group, android.artifact or default_artifact(manifest.content.name), order.version or ""
+        )
+        library = android_package(bundle, manifest, java_package(android.package, named), android.target)
+        repository = Path(android.repository or order.folder / MAVEN)
+        writes.append(partial(publish, [models_module(library, named, None)], repository))
+        packages["android"] = f"{named.notation} in {repository}"
+    if apple := order.config.release.apple:
+        swift = swift_package(bundle, manifest, name=apple.name, target=apple.target, version=apple.onnxruntime)
+        place = Path(apple.folder or order.folder / SWIFT)
+        writes.append(partial(write_package, swift, place))
+        packages["apple"] = f"{swift.name} in {place}"
+        told = tuple(warnings(manifest.content, swift.target))
     signed = sign(bundle, manifest, order.key, order.passphrase) if order.key else None
-    android = order.config.release.android
-    packages = {"android": _android(order, android, bundle, manifest)} if android else {}
-    return Released(signed=signed, packages=packages)
-
-
-def _android(order: ReleaseOrder, table: AndroidRelease, bundle: Path, manifest: Manifest) -> str:
-    """The dependency, as Gradle writes it, after it is in the repository."""
-    artifact = table.artifact or default_artifact(manifest.content.name)
-    named = publication(table.group, artifact, order.version or "")
-    package = android_package(bundle, manifest, java_package(table.package, named), table.target)
-    publish([models_module(package, named, None)], Path(table.repository or order.folder / MAVEN))
-    return named.notation
+    for write in writes:
+        write()
+    return Released(signed=signed, packages=packages, warnings=told)
 
 
 @dataclass(frozen=True, slots=True)

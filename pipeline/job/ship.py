@@ -70,7 +70,9 @@ def ship(
         made_with={name: report.versions[name] for name in MAKERS if name in report.versions},
         evidence=_evidence(assembled, choices),
         models=models,
-        requires=tuple(requirements(ships, models, files, operators, library_licenses(assembled.record.config.targets))),
+        requires=tuple(
+            requirements(ships, models, files, operators, library_licenses(assembled.record.config.targets))
+        ),
         classes=[choice.classes for choice in choices],
         reports={MEASURED_FILE: measured_text(report, choices, assembled.record.checks).encode()},
         references=references,

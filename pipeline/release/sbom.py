@@ -16,7 +16,7 @@ import numpy as np
 from device_runner.library_source import release_of
 from pipeline.campaign.record import ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics, ratio_interval
-from pipeline.release.manifest import Content, ModelSignature, AppRule, Shipped, TensorSignature
+from pipeline.release.manifest import AppRule, Content, ModelSignature, Shipped, TensorSignature
 
 SBOM_FILE = "evidence/sbom.cdx.json"
 SPEC_VERSION = "1.6"

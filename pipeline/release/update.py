@@ -11,13 +11,12 @@ from pathlib import Path
 import msgspec
 
 from device_runner.library_source import release_of
-from pipeline.config import BuildKind, Config
+from pipeline.config import BuildKind, Config, Target
 from pipeline.convert.operator_configs import TYPED_CONFIG_FILE, config_texts
 from pipeline.core.errors import CheckFailed
 from pipeline.core.releases import range_of
 from pipeline.model.ort_format import read_ort
-from pipeline.release.choose import Choice
-from pipeline.release.manifest import Content, Fallback, Manifest, ModelSignature, AppRule, Shipped
+from pipeline.release.manifest import AppRule, Content, Fallback, Manifest, ModelSignature, Shipped
 from pipeline.release.shipped import planned_build
 from pipeline.required_ops import covers, needs_of_artifacts, read_config
 from pipeline.required_ops.value import KNOWN_DOMAINS

@@ -130,8 +130,25 @@ ANDROID = '[release.android]\ngroup = "com.example"'
 def test_packages_are_written_when_all_gates_pass(place: Path) -> None:
     done = release(place, "--version", "1.0", "--key", "key.pem", gates='"signature"', release=ANDROID)
     assert done.code == 0, done
-    assert "android  com.example:demo-models:1.0" in done.out
+    assert "android  com.example:demo-models:1.0 in out/maven" in done.out
     assert (place / "out/maven/com/example/demo-models/1.0/demo-models-1.0.aar").is_file()
+
+
+def test_a_swift_package_is_written_too(place: Path) -> None:
+    table = (
+        '[release.apple]\n[[targets]]\nname = "ios"\nplatform = "ios"\nmin_os_version = "15.1"\nort_release = "1.24"'
+    )
+    done = release(place, release=table)
+    assert done.code == 0, done
+    assert "apple    DemoModels in out/swift" in done.out
+    assert (place / "out/swift/Package.swift").is_file()
+
+
+def test_a_package_that_cannot_be_made_leaves_the_bundle_unsigned(place: Path) -> None:
+    done = release(place, "--key", "key.pem", gates='"signature"', release="[release.apple]")
+    assert done.code == 2
+    assert "iOS or macOS" in done.err
+    assert not (place / "out/bundle" / SIGNATURE_FILE).exists()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from device_runner.spec import ElementType
 from pipeline.accuracy.score import AccuracyResult
 from pipeline.campaign.record import ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics
-from pipeline.release.manifest import ModelSignature, AppRule, Shipped, TensorSignature, verify_bundle
+from pipeline.release.manifest import AppRule, ModelSignature, Shipped, TensorSignature, verify_bundle
 from pipeline.release.sbom import SBOM_FILE
 from tests.release.test_bundle import SHIPS
 from tests.release.test_delta import bundle

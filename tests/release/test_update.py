@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.convert.operator_configs import TYPED_CONFIG_FILE, config_texts
 from pipeline.core.errors import CheckFailed
-from pipeline.release.manifest import Fallback, ModelSignature, AppRule, TensorSignature, verify_bundle
+from pipeline.release.manifest import AppRule, Fallback, ModelSignature, TensorSignature, verify_bundle
 from pipeline.release.update import App, refuse_misfit, requirements, signature_digest
 from tests.onnx_samples import conv_bn
 from tests.ort_models import conv_relu, convert
