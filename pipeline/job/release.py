@@ -13,7 +13,6 @@ from pipeline.core.errors import ConfigError, Finding, Severity
 from pipeline.job.assemble import Assembled
 from pipeline.release.android.maven import default_artifact, java_package, models_module, publication, publish
 from pipeline.release.android.package import android_package
-from pipeline.release.apple.facade import warnings
 from pipeline.release.apple.package import swift_package, write_package
 from pipeline.release.attestation import Signed, sign
 from pipeline.release.bundle import BUNDLE
@@ -97,7 +96,7 @@ def make_release(order: ReleaseOrder) -> Released:
         place = Path(apple.folder or order.folder / SWIFT)
         writes.append(partial(write_package, swift, place))
         packages["apple"] = f"{swift.name} in {place}"
-        told = tuple(warnings(manifest.content, swift.target))
+        told = swift.warnings
     signed = sign(bundle, manifest, order.key, order.passphrase) if order.key else None
     for write in writes:
         write()
