@@ -21,12 +21,9 @@ PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependenci
 FETCH_SECONDS = 900
 
 DEPENDENCY = """\
-<dependency>
-  <groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version>
-  <type>{3}</type><classifier>{4}</classifier>{exclusions}
-</dependency>
+<dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version>{3}</dependency>
 """
-ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+EXCLUSION = "<exclusions><exclusion><groupId>{0}</groupId><artifactId>{1}</artifactId></exclusion></exclusions>"
 PROJECT = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>t</groupId><artifactId>t</artifactId><version>1</version>
@@ -41,22 +38,22 @@ def needs(*programs: str) -> None:
             pytest.skip(f"no {program}: install {'Maven' if program == 'mvn' else 'a JDK'}")
 
 
-def jars(*coordinates: str, alone: bool = False) -> list[Path]:
-    """The files of `group:artifact:version[:type]` and, unless `alone`, of all that they need."""
+def jars(*coordinates: str, alone: bool = False, without: str = "") -> list[Path]:
+    """The files of `group:artifact:version` and, unless `alone`, of all that they need but `without`."""
     needs("mvn", "java")
-    key = hashlib.sha256(f"{PLUGIN} {' '.join(coordinates)} {alone}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(f"{PLUGIN} {' '.join(coordinates)} {alone} {without}".encode()).hexdigest()[:16]
     folder = cache_folder() / "jars" / key
     if not folder.is_dir():
-        _fetch(folder, coordinates, alone)
+        _fetch(folder, coordinates, "*:*" if alone else without)
     return sorted(folder.iterdir())
 
 
-def _fetch(folder: Path, coordinates: Sequence[str], alone: bool) -> None:
+def _fetch(folder: Path, coordinates: Sequence[str], without: str) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".mvn-") as name:
         work = Path(name)
-        parts = [(*one.split(":"), "jar", "")[:5] for one in coordinates]
-        wanted = "".join(DEPENDENCY.format(*part, exclusions=ALONE if alone else "") for part in parts)
+        exclusion = EXCLUSION.format(*without.split(":")) if without else ""
+        wanted = "".join(DEPENDENCY.format(*one.split(":"), exclusion) for one in coordinates)
         (work / "pom.xml").write_text(PROJECT.format(wanted))
         command = ["mvn", "-B", "-q", "-C", PLUGIN, f"-DoutputDirectory={work / 'found'}"]
         try:

@@ -1,0 +1,145 @@
+"""aapt2 and bundletool make an app of what is published: what is stored, where it lies, and which device gets what."""
+
+import json
+import struct
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli.main import cli
+from tests.consumers.android import framework_of_aapt2, unpacked_aar
+from tests.consumers.jars import classpath, jars, needs, run
+from tests.debian_packages import unpacked
+from tests.release.android.samples import two_classes
+
+pytestmark = pytest.mark.consumer
+
+BUNDLETOOL = "com.android.tools.build:bundletool:1.18.1"
+PAGE = 16384
+APP = """\
+<manifest xmlns:android="http://schemas.android.com/apk/res/android" package="com.example.app"
+    android:versionCode="1"><uses-sdk android:minSdkVersion="27" />
+    <application android:label="app" android:hasCode="false" android:extractNativeLibs="false" /></manifest>
+"""
+PACK = """\
+<manifest xmlns:dist="http://schemas.android.com/apk/distribution" package="com.example.app" split="models_pack">
+    <dist:module dist:type="ai-pack"><dist:fusing dist:include="true" />
+    <dist:delivery><dist:install-time /></dist:delivery></dist:module></manifest>
+"""
+BUNDLE_CONFIG = {
+    "compression": {"uncompressedGlob": ["assets/**/*.ort"]},
+    "optimizations": {
+        "uncompressNativeLibraries": {"enabled": True, "alignment": "PAGE_ALIGNMENT_16K"},
+        "splitsConfig": {
+            "splitDimension": [
+                {"value": "DEVICE_GROUP", "suffixStripping": {"enabled": True, "defaultSuffix": "other"}}
+            ]
+        },
+    },
+}
+DEVICE = {"supportedAbis": ["arm64-v8a"], "supportedLocales": ["en"], "screenDensity": 420, "sdkVersion": 35}
+KEY = "-keystore key.jks -storepass secret -alias app -keyalg RSA -keysize 2048 -dname CN=app -validity 9999"
+
+
+def aapt2(folder: Path) -> Path:
+    """Debian's aapt2 with its own libraries, as one program."""
+    tree = unpacked("aapt")
+    libraries = tree / "usr/lib/x86_64-linux-gnu"
+    places = f"{libraries}:{libraries}/android:{tree}/usr/lib/7zip"
+    program = tree / "usr/lib/android-sdk/build-tools/debian/aapt2"
+    script = folder / "aapt2"
+    script.write_text(
+        f'#!/bin/sh\nexec "{libraries}/ld-linux-x86-64.so.2" --library-path "{places}" "{program}" "$@"\n'
+    )
+    script.chmod(0o755)
+    return script
+
+
+def linked(folder: Path, manifest: str, name: str, *options: str | Path) -> Path:
+    """What aapt2 makes of a manifest."""
+    (folder / f"{name}.xml").write_text(manifest)
+    made = folder / name
+    framework = ("-I", framework_of_aapt2())
+    run(aapt2(folder), "link", "-o", made, *framework, "--manifest", folder / f"{name}.xml", *options, folder=folder)
+    return made
+
+
+def module(folder: Path, name: str, manifest: str, files: Mapping[str, bytes]) -> Path:
+    """A module of an app bundle, as bundletool wants it."""
+    made = folder / f"{name}.zip"
+    with zipfile.ZipFile(linked(folder, manifest, f"{name}.proto", "--proto-format")) as proto:
+        parts = {
+            ("manifest/" if one == "AndroidManifest.xml" else "") + one: proto.read(one) for one in proto.namelist()
+        }
+    if name != "base":
+        parts.pop("resources.pb", None)
+    with zipfile.ZipFile(made, "w") as archive:
+        for one, content in {**parts, **files}.items():
+            archive.writestr(one, content)
+    return made
+
+
+def start_of(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
+    """Where the bytes of a stored member begin."""
+    assert archive.fp is not None
+    archive.fp.seek(member.header_offset + 26)
+    name, extra = struct.unpack("<HH", archive.fp.read(4))
+    return member.header_offset + 30 + int(name) + int(extra)
+
+
+def test_aapt2_stores_models_where_the_app_lists_their_ending(tmp_path: Path) -> None:
+    needs("javac")
+    assets = ("-A", unpacked_aar() / "assets")
+    for options, kind in ((("-0", "ort"), zipfile.ZIP_STORED), ((), zipfile.ZIP_DEFLATED)):
+        with zipfile.ZipFile(linked(tmp_path, APP, "app.apk", *assets, *options)) as apk:
+            (model,) = [one for one in apk.infolist() if one.filename.endswith(".ort")]
+            assert model.compress_type == kind
+            assert apk.read(model) == (unpacked_aar() / model.filename).read_bytes()
+
+
+def app_bundle(folder: Path, pack: Path) -> Path:
+    """An app with a native library and this AI pack, split for every kind of device."""
+    tool = ("java", "-cp", classpath(jars(BUNDLETOOL)), "com.android.tools.build.bundletool.BundleToolMain")
+    assets = pack / "src/main/assets"
+    files = {f"assets/{file.relative_to(assets).as_posix()}": file.read_bytes() for file in assets.rglob("*.ort")}
+    base = module(folder, "base", APP, {"lib/arm64-v8a/libonnxruntime.so": b"\x7fELF" * 9999})
+    models = module(folder, "models_pack", PACK, files)
+    (folder / "config.json").write_text(json.dumps(BUNDLE_CONFIG))
+    run("keytool", "-genkeypair", *KEY.split(), folder=folder)
+    signed = ("--ks=key.jks", "--ks-pass=pass:secret", "--ks-key-alias=app", "--key-pass=pass:secret")
+    run(*tool, "build-bundle", f"--modules={base},{models}", "--output=app.aab", "--config=config.json", folder=folder)
+    program = f"--aapt2={folder / 'aapt2'}"
+    run(*tool, "build-apks", "--bundle=app.aab", "--output=app.apks", program, *signed, folder=folder)
+    for group in sorted(place.name.partition("#group_")[2] for place in assets.iterdir()):
+        (folder / f"{group}.json").write_text(json.dumps({**DEVICE, "deviceGroups": [group]}))
+        spec = (f"--device-spec={group}.json", f"--output-dir={group}")
+        run(*tool, "extract-apks", "--apks=app.apks", *spec, folder=folder)
+    return assets
+
+
+def test_each_group_of_devices_gets_its_models_stored(tmp_path: Path) -> None:
+    needs("javac", "keytool", "mvn")
+    two_classes(tmp_path)
+    named = ("--output", str(tmp_path / "repo"), "--group", "com.example", "--version", "1.0")
+    pack = tmp_path / "models_pack"
+    done = CliRunner().invoke(cli, ["release", "android", str(tmp_path / "bundle"), *named, "--ai-pack", str(pack)])
+    assert done.exit_code == 0, done.output
+    assets = app_bundle(tmp_path, pack)
+    for place in assets.iterdir():
+        folder, _, group = place.name.partition("#group_")
+        expected = {f"assets/{folder}/{file.name}": file.read_bytes() for file in place.iterdir()}
+        found = {}
+        for apk in (tmp_path / group).glob("*.apk"):
+            with zipfile.ZipFile(apk) as archive:
+                for one in archive.infolist():
+                    if one.filename.endswith(".ort"):
+                        assert one.compress_type == zipfile.ZIP_STORED
+                        found[one.filename] = archive.read(one)
+                    if one.filename.endswith(".so"):
+                        assert one.compress_type == zipfile.ZIP_STORED
+                        assert start_of(archive, one) % PAGE == 0
+        assert found == expected
+    assert {place.name.partition("#group_")[2] for place in assets.iterdir()} == {"other", "qualcomm_sm8550"}
