@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.android_host.bundles import bundle_of
+from tests.android_host.conftest import fetch
 from tests.consumers.jars import classpath, jars, needs, run
-from tests.consumers.releases import NOTATION, made_once, repository
+from tests.consumers.releases import EXAMPLE, NOTATION, made_once, ort_mobile, repository
 
 pytestmark = pytest.mark.consumer
 
@@ -22,6 +24,8 @@ OPENED = ("java.lang", "java.util", "java.lang.invoke")
 STOCK = ("com.microsoft.onnxruntime", "onnxruntime-android")
 RELEASES = ("1.20.0", "1.28.0", "1.28.1", "1.29.0", "1.31.0")
 OURS = ":".join(NOTATION)
+RUNTIME = "1.29.0"
+"""The release of which a package has the whole Android library."""
 
 
 class Case(NamedTuple):
@@ -56,11 +60,11 @@ def stock(folder: Path) -> None:
     )
 
 
-def resolve(folder: Path, cases: Mapping[str, Case]) -> dict[str, str]:
+def resolve(folder: Path, cases: Mapping[str, Case], models: Path) -> dict[str, str]:
     """What Gradle says of each: a line for each file, or why it failed."""
     needs("javac")
     path = classpath(jars(*GRADLE, alone=True), folder)
-    places = f"{repository().as_uri()} {made_once('stock', stock).as_uri()}"
+    places = f"{models.as_uri()} {made_once('stock', stock).as_uri()}"
     lines = [f"{name}|{places}|{' '.join(case.notations)}|{case.select}" for name, case in cases.items()]
     (folder / "cases").write_text("\n".join(lines))
     run("javac", "-nowarn", "-cp", path, "-d", folder, Path(__file__).with_name("Resolve.java"), folder=folder)
@@ -72,7 +76,7 @@ def resolve(folder: Path, cases: Mapping[str, Case]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return resolve(tmp_path_factory.mktemp("gradle"), CASES)
+    return resolve(tmp_path_factory.mktemp("gradle"), CASES, repository())
 
 
 def found(release: str) -> list[str]:
@@ -102,3 +106,21 @@ def test_another_release_fails_and_both_paths_are_named(said: dict[str, str], re
 
 def test_only_what_an_app_itself_demands_strictly_overrules_the_range(said: dict[str, str]) -> None:
     assert said["1.20.0!!"].splitlines() == found("1.20.0")
+
+
+def test_two_runtimes_fail_with_the_conflict_named_until_the_app_selects_one(tmp_path: Path) -> None:
+    needs("javac")
+    fetch(RUNTIME)
+    made = bundle_of(tmp_path / "demo", EXAMPLE / "mnist.onnx", ort_release=RUNTIME)
+    named = ("--group", "com.example", "--artifact", "demo", "--version", "1.0", "--runtime", f"android:{RUNTIME}")
+    said = ort_mobile("release", "android", made, "--output", tmp_path / "repo", *named, folder=tmp_path)
+    rule = f'withCapability("{STOCK[0]}", "{STOCK[1]}") {{\n            select("com.example:demo-runtime:1.0")'
+    assert rule in said
+    both = ("com.example:demo:1.0", f"{STOCK[0]}:{STOCK[1]}:{RUNTIME}")
+    select = f"{STOCK[0]}:{STOCK[1]} com.example:demo-runtime:1.0"
+    found = resolve(tmp_path, {"own": Case(both[:1]), "both": Case(both), "one": Case(both, select)}, tmp_path / "repo")
+    ours = [f"{name}-1.0.aar com.example:{name}:1.0 variant runtimeElements" for name in ("demo", "demo-runtime")]
+    assert found["own"].splitlines() == found["one"].splitlines() == ours
+    assert "Cannot select module with conflict on capability" in found["both"]
+    assert f"{STOCK[0]}:{STOCK[1]}" in found["both"]
+    assert "com.example:demo-runtime:1.0" in found["both"]
