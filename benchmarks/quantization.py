@@ -1,8 +1,8 @@
 """Static quantization beside onnxruntime.quantization called by hand with the same data: time and peak memory.
 
-Each measurement is a process of its own, from the model's file to the quantized file: seconds of CPU, imports included,
-and MB that it held at most. By hand means quant_pre_process (without symbolic shapes, which fail on too many
-models) and quantize_static, as ONNX Runtime's documentation has it.
+Each measurement is a process of its own, from the model's file to the quantized file: seconds of CPU and by the clock,
+imports included, and MB that it held at most. By hand means quant_pre_process (without symbolic shapes, which fail on
+too many models) and quantize_static, as ONNX Runtime's documentation has it.
 """
 
 import argparse
@@ -12,7 +12,9 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,20 @@ import numpy as np
 
 from benchmarks.models import bert_base, resnet50_wide
 
-ROUNDS = 3
 METHODS = ("minmax", "entropy", "percentile")
-SAMPLES = (5, 20, 80)
-STOCK_MOST_MB = 3_000
-"""The stock calibration keeps all activations: it is not run where it would need more."""
+ROUNDS = {8: 2, 80: 1}
+"""Samples, and how often each is measured: the best round counts."""
+MOST_BYTES = 8 << 30
+"""The stock calibration keeps all activations: a process that needs more memory fails, and the table says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one quantization took."""
+
+    cpu_s: float
+    wall_s: float
+    peak_mb: float
 
 
 def samples(name: str, count: int) -> Iterator[dict[str, Any]]:
@@ -77,23 +88,27 @@ def stock(path: Path, folder: Path, method: str, count: int) -> Path:
     return folder / "stock.onnx"
 
 
-def measured(who: str, path: Path, method: str, count: int) -> tuple[float, float]:
-    """CPU seconds and peak MB of one quantization, in a process of its own."""
+def measured(who: str, path: Path, method: str, count: int) -> Cost | None:
+    """What one quantization takes in a process of its own; None when it runs out of memory."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         command = [sys.executable, "-m", "benchmarks.quantization", who, str(path), folder, method, str(count)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        began = time.monotonic()
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        wall = time.monotonic() - began
+    if done.returncode:
+        if "MemoryError" in done.stderr or "bad_alloc" in done.stderr or "Failed to allocate" in done.stderr:
+            return None
+        raise RuntimeError(done.stderr)
     found = json.loads(done.stdout.splitlines()[-1])
-    return found["seconds"], found["peak_mb"]
+    return Cost(cpu_s=found["cpu_s"], wall_s=wall, peak_mb=found["peak_mb"])
 
 
 def child(chosen: argparse.Namespace) -> None:
     """Quantize once and print what it took, imports included."""
-    made = {"ours": ours, "stock": stock}[chosen.who](
-        Path(chosen.model), Path(chosen.folder), chosen.method, chosen.count
-    )
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+    {"ours": ours, "stock": stock}[chosen.who](Path(chosen.model), Path(chosen.folder), chosen.method, chosen.count)
     used = resource.getrusage(resource.RUSAGE_SELF)
-    figures = {"seconds": used.ru_utime + used.ru_stime, "peak_mb": peak_mb(), "bytes": made.stat().st_size}
-    print(json.dumps(figures))
+    print(json.dumps({"cpu_s": used.ru_utime + used.ru_stime, "peak_mb": peak_mb()}))
 
 
 def peak_mb() -> float:
@@ -102,43 +117,48 @@ def peak_mb() -> float:
     return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) / 1024
 
 
-def times(paths: list[Path], count: int = 8) -> None:
-    """Print CPU time and memory of each method on each model, best of the rounds, in turns."""
-    print(f"\nPer channel, u8 with s8, {count} samples, best of {ROUNDS} rounds in turns; CPU seconds, peak MB:\n")
-    print("| model | MB | method | ours s | by hand s | ratio | ours MB | by hand MB |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for path in paths:
-        for method in METHODS:
-            rounds = [[measured(who, path, method, count) for who in ("ours", "stock")] for _ in range(ROUNDS)]
-            (a, a_mb), (b, b_mb) = ((min(r[k][0] for r in rounds), min(r[k][1] for r in rounds)) for k in (0, 1))
-            cells = f"{path.stat().st_size / 1e6:.0f} | {method} | {a:.1f} | {b:.1f} | {a / b:.2f}"
-            print(f"| {path.stem} | {cells} | {a_mb:.0f} | {b_mb:.0f} |", flush=True)
+def best(costs: list[Cost | None]) -> Cost | None:
+    """The least of each figure over rounds; None when one ran out of memory."""
+    known = [cost for cost in costs if cost]
+    if len(known) < len(costs):
+        return None
+    return Cost(
+        cpu_s=min(cost.cpu_s for cost in known),
+        wall_s=min(cost.wall_s for cost in known),
+        peak_mb=min(cost.peak_mb for cost in known),
+    )
 
 
-def growth(path: Path) -> None:
-    """Print peak memory at more and more samples."""
-    print(f"\nPeak MB of {path.stem} ({path.stat().st_size / 1e6:.0f} MB) by samples:\n")
-    print(f"| method | who | {' | '.join(map(str, SAMPLES))} |")
-    print(f"| --- | --- |{' --- |' * len(SAMPLES)}")
-    for method in METHODS[1:]:
-        for who in ("ours", "stock"):
-            found: list[float] = []
-            for count in SAMPLES:
-                if who == "stock" and found and found[-1] * count / SAMPLES[len(found) - 1] > STOCK_MOST_MB:
-                    break
-                found.append(measured(who, path, method, count)[1])
-            cells = [f"{mb:.0f}" for mb in found] + ["not run"] * (len(SAMPLES) - len(found))
-            print(f"| {method} | {who} | {' | '.join(cells)} |", flush=True)
+def row(path: Path, method: str, count: int) -> str:
+    """Both in turns, as a line of the table."""
+    turns = [[measured(who, path, method, count) for who in ("ours", "stock")] for _ in range(ROUNDS[count])]
+    a, b = (best([turn[place] for turn in turns]) for place in (0, 1))
+    if a is None:
+        raise RuntimeError(f"ours ran out of memory: {path.stem}, {method}, {count} samples")
+    size = path.stat().st_size / 1e6
+    own = f"{path.stem} | {size:.0f} | {method} | {count} | {a.cpu_s:.1f} | {a.wall_s:.1f} | {a.peak_mb:.0f}"
+    times_model = f"{a.peak_mb * 1.048576 / size:.1f}"
+    if b is None:
+        return f"| {own} | {times_model} | out of {MOST_BYTES >> 30} GiB | - | - | - |"
+    by_hand = f"{b.cpu_s:.1f} | {b.wall_s:.1f} | {b.peak_mb:.0f}"
+    return f"| {own} | {times_model} | {by_hand} | {a.cpu_s / b.cpu_s:.2f} |"
 
 
 def main() -> None:
-    """All tables."""
+    """Print CPU seconds, seconds by the clock and peak memory of each method on each model."""
+    rounds = " and ".join(f"{count} of {samples} samples" for samples, count in ROUNDS.items())
+    print(f"Per channel, u8 with s8; best of rounds in turns: {rounds}. The ratio is of CPU seconds.\n")
+    print("| model | MB | method | samples | CPU s | clock s | peak MiB | x model "
+          "| by hand CPU s | clock s | peak MiB | ratio |")  # fmt: skip
+    print("|" + " --- |" * 12)
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / "bert_base.onnx", Path(folder) / "resnet50.onnx"]
         bert_base(paths[0])
         resnet50_wide(paths[1], factor=1)
-        times(paths)
-        growth(paths[1])
+        for path in paths:
+            for method in METHODS:
+                for count in ROUNDS:
+                    print(row(path, method, count), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pipeline.core.ort_session import PREPACKING, HostSession, first_line, make_
 from pipeline.model.onnx_model import content_digest, loadable
 from pipeline.model.signature import Array
 from pipeline.passes.base import Feeds, Model
+from pipeline.passes.edit import model_bytes
 
 if TYPE_CHECKING:
     import onnx
@@ -32,8 +33,9 @@ STRIDE = 16
 """Thresholds that entropy tries lie this many bins apart."""
 IMPROBABLE = 1e-6
 """The least share of a bin: without one, a single value far out would forbid every threshold below it."""
-GROUP_BYTES = 512 << 20
-"""Activations that are held at a time: a model with more goes over the samples several times."""
+GROUP_BYTES = 64 << 20
+"""Activations that are held at a time, or half the model's own size if that is more: a model with more activations
+goes over the samples several times."""
 MOVES = frozenset({"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 """Operators whose output has exactly the values of their first input: its range is known from there."""
 
@@ -241,12 +243,9 @@ def _histograms(
     import numpy as np
 
     made = {name: np.zeros(BINS, np.int64) for name in ranges}
-    for group in _groups({name: 4 * found.counts[name] for name in ranges}):
-        proto = _copy(model)
-        known = {value.name: value for value in (*proto.graph.value_info, *proto.graph.input)}
-        declared = {value.name for value in proto.graph.output}
-        proto.graph.output.extend(known[name] for name in group if name not in declared)
-        session = _session(model, proto, where)
+    most = max(GROUP_BYTES, model_bytes(model) // 2)
+    for group in _groups({name: 4 * found.counts[name] for name in ranges}, most):
+        session = _session(model, _giving(model, group), where)
         for number, feeds in enumerate(samples()):
             arrays = _run(session, group, feeds, number, where)
             while arrays:
@@ -255,12 +254,24 @@ def _histograms(
     return made
 
 
-def _groups(sizes: Mapping[str, int]) -> list[list[str]]:
-    """Values that one walk over the samples may give together."""
+def _giving(model: Model, values: list[str]) -> "onnx.ModelProto":
+    """The model with these values as its outputs, up to the node that makes the last of them."""
+    proto = _copy(model)
+    graph = proto.graph
+    known = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
+    last = max((place for place, node in enumerate(graph.node) if not set(values).isdisjoint(node.output)), default=0)
+    del graph.node[last + 1 :]
+    del graph.output[:]
+    graph.output.extend(known[name] for name in values)
+    return proto
+
+
+def _groups(sizes: Mapping[str, int], most: int) -> list[list[str]]:
+    """Values that one walk over the samples may give together, of at most so many bytes."""
     groups: list[list[str]] = [[]]
     total = 0
     for name, size in sizes.items():
-        if total and total + size > GROUP_BYTES:
+        if total and total + size > most:
             groups.append([])
             total = 0
         groups[-1].append(name)
@@ -275,8 +286,11 @@ def _count(bins: Array, values: Array, most: float) -> None:
     flat = values.reshape(-1)
     scale = np.float32(BINS / most)
     for start in range(0, flat.size, 1 << 16):
-        places = (np.abs(flat[start : start + (1 << 16)]) * scale).astype(np.int32)
-        bins += np.bincount(np.minimum(places, BINS - 1), minlength=BINS)
+        magnitudes = np.abs(flat[start : start + (1 << 16)])
+        magnitudes *= scale
+        places = magnitudes.astype(np.intp)  # what bincount would make of any other type
+        np.minimum(places, BINS - 1, out=places)
+        bins += np.bincount(places, minlength=BINS)
 
 
 def _narrow(
