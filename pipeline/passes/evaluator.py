@@ -21,6 +21,7 @@ from pipeline.core.ort_session import PREPACKING, HostSession, first_line, make_
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Level
 from pipeline.model.onnx_model import loadable
+from pipeline.model.signature import open_axes, own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Settings, make_settings
 from pipeline.partition.input import write_model
@@ -137,9 +138,9 @@ class Evaluator:
         key = f"{_key(nodes)} {self.settings.provider} {self.settings.api_level}"
         if key not in self.known.standings:
             try:
-                self.known.standings[key] = _judged(self.quantized(nodes), self.settings)
+                self.known.standings[key] = _judged(self.quantized(nodes), self.settings, self.feeds[0])
             except NotApplicable:  # as in `sqnr`: this is the float model
-                self.known.standings[key] = _judged(self.model, self.settings)
+                self.known.standings[key] = _judged(self.model, self.settings, self.feeds[0])
             self._keep()
         return self.known.standings[key]
 
@@ -169,11 +170,17 @@ def _read(path: Path) -> _Known:
         return _Known()
 
 
-def _judged(model: Model, settings: Settings) -> PartitionCount:
+def _judged(model: Model, settings: Settings, feeds: Feeds) -> PartitionCount:
+    """What the rules say of a model whose open dimensions have the sizes of a sample: no provider claims open ones."""
+    sizes = {one.key: int(feeds[one.input].shape[one.axis]) for one in open_axes(own_inputs(model.proto))}
     with tempfile.TemporaryDirectory(prefix="ort-mobile-search-") as name:
         path = Path(name) / "model.onnx"
         write_model(model, path)
-        answer = judge(PartitionRequest(source=SourceModel(path=str(path)), settings=settings, optimize=Optimize.BASIC))
+        answer = judge(
+            PartitionRequest(
+                source=SourceModel(path=str(path)), settings=settings, optimize=Optimize.BASIC, sizes=sizes
+            )
+        )
     failed = answer.error or (answer.load.error if answer.load else None) or ""
     counts = not PROVIDER_RULES[settings.provider].on_cpu and not answer.error
     return PartitionCount(partitions=len(answer.partitions) if counts else None, load_error=failed)

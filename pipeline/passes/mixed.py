@@ -86,12 +86,15 @@ class MixedSearch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """The result in one line."""
-        gain = f"{_figures(self.start)} with all quantized, {_figures(self.best)}"
+        start = f"{_figures(self.start)} with all quantized"
+        if not self.best.types and not self.best.nodes and not self.spread:
+            return f"{start}: nothing must stay float"
+        gain = f"{start}, {_figures(self.best)}"
         left = [f"all {', '.join(self.best.types)}"] if self.best.types else []
-        left += [f"{len(self.best.nodes)} layers"] if self.best.nodes else []
+        left += [f"{len(self.best.nodes)} layer{'s' * (len(self.best.nodes) != 1)}"] if self.best.nodes else []
         if self.spread:
             return f"{gain} at best: the loss is spread, no layer helps; use wider activations or fewer operator types"
-        return f"{gain} with {' and '.join(left) or 'nothing'} float, after {self.evaluations} evaluations"
+        return f"{gain} with {' and '.join(left)} float, after {self.evaluations} evaluations"
 
 
 def _figures(trial: Trial) -> str:

@@ -262,7 +262,7 @@ def _bars(one: PrecisionSearch) -> LossBars:
         for number, loss in enumerate(layers)
     )
     return LossBars(
-        title=f"{one.model} in {one.precision}: noise of each layer alone, worst first; dark ones stay float",
+        title=f"{one.model} in {one.precision}: noise of each layer alone, worst first; those in full color stay float",
         bars=bars,
         width=round(max(step - 1, 1), 1),
         worst=decibel(layers[0].sqnr_db),

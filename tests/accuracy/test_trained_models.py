@@ -10,12 +10,20 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
+from pipeline.accuracy.evaluate import AccuracyRequest, evaluate_model
+from pipeline.accuracy.interval import DropVerdict
+from pipeline.accuracy.score import AccuracyResult
+from pipeline.config import AccuracyConfig
 from pipeline.core.ort_session import PREPACKING, HostSession, make_session
 from pipeline.core.variant import Level
+from pipeline.dataset import Dataset
+from pipeline.dataset.dataset import Part
 from pipeline.model.onnx_model import load_model, loadable
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Model, PassContext
 from pipeline.passes.mixed import MixedOptions, MixedSearch, mixed_precision, search_of
+from pipeline.passes.registry import parse_step
+from pipeline.passes.run import transform_file
 from pipeline.passes.static import StaticOptions, static_qdq
 from tests.dataset.test_first_hour import download, take
 
@@ -55,6 +63,19 @@ def lines_of_text(count: int) -> list[dict[str, Any]]:
     images = [text_image(random, (192, 48), 1, 26).rotate(180 * (number % 2)) for number in range(count)]
     arrays = [(np.asarray(image, np.float32).transpose(2, 0, 1) / 255 - 0.5) / 0.5 for image in images]
     return [{"x": array[None].astype(np.float32)} for array in arrays]
+
+
+def words_in_lines(folder: Path, count: int) -> Path:
+    """Lines of words for PP-OCR's recognizer, each as 48 x 320 with its text, in one folder of .npz files."""
+    random = np.random.default_rng(7)
+    folder.mkdir()
+    for number in range(count):
+        text = " ".join(random.choice(WORDS, 3))
+        image = Image.new("RGB", (320, 48), (250, 250, 250))
+        ImageDraw.Draw(image).text((6, 8), text, fill=(10, 10, 10), font=ImageFont.load_default(26))
+        array = (np.asarray(image, np.float32).transpose(2, 0, 1) / 255 - 0.5) / 0.5
+        np.savez(folder / f"{number}.npz", x=array[None], label=np.array(text))
+    return folder
 
 
 def pages(count: int) -> list[dict[str, Any]]:
@@ -132,6 +153,48 @@ def test_the_classifier_of_text_comes_to_27_db(tmp_path: Path, wheels: Path) -> 
     options = MixedOptions(per_channel=True, op_types=("Conv", "Gemm", "MatMul"), goal_db=27)
     _, found, _ = searched(model, lambda: lines_of_text(40), tmp_path, options)
     assert found.best.sqnr_db >= 27 > found.start.sqnr_db
+
+
+@pytest.fixture(scope="module")
+def recognizer(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, AccuracyConfig]:
+    """PP-OCR's recognizer, lines with their texts, and CER by the symbols that stand in the model."""
+    folder = tmp_path_factory.mktemp("recognizer")
+    model = model_of("rapidocr-onnxruntime==1.4.4", "ch_PP-OCRv4_rec_infer.onnx", wheels, folder)
+    symbols = next(entry.value for entry in model.proto.metadata_props if entry.key == "character")
+    (folder / "symbols.txt").write_text("\n".join(["<blank>", *symbols.splitlines(), " "]) + "\n", encoding="utf-8")
+    config = AccuracyConfig(metric="cer", max_drop=0.02, vocabulary=str(folder / "symbols.txt"))
+    return folder / "ch_PP-OCRv4_rec_infer.onnx", words_in_lines(folder / "lines", 160), config
+
+
+RECOGNIZER_FORMS = {
+    "every operator": "static-qdq:per_channel=true",
+    "convolutions and matrices": "static-qdq:per_channel=true:op_types=Conv+MatMul",
+    "16-bit values": "static-qdq:per_channel=true:activations=u16:op_types=Conv+MatMul",
+    "worst layers float": "mixed-precision:per_channel=true:op_types=Conv+MatMul:goal_db=25",
+}
+"""From the usual form to the one that keeps the texts."""
+
+
+def test_the_recognizer_keeps_its_texts_unless_every_operator_is_quantized(
+    recognizer: tuple[Path, Path, AccuracyConfig], tmp_path: Path
+) -> None:
+    path, lines, config = recognizer
+    found: dict[str, AccuracyResult] = {}
+    for name, step in RECOGNIZER_FORMS.items():
+        made = tmp_path / f"{name}.onnx"
+        data = Dataset(test_data=str(lines), part=Part.CALIBRATION)
+        report = transform_file(SourceModel(path=str(path)), [parse_step(step)], made, data=data, check=False)
+        request = AccuracyRequest(
+            model=str(made), reference=SourceModel(path=str(path)), accuracy=config, work_folder=str(tmp_path),
+            data=Dataset(test_data=str(lines), part=Part.EVALUATION),
+        )  # fmt: skip
+        found[name] = one = evaluate_model(request)
+        print(f"{name}: CER {one.value:.4f} of {one.reference_value:.4f}, {one.drop_low:.4f} to {one.drop_high:.4f},"
+              f" {one.outputs[0].sqnr_db:.1f} dB, {report.saved.size_bytes} bytes, {one.verdict}, {one.samples} lines,"
+              f" {report.search.text if report.search else ''}")  # fmt: skip
+    verdicts = {name: one.verdict for name, one in found.items()}
+    assert verdicts.pop("every operator") is DropVerdict.OVER
+    assert set(verdicts.values()) == {DropVerdict.WITHIN}
 
 
 def test_the_detector_of_text_is_reported_by_what_was_found(tmp_path: Path, wheels: Path) -> None:

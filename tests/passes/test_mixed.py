@@ -272,6 +272,15 @@ def test_partitions_are_those_of_the_rules(tmp_path: Path) -> None:
     assert f"in {len(answer.partitions)} partition" in found.text
 
 
+def test_partitions_of_open_dimensions_are_those_of_the_samples(tmp_path: Path) -> None:
+    """NNAPI claims nothing of an open dimension: counted so, no choice would cost a partition."""
+    model = net(tmp_path)
+    for value in (*model.proto.graph.input, *model.proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "N"
+    options = MixedOptions(provider="nnapi", op_types=("MatMul",), dense_weights="u8", goal_db=1, evaluations=1)
+    assert searched(model, tmp_path, options).start.partitions
+
+
 def test_a_provider_without_rules_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no rules are known of 'qnn'"):
         searched(net(tmp_path), tmp_path, MixedOptions(provider="qnn"))
