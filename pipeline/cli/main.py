@@ -55,7 +55,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "report": ("pipeline.cli.release:report", "Write the report of stored results again."),
         "release": ("pipeline.cli.packages:release", "Rebuild the bundle of stored results; make packages for apps."),
         "prove": ("pipeline.cli.prove:prove", "Run a bundle in the Android library of your app, without a phone."),
-        "sign": ("pipeline.cli.packages:sign", "Sign a bundle with a private key."),
+        "sign": ("pipeline.cli.ship:sign", "Sign a bundle with a private key."),
         "delta": ("pipeline.cli.update:delta", "Write the difference between two bundles as a small file."),
         "apply": ("pipeline.cli.update:apply", "Update a bundle by a delta."),
         "verify": ("pipeline.cli.release:verify", "Check every byte of a bundle against its manifest, offline."),

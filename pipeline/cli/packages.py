@@ -1,11 +1,11 @@
-"""`ort-mobile release` and `sign`: the bundle of stored results, packages of a bundle for apps, and its signature."""
+"""`ort-mobile release`: the bundle of stored results, and packages of a bundle for apps."""
 
 from pathlib import Path
 
 import click
 
 from device_runner.reading import visible
-from pipeline.cli.command import Command, Group
+from pipeline.cli.command import Group
 from pipeline.cli.options import json_option, shows_text, write_json
 from pipeline.cli.release import bundle as bundle_command
 from pipeline.cli.ship import release_all
@@ -217,34 +217,3 @@ def snippet(bundle: Path, language: str, model: str | None, target: str | None, 
         click.echo(visible(f"warning: {line}"), err=True)
     if shows_text(json_to):
         click.echo(code, nl=False)
-
-
-@click.command(cls=Command)
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
-    "--key", type=click.Path(path_type=Path), required=True, help="Private key, PEM: ECDSA on P-256, P-384 or P-521."
-)
-@json_option
-def sign(bundle: Path, key: Path, json_to: str | None) -> None:
-    """Sign BUNDLE with a private key: OpenSSF Model Signing v1.0, in BUNDLE/bundle.sig.
-
-    The bundle is verified first. What was tested of it is signed with the same key as an in-toto test result, in
-    BUNDLE/evidence/test-result.intoto.jsonl. A passphrase of the key comes from the environment variable
-    ORT_MOBILE_PASSPHRASE. `ort-mobile verify BUNDLE --key PUBLIC` checks both; the program model_signing checks the
-    signature. Needs the extra `sign`.
-    """
-    import os
-
-    from pipeline.release import attestation
-    from pipeline.release.manifest import SIGNATURE_FILE, refuse_unproven, verify_bundle
-
-    manifest = verify_bundle(bundle)
-    refuse_unproven(bundle, manifest)
-    signed = attestation.sign(bundle, manifest, key, os.environ.get("ORT_MOBILE_PASSPHRASE"))
-    if json_to:
-        document = {"bundle": str(bundle), "signature": SIGNATURE_FILE, "key_sha256": signed.fingerprint}
-        write_json({**document, "tests": signed.tests}, json_to)
-    if shows_text(json_to):
-        click.echo(f"signed  {bundle / SIGNATURE_FILE}")
-        click.echo(f"tests   {attestation.told(signed.tests) if signed.tests else 'none known, none attested'}")
-        click.echo(f"key     sha256 {signed.fingerprint} (of the public key as PEM)")

@@ -1,4 +1,4 @@
-"""`ort-mobile release all`: from a config to a signed bundle and packages for apps, or the reasons why not."""
+"""`ort-mobile release all` and `sign`: from a config to a signed bundle and packages for apps, or why not."""
 
 import os
 from pathlib import Path
@@ -99,3 +99,32 @@ def _refusal(config: Path, count: int) -> "CheckFailed":
         why=f"{count} {'reason speaks' if count == 1 else 'reasons speak'} against it, named above",
         remedy="fix them, or change gates in [release]",
     )
+
+
+@click.command(cls=Command)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--key", type=click.Path(path_type=Path), required=True, help="Private key, PEM: ECDSA on P-256, P-384 or P-521."
+)
+@json_option
+def sign(bundle: Path, key: Path, json_to: str | None) -> None:
+    """Sign BUNDLE with a private key: OpenSSF Model Signing v1.0, in BUNDLE/bundle.sig.
+
+    The bundle is verified first. What was tested of it is signed with the same key as an in-toto test result, in
+    BUNDLE/evidence/test-result.intoto.jsonl. A passphrase of the key comes from the environment variable
+    ORT_MOBILE_PASSPHRASE. `ort-mobile verify BUNDLE --key PUBLIC` checks both; the program model_signing checks the
+    signature. Needs the extra `sign`.
+    """
+    from pipeline.release import attestation
+    from pipeline.release.manifest import SIGNATURE_FILE, refuse_unproven, verify_bundle
+
+    manifest = verify_bundle(bundle)
+    refuse_unproven(bundle, manifest)
+    signed = attestation.sign(bundle, manifest, key, os.environ.get(PASSPHRASE))
+    if json_to:
+        document = {"bundle": str(bundle), "signature": SIGNATURE_FILE, "key_sha256": signed.fingerprint}
+        write_json({**document, "tests": signed.tests}, json_to)
+    if shows_text(json_to):
+        click.echo(f"signed  {bundle / SIGNATURE_FILE}")
+        click.echo(f"tests   {attestation.told(signed.tests) if signed.tests else 'none known, none attested'}")
+        click.echo(f"key     sha256 {signed.fingerprint} (of the public key as PEM)")
