@@ -32,9 +32,9 @@ KEY, PASSPHRASE = "ORT_MOBILE_KEY", "ORT_MOBILE_PASSPHRASE"
 @click.option("--resume", is_flag=True, help="Resume the last interrupted run of this config.")
 @click.option(
     "--key", type=click.Path(path_type=Path), envvar=KEY, show_envvar=True,
-    help="Private key, PEM, that signs the bundle.  [default: key of \\[release]]",
+    help="Private key, PEM, that signs the bundle.  [default: key of [release] in CONFIG]",
 )  # fmt: skip
-@click.option("--version", help="Version of the packages.  [default: version of \\[release]]")
+@click.option("--version", help="Version of the packages.  [default: version of [release] in CONFIG]")
 @json_option
 @click.pass_context
 def release_all(

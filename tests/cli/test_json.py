@@ -20,6 +20,7 @@ NOT_RUN_HERE = {
     "sign": "needs a key (tests/release/test_signature.py)",
     "release android": "needs a JDK (tests/release/android)",
     "release apple": "needs a target of Apple's (tests/release/apple)",
+    "release all": "needs a key and gates (tests/job/test_release.py)",
     "library get": "needs the network (tests/library)",
     "build run": "builds ONNX Runtime for hours (tests/ort_build runs it on a small tree)",
 }
@@ -30,6 +31,7 @@ LINES = {
     "run": "run my.toml --convert-only --output run_output",
     "report": "report output/my",
     "release bundle": "release output/my",
+    "release snippet": "release snippet output/my/bundle --for python",
     "verify": "verify output/my/bundle",
     "check": "check my.onnx",
     "partition": "partition my.onnx --ep nnapi",

@@ -62,7 +62,7 @@ def test_invisible_characters_are_written_out(text: str, shown: str) -> None:
 def test_words_for_rows() -> None:
     rows = make_report().rows[:7]
     assert [wording.verdict(row) for row in rows] == [
-        "baseline", "faster", "same within 5 %", "no difference shown (from 7.1 % on)", "slower", "faster", "failed",
+        "baseline", "faster", "same within 5 %", "no difference shown (from 7.7 % on)", "slower", "faster", "failed",
     ]  # fmt: skip
     assert [wording.outputs(row) for row in rows[4:]] == ["ok 4.2e-07", "differ 2.4e-01 top-1 84.0%", "-"]
     assert [wording.status(row) for row in rows[4:]] == ["1 of 6 rounds failed", "ok", "failed"]
