@@ -1,4 +1,4 @@
-"""What an app needs for a bundle, and whether a newer bundle fits an app (docs/facts/release_consumers.md, R.6).
+"""What an app needs for a bundle, and whether a newer bundle fits an app (docs/facts/release_consumers.md, R.12).
 
 A bundle that does not fit is refused before it takes the old one's place.
 """

@@ -45,6 +45,7 @@ COMMANDS = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="pipes and devices have no names there")
 @pytest.mark.parametrize("odd", ["pipe", "zeros"])
 @pytest.mark.parametrize("place", COMMANDS)

@@ -183,6 +183,7 @@ def test_every_call_of_the_source_is_in_the_table() -> None:
     assert used - {"name"} == listed
 
 
+@pytest.mark.long
 @needs_zig
 @pytest.mark.parametrize("abi", ANDROID_ABIS)
 def test_an_android_build_is_as_android_wants_it(abi: str) -> None:
@@ -196,6 +197,7 @@ def test_an_android_build_is_as_android_wants_it(abi: str) -> None:
     assert {"__libc_init", "dlopen", "fork"} <= elf.undefined
 
 
+@pytest.mark.long
 @needs_zig
 @pytest.mark.parametrize(
     ("code", "said"),

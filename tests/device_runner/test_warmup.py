@@ -29,6 +29,7 @@ def noises(count: int, seed: int) -> Noise:
 KINDS = tuple(noises(1, 0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [20, 150, 5000])
 def test_noise_alone_has_no_warmup(kind: str, count: int) -> None:
@@ -37,6 +38,7 @@ def test_noise_alone_has_no_warmup(kind: str, count: int) -> None:
     assert all(number <= count / 2 for number in found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("count", "slow", "ratio"), [(60, 10, 1.3), (150, 30, 1.25), (5000, 1000, 1.1)])
 def test_a_known_change_is_found(kind: str, count: int, slow: int, ratio: float) -> None:

@@ -46,6 +46,7 @@ LIES: dict[str, Callable[[Document], object]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LIES)
 def test_a_device_that_lies_costs_its_own_runs_and_no_other(
     name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch

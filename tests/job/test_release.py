@@ -56,6 +56,7 @@ def release(place: Path, *words: str, gates: str = "", **parts: str) -> Done:
 BUDGET = {"release": "[build]\nmax_library_bytes = { arm64-v8a = 100 }"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("gate", "parts", "reason"),
     [
@@ -81,12 +82,14 @@ def test_each_gate_refuses_alone_and_nothing_is_signed(
     assert not (place / "out/maven").exists()
 
 
+@pytest.mark.long
 def test_without_the_gate_it_passes(place: Path) -> None:
     done = release(place, **LICENSED)
     assert done.code == 0, done
     assert "signed   by nobody" in done.out
 
 
+@pytest.mark.long
 def test_reasons_that_need_no_measurement_come_first_and_together(place: Path) -> None:
     done = release(place, gates=ALL)
     assert done.code == 4
@@ -95,6 +98,7 @@ def test_reasons_that_need_no_measurement_come_first_and_together(place: Path) -
     assert not (place / "out").exists()
 
 
+@pytest.mark.long
 def test_a_release_is_signed_with_its_evidence(place: Path) -> None:
     done = release(
         place, "--key", "key.pem", "--json", "-", gates='"accuracy", "budget", "signature", "license"', **LICENSED
@@ -112,6 +116,7 @@ def test_a_release_is_signed_with_its_evidence(place: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_the_key_of_the_environment_is_used(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORT_MOBILE_KEY", str(place / "key.pem"))
     assert release(place, gates='"signature"').code == 0
@@ -134,6 +139,7 @@ def test_packages_are_written_when_all_gates_pass(place: Path) -> None:
     assert (place / "out/maven/com/example/demo-models/1.0/demo-models-1.0.aar").is_file()
 
 
+@pytest.mark.long
 def test_a_swift_package_is_written_too(place: Path) -> None:
     table = (
         '[release.apple]\n[[targets]]\nname = "ios"\nplatform = "ios"\nmin_os_version = "15.1"\nort_release = "1.24"'
@@ -144,6 +150,7 @@ def test_a_swift_package_is_written_too(place: Path) -> None:
     assert (place / "out/swift/Package.swift").is_file()
 
 
+@pytest.mark.long
 def test_a_package_that_cannot_be_made_leaves_the_bundle_unsigned(place: Path) -> None:
     done = release(place, "--key", "key.pem", gates='"signature"', release="[release.apple]")
     assert done.code == 2
@@ -151,6 +158,7 @@ def test_a_package_that_cannot_be_made_leaves_the_bundle_unsigned(place: Path) -
     assert not (place / "out/bundle" / SIGNATURE_FILE).exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "table", "reason"),
     [
@@ -169,6 +177,7 @@ def test_what_cannot_be_used_is_found_before_anything_is_made(
     assert not (place / "out").exists()
 
 
+@pytest.mark.long
 def test_the_gates_that_there_are_are_listed_for_another_name(place: Path) -> None:
     done = release(place, gates='"speed"')
     assert done.code == 2

@@ -137,6 +137,7 @@ def test_a_failing_default_does_not_keep_the_search(middle: Table) -> None:
     assert proposal.leader not in family
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("budget", [0.1, 3.0, 20.0, 60.0])
 def test_a_budget_that_is_too_small_ends_with_the_default_or_better(middle: Table, budget: float) -> None:
     proposal, seen = run(middle, SearchSettings(budget_seconds=budget), true_value(middle))
