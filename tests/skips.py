@@ -25,6 +25,7 @@ ALLOWED = (
     r"something listens on port 5037 already: .*",
     # Tools that no package brings
     r"gcc is not installed",
+    r"ruby is not installed",
     r"no \w+: install a JDK",
     r"no mvn: install Maven",
     r"valgrind is not installed",

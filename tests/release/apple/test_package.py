@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -41,7 +42,8 @@ def test_a_package_has_the_model_its_class_and_one_dependency(tmp_path: Path) ->
     files = files_of(tmp_path / "package")
     model = "Sources/DemoAppModels/Models/m.basic-fixed.ort"
     assert set(files) == {
-        "Package.swift", "Sources/DemoAppModels/M.swift", "Sources/DemoAppModels/ModelFile.swift", model,
+        "Package.swift", "DemoAppModels.podspec", "Sources/DemoAppModels/M.swift",
+        "Sources/DemoAppModels/ModelFile.swift", model,
     }  # fmt: skip
     assert files[model] == (tmp_path / "bundle/models/m.basic-fixed.ort").read_bytes()
     manifest = files["Package.swift"].decode()
@@ -49,6 +51,34 @@ def test_a_package_has_the_model_its_class_and_one_dependency(tmp_path: Path) ->
     assert 'platforms: [.iOS("15.1"), .macOS("14")]' in manifest
     assert 'onnxruntime-swift-package-manager", .upToNextMinor(from: "1.24.2")' in manifest
     assert 'resources: [.copy("Models")]' in manifest
+
+
+def test_the_podspec_finds_sources_and_models(tmp_path: Path) -> None:
+    """CocoaPods reads it as Ruby: what it sets is recorded by a stand-in of its class."""
+    bundle(tmp_path, (for_ios(),))
+    assert released(tmp_path).exit_code == 0
+    package = tmp_path / "package"
+    text = (package / "DemoAppModels.podspec").read_text()
+    assert "s.dependency 'onnxruntime-objc', '~> 1.24.2'\n" in text
+    patterns = [pattern for line in text.splitlines() for pattern in re.findall(r"'(Sources/[^']*)'", line)]
+    assert [bool(list(package.glob(pattern))) for pattern in patterns] == [True, True]
+    if not shutil.which("ruby"):
+        pytest.skip("ruby is not installed")
+    program = """
+        module Pod; class Spec
+          def initialize; yield self; end
+          def method_missing(name, *values); puts([name, *values].inspect); self; end
+        end; end
+        load ARGV[0]
+    """
+    done = subprocess.run(
+        ["ruby", "-W0", "-e", program, str(package / "DemoAppModels.podspec")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert '[:deployment_target=, "15.1"]' in done.stdout
+    assert '[:resource_bundles=, {"DemoAppModels"=>["Sources/DemoAppModels/Models/*"]}]' in done.stdout.replace(
+        " => ", "=>"
+    )
 
 
 def test_recorded_options_are_tried_in_their_order(tmp_path: Path) -> None:
