@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from device_runner.adb.tools import Tools
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
+from tests.signals import PYTHON_THAT_HEARS
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
@@ -109,7 +109,7 @@ def run_when_back(device: AdbDevice, spec: RunSpec) -> RunResult:
 
 def start(farm: Farm, phone: Phone, *arguments: str) -> subprocess.Popen[str]:
     """`ort-mobile` on that phone, in a process of its own."""
-    command = [sys.executable, str(Path(__file__).with_name("farm_cli.py")), json.dumps({phone.serial: phone.root})]
+    command = [*PYTHON_THAT_HEARS, str(Path(__file__).with_name("farm_cli.py")), json.dumps({phone.serial: phone.root})]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "ANDROID_ADB_SERVER_PORT": str(farm.port)}
     return subprocess.Popen(
         [*command, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

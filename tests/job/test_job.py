@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.signals import PYTHON_THAT_HEARS
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLE = ROOT / "build_configs" / "examples" / "mnist"
 CONFIG = f"""
@@ -272,7 +274,7 @@ def interrupted(folder: Path, number: signal.Signals) -> tuple[int, list[str]]:
     config = write_config(folder, CONFIG.replace("min_seconds = 0.001", "min_seconds = 0.6"))
     database = folder / "out" / "results.sqlite"
     job = subprocess.Popen(
-        [sys.executable, "-m", "pipeline", "run", str(config), "--output", str(folder / "out")],
+        [*PYTHON_THAT_HEARS, "-m", "pipeline", "run", str(config), "--output", str(folder / "out")],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     while count(database) < 2 and job.poll() is None:
