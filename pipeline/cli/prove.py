@@ -68,7 +68,7 @@ def prove(
 ) -> None:
     """Load and run all artifacts of BUNDLE in the Android library of your app, on this computer (Linux).
 
-    arm64-v8a runs on an x86-64 computer in qemu-user (apt-get install qemu-user libc6-arm64-cross), as on each CPU.
+    On x86-64, arm64-v8a runs in qemu-user (apt-get install qemu-user libc6-arm64-cross), once for each CPU of --cpu.
 
     Every artifact runs with every provider and flag combination that the bundle's config has, and its outputs are
     compared with the original model's. Exit code 4 if anything fails; each failure is reported with cause and remedy.
