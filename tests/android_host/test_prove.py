@@ -27,6 +27,7 @@ from pipeline.core.variant import Level
 from pipeline.model.ort_format import read_ort
 from pipeline.release.manifest import MANIFEST_FILE, SEAL_FILE, Manifest, content_digest, encode_manifest, read_manifest
 from pipeline.release.prove import ProofOrder, prove_bundle
+from pipeline.release.sbom import SBOM_FILE
 from tests.android_host.bundles import CPU, bundle_of, nnapi, parsed
 from tests.android_host.conftest import OLDEST, ROOT, fetch
 from tests.privacy.tracing import compile_tracer, own_folders, trace
@@ -246,6 +247,7 @@ def _older(manifest: dict[str, object]) -> bytes:
 def test_a_bundle_of_version_1_is_held_against_its_own_artifact(library: LibraryFacts, tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path, conv_relu(), (nnapi(), CPU), reference=False)
     _seal(bundle, _older(json.loads((bundle / MANIFEST_FILE).read_text())))
+    (bundle / SBOM_FILE).unlink()
     proof = prove(bundle, library, api_levels=(30,))
     row = only(proof)
     assert (row.run, row.failed, row.partitions) == ("nnapi", False, (3,))
