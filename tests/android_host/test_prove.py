@@ -248,6 +248,7 @@ def test_a_bundle_of_version_1_is_held_against_its_own_artifact(library: Library
     bundle = bundle_of(tmp_path, conv_relu(), (nnapi(), CPU), reference=False)
     _seal(bundle, _older(json.loads((bundle / MANIFEST_FILE).read_text())))
     (bundle / SBOM_FILE).unlink()
+    (bundle / SBOM_FILE).parent.rmdir()
     proof = prove(bundle, library, api_levels=(30,))
     row = only(proof)
     assert (row.run, row.failed, row.partitions) == ("nnapi", False, (3,))
