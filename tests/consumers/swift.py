@@ -20,12 +20,12 @@ LINKS = ("bin", "sbin", "lib", "lib64")
 ENTER = """\
 root=$1 tree=$2 work=$3
 shift 3
-mount --rbind "$tree/usr" "$root/usr" && mount --rbind "$work" "$root/work" && mount --rbind /dev "$root/dev" &&
+mount --rbind "$tree/usr" "$root/usr" && mount --rbind "$work" "$root/build" && mount --rbind /dev "$root/dev" &&
 mount -t proc proc "$root/proc" && exec chroot "$root" /usr/bin/env -i "$@"
 """
 ENVIRONMENT = (
     "HOME=/root", "PATH=/usr/libexec/swift/bin:/usr/bin", "LC_ALL=C.UTF-8", "ORT_DISABLE_TELEMETRY=1",
-    "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*", "LD_LIBRARY_PATH=/work/lib",
+    "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*", "LD_LIBRARY_PATH=/build/lib",
 )  # fmt: skip
 
 BINDINGS_MANIFEST = """\
@@ -40,24 +40,24 @@ let package = Package(
 MODULE_MAP = 'module COnnxRuntime {\n    header "onnxruntime_c_api.h"\n    link "onnxruntime_c"\n    export *\n}\n'
 BUILD = f"""
 set -e
-cd /work/onnxruntime-swift-package-manager
+cd /build/onnxruntime-swift-package-manager
 git init -q .
 git add .
 git -c user.name=test -c user.email=test@localhost commit -qm "The package"
 git tag "$1"
-cd /work/app
-swift package config set-mirror --original {REPOSITORY} --mirror file:///work/onnxruntime-swift-package-manager
-swift build --disable-sandbox -j 2 -Xlinker -L/work/lib
+cd /build/app
+swift package config set-mirror --original {REPOSITORY} --mirror file:///build/onnxruntime-swift-package-manager
+swift build --disable-sandbox -j 2 -Xlinker -L/build/lib
 """
 
 
 def run(work: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of the toolchain with `work` as its /work; skips where that cannot be had."""
+    """Run a command of the toolchain with `work` as its /build; skips where that cannot be had."""
     if not shutil.which("unshare"):
         pytest.skip("no unshare here: folders cannot be mounted without root")
     tree = unpacked(*PACKAGES)
     root = work.with_name(f"{work.name} root")
-    for name in ("usr", "proc", "dev", "tmp", "work", "root"):
+    for name in ("usr", "proc", "dev", "tmp", "build", "root"):
         (root / name).mkdir(parents=True, exist_ok=True)
     for name in LINKS:
         if not (root / name).is_symlink():

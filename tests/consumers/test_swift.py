@@ -107,7 +107,7 @@ def test_the_package_is_resolved_built_and_gives_the_outputs_of_the_bundle(tmp_p
     (work / "app/Sources/app/main.swift").write_text(guide() + MAIN, "utf-8")
     assert released(tmp_path, package="work/package").exit_code == 0
     assert swift.build(work, "1.24.2") == ""
-    ran = swift.run(work, "/work/app/.build/debug/app")
+    ran = swift.run(work, "/build/app/.build/debug/app")
     assert ran.returncode == 0, ran.stderr
     lines = ran.stdout.splitlines()
     x = (np.arange(64, dtype=np.float32) / np.float32(10) - np.float32(3)).reshape(1, 1, 8, 8)
