@@ -33,7 +33,7 @@ STRIDE = 16
 """Thresholds that entropy tries lie this many bins apart."""
 IMPROBABLE = 1e-6
 """The least share of a bin: without one, a single value far out would forbid every threshold below it."""
-GROUP_BYTES = 64 << 20
+GROUP_BYTES = 48 << 20
 """Activations that are held at a time, or half the model's own size if that is more: a model with more activations
 goes over the samples several times."""
 MOVES = frozenset({"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
