@@ -2,7 +2,10 @@
 
 import re
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
+
+import jinja2
 
 from pipeline.core.errors import ConfigError
 from pipeline.release.app_code import comment_text
@@ -86,3 +89,20 @@ def tensor_text(tensor: TensorSignature) -> str:
     axes = ["?" if axis is None else comment_text(str(axis)) for axis in tensor.shape or ()]
     shape = "any shape" if tensor.shape is None else " x ".join(axes) or "a scalar"
     return f"{comment_text(tensor.name)}: {tensor.dtype}, {shape}"
+
+
+@cache
+def _templates(package: str) -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader(package),
+        autoescape=False,  # noqa: S701 - Java and Swift, not HTML: literals and comments are made by app_code
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def render_source(package: str, template: str, /, **values: object) -> str:
+    """Source code from a template in the folder `templates` of a package; a value that is missing is an error."""
+    return _templates(package).get_template(template).render(values)

@@ -6,9 +6,7 @@ They need Java 8 and ONNX Runtime's Java API of 1.16 or newer; sessions from byt
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-
-import jinja2
+from functools import partial
 
 from device_runner.providers import provider_named
 from device_runner.spec import ElementType, RunOptions
@@ -16,10 +14,12 @@ from pipeline.campaign.options import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release, line_of
 from pipeline.release.app_code import comment_text, java_calls, java_text
-from pipeline.release.app_models import class_name, identifiers, refuse_equal_names, tensor_text
+from pipeline.release.app_models import class_name, identifiers, refuse_equal_names, render_source, tensor_text
 from pipeline.release.bundle import basis_text, ways_of
 from pipeline.release.manifest import Content, Manifest, SelectionRow, Shipped, TensorSignature
 from pipeline.release.selection import rows_of
+
+_render = partial(render_source, "pipeline.release.android")
 
 ASSETS = "ort_mobile"
 """The folder of the models among an app's assets, so that no file of the app has the same path."""
@@ -289,19 +289,3 @@ def _imports(model: JavaModel, *, from_bytes: bool) -> Iterator[str]:
     for word, name in (("NNAPIFlags", "ai.onnxruntime.providers.NNAPIFlags"), ("EnumSet", "java.util.EnumSet")):
         if word in calls:
             yield name
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("pipeline.release.android"),
-        autoescape=False,  # noqa: S701 - Java, not HTML: literals and comments are made by app_code
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-
-
-def _render(template: str, **values: object) -> str:
-    return _environment().get_template(template).render(values)

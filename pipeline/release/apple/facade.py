@@ -5,9 +5,7 @@ They need Swift 5.9 and ONNX Runtime's Objective-C API of 1.16 or newer (docs/fa
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-
-import jinja2
+from functools import partial
 
 from device_runner.providers import provider_named
 from device_runner.spec import ElementType, RunOptions
@@ -15,10 +13,12 @@ from pipeline.campaign.options import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release, line_of
 from pipeline.release.app_code import comment_text, swift_calls, swift_lacks, swift_text
-from pipeline.release.app_models import class_name, identifiers, refuse_equal_names, tensor_text
+from pipeline.release.app_models import class_name, identifiers, refuse_equal_names, render_source, tensor_text
 from pipeline.release.bundle import basis_text, ways_of
 from pipeline.release.manifest import Content, Manifest, ModelSignature, SelectionRow, Shipped, TensorSignature
 from pipeline.release.selection import rows_of
+
+_render = partial(render_source, "pipeline.release.apple")
 
 ELEMENTS: dict[ElementType, tuple[str, str]] = {
     ElementType.FLOAT32: ("Float", "float"),
@@ -122,7 +122,10 @@ def swift_sources(manifest: Manifest, target: str, module: str) -> dict[str, str
         for model in models
     }
     by_device = any(len(model.rows) > 1 for model in models)
-    return {**found, "ModelFile.swift": _render("ModelFile.swift", by_device=by_device, module=module, **common)}
+    return {
+        **found,
+        "ModelFile.swift": _render("ModelFile.swift", by_device=by_device, module=module, **common),
+    }
 
 
 def swift_class(model: str, module: str) -> str:
@@ -251,19 +254,3 @@ def _tensors(tensors: Sequence[TensorSignature]) -> Iterator[SwiftTensor]:
             ort_type=ort_type,
             shape=f"[{', '.join(map(str, tensor.shape or ()))}]" if fixed else "",
         )
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("pipeline.release.apple"),
-        autoescape=False,  # noqa: S701 - Swift, not HTML: literals and comments are made by app_code
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-
-
-def _render(template: str, **values: object) -> str:
-    return _environment().get_template(template).render(values)
