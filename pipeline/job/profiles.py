@@ -19,12 +19,17 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.report.profile_view import Profiled
 
+AFTER_LOAD = frozenset({"inputs", "first_run", "run", "outputs", "release", "done"})
+"""The probe's stages after a session was created. A refused session has a `load_ns`, too: the time until it failed."""
+
 
 def finding(prediction: Prediction | None, results: Sequence[RunResult]) -> str:
     """Where what was measured is not what was predicted, in words; "" where they agree or nothing can be compared."""
     if not prediction:
         return ""
-    loaded = any(result.load_ns for result in results)
+    loaded = any(
+        result.load_ns and (result.failure is None or result.failure.stage in AFTER_LOAD) for result in results
+    )
     if prediction.error:
         return f"a failure was predicted, but the session was created: {prediction.error}" if loaded else ""
     measured = next((found for result in results if (found := measured_partitions(result)) is not None), None)

@@ -3,7 +3,7 @@
 import pytest
 
 from device_runner.device import DeviceFacts
-from device_runner.result import RunResult, Status
+from device_runner.result import Failure, FailureKind, RunResult, Status
 from device_runner.spec import NnapiFlag, RunOptions
 from pipeline.campaign.record import Prediction
 from pipeline.job.predict import settings_of
@@ -18,6 +18,12 @@ LINE = (
 
 def result(*log: str, load_ns: int = 5) -> RunResult:
     return RunResult(spec_id="s", device="d", status=Status.OK, log=log, load_ns=load_ns)
+
+
+def failed(stage: str) -> RunResult:
+    """A failure at a stage of the probe; what fails while it loads has the time until then as its load time."""
+    failure = Failure(kind=FailureKind.PROVIDER_REFUSED, message="no", stage=stage)
+    return RunResult(spec_id="s", device="d", status=Status.FAILED, failure=failure, load_ns=10_249_127)
 
 
 def test_the_last_round_that_the_provider_logged_counts() -> None:
@@ -37,6 +43,8 @@ def foreseen(partitions: int = 1, *, estimate: bool = False, error: str | None =
         (foreseen(1, estimate=True), [result(LINE.format(3))], "3 partitions were measured where 1 were estimated"),
         (foreseen(error="no"), [result()], "a failure was predicted, but the session was created: no"),
         (foreseen(error="no"), [result(load_ns=0)], ""),
+        (foreseen(error="no"), [failed("load"), failed("")], ""),
+        (foreseen(error="no"), [failed("run")], "a failure was predicted, but the session was created: no"),
         (foreseen(1), [result()], ""),
         (None, [result(LINE.format(3))], ""),
     ],
