@@ -8,9 +8,11 @@ import errno
 import os
 import re
 import stat
-import zipfile
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    import zipfile  # 8 ms that `--help` does not pay
 
 TEXT_BYTES = 16 << 20
 """Most that is read of a text that people write or a tool notes: configs, profiles, records."""
@@ -60,7 +62,7 @@ def _require_regular(mode: int, path: Path) -> None:
     raise OSError(errno.EINVAL, f"it is {kind}; only regular files are read", str(path))
 
 
-def check_unpacked(info: zipfile.ZipInfo, limit_bytes: int) -> None:
+def check_unpacked(info: "zipfile.ZipInfo", limit_bytes: int) -> None:
     """Raise OSError (EFBIG) for a member of a zip archive that would become too large, before it is unpacked."""
     ratio = info.file_size / max(info.compress_size, 1)
     if info.file_size > limit_bytes:
