@@ -7,7 +7,8 @@ from xml.etree import ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.partition.draw import draw, isotonic, lay_out
+from pipeline.partition.draw import draw
+from pipeline.partition.graph_layout import isotonic, lay_out
 from tests.partition_samples import NNAPI, answer, chain
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -44,3 +45,12 @@ def test_boxes_of_a_layer_do_not_overlap(parents: list[list[int]]) -> None:
     for row in rows.values():
         row.sort()
         assert all(left[1] < right[0] for left, right in pairwise(row))
+
+
+def test_sources_stand_right_above_their_first_consumer() -> None:
+    trunk, weights = range(40), range(101, 140)
+    edges = [*((i, i + 1) for i in range(39)), *((weight, weight - 100) for weight in weights), (105, 8)]
+    layout = lay_out(dict.fromkeys([*trunk, *weights], 100.0), edges)
+    assert [layout.places[weight][1] for weight in weights] == list(range(39))
+    xs = [x for x, _ in layout.places.values()]
+    assert max(xs) - min(xs) < 1_200

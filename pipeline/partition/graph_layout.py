@@ -1,0 +1,145 @@
+"""Places for boxes and lines of a graph, in layers; knows nothing of models.
+
+The layers are Sugiyama's method: layers by longest path, dummy points for edges over several layers, order by
+barycenters, and x by isotonic regression, which keeps order and distances and comes as near to the neighbours' mean as
+they allow. Boxes that nothing leads to stand right above their first consumer (facts drawing D.1).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+SWEEPS = 12
+MOST_POINTS = 40_000
+"""Above this many dummy points long edges go straight: the drawing would be unreadable anyway."""
+
+DUMMY_WIDTH = 14.0
+GAP = 18.0
+
+Key = tuple[int, int, int]
+"""A box is (node, -1, -1); a point of an edge is (producer, consumer, layer)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphLayout:
+    """Centres of boxes by node, the way of each edge over its points, and the number of layers; x in pixels."""
+
+    places: Mapping[int, tuple[float, int]]
+    ways: Mapping[tuple[int, int], tuple[tuple[float, int], ...]]
+    layers: int
+
+
+def lay_out(widths: Mapping[int, float], edges: Sequence[tuple[int, int]]) -> GraphLayout:
+    """Place boxes of given widths; `edges` are (producer, consumer), which must make no circle."""
+    layer = _layers(widths, edges)
+    rows, up, down = _rows(widths, edges, layer)
+    for sweep in range(SWEEPS):
+        _sort_rows(rows, up if sweep % 2 == 0 else down, reverse=sweep % 2 == 1)
+    x = _positions(rows, up, down, widths)
+    places = {node: (x[node, -1, -1], layer[node]) for node in widths}
+    ways = {
+        (a, b): (
+            places[a],
+            *((x[a, b, between], between) for between in range(layer[a] + 1, layer[b]) if (a, b, between) in x),
+            places[b],
+        )
+        for a, b in edges
+    }
+    return GraphLayout(places, ways, len(rows))
+
+
+def _layers(nodes: Mapping[int, float], edges: Sequence[tuple[int, int]]) -> dict[int, int]:
+    consumers: dict[int, list[int]] = {node: [] for node in nodes}
+    waiting = dict.fromkeys(nodes, 0)
+    for a, b in edges:
+        consumers[a].append(b)
+        waiting[b] += 1
+    layer = dict.fromkeys(nodes, 0)
+    ready = [node for node, count in waiting.items() if not count]
+    while ready:
+        node = ready.pop()
+        for consumer in consumers[node]:
+            layer[consumer] = max(layer[consumer], layer[node] + 1)
+            waiting[consumer] -= 1
+            if not waiting[consumer]:
+                ready.append(consumer)
+    fed = {b for _, b in edges}
+    late = {a: min(layer[b] for b in below) - 1 for a, below in consumers.items() if below and a not in fed}
+    return layer | late
+
+
+def _rows(
+    nodes: Mapping[int, float], edges: Sequence[tuple[int, int]], layer: Mapping[int, int]
+) -> tuple[list[list[Key]], dict[Key, list[Key]], dict[Key, list[Key]]]:
+    """Boxes and points by layer, and their neighbours above and below."""
+    rows: list[list[Key]] = [[] for _ in range(max(layer.values(), default=-1) + 1)]
+    for node in nodes:
+        rows[layer[node]].append((node, -1, -1))
+    with_points = sum(layer[b] - layer[a] - 1 for a, b in edges) <= MOST_POINTS
+    up: dict[Key, list[Key]] = {}
+    down: dict[Key, list[Key]] = {}
+    for a, b in edges:
+        points = [(a, b, between) for between in range(layer[a] + 1, layer[b])] if with_points else []
+        for point in points:
+            rows[point[2]].append(point)
+        way: list[Key] = [(a, -1, -1), *points, (b, -1, -1)]
+        for above, below in pairwise(way):
+            down.setdefault(above, []).append(below)
+            up.setdefault(below, []).append(above)
+    return rows, up, down
+
+
+def _sort_rows(rows: list[list[Key]], neighbours: Mapping[Key, Sequence[Key]], *, reverse: bool) -> None:
+    place = {key: float(i) for row in rows for i, key in enumerate(row)}
+    for row in reversed(rows) if reverse else rows:
+        mean = {}
+        for key in row:
+            near = neighbours.get(key)
+            mean[key] = sum(place[k] for k in near) / len(near) if near else place[key]
+        row.sort(key=lambda key: mean[key])
+        place.update((key, float(i)) for i, key in enumerate(row))
+
+
+def _positions(
+    rows: Sequence[Sequence[Key]],
+    up: Mapping[Key, Sequence[Key]],
+    down: Mapping[Key, Sequence[Key]],
+    widths: Mapping[int, float],
+) -> dict[Key, float]:
+    x: dict[Key, float] = {}
+    for row in rows:
+        offsets = _offsets(row, widths)
+        x.update({key: offset - offsets[-1] / 2 for key, offset in zip(row, offsets, strict=True)})
+    for sweep in range(SWEEPS):
+        for row in rows if sweep % 2 == 0 else reversed(rows):
+            wanted = []
+            for key in row:
+                near = [*up.get(key, ()), *down.get(key, ())]
+                wanted.append(sum(x[k] for k in near) / len(near) if near else x[key])
+            offsets = _offsets(row, widths)
+            fitted = isotonic([w - offset for w, offset in zip(wanted, offsets, strict=True)])
+            x.update({key: f + offset for key, f, offset in zip(row, fitted, offsets, strict=True)})
+    return x
+
+
+def _offsets(row: Sequence[Key], widths: Mapping[int, float]) -> list[float]:
+    """The least x of each key when the first one's is 0."""
+    found, before = [0.0], None
+    for key in row:
+        width = widths[key[0]] if key[2] < 0 else DUMMY_WIDTH
+        if before is not None:
+            found.append(found[-1] + (before + width) / 2 + GAP)
+        before = width
+    return found
+
+
+def isotonic(values: Sequence[float]) -> list[float]:
+    """The non-decreasing numbers nearest to the given ones by squares (pool adjacent violators)."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        total, count = value, 1
+        while pools and pools[-1][0] / pools[-1][1] > total / count:
+            before, size = pools.pop()
+            total, count = total + before, count + size
+        pools.append((total, count))
+    return [total / count for total, count in pools for _ in range(count)]
