@@ -31,7 +31,6 @@ ALLOWED = (
     r"valgrind is not installed",
     r"no CMake of 3\.24 or newer: .*",
     r"\w+ names no onnxruntime_perf_test: .*",
-    r"\w+ names no folder of published vectors",
     # What a registry or a mirror does not give
     r"no adb program: .*",
     r"no [\w.:-]+ here: .*",

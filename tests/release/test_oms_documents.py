@@ -1,13 +1,17 @@
 """Signature files as OpenSSF Model Signing v1.0 has them: other writers' are read, broken ones refused with a reason.
 
-The specification publishes vectors (github.com/ossf/model-signing-spec, test-vectors/v1.0, Apache-2.0). With a copy of
-that folder in ORT_MOBILE_OMS_VECTORS they are read, too; the documents made here have the same faults.
+The published ones are those of the `model_signing` program, one of each method by each of its releases, with the files
+that they sign and the keys. The specification's valid vectors are of the same files and keys, and its invalid ones are
+valid ones with a fault; every fault of `BROKEN` is put into the published ones, too.
 """
 
 import base64
 import datetime as dt
+import hashlib
 import json
-import os
+import re
+import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,13 +23,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-from pipeline.release.envelope import PublicKey, fingerprint, read_private_key, read_public_key, sealed_envelope
+from device_runner.files import cache_folder, scratch_folder
+from pipeline.core.files import sha256_of
+from pipeline.release.envelope import read_private_key, read_public_key, sealed_envelope
 from pipeline.release.manifest import SIGNATURE_FILE
 from pipeline.release.signature import signed_statement
+from tests.python_packages import download
 from tests.release.test_bundle import bundle_in
 from tests.release.test_signature import code, run, write_keys
 
-VECTORS = os.environ.get("ORT_MOBILE_OMS_VECTORS", "")
+PUBLISHED = "rh-model-signing==1.0.5"
+"""A distribution of `model_signing` whose source archive has the program's own tests (Apache-2.0)."""
+PUBLISHED_SHA256 = "3acb7b250935f0935069b2b35ca5722ffa1e52a07682cdcc6a5510685349b268"
+KEYS = "keys/certificate"
 
 
 @pytest.fixture(scope="module")
@@ -141,20 +151,69 @@ def test_an_empty_file_is_refused(place: Path) -> None:
         signed_statement(b"", read_public_key(place / "key.pub"))
 
 
-@pytest.mark.skipif(not VECTORS, reason="ORT_MOBILE_OMS_VECTORS names no folder of published vectors")
-def test_published_vectors() -> None:
-    """The key of both valid ones is that of the certificate: the vectors have no file of its own for it."""
-    folder = Path(VECTORS)
-    chain = json.loads((folder / "valid/certificate.bundle.json").read_bytes())["verificationMaterial"]
-    der = base64.b64decode(chain["x509CertificateChain"]["certificates"][0]["rawBytes"])
-    public = x509.load_der_x509_certificate(der).public_key()
-    assert isinstance(public, ec.EllipticCurvePublicKey)
-    key = PublicKey(public, fingerprint(public))
-    for name in ("key", "certificate"):
-        said = signed_statement((folder / f"valid/{name}.bundle.json").read_bytes(), key)
-        assert [one.name for one in said.predicate.resources] == ["signme-1", "signme-2"]
-    refused = [*folder.glob("invalid*/*.json"), folder / "valid/sigstore.bundle.json"]
-    assert len(refused) > 5
-    for file in refused:
+@pytest.fixture(scope="module")
+def published() -> Path:
+    """The published signatures, a folder each with the files that they are of, and `keys`; fetched once."""
+    folder = cache_folder() / "packages"
+    archive = download(PUBLISHED, folder, source=True)
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() == PUBLISHED_SHA256
+    unpacked = archive.with_name(archive.name.removesuffix(".tar.gz"))
+    if not unpacked.is_dir():
+        with tarfile.open(archive) as members, scratch_folder(f".{unpacked.name}.", folder) as work:
+            members.extractall(work, filter="data")
+            (work / unpacked.name).rename(unpacked)
+    return unpacked / "scripts/tests"
+
+
+ACCEPTED = ("v1.1.0-certificate", "v1.1.0-elliptic-key")
+EARLIER = "tlogEntries|hint"
+"""Fields that the specification demands (two of its invalid vectors lack one), and releases before it did not write."""
+OUTCOMES = {
+    **dict.fromkeys(ACCEPTED, ""),
+    **{f"v{release}-certificate": EARLIER for release in ("0.2.0", "0.3.1", "1.0.0", "1.0.1")},
+    **{f"v{release}-elliptic-key": EARLIER for release in ("0.3.1", "1.0.0", "1.0.1")},
+    **{f"v{release}-sigstore": "identities of Sigstore" for release in ("0.3.1", "1.0.0", "1.0.1", "1.1.0")},
+}
+"""Each published signature and why it is refused; "" for those that hold."""
+
+
+@pytest.mark.network
+def test_every_published_signature_holds_or_is_refused_with_the_reason(published: Path, tmp_path: Path) -> None:
+    key = read_public_key(published / KEYS / "signing-key-pub.pem")
+    write_keys(tmp_path)
+    other = read_public_key(tmp_path / "key.pub")
+    assert {file.parent.name for file in published.glob("*/model.sig")} == set(OUTCOMES)
+    for name, reason in OUTCOMES.items():
+        content = (published / name / "model.sig").read_bytes()
+        if reason:
+            with pytest.raises(ValueError, match=reason):
+                signed_statement(content, key)
+            continue
+        said = signed_statement(content, key)
+        digests = {one.name: one.digest for one in said.predicate.resources}
+        assert digests == {file: sha256_of(published / name / file) for file in ("signme-1", "signme-2")}
+        root = hashlib.sha256(b"".join(bytes.fromhex(digests[file]) for file in sorted(digests))).hexdigest()
+        assert [one.digest for one in said.subject] == [{"sha256": root}]
+        with pytest.raises(ValueError, match="it names the key"):
+            signed_statement(content, other)
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_a_published_signature_with_any_fault_is_refused(published: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "bundle").mkdir()
+    shutil.copy(published / name / "model.sig", tmp_path / "bundle" / SIGNATURE_FILE)
+    for file, own in (("signing-key.pem", "key.pem"), ("signing-key-pub.pem", "key.pub")):
+        shutil.copy(published / KEYS / file, tmp_path / own)
+    key = read_public_key(tmp_path / "key.pub")
+    for make, reason in BROKEN.values():
+        with pytest.raises(ValueError, match=reason):
+            signed_statement(json.dumps(make(tmp_path)).encode(), key)
+    for part in ("payload", "sig"):
+        text = (tmp_path / "bundle" / SIGNATURE_FILE).read_text()
+        found = re.search(rf'"{part}": ?"([^"]{{40}})', text)
+        assert found
+        place = found.end(1) - 1
+        changed = text[:place] + ("A" if text[place] != "A" else "B") + text[place + 1 :]
         with pytest.raises(ValueError, match=r"\w"):
-            signed_statement(file.read_bytes(), key)
+            signed_statement(changed.encode(), key)
