@@ -317,7 +317,7 @@ class _Worker:
             judged = result.status is Status.OK and spec.perf_test is None
             checks = self.plan.judge(planned, result) if self.plan.judge and judged else ()
             if spec.profile:
-                result = with_profile(result, self.plan.profiles / f"{safe_name(planned.key)}.json")
+                result = with_profile(result, self.plan.profiles / f"{safe_name(planned.key)}.json.gz")
         record = self._record(planned, number, spec, result, checks)
         self.store.add_run(record)
         reason = self._learn(planned, number, result)

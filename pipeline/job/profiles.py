@@ -85,7 +85,7 @@ def profiles_of(planned: Iterable[RecordedRun], runs: Sequence[RunRecord]) -> It
 
 def profile_run(device: Device, facts: DeviceFacts, name: str, spec: RunSpec, folder: Path) -> Profiled:
     """Run a spec once more with the profiler on; its trace lies in `folder`. Raises PipelineError for a bad folder."""
-    trace = f"{safe_name(f'{name}-{options_name(spec.options)}')}.json"
+    trace = f"{safe_name(f'{name}-{options_name(spec.options)}')}.json.gz"
     make_folder(folder)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".run.") as work:
         result = device.run(with_profiler(spec, work))

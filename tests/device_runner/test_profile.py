@@ -1,5 +1,6 @@
 """Profiles: read from what ONNX Runtime writes, refused when broken, and shown by `ort-mobile perf --profile`."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -60,7 +61,20 @@ def test_an_interruption_does_not_count(tmp_path: Path) -> None:
     assert profile.inference_ns == 65_000.0
 
 
-@given(st.binary(max_size=200) | st.integers(0, 500).map(lambda size: json.dumps(events()).encode()[:size]))
+TEXT = json.dumps(events()).encode()
+
+
+def test_a_profile_is_read_gzipped_as_well(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_bytes(TEXT)
+    (tmp_path / "p.json.gz").write_bytes(gzip.compress(TEXT))
+    assert read_profile(tmp_path / "p.json.gz") == read_profile(tmp_path / "p.json")
+
+
+@given(
+    st.binary(max_size=200)
+    | st.integers(0, 500).map(lambda size: TEXT[:size])
+    | st.integers(0, len(gzip.compress(TEXT)) - 1).map(lambda size: gzip.compress(TEXT)[:size])
+)
 def test_what_is_no_profile_is_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "broken.json"
     path.write_bytes(data)
@@ -75,7 +89,7 @@ def test_perf_profiles_on_request(tmp_path: Path) -> None:
     ended = CliRunner().invoke(perf, arguments, catch_exceptions=False)
     assert ended.exit_code == 0, ended.output
     (told,) = json.loads((tmp_path / "profiles.json").read_text())
-    trace = json.loads(Path(told["file"]).read_text())
+    trace = json.loads(gzip.decompress(Path(told["file"]).read_bytes()))
     assert {"cat", "name", "ph", "ts", "dur", "pid", "tid"} <= set(trace[-1])  # what Perfetto reads
     operators = {row["operator"]: row for row in told["profile"]["operators"]}
     assert operators["MaxPool"]["nodes"] == 2

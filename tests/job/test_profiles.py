@@ -1,5 +1,6 @@
 """Profile runs of a campaign: after the timed rounds, in no statistics, read, reported and never done twice."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def test_profiles_are_in_the_report_and_not_in_the_times(done: Path) -> None:
         operators = {row["operator"]: row["nodes"] for row in one["profile"]["operators"]}
         assert operators == {"Conv": 2, "MaxPool": 2, "Relu": 2, "Gemm": 1, "Reshape": 1}
         assert Path(one["file"]).parent == done / "out" / "profiles"
-        trace = json.loads(Path(one["file"]).read_text())
+        trace = json.loads(gzip.decompress(Path(one["file"]).read_bytes()))
         assert {"cat", "name", "ph", "ts", "dur", "pid", "tid"} <= set(trace[-1])  # what Perfetto reads
     for name in ("report.md", "report.html"):
         text = (done / "out" / name).read_text()

@@ -49,7 +49,7 @@ def first_look(bench: Bench) -> FirstLook:
         return FirstLook(failure=tuple(text for text in told if text))
     with tempfile.TemporaryDirectory(dir=bench.work) as folder:
         spec = with_profiler(bench.plan("profile", runs, inputs).spec(runs[0], 0), folder)
-        profiled = with_profile(bench.device.run(spec), bench.work / "profile.json")
+        profiled = with_profile(bench.device.run(spec), bench.work / "profile.json.gz")
     return FirstLook(start=runs[0], inputs=inputs, model=_examined(bench, usual, profiled))
 
 
