@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -26,6 +25,9 @@ MOST_CANDIDATES = 25
 """Measured candidates that a table shows: tune.json has all."""
 
 NO_GAIN = "it is the default"
+
+PERCENT = re.compile(r"[+-]\d+\.\d%")
+"""What the search says of a single candidate, beside its leader."""
 
 DEFAULTS = {"documentation": "the documentation's default", "onnxruntime": "ONNX Runtime's default"}
 
@@ -162,7 +164,7 @@ def _fates(answer: TuneAnswer) -> Listing:
         for one in measured[:MOST_CANDIDATES]
     ]
     rest = [*measured[MOST_CANDIDATES:], *(one for one in search.candidates if not one.processes)]
-    rows += [(f"{number} others", "", "", "", reason) for reason, number in _counted(rest)]
+    rows += [(f"{number} others", "", "", "", reason) for reason, number in counted_reasons(rest)]
     return Listing(
         title=f"Candidates of {search.model} on {search.device}",
         head=("Variant", "Run", "Processes", "Value", "When and why it was dropped"),
@@ -176,16 +178,38 @@ def _reasons(answer: TuneAnswer) -> Listing:
     return Listing(
         title=f"Candidates of {answer.search.model} on {answer.search.device} that were dropped",
         head=("Number", "When and why"),
-        rows=tuple((str(number), reason) for reason, number in _counted(dropped)),
+        rows=tuple((str(number), reason) for reason, number in counted_reasons(dropped)),
     )
 
 
-def _counted(candidates: Iterable[TunedCandidate]) -> list[tuple[str, int]]:
-    """Reasons without the names and numbers of single candidates, the most frequent first."""
-    return Counter(_kind(one.dropped) for one in candidates).most_common()
+def counted_reasons(candidates: Iterable[TunedCandidate]) -> list[tuple[str, int]]:
+    """Reasons without the names and numbers of single candidates, the most frequent first; percentages as a span."""
+    same: dict[str, list[list[str]]] = {}
+    for one in candidates:
+        kind = _kind(one.dropped)
+        same.setdefault(PERCENT.sub("\0", kind), []).append(PERCENT.findall(kind))
+    counted = [(_with_spans(kind, shares), len(shares)) for kind, shares in same.items()]
+    return sorted(counted, key=lambda row: -row[1])
+
+
+def _with_spans(kind: str, shares: list[list[str]]) -> str:
+    """A reason whose places of percentages are filled: a single one becomes a span, an interval the widest."""
+    columns = list(zip(*shares, strict=True))
+    if len(columns) == 1:
+        low, high = (pick(columns[0], key=_share) for pick in (min, max))
+        filled = [low if low == high else f"{low} to {high}"]
+    else:
+        filled = [(min if place % 2 == 0 else max)(column, key=_share) for place, column in enumerate(columns)]
+    parts = kind.split("\0")
+    return parts[0] + "".join(share + rest for share, rest in zip(filled, parts[1:], strict=True))
+
+
+def _share(percentage: str) -> float:
+    return float(percentage.rstrip("%"))
 
 
 def _kind(reason: str) -> str:
     general = re.sub(r"; counts as .*", "", reason)
     general = re.sub(r" in round \d+ of the race: .*", " in the race: slower than the leader", general)
+    general = re.sub(r"^measured (once|\d+ times), ", "measured, ", general)
     return re.sub(r"^not tried: .*?, the same", "not tried: another with the same", general)

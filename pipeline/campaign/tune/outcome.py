@@ -82,5 +82,6 @@ def _fates(view: SearchView, leader: int, standing: RaceStanding | None, cut: in
             yield candidate, "measured, and not among the best" if counts[candidate] else "not measured"
         else:
             above = math.exp(float(mean[candidate] - mean[leader])) - 1
-            did = f"measured {counts[candidate]} times, expected" if counts[candidate] else "not measured, predicted"
+            times = "once" if counts[candidate] == 1 else f"{counts[candidate]} times"
+            did = f"measured {times}, expected" if counts[candidate] else "not measured, predicted"
             yield candidate, f"{did} at {above:+.1%} of the winner after {len(seen)} runs"
