@@ -49,7 +49,7 @@ def compare(
     settings = make_settings(provider, release=str(line_of(library.release)), abi=library.abi, api_level=level)
     counts, different = Counter[str](), []
     with tempfile.TemporaryDirectory() as folder:
-        paths = list(_unpacked(models, Path(folder)))
+        paths = list(unpacked(models, Path(folder)))
         requests = (
             PartitionRequest(source=SourceModel(path=str(path)), settings=settings, optimize=Optimize.NONE)
             for path in paths
@@ -65,7 +65,7 @@ def compare(
     return counts, different
 
 
-def _unpacked(models: Sequence[Member], folder: Path) -> Iterator[Path]:
+def unpacked(models: Sequence[Member], folder: Path) -> Iterator[Path]:
     """The models with each node named after its first output, as the library is asked."""
     for number, (archive, name) in enumerate(models):
         with zipfile.ZipFile(ORACLE / f"{archive}.zip") as packed:

@@ -51,7 +51,7 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 @click.option(
     "--reference", default="auto", metavar="auto|none|installed|LIBRARY", show_default=True,
     help="What creates EP-aware files: an Android library (AAR, .so or release), the installed onnxruntime, or none "
-    "(splicing). auto uses an available library of the release if it runs on this computer; nothing is downloaded.",
+    "(splicing). auto uses an available library of the release for --abi if it runs here; nothing is downloaded.",
 )  # fmt: skip
 @click.option(
     "--ort-release", callback=release, metavar="X.Y",
@@ -62,8 +62,8 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
     help="Kind of that release's build in the app: artifacts are checked against what it can load.",
 )  # fmt: skip
 @click.option(
-    "--target-platform", type=click.Choice(["unspecified", "arm", "amd64"]), default="unspecified",
-    show_default=True, help="Processor that the optimizer may assume.",
+    "--target-platform", type=click.Choice(["unspecified", "arm", "amd64"]),
+    help="Processor that the optimizer may assume.  [default: arm with an ARM --abi, else unspecified]",
 )  # fmt: skip
 @click.option(
     "--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True,
@@ -94,7 +94,7 @@ def convert(
     ort_release: str,
     build_kind: str,
     precisions: tuple[str, ...],
-    target_platform: str,
+    target_platform: str | None,
     dimensions: dict[str, int],
     check: bool,
     test_data: str | None,
@@ -117,19 +117,24 @@ def convert(
     from pipeline.convert.references import choose_reference
     from pipeline.convert.report import ConversionOrder
     from pipeline.convert.request import OptimizerPlatform
+    from pipeline.core.abis import read_abi
     from pipeline.core.variant import OWN_PRECISION
     from pipeline.passes.precisions import resolve_precisions
     from pipeline.report.conversion import show_conversion
 
     data = dataset_from(test_data, input_values)
-    answers["abi"] = answers["abi"] or "".join(OptimizerPlatform(target_platform).abis)
+    abi = read_abi(answers["abi"], "--abi") if answers["abi"] else ""
+    platform = OptimizerPlatform(target_platform) if target_platform else OptimizerPlatform.of_abi(abi)
+    abi = abi or "".join(platform.abis)
+    chosen = choose_reference(reference, ort_release, (), providers, abi) if providers else None
+    answers["abi"] = chosen.abi if chosen and chosen.library and not chosen.optional else abi
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)
     order = ConversionOrder(
-        levels=levels, styles=styles, release=ort_release, platform=OptimizerPlatform(target_platform),
+        levels=levels, styles=styles, release=ort_release, platform=platform,
         dimensions=dimensions, output=output, cache=cache, check=check, config=config, processes=jobs,
         aware=settings_of(providers, ort_release, answers), safe=safe, build_kind=build_kind,
-        reference=choose_reference(reference, ort_release, (), providers) if providers else None, data=data,
+        reference=chosen, data=data,
         precisions=resolve_precisions(precisions or (OWN_PRECISION,), answers["api_level"], "--precision"),
         api_level=answers["api_level"],
     )  # fmt: skip

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import msgspec
 
+from device_runner.android_host.processor import default_abi
+from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import resolve
 from device_runner.spec import OptimizationLevel
 from pipeline.convert.references import only_nnapi
@@ -12,6 +14,7 @@ from pipeline.convert.request import SessionSettings
 from pipeline.convert.splice.claims import WholeGraph
 from pipeline.convert.splice.edits import AwareSource, AwareSpec, key
 from pipeline.convert.steps import ConvertContext, OrtParts
+from pipeline.core.abis import X86_64
 from pipeline.core.providers import NNAPI
 from pipeline.core.variant import AwareBy, Way
 from pipeline.model.onnx_model import LeanModel
@@ -21,6 +24,9 @@ from pipeline.partition.reference.ask import asked_of, claims_of_named, referenc
 from pipeline.partition.reference.diff import differing, plain_name
 
 MOST_NAMED = 5
+PLAIN_CPU = "cortex-a53"
+"""The core that an emulator plays while it saves: one without half precision puts Casts around fp16 nodes, and such a
+file runs on every core; one with it leaves nodes that the others have no kernel for (docs/facts/arm64_host.md 5.2)."""
 
 
 def library_serves(wish: AwareSpec) -> bool:
@@ -39,19 +45,27 @@ def genuine_parts(
     """
     reference = _library(wish)
     asked = msgspec.structs.replace(
-        asked_of(wish.providers[0]), level=OptimizationLevel(settings.level.value), reasons=False
+        asked_of(wish.providers[0]),
+        level=OptimizationLevel(settings.level.value),
+        reasons=False,
+        cpu="" if reference.abi == default_abi() else PLAIN_CPU,
     )
     path, target = shop.new_file(".onnx"), shop.new_file(".ort")
     write_model(model, path)
     entries = {"session.qdqisint8allowed": "1" if settings.int8_allowed else "0"}
-    reference_aware(path, target, reference.library, asked, config=entries)
+    reference_aware(path, target, _facts(reference), asked, config=entries)
     skeleton = target.read_bytes()
     remove_model(path)
     target.unlink()
     made = OrtParts(
         skeleton=skeleton,
         claimed=whole.claimed,
-        aware_by=AwareBy(way=Way.LIBRARY, release=reference.release, sha256=reference.sha256),
+        aware_by=AwareBy(
+            way=Way.LIBRARY,
+            release=reference.release,
+            sha256=reference.sha256,
+            abi=msgspec.UNSET if reference.abi == X86_64 else reference.abi,
+        ),
     )
     return replace(made, notes=(*whole.notes, *_missing(whole, made.read().graph)))
 
@@ -74,6 +88,10 @@ def _library(wish: AwareSpec) -> AwareSource:
     return wish.reference
 
 
+def _facts(reference: AwareSource) -> LibraryFacts:
+    return resolve(reference.library, reference.abi).android()
+
+
 def library_differences(whole: WholeGraph, wish: AwareSpec, shop: ConvertContext) -> Iterator[str]:
     """What the library claims otherwise than our rules of the whole's graph.
 
@@ -82,7 +100,7 @@ def library_differences(whole: WholeGraph, wish: AwareSpec, shop: ConvertContext
     path = shop.new_file(".onnx")
     write_model(whole.model, path, named=True)
     asked = msgspec.structs.replace(asked_of(wish.providers[0]), reasons=False)
-    (theirs,) = claims_of_named([path], resolve(_library(wish).library).android(), asked)
+    (theirs,) = claims_of_named([path], _facts(_library(wish)), asked)
     remove_model(path)
     if theirs.error is not None:
         yield f"the library's claims cannot be compared: {theirs.error}"

@@ -7,10 +7,12 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from device_runner.android_host.build import build_host
+from device_runner.android_host.processor import default_abi, find_processor
 from device_runner.errors import RunnerError
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import Library, resolve
 from pipeline.convert.splice.edits import AwareSource
+from pipeline.core.abis import X86_64
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import NNAPI
 from pipeline.core.releases import installed_release
@@ -34,11 +36,13 @@ def only_nnapi() -> ConfigError:
 
 
 def choose_reference(
-    text: str, release: str, ships: Sequence[str] = (), providers: Sequence[str] = (NNAPI,)
+    text: str, release: str, ships: Sequence[str] = (), providers: Sequence[str] = (NNAPI,), abi: str = ""
 ) -> AwareSource | None:
-    """Who saves aware files for a release ("" for the installed one); None: they are spliced.
+    """Who saves aware files for a release ("" for the installed one) and an ABI; None: they are spliced.
 
     `text` is auto, none, installed or a library; `ships` are libraries that a config names, which auto asks first.
+    Without an ABI a named library is the one that needs no emulator here. auto asks one of the ABI alone: the rules of
+    splicing know what differs by ABI, and a library for another does not.
     Raises MissingError and SpecError for a library that is named and cannot be had or run here, ConfigError for one
     that is named for other providers than NNAPI, before it is looked for; auto never raises.
     """
@@ -49,35 +53,35 @@ def choose_reference(
     if text != AUTO:
         if tuple(providers) != (NNAPI,):
             raise only_nnapi()
-        build_host()
-        facts = resolve(text).android()
+        build_host(find_processor(abi or default_abi()))
+        facts = resolve(text, abi or default_abi()).android()
         check_asked(facts, NNAPI)
         return _of(facts, optional=False)
-    found = _at_hand(release, ships)
+    found = _at_hand(release, ships, abi or X86_64)
     return _of(found, optional=True) if found else AwareSource(optional=True)
 
 
 def _of(facts: LibraryFacts, *, optional: bool) -> AwareSource:
-    return AwareSource(library=facts.path, release=facts.release, sha256=facts.sha256, optional=optional)
+    return AwareSource(library=facts.path, abi=facts.abi, release=facts.release, sha256=facts.sha256, optional=optional)
 
 
-def _at_hand(release: str, ships: Sequence[str]) -> LibraryFacts | None:
+def _at_hand(release: str, ships: Sequence[str], abi: str) -> LibraryFacts | None:
     """The first library of a release that runs here: one that ships, else the newest patch release in a cache."""
     wanted = release or str(installed_release())
     try:
-        for library in _found([*ships, *_cached(wanted)]):
+        for library in _found([*ships, *_cached(wanted)], abi):
             if f"{library.release}.".startswith(f"{wanted}.") or (not release and library.text in ships):
-                build_host()
+                build_host(find_processor(abi))
                 return library.facts
     except RunnerError as error:
         log.info("provider-aware files are spliced: %s", error)
     return None
 
 
-def _found(names: Sequence[str]) -> Iterator[Library]:
+def _found(names: Sequence[str], abi: str) -> Iterator[Library]:
     for name in names:
         try:
-            library = resolve(name)
+            library = resolve(name, abi)
             check_asked(library.android(), NNAPI)
             yield library
         except RunnerError as error:

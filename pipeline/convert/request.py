@@ -8,7 +8,7 @@ import msgspec
 from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE
 from pipeline.config import REPLAY_KEY
 from pipeline.convert.splice.edits import AwareSource, AwareSpec
-from pipeline.core.abis import ARM64, X86_64
+from pipeline.core.abis import ARM64, ARM_ABIS, X86_64
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.providers import aware_names
 from pipeline.core.releases import Release
@@ -28,6 +28,11 @@ class OptimizerPlatform(StrEnum):
     def abis(self) -> tuple[str, ...]:
         """The ABI that files are made for; () where any may be."""
         return {OptimizerPlatform.ARM: (ARM64,), OptimizerPlatform.AMD64: (X86_64,)}.get(self, ())
+
+    @classmethod
+    def of_abi(cls, abi: str) -> "OptimizerPlatform":
+        """What files for an ABI may assume: int8 stays int8 on ARM, as its own default is there."""
+        return cls.ARM if abi in ARM_ABIS else cls.UNSPECIFIED
 
 
 class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -78,13 +78,15 @@ class Way(StrEnum):
 class AwareBy(msgspec.Struct, frozen=True, kw_only=True):
     """What made a provider-aware file. `release` and `sha256` are those of the library, or of the installed wheel.
 
-    `rules` is the release whose rules decided for a later one that has none of its own.
+    `rules` is the release whose rules decided for a later one that has none of its own. `abi` is the library's; one
+    without is for x86_64.
     """
 
     way: Way
     release: str = ""
     sha256: str = ""
     rules: str | msgspec.UnsetType = msgspec.UNSET
+    abi: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def text(self) -> str:
@@ -93,7 +95,8 @@ class AwareBy(msgspec.Struct, frozen=True, kw_only=True):
             return f"spliced, by the rules of {self.rules}" if self.rules else "spliced"
         if self.way is Way.INSTALLED:
             return f"saved by the installed onnxruntime {self.release}"
-        return f"saved by libonnxruntime {self.release} (sha256 {self.sha256[:12]})"
+        built = f" for {self.abi}" if self.abi else ""
+        return f"saved by libonnxruntime {self.release}{built} (sha256 {self.sha256[:12]})"
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True):

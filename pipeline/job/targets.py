@@ -29,8 +29,8 @@ def oldest_release(config: Config) -> str:
 
 
 def optimizer_platform(config: Config) -> OptimizerPlatform:
-    """ARM where any target has an ARM processor: int8 then stays int8, as ONNX Runtime's own default is there."""
-    return OptimizerPlatform.ARM if _abi_of(*config.targets) in ARM_ABIS else OptimizerPlatform.UNSPECIFIED
+    """ARM where any target has an ARM processor."""
+    return OptimizerPlatform.of_abi(_abi_of(*config.targets))
 
 
 def _abi_of(*targets: Target) -> str:
@@ -53,7 +53,9 @@ def aware_settings(config: Config) -> tuple[Settings, ...]:
 def aware_source(config: Config) -> AwareSource | None:
     """Whose session saves aware variants: that of an Android target's own library before others of its release."""
     ships = [t.library for t in config.targets if t.platform is Platform.ANDROID and t.library]
-    return choose_reference(config.variants.reference.value, oldest_release(config), ships)
+    return choose_reference(
+        config.variants.reference.value, oldest_release(config), ships, abi=_abi_of(*config.targets)
+    )
 
 
 def provider_settings(config: Config) -> tuple[Settings, ...]:

@@ -1,4 +1,4 @@
-"""Claims of the arm64 library beside our rules for its ABI: a sample; `nox -s arm64_claims` compares all."""
+"""Claims and provider-aware files of the arm64 library beside ours: a sample; `nox -s arm64_claims` compares all."""
 
 import importlib.metadata
 
@@ -7,6 +7,7 @@ import pytest
 from device_runner.library_facts import LibraryFacts
 from tests.android_host.conftest import fetch
 from tests.arm64_agreement import SETTINGS, compare, members
+from tests.arm64_splicing import compare_files
 
 pytestmark = pytest.mark.android_host
 
@@ -34,3 +35,14 @@ def test_our_rules_for_arm_are_the_arm64_librarys(arm64: LibraryFacts, provider:
     assert different == []
     assert len(models) > 35
     assert counts["same"] >= 0.9 * len(models)
+
+
+SPLICED = ("mnist.qdq_s8s8", "mnist.fp16", "blazeface.qdq_u8u8", "fsrcnn.base")
+
+
+def test_spliced_files_are_those_that_the_arm64_library_saves(arm64: LibraryFacts) -> None:
+    models = [one for part in SPLICED for one in members("real", part=part)]
+    counts, different = compare_files(arm64, models)
+    assert different == []
+    assert counts == {"same": 3 * len(models)}
+    assert len(models) == len(SPLICED)

@@ -147,10 +147,29 @@ def test_a_model_that_the_library_refuses_is_spliced_under_auto(tmp_path: Path) 
     assert list((tmp_path / "named").iterdir()) == []
 
 
+def test_the_library_of_the_abi_saves(mnist: Path, tmp_path: Path) -> None:
+    """`auto` without a library for the ABI splices, as x86_64's claims other nodes."""
+    library = fetch("1.29.0", "arm64-v8a")
+    options = ("--level", "all", "--ort-release", "1.29", "--abi", "arm64-v8a")
+    for name, more in {"auto": (), "named": ("--reference", "1.29.0")}.items():
+        result, rows = call(tmp_path, name, str(mnist), *options, *more)
+        assert result.exit_code == 0, result.output
+        assert "saved by libonnxruntime 1.29.0 for arm64-v8a" in result.output
+        assert rows[0]["aware_by"] == {
+            "way": "library",
+            "release": "1.29.0",
+            "sha256": library.sha256,
+            "abi": "arm64-v8a",
+        }
+        assert rows[0]["notes"] == []
+    result, rows = call(tmp_path, "x86", str(mnist), *options[:-1], "x86")
+    assert rows[0]["aware_by"] == {"way": "spliced", "release": "", "sha256": ""}
+
+
 @pytest.mark.parametrize(("reference", "way"), [("auto", "library"), ("none", "spliced")])
 def test_a_run_asks_the_library_of_its_target(mnist: Path, tmp_path: Path, reference: str, way: str) -> None:
     """Another release than the newest at hand: the target's own library goes before what lies in a cache."""
-    library = fetch("1.28.0")
+    library = fetch("1.28.0", "arm64-v8a")
     config = tmp_path / "c.toml"
     config.write_text(CONFIG.format(model=mnist, library=library.path, reference=reference))
     result = CliRunner().invoke(run, [str(config), "--output", str(tmp_path / "out")], catch_exceptions=False)

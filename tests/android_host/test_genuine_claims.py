@@ -125,12 +125,12 @@ def test_an_aware_file_by_the_library_keeps_what_it_claims(
     model = next(path for path in real_models if path.name == "mobilenet_v1.base.onnx")
     target = tmp_path / "aware.ort"
     for level in (OptimizationLevel.BASIC, OptimizationLevel.ALL):
-        reference_aware(model, target, library.path, ClaimQuery(api_level=30, level=level))
+        reference_aware(model, target, library, ClaimQuery(api_level=30, level=level))
         operators = operator_histogram(target)
         assert operators["ai.onnx:Conv"] >= 13
         assert not any("FusedConv" in name or "Reorder" in name for name in operators)
     cpu = ClaimQuery(api_level=26, level=OptimizationLevel.EXTENDED)
-    reference_aware(model, target, library.path, cpu)
+    reference_aware(model, target, library, cpu)
     assert "com.microsoft:FusedConv" in operator_histogram(target)
     assert [path.name for path in tmp_path.iterdir()] == ["aware.ort"]
 
@@ -164,7 +164,7 @@ def test_spliced_and_genuine_aware_files_have_the_same_operators(
     different = []
     for artifact in artifacts:
         asked = ClaimQuery(api_level=30, level=OptimizationLevel(artifact["level"]))
-        reference_aware(models[Path(artifact["model"]).name], saved, library.path, asked, config=STOCK)
+        reference_aware(models[Path(artifact["model"]).name], saved, library, asked, config=STOCK)
         if operator_histogram(saved) != operator_histogram(tmp_path / "out" / artifact["file"]):
             different.append(artifact["file"])
     assert different == []

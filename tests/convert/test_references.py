@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from device_runner.android_host.processor import Processor
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.library_facts import MINIMAL_TEXT
 from device_runner.library_source import Name, keep, resolve
@@ -16,11 +17,12 @@ from tests.library.library_files import library, official_jar, texts
 AT_HAND = ("1.28.0", "1.9.2", "1.28.1", "1.29.0")
 
 
-def archive(path: Path, release: str, *providers: str, extra: bytes = b"") -> Path:
-    """An AAR with a library for x86_64 that has these providers."""
+def archive(path: Path, release: str, *providers: str, extra: bytes = b"", abis: tuple[str, ...] = ("x86_64",)) -> Path:
+    """An AAR with a library for each ABI that has these providers."""
     with zipfile.ZipFile(path, "w") as file:
-        content = library("x86_64", extra=texts(release, *providers) + extra)
-        file.writestr("jni/x86_64/libonnxruntime.so", content)
+        for abi in abis:
+            content = library(abi, extra=texts(release, *providers) + extra)
+            file.writestr(f"jni/{abi}/libonnxruntime.so", content)
     return path
 
 
@@ -36,7 +38,9 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive(Path("app.aar"), "1.29.0", "nnapi", extra=b"the app's own build")
     archive(Path("reduced.aar"), "1.29.0", "nnapi", extra=MINIMAL_TEXT)
     archive(Path("cpu.aar"), "1.29.0")
-    monkeypatch.setattr(references, "build_host", lambda: Path())
+    archive(Path("phones.aar"), "1.29.0", "nnapi", abis=("arm64-v8a", "x86_64"))
+    monkeypatch.setattr(references, "find_processor", lambda abi: Processor(abi=abi))
+    monkeypatch.setattr(references, "build_host", lambda _processor: Path())
 
 
 @pytest.mark.usefixtures("host")
@@ -77,8 +81,20 @@ def test_what_is_named_is_taken() -> None:
 
 
 @pytest.mark.usefixtures("host")
+def test_the_library_of_the_abi_is_asked_and_no_other() -> None:
+    phones = ("phones.aar",)
+    for text, ships in (("auto", phones), ("phones.aar", ())):
+        chosen = choose_reference(text, "1.29", ships, abi="arm64-v8a")
+        assert chosen is not None
+        assert (chosen.abi, chosen.library) == ("arm64-v8a", str(resolve("phones.aar", "arm64-v8a").path))
+    assert choose_reference("auto", "1.29", ("app.aar",), abi="arm64-v8a") == AwareSource(optional=True)
+    with pytest.raises(UnavailableError, match="arm64-v8a"):
+        choose_reference("app.aar", "1.29", abi="arm64-v8a")
+
+
+@pytest.mark.usefixtures("host")
 def test_a_machine_that_cannot_run_libraries_splices(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
+    def refuse(_processor: object) -> None:
         raise UnavailableError("android-host does not run on this computer")
 
     monkeypatch.setattr(references, "build_host", refuse)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pipeline.core.abis import X86_64
 from pipeline.model.onnx_model import LeanModel
 from pipeline.partition.answer import Settings
 from pipeline.partition.basic import CAST_PREFIX, rename_values
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
 
 
 class AwareSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose own session saves a provider-aware file: an Android library, or the installed onnxruntime ("").
+    """Whose own session saves a provider-aware file: an Android library for an ABI, or the installed onnxruntime ("").
 
     `optional`: where it lacks the provider, refuses the model or crashes on it, the file is spliced.
     """
 
     library: str = ""
+    abi: str = X86_64
     release: str = ""
     sha256: str = ""
     optional: bool = False

@@ -55,7 +55,10 @@ class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What claims depend on in addition to model and library. `stop_ops` None leaves the provider's own list."""
+    """What claims depend on in addition to model and library. `stop_ops` None leaves the provider's own list.
+
+    `cpu` is a profile of an emulator, "" for the usual one.
+    """
 
     provider: str = NNAPI
     api_level: int = 31
@@ -63,6 +66,7 @@ class ClaimQuery(msgspec.Struct, frozen=True, kw_only=True):
     stop_ops: tuple[str, ...] | None = None
     level: OptimizationLevel = OptimizationLevel.NONE
     reasons: bool = False
+    cpu: str = ""
 
     def session(self, config: Mapping[str, str]) -> Session:
         """The sessions that answer it."""
@@ -73,7 +77,7 @@ class ClaimQuery(msgspec.Struct, frozen=True, kw_only=True):
             level=self.level,
             config={**config, **stops},
             verbose=self.reasons,
-            phone=Phone(api_level=self.api_level),
+            phone=Phone(api_level=self.api_level, cpu=self.cpu),
         )
 
 
@@ -218,7 +222,7 @@ PREAMBLE = ("Using default partitioning", "Found devices", "Effective NNAPI feat
 
 
 def reference_aware(
-    model: Path, target: Path, library: str, asked: ClaimQuery, *, config: Mapping[str, str] = {}
+    model: Path, target: Path, library: LibraryFacts, asked: ClaimQuery, *, config: Mapping[str, str] = {}
 ) -> None:
     """Let the genuine provider's session save its EP-aware ORT format file of `model` at `asked.level`.
 
@@ -226,15 +230,14 @@ def reference_aware(
     shown as it stands: its node names steer names in the file. Raises ModelError with the library's reason when it
     fails or crashes; `target` is then not there.
     """
-    facts = resolve(library).android()
     session = asked.session({**SAVE_ORT, **SAVE_ONLY, **NO_NCHWC, **config})
     with tempfile.TemporaryDirectory(prefix="ort-mobile-aware-", dir=target.parent) as name:
         part = Path(name) / "saved.ort"
         question = ModelQuestion(id=str(model), model=model, saved=part)
-        answer = next(ask(facts, [question], session))
+        answer = next(ask(library, [question], session))
         if answer.failed or not part.is_file():
             raise ModelError(
-                f"the library of {facts.release} cannot save this model",
+                f"the library of {library.release} cannot save this model",
                 where=str(model),
                 why=_failure(answer) or "it saved no file",
                 remedy="splice the claimed nodes instead (convert without --reference), or change the model",

@@ -3,12 +3,15 @@
 import json
 from pathlib import Path
 
+import numpy as np
 from click.testing import CliRunner, Result
+from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.cli.main import cli
 from pipeline.core.errors import ConfigError
+from pipeline.model.ort_format import TensorType, read_ort
 from tests.convert.splice.test_splicing import digits, unbuildable
-from tests.onnx_samples import save
+from tests.onnx_samples import make, save, value
 
 
 def convert(tmp_path: Path, *options: str) -> tuple[Result, list[dict[str, object]]]:
@@ -69,3 +72,31 @@ def test_a_library_has_no_coreml(tmp_path: Path) -> None:
     assert isinstance(result.exception, ConfigError)
     assert "NNAPI alone" in result.exception.what
     assert result.exception.remedy
+
+
+QUANTIZATION = {"scale": np.float32(0.05), "zero": np.int8(3)}
+
+
+def test_int8_stays_int8_for_an_arm_abi(tmp_path: Path) -> None:
+    """As the arm64 library's own default has it: on x86 level extended makes uint8 of it."""
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+        helper.make_node("Sigmoid", ["d"], ["s"]),
+        helper.make_node("QuantizeLinear", ["s", "scale", "zero"], ["sq"]),
+        helper.make_node("DequantizeLinear", ["sq", "scale", "zero"], ["y"]),
+    ]
+    constants = [numpy_helper.from_array(np.array(one), name) for name, one in QUANTIZATION.items()]
+    path = save(make(nodes, [value("x", [1, 8])], [value("y", [1, 8])], constants), tmp_path / "s8.onnx")
+
+    def types(name: str, *options: str) -> set[int]:
+        folder = tmp_path / name
+        command = ["convert", str(path), "--output", str(folder), "--level", "extended", "--style", "fixed", *options]
+        assert CliRunner().invoke(cli, command).exit_code == 0
+        graph = read_ort(next(folder.glob("*.ort"))).graph
+        return {found.elem_type for found in graph.node_args.values() if isinstance(found, TensorType)}
+
+    plain, asked = types("x86", "--abi", "x86_64"), types("arm", "--abi", "arm64-v8a")
+    assert TensorProto.UINT8 in plain
+    assert TensorProto.UINT8 not in asked
+    assert types("named", "--target-platform", "arm") == asked
