@@ -109,7 +109,7 @@ def main() -> None:
     print("| pair | file | zstd | patch | words | stored as |\n| --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
         for name, (old, new) in pairs(Path(folder)).items():
-            forms = {how: len(content) for how, content in forms_of(zstandard, old, new).items()}
+            forms = {form.how: form.size for form in forms_of(zstandard, old, new)}
             best = min(forms, key=lambda how: forms[how])
             sizes = " | ".join(f"{forms[how]:,}" if how in forms else "-" for how in ("zstd", "patch", "words"))
             stored = f"{best}, {forms[best] / len(new):.1%}" if forms[best] <= 0.8 * len(new) else "whole"

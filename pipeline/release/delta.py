@@ -2,20 +2,18 @@
 
 A delta is a ZIP of stored members: `delta.json`, and for each file of the new bundle that the old one does not have the
 smallest of three forms (release_consumers R.5): compressed alone, as a patch of a file of the old bundle, or as the
-differences of its 32-bit words, sorted by significance, which is what fine-tuned weights need. Needs the package
-zstandard (extra `delta`).
+differences of its weights (words.py) and a patch of what is between them. Needs the package zstandard (extra `delta`).
 """
 
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from device_runner.files import ZIP_ERRORS, remove_abandoned, scratch_folder
 from device_runner.reading import read_regular
@@ -32,13 +30,16 @@ from pipeline.release.manifest import (
     verify_bundle,
 )
 from pipeline.release.update import App, refuse_misfit
+from pipeline.release.words import Region, filled, from_words, gaps_of, refuse_outside, regions_of, whole, words_of
 
 ANY_APP = App()
 """Nothing is known of the app."""
 
 EXTRA = "delta"
 DELTA_FILE = "delta.json"
-DELTA_VERSION = 1
+DELTA_VERSION = 2
+READABLE = (1, DELTA_VERSION)
+"""Version 1 has no regions: its words are of whole files."""
 LEVEL = 19
 WORTH = 0.8
 """A form that is larger than this share of the file is not worth its time: the file is stored as it is."""
@@ -47,16 +48,21 @@ LARGEST_BASE = 1 << 30
 DELTA_BYTES = 16 << 20
 LARGEST_FILE = 4 << 30
 
-Words = npt.NDArray[np.uint32]
 How = Literal["kept", "whole", "zstd", "patch", "words"]
 
 
 class DeltaFile(BundledFile, frozen=True, kw_only=True):
-    """A file of the new bundle and its form: `base` is a file of the old bundle, `member` one of the delta."""
+    """A file of the new bundle and its form: `base` is a file of the old bundle, `member` one of the delta.
+
+    Of words, `regions` are where in the file they belong (none: all of it), and `rest` is the member with a patch of
+    what is between them in the base.
+    """
 
     how: How
     base: str = ""
     member: str = ""
+    regions: tuple[Region, ...] = ()
+    rest: str = ""
 
 
 class Delta(Struct, frozen=True, kw_only=True):
@@ -81,14 +87,24 @@ def write_delta(old: Path, new: Path, output: Path) -> Delta:
         members: dict[str, Path | bytes] = {}
         for number, (path, digest) in enumerate(sorted(_digests(new, after).items())):
             base = places.get(digest) or _base(path, after, models, old)
-            found, content = _form(zstandard, new / path, old / base if base else None, kept=digest in places)
-            member = f"{number}.{found}" if content is not None else ""
-            if content is not None:
-                members[member] = work / member
-                write_bytes(work / member, content)
-            size = (new / path).stat().st_size
-            uses = base if found in ("kept", "patch", "words") else ""
-            files.append(DeltaFile(path=path, size_bytes=size, sha256=digest, how=found, base=uses, member=member))
+            form = Form("kept") if digest in places else _smallest(zstandard, new / path, old / base if base else None)
+            names = {part: f"{number}.{part}" for part, content in form.parts() if content}
+            for part, content in form.parts():
+                if content:
+                    members[names[part]] = work / names[part]
+                    write_bytes(work / names[part], content)
+            files.append(
+                DeltaFile(
+                    path=path,
+                    size_bytes=(new / path).stat().st_size,
+                    sha256=digest,
+                    how=form.how,
+                    base=base if form.how in ("kept", "patch", "words") else "",
+                    member=names.get(form.how, ""),
+                    regions=form.regions,
+                    rest=names.get("rest", ""),
+                )
+            )
         delta = Delta(
             old_manifest_sha256=sha256_of(old / MANIFEST_FILE),
             new_manifest_sha256=sha256_of(new / MANIFEST_FILE),
@@ -161,25 +177,49 @@ def _base(path: str, after: Manifest, models: Mapping[str, str], old: Path) -> s
     return next((models[one.model] for one in after.content.ships if one.file == path and one.model in models), "")
 
 
-def _form(zstandard: ModuleType, file: Path, base: Path | None, *, kept: bool) -> tuple[How, bytes | None]:
-    """The smallest form of a file and its bytes; None for one that is kept."""
-    if kept:
-        return "kept", None
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A file as one of the ways to store it."""
+
+    how: How
+    content: bytes = b""
+    regions: tuple[Region, ...] = ()
+    rest: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """What it adds to a delta, in bytes."""
+        return len(self.content) + len(self.rest) + len(msgspec.json.encode(self.regions))
+
+    def parts(self) -> tuple[tuple[str, bytes], ...]:
+        """What is stored, by the ending of its name."""
+        return (self.how, self.content), ("rest", self.rest)
+
+
+def _smallest(zstandard: ModuleType, file: Path, base: Path | None) -> Form:
     content = read_regular(file, LARGEST_FILE)
     usable = base and max(base.stat().st_size, len(content)) <= LARGEST_BASE
     forms = forms_of(zstandard, read_regular(base, LARGEST_BASE) if base and usable else None, content)
-    how = min(forms, key=lambda one: len(forms[one]))
-    return (how, forms[how]) if len(forms[how]) <= WORTH * len(content) else ("whole", content)
+    best = min(forms, key=lambda one: one.size)
+    return best if best.size <= WORTH * len(content) else Form("whole", content)
 
 
-def forms_of(zstandard: ModuleType, before: bytes | None, content: bytes) -> dict[How, bytes]:
-    """Every form that content can take, as bytes; None before: there is nothing that it could be made from."""
-    forms: dict[How, bytes] = {"zstd": zstandard.ZstdCompressor(level=LEVEL).compress(content)}
+def forms_of(zstandard: ModuleType, before: bytes | None, content: bytes) -> list[Form]:
+    """Every form that content can take; None before: there is nothing that it could be made from."""
+    alone = zstandard.ZstdCompressor(level=LEVEL)
+    forms = [Form("zstd", alone.compress(content))]
     if before is not None:
-        forms["patch"] = _patch(zstandard, before, content)
-        if len(before) == len(content):
-            forms["words"] = zstandard.ZstdCompressor(level=LEVEL).compress(words_of(before, content))
+        forms.append(Form("patch", _patch(zstandard, before, content)))
+        if regions := regions_of(before, content):
+            gaps = gaps_of(content, [(one.new, one.length) for one in regions])
+            rest = _patch(zstandard, _between(before, regions), gaps) if gaps else b""
+            forms.append(Form("words", alone.compress(words_of(before, content, regions)), regions, rest))
     return forms
+
+
+def _between(before: bytes, regions: Sequence[Region]) -> bytes:
+    """What is between the regions in the old file: what the new file's is most likely alike."""
+    return gaps_of(before, [(one.old, one.length) for one in regions])
 
 
 def _patch(zstandard: ModuleType, before: bytes, content: bytes) -> bytes:
@@ -192,39 +232,6 @@ def _patch(zstandard: ModuleType, before: bytes, content: bytes) -> bytes:
     return patch
 
 
-def words_of(before: bytes, content: bytes) -> bytes:
-    """Differences of two contents of one length, taken as 32-bit floats: small for weights that changed a little.
-
-    Bits of floats in the order of their values, differences as unsigned numbers with the sign last, all highest bytes
-    first, then the next; a rest of less than four bytes as it is.
-    """
-    steps = (_ordered(content) - _ordered(before)).view(np.int32)
-    unsigned = ((steps << 1) ^ (steps >> 31)).view(np.uint32)
-    planes = np.ascontiguousarray(unsigned.astype(">u4").view(np.uint8).reshape(-1, 4).T)
-    return planes.tobytes() + content[len(content) // 4 * 4 :]
-
-
-def from_words(before: bytes, words: bytes) -> bytes:
-    """What `words_of` was made of."""
-    count = len(before) // 4
-    if len(words) != len(before):
-        raise ValueError("the words have another length than the file")
-    planes = np.frombuffer(words, np.uint8, count * 4).reshape(4, count)
-    unsigned = np.ascontiguousarray(planes.T).view(">u4").ravel().astype(np.uint32)
-    steps = (unsigned >> 1) ^ (~(unsigned & 1) + 1)
-    return _unordered(_ordered(before) + steps).tobytes() + words[count * 4 :]
-
-
-def _ordered(content: bytes) -> Words:
-    """Bits of floats as numbers in the order of the floats."""
-    bits = np.frombuffer(content, "<u4", len(content) // 4).astype(np.uint32)
-    return bits ^ np.where(bits >> 31, np.uint32(0xFFFFFFFF), np.uint32(0x80000000))
-
-
-def _unordered(ordered: Words) -> npt.NDArray[np.uint32]:
-    return (ordered ^ np.where(ordered >> 31, np.uint32(0x80000000), np.uint32(0xFFFFFFFF))).astype("<u4")
-
-
 def _read(archive: zipfile.ZipFile, path: Path) -> Delta:
     if archive.getinfo(DELTA_FILE).file_size > DELTA_BYTES:
         raise _damaged(path, f"{DELTA_FILE} has more than {DELTA_BYTES:,} bytes")
@@ -232,11 +239,11 @@ def _read(archive: zipfile.ZipFile, path: Path) -> Delta:
         delta = msgspec.json.decode(archive.read(DELTA_FILE), type=Delta)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(path, str(error)[:200]) from error
-    if delta.version != DELTA_VERSION:
+    if delta.version not in READABLE:
         raise ConfigError(
             f"this delta has version {delta.version}",
             where=str(path),
-            why=f"this release reads version {DELTA_VERSION}",
+            why=f"this release reads versions up to {DELTA_VERSION}",
             remedy="use a newer release of ort-mobile",
         )
     return delta
@@ -264,19 +271,36 @@ def _make(zstandard: ModuleType, archive: zipfile.ZipFile, file: DeltaFile, old:
 
 def _content(zstandard: ModuleType, archive: zipfile.ZipFile, file: DeltaFile, old: Path) -> bytes:
     """The bytes of a file; never more than the delta says, whatever is packed."""
-    if file.size_bytes > LARGEST_FILE or archive.getinfo(file.member).file_size > LARGEST_FILE:
+    if file.size_bytes > LARGEST_FILE:
         raise ValueError(f"{file.path[:200]} would have more than {LARGEST_FILE:,} bytes")
-    packed = archive.read(file.member)
     if file.how == "whole":
-        return packed
-    if zstandard.frame_content_size(packed) != file.size_bytes:
-        raise ValueError(f"{file.path[:200]} would have another size than stated")
+        return _packed(archive, file.member)
     if file.how == "zstd":
-        return bytes(zstandard.ZstdDecompressor().decompress(packed))
+        return _unpacked(zstandard, archive, file.member, file.size_bytes, None)
     before = read_regular(_base_in(old, file), LARGEST_BASE)
-    if file.how == "words":
-        return from_words(before, zstandard.ZstdDecompressor().decompress(packed))
-    known = zstandard.ZstdCompressionDict(before, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    if file.how == "patch":
+        return _unpacked(zstandard, archive, file.member, file.size_bytes, before)
+    regions = file.regions or whole(file.size_bytes)
+    refuse_outside(regions, len(before), file.size_bytes)
+    inside = sum(one.length for one in regions)
+    words = _unpacked(zstandard, archive, file.member, inside, None)
+    between = _between(before, regions) if file.rest else None
+    gaps = _unpacked(zstandard, archive, file.rest, file.size_bytes - inside, between) if file.rest else b""
+    return filled(file.size_bytes, regions, from_words(before, words, regions), gaps)
+
+
+def _packed(archive: zipfile.ZipFile, member: str) -> bytes:
+    if archive.getinfo(member).file_size > LARGEST_FILE:
+        raise ValueError(f"a member has more than {LARGEST_FILE:,} bytes")
+    return archive.read(member)
+
+
+def _unpacked(zstandard: ModuleType, archive: zipfile.ZipFile, member: str, size: int, before: bytes | None) -> bytes:
+    """What a member was made of, by what was known before; it must have the size that is stated."""
+    packed = _packed(archive, member)
+    if zstandard.frame_content_size(packed) != size:
+        raise ValueError(f"{member[:200]} would have another size than stated")
+    known = zstandard.ZstdCompressionDict(before, dict_type=zstandard.DICT_TYPE_RAWCONTENT) if before else None
     return bytes(zstandard.ZstdDecompressor(dict_data=known, max_window_size=1 << 31).decompress(packed))
 
 

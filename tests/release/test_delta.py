@@ -14,15 +14,21 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import numpy_helper
 
 from pipeline.cli.main import cli
 from pipeline.release.bundle import make_bundle
-from pipeline.release.delta import DELTA_FILE, from_words, words_of
+from pipeline.release.delta import DELTA_FILE
 from pipeline.release.manifest import MANIFEST_FILE, SIGNATURE_FILE, verify_bundle
+from pipeline.release.words import ONNX_KINDS, Region, filled, from_words, gaps_of, refuse_outside, words_of
+from tests.ort_models import convert, parsed
 from tests.release.test_bundle import SHIPS
 from tests.release.test_signature import write_keys
 
 WEIGHTS = np.random.default_rng(0).normal(0, 0.05, 100_000).astype(np.float32)
+
+
+KINDS = sorted(set(ONNX_KINDS.values()))
 
 
 def bundle(folder: Path, model: bytes, name: str = "bundle", **more: Any) -> Path:
@@ -79,6 +85,36 @@ def test_each_file_takes_its_smallest_form(tmp_path: Path, content: bytes, how: 
     assert files_of(old) == expected
 
 
+def ort_file(path: Path, weights: np.ndarray[Any, Any], nodes: int) -> bytes:
+    """An ORT file with these weights, and some nodes more or less behind them: its length and its offsets change."""
+    element = {"float32": "float", "float16": "float16", "int8": "int8"}[weights.dtype.name]
+    chain = " ".join(f"v{one + 1} = Transpose <perm = [1, 0]> (v{one})" for one in range(nodes))
+    model = parsed(
+        f"g (int64[n] x, int64[m] rows) => ({element}[a, b] y)"
+        f" {{ v0 = Gather (w, x) {chain} y = Gather (v{nodes}, rows) }}"
+    )
+    model.graph.initializer.append(numpy_helper.from_array(weights.reshape(-1, 100), "w"))
+    return convert(model, path, level="none").read_bytes()
+
+
+@pytest.mark.parametrize(("type_", "share"), [("float32", 0.55), ("float16", 0.5), ("int8", 0.4)])
+def test_all_weights_of_a_longer_model_changed(tmp_path: Path, type_: str, share: float) -> None:
+    scale = 400 if type_ == "int8" else 1
+    tuned = WEIGHTS * np.random.default_rng(1).normal(1, 1e-4 if type_ == "float32" else 1e-2, WEIGHTS.size)
+    contents = [
+        ort_file(tmp_path / "m.ort", (one * scale).round(0 if scale > 1 else 9).astype(type_), nodes)
+        for one, nodes in ((WEIGHTS, 2), (tuned, 6))
+    ]
+    assert len(contents[0]) != len(contents[1])
+    old, new = (bundle(tmp_path, content, name) for content, name in zip(contents, ("old", "new"), strict=True))
+    document = json.loads(run("delta", old, new, "--output", tmp_path / "d", "--json", "-").stdout)
+    assert {file["path"]: file["how"] for file in document["files"]}["models/m.ort"] == "words"
+    assert document["size_bytes"] <= share * len(contents[1]) + 20_000
+    expected = files_of(new)
+    assert code(run("apply", tmp_path / "d", old)) == 0
+    assert files_of(old) == expected
+
+
 def test_the_delta_of_equal_bundles_is_small_and_changes_nothing(tmp_path: Path) -> None:
     old = bundle(tmp_path, WEIGHTS.tobytes(), "old")
     before = files_of(old)
@@ -126,6 +162,7 @@ def model_of(document: dict[str, Any]) -> dict[str, Any]:
     return next(file for file in document["files"] if file["path"] == "models/m.ort")
 
 
+REGION = {"old": 0, "new": 0, "length": 400_000, "kind": "f4"}
 ATTACKS: dict[str, Callable[[dict[str, Any]], object]] = {
     "a file outside": lambda d: model_of(d).update(path="../evil"),
     "a base outside": lambda d: model_of(d).update(base="../../etc/passwd", how="kept"),
@@ -136,6 +173,12 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], object]] = {
     "an unknown form": lambda d: model_of(d).update(how="magic"),
     "a missing file": lambda d: d["files"].remove(model_of(d)),
     "a later version": lambda d: d.update(version=99),
+    "regions outside": lambda d: model_of(d).update(regions=[REGION | {"new": 1 << 40}]),
+    "regions before": lambda d: model_of(d).update(regions=[REGION | {"old": -4}]),
+    "regions of another length": lambda d: model_of(d).update(regions=[REGION | {"length": 396}]),
+    "regions twice": lambda d: model_of(d).update(regions=[REGION, REGION]),
+    "an unknown kind": lambda d: model_of(d).update(regions=[REGION | {"kind": "f1"}]),
+    "a rest from nowhere": lambda d: model_of(d).update(rest="nothing"),
 }
 
 
@@ -229,7 +272,29 @@ def test_no_bundle_no_delta(made: Path) -> None:
     assert code(run("delta", made / "new", made / "new", "--output", made / "e")) == 4
 
 
-@given(st.binary(max_size=40), st.data())
-def test_words_are_undone(before: bytes, data: st.DataObject) -> None:
-    content = data.draw(st.binary(min_size=len(before), max_size=len(before)))
-    assert from_words(before, words_of(before, content)) == content
+def test_a_delta_of_the_first_version_is_applied(made: Path) -> None:
+    def first(document: dict[str, Any]) -> None:
+        assert model_of(document)["regions"] == [REGION]
+        document["version"] = 1
+        for file in document["files"]:
+            del file["regions"], file["rest"]
+
+    changed(made / "d", first)
+    assert code(run("apply", made / "d", made / "old")) == 0
+    assert files_of(made / "old") == files_of(made / "new")
+
+
+@given(st.data())
+def test_words_are_undone(data: st.DataObject) -> None:
+    before, content = data.draw(st.binary(max_size=60)), data.draw(st.binary(max_size=60))
+    regions: list[Region] = []
+    end = 0
+    while end < len(content) and data.draw(st.booleans()):
+        new, old = data.draw(st.integers(end, len(content))), data.draw(st.integers(0, len(before)))
+        length = data.draw(st.integers(0, min(len(content) - new, len(before) - old)))
+        regions.append(Region(old=old, new=new, length=length, kind=data.draw(st.sampled_from(KINDS))))
+        end = new + length
+    refuse_outside(regions, len(before), len(content))
+    inside = from_words(before, words_of(before, content, regions), regions)
+    gaps = gaps_of(content, [(one.new, one.length) for one in regions])
+    assert filled(len(content), regions, inside, gaps) == content
