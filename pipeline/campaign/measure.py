@@ -319,7 +319,7 @@ class _Worker:
             if spec.profile:
                 result = with_profile(result, self.plan.profiles / f"{safe_name(planned.key)}.json.gz")
         record = self._record(planned, number, spec, result, checks)
-        self.store.add_run(record)
+        self.store.add_run(record, self.stop)
         reason = self._learn(planned, number, result)
         counts = (planned_id(planned), number) in self.finished or planned_id(planned) in self.given_up
         if self.schedule and counts:

@@ -6,6 +6,7 @@ battery level of its own, and notes the requests that its probe was started with
 
 import os
 import sys
+import threading
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -147,8 +148,8 @@ class NotedStore(Store):
 
     journal: Path
 
-    def add_run(self, run: RunRecord) -> bool:
-        entered = super().add_run(run)
+    def add_run(self, run: RunRecord, stop: threading.Event | None = None) -> bool:
+        entered = super().add_run(run, stop)
         failure = run.result.failure
         line = f"{run.planned}\t{run.round}\t{failure.kind.value if failure else ''}\n"
         descriptor = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

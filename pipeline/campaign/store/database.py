@@ -18,6 +18,15 @@ RETRY_SECONDS = 0.01
 UPGRADE_LOCK = 0x6F72_746D_6F62_696C
 """PostgreSQL's advisory lock for upgrades: what one process finds must stay true until it has upgraded."""
 
+SERVER_TIMEOUTS = {
+    "connect_timeout": 5, "keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3,
+    "tcp_user_timeout": 8000,
+}  # fmt: skip
+"""Options of libpq, in seconds, the last in milliseconds; what the URL has of them counts before these."""
+
+LIBPQ = ("psycopg", "psycopg2")
+"""Drivers that take these options."""
+
 DRIVERS = {"postgresql": "ort-mobile-pipeline[postgresql]"}
 """Kind of database to what brings its driver; others have their module's name."""
 
@@ -35,6 +44,7 @@ def open_store(url: str, busy_seconds: float = BUSY_SECONDS) -> Store:
     try:
         with told(where):
             _prepare(engine, where)
+        store.bring_spooled()
     except BaseException:
         store.close()
         raise
@@ -62,7 +72,7 @@ def _parse(url: str) -> URL:
 
 def _engine(url: URL, where: str, busy_seconds: float) -> Engine:
     try:
-        engine = sa.create_engine(url)
+        engine = sa.create_engine(url, **_server_options(url))
     except sa.exc.NoSuchModuleError as error:
         raise ConfigError(
             f"unknown kind of database {url.drivername!r}",
@@ -80,6 +90,17 @@ def _engine(url: URL, where: str, busy_seconds: float) -> Engine:
     if url.get_backend_name() == "sqlite":
         _arrange_sqlite(engine, busy_seconds)
     return engine
+
+
+def _server_options(url: URL) -> dict[str, Any]:
+    """Connections are tried before use, and those through a cable that was pulled fail within seconds."""
+    if url.get_backend_name() == "sqlite":
+        return {}
+    quick = SERVER_TIMEOUTS if url.get_driver_name() in LIBPQ else {}
+    return {
+        "pool_pre_ping": True,
+        "connect_args": {name: value for name, value in quick.items() if name not in url.query},
+    }
 
 
 def _arrange_sqlite(engine: Engine, busy_seconds: float) -> None:

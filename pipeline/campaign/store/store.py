@@ -1,9 +1,9 @@
 """The store: campaigns, devices, artifacts and runs in, the same values out."""
 
+import logging
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -16,13 +16,16 @@ from device_runner.result import RunResult
 from device_runner.spec import RunSpec
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunRecord
 from pipeline.campaign.store.errors import StoreError, damaged, told
+from pipeline.campaign.store.patience import is_away, patiently, spool_of
 from pipeline.campaign.store.tables import artifacts, campaigns, devices, latencies, row_digest, runs
 from pipeline.campaign.store.writer import REPEATED, RunRow, RunWriter, text_of
 from pipeline.check.compare import OutputCheck
-from pipeline.core.errors import PipelineError
+from pipeline.core.errors import MissingError, PipelineError
 from pipeline.core.variant import Artifact
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 RAW_LATENCIES = sa.type_coerce(latencies.c.nanoseconds, sa.types.NULLTYPE).label("nanoseconds")
 """As the database has them: SQLAlchemy fails on a damaged value before its digest can be looked at."""
@@ -39,6 +42,7 @@ class Store:
         self._engine = engine
         self._writing = threading.Lock()
         self._entrance = RunWriter(engine, self._writing)
+        self._spool = spool_of(where)
 
     def start(self, campaign: CampaignRecord, facts: Iterable[DeviceFacts] = (), made: Iterable[Artifact] = ()) -> bool:
         """Enter a campaign with its devices and artifacts, all or none.
@@ -85,39 +89,74 @@ class Store:
 
         return self._write(work)
 
-    def add_run(self, run: RunRecord) -> bool:
+    def add_run(self, run: RunRecord, stop: threading.Event | None = None) -> bool:
         """Enter a run with its latencies; False, and nothing changed, where that run is there already.
 
         A run that failed for what `REPEATED` names is replaced. It is committed when this returns; runs that threads
-        bring at the same moment share a transaction.
+        bring at the same moment share a transaction. While the server is away the run waits in memory and in a file,
+        until `stop` is set or patience ends: then MissingError says where it lies.
         """
+        row = self._row(run)
+        try:
+            with told(self.where):
+                try:
+                    return self._entrance.bring(row)
+                except sa.exc.SQLAlchemyError as error:
+                    if not is_away(error):
+                        raise
+                kept = self._spool.keep(run)
+                entered = patiently(lambda: self._entrance.bring(self._row(run)), stop)
+        except MissingError as error:
+            raise MissingError(
+                error.what, where=error.where, why=error.why,
+                remedy=f"{error.remedy}; what was measured waits in {self._spool.folder} and is stored when this user "
+                "opens the database again from this computer, as with --resume",
+            ) from error  # fmt: skip
+        if kept:
+            kept.unlink(missing_ok=True)
+        return entered
+
+    def bring_spooled(self) -> int:
+        """Store runs that earlier processes measured while the server was away; how many were not there yet.
+
+        A run that the database refuses, since its campaign was deleted, stays in its file with a warning.
+        """
+        brought = 0
+        for path, run in self._spool.waiting():
+            try:
+                with told(self.where):
+                    brought += self._entrance.bring(self._row(run))
+            except MissingError:
+                raise
+            except PipelineError as error:
+                log.warning("%s: stays there: %s", path, error)
+            else:
+                path.unlink(missing_ok=True)
+        return brought
+
+    def _row(self, run: RunRecord) -> RunRow:
         columns, samples = _run_columns(run), len(run.result.latencies_ns)
         nanoseconds = _packed(run.result.latencies_ns, self.where)
         columns["digest"] = row_digest("runs", {**columns, "samples": samples, "nanoseconds": nanoseconds})
-        row = RunRow(columns=columns, samples=samples, nanoseconds=nanoseconds)
-        with told(self.where):
-            return self._entrance.bring(row)
+        return RunRow(columns=columns, samples=samples, nanoseconds=nanoseconds)
 
     def finished(self, campaign: str) -> frozenset[tuple[str, int]]:
         """The planned run and the round of every run of a campaign that need not be done again."""
         done = sa.or_(runs.c.failure_kind.is_(None), runs.c.failure_kind.not_in(REPEATED))
         query = sa.select(runs.c.planned, runs.c.round).where(runs.c.campaign_id == campaign, done)
-        with self._reading() as connection:
-            return frozenset((row.planned, row.round) for row in connection.execute(query))
+        return self._read(lambda connection: frozenset((row.planned, row.round) for row in connection.execute(query)))
 
     def failed(self, campaign: str) -> frozenset[str]:
         """The planned runs that failed or were skipped for a reason of their own, and would again."""
         query = sa.select(runs.c.planned).where(
             runs.c.campaign_id == campaign, runs.c.failure_kind.is_not(None), runs.c.failure_kind.not_in(REPEATED)
         )
-        with self._reading() as connection:
-            return frozenset(connection.scalars(query))
+        return self._read(lambda connection: frozenset(connection.scalars(query)))
 
     def campaigns(self) -> tuple[CampaignRecord, ...]:
         """All campaigns in the order in which they were entered, whatever the clock said then."""
         query = sa.select(campaigns).order_by(campaigns.c.sequence)
-        with self._reading() as connection:
-            rows = connection.execute(query).mappings().all()
+        rows = self._read(lambda connection: connection.execute(query).mappings().all())
         return tuple(self._campaign(row) for row in rows)
 
     def runs(self, campaign: str) -> tuple[RunRecord, ...]:
@@ -128,24 +167,25 @@ class Store:
             .where(runs.c.campaign_id == campaign)
             .order_by(runs.c.id)
         )
-        with self._reading() as connection:
+
+        def work(connection: Connection) -> Sequence[Mapping[Any, Any]]:
             self._check_pages(connection)
-            rows = connection.execute(query).mappings().all()
-        return tuple(self._run(row) for row in rows)
+            return connection.execute(query).mappings().all()
+
+        return tuple(self._run(row) for row in self._read(work))
 
     def artifacts(self, campaign: str) -> tuple[Artifact, ...]:
         """All artifacts of a campaign by model and variant."""
         query = sa.select(artifacts).where(artifacts.c.campaign_id == campaign)
-        with self._reading() as connection:
-            rows = connection.execute(query.order_by(artifacts.c.model, artifacts.c.variant)).mappings().all()
+        query = query.order_by(artifacts.c.model, artifacts.c.variant)
+        rows = self._read(lambda connection: connection.execute(query).mappings().all())
         named = [(f"the artifact {row['model']} {row['variant']}", row) for row in rows]
         return tuple(self._document("artifacts", name, row, Artifact) for name, row in named)
 
     def devices(self, campaign: str) -> tuple[DeviceFacts, ...]:
         """All devices of a campaign by name."""
         query = sa.select(devices).where(devices.c.campaign_id == campaign).order_by(devices.c.name)
-        with self._reading() as connection:
-            rows = connection.execute(query).mappings().all()
+        rows = self._read(lambda connection: connection.execute(query).mappings().all())
         return tuple(self._document("devices", f"the device {row['name']}", row, DeviceFacts) for row in rows)
 
     def close(self) -> None:
@@ -160,24 +200,34 @@ class Store:
     ) -> None:
         self.close()
 
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        with told(self.where), self._engine.begin() as connection:
-            yield connection
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        def once() -> T:
+            with self._engine.begin() as connection:
+                return work(connection)
+
+        with told(self.where):
+            return patiently(once)
 
     def _write(self, work: Callable[[Connection], T]) -> T:
         """`work` in one transaction; once more where another process entered the same since it looked.
 
-        Threads take turns: SQLite lets them wait for each other by polling, and some for too long.
+        Threads take turns: SQLite lets them wait for each other by polling, and some for too long. Where the server
+        goes away during the commit, `work` is done twice: it must find what it did.
         """
         engine = self._engine.execution_options(writes=True)
-        with self._writing, told(self.where):
+
+        def once() -> T:
+            with engine.begin() as connection:
+                return work(connection)
+
+        def work_or_again() -> T:
             try:
-                with engine.begin() as connection:
-                    return work(connection)
+                return once()
             except sa.exc.IntegrityError:
-                with engine.begin() as connection:
-                    return work(connection)
+                return once()
+
+        with self._writing, told(self.where):
+            return patiently(work_or_again)
 
     def _check_pages(self, connection: Connection) -> None:
         """SQLite's own check of its file: pages that are lost would be rows that nobody misses. Raises StoreError."""

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from device_runner.result import FailureKind
+from pipeline.campaign.store.patience import is_away
 from pipeline.campaign.store.tables import latencies, runs
 
 REPEATED = (
@@ -91,9 +92,12 @@ class RunWriter:
         rows = list(batch.values())
         try:
             self._enter(rows)
-        except sa.exc.SQLAlchemyError:
+        except sa.exc.SQLAlchemyError as error:
             for row in rows:
-                self._enter_alone(row)
+                if is_away(error):  # to try each would only wait for the server once more
+                    row.refused = error
+                else:
+                    self._enter_alone(row)
         for row in rows:
             self._waiting.remove(row)
 
