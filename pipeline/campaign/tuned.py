@@ -80,6 +80,12 @@ class TunedClass(DeviceClass, frozen=True, kw_only=True):
 
     abi: str
 
+    @property
+    def text(self) -> str:
+        """In one line: SM8450, API 33, arm64-v8a."""
+        api_level = f"API {self.api_level}" if self.api_level else ""
+        return ", ".join(part for part in (self.chip, api_level, self.abi) if part)
+
 
 class Gain(Struct, frozen=True, kw_only=True):
     """How much less of a goal the winner takes than another: 0.8 is 20 % less, with its 95 % interval.

@@ -248,4 +248,7 @@ def _choice_row(choice: Choice, compared: Sequence[RecordedRun], runs: Sequence[
         file=choice.artifact.file,
         reason=choice.reason,
         fresh=fresh,
+        device=choice.device,
+        classes=tuple(one.text for one in choice.classes),
+        undecided=choice.undecided,
     )

@@ -29,6 +29,8 @@ class Choice:
     """Where it was measured."""
     classes: tuple[TunedClass, ...] = ()
     """The classes of devices that it was found to be best for; () where no search told them apart."""
+    undecided: tuple[str, ...] = ()
+    """VARIANT/RUN of others that were shown neither slower than the fastest nor the same: more rounds may decide."""
 
     @property
     def run(self) -> str:
@@ -69,9 +71,9 @@ def choose(
 ) -> Choice | None:
     """The choice for one model and target; None where no artifact may ship at all.
 
-    Among what was measured on devices like the target the fastest wins; of those that are not surely slower than it,
-    the simplest to ship (see `plainness`). Nothing measured there: the most optimized one, on the CPU. `rejected` are
-    the model's other variants, for the reason.
+    Among what was measured on devices like the target the fastest wins; of those that are not surely slower than it
+    and whose median is within the margin of its own, the simplest to ship (see `plainness`). Nothing measured there:
+    the most optimized one, on the CPU. `rejected` are the model's other variants, for the reason.
     """
     fitting = [m for m in measured if suits(target, devices[m.device]) and ranks(m.group) and describe(m.group)]
     if fitting:
@@ -103,20 +105,28 @@ def _median(measured: MeasuredVariant) -> float:
 
 def _fastest(target: Target, fitting: list[MeasuredVariant], rule: DecisionRule) -> Choice:
     best = min(fitting, key=_median)
-    rivals = [m for m in fitting if m is best or not _surely_slower(m, best, rule)]
-    chosen = min(rivals, key=lambda m: plainness(m.artifact, m.options))
-    others = len(rivals) - 1
-    reason = f"the fastest of {len(fitting)} measured on {chosen.device}" if not others else (
-        f"measured on {chosen.device}: statistically tied with the fastest; simplest of the {len(rivals)} tied "
-        f"ones of {len(fitting)}"
-    )  # fmt: skip
+    verdicts = {id(m): _verdict(m, best, rule) for m in fitting if m is not best}
+    rivals = [m for m in fitting if m is best or verdicts[id(m)] is not Verdict.SLOWER]
+    tied = [m for m in rivals if _median(m) <= (1 + rule.margin) * _median(best)]
+    chosen = min(tied, key=lambda m: plainness(m.artifact, m.options))
+    open_ = {id(m) for m in rivals if m is not best and verdicts[id(m)] is not Verdict.SAME}
+    undecided = [m for m in rivals if m is not chosen and (id(m) in open_ or (m is best and id(chosen) in open_))]
+    reason = f"the fastest of {len(fitting)} measured on {chosen.device}"
+    if len(tied) > 1:
+        reason = (
+            f"measured on {chosen.device}: statistically tied with the fastest; simplest of the {len(tied)} tied "
+            f"ones of {len(fitting)}"
+        )
+    if more := sum(all(m is not one for one in tied) for m in undecided):
+        reason += f"; not decidable: {more} more cannot be told from it, measure again with more rounds"
+    names = tuple(f"{m.artifact.variant.name}/{options_name(m.options)}" for m in undecided)
     return Choice(target=target, artifact=chosen.artifact, options=chosen.options, reason=reason, measured=True,
-                  device=chosen.device)  # fmt: skip
+                  device=chosen.device, undecided=names)  # fmt: skip
 
 
-def _surely_slower(one: MeasuredVariant, best: MeasuredVariant, rule: DecisionRule) -> bool:
+def _verdict(one: MeasuredVariant, best: MeasuredVariant, rule: DecisionRule) -> Verdict | None:
     comparison = compare(one.group, best.group, rule)
-    return comparison is not None and comparison.verdict is Verdict.SLOWER
+    return comparison.verdict if comparison else None
 
 
 def _advised(target: Target, artifacts: Sequence[Artifact], rejected: Sequence[Rejected]) -> Choice | None:

@@ -1,5 +1,6 @@
 """Drawings for the HTML page, as numbers: latencies of a row, its rounds, accuracy against cost, losses of layers."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,7 @@ ROUNDS_RANGE = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
-    """Latencies of a row along an axis from 0 that all rows of a table share; `label` says it in words."""
+    """Latencies of a row along a logarithmic axis that all rows of a table share; `label` says it in words."""
 
     dots: tuple[tuple[float, float], ...]
     median: float
@@ -36,32 +37,43 @@ class RoundsLine:
     label: str
 
 
-def axis_end(rows: Sequence[Row]) -> int:
-    """Where the axis of a table ends: the largest latency that is drawn in it."""
-    return max((max(row.shape.latencies_ns) for row in rows if row.shape.latencies_ns), default=0)
+def axis(rows: Sequence[Row]) -> tuple[int, int]:
+    """The ends of a table's axis: the smallest and the largest latency that is drawn in it; zeros where none is.
+
+    It is logarithmic: from zero to an outlier, all others would stand in one place.
+    """
+    drawn = [latency for row in rows for latency in row.shape.latencies_ns]
+    return (max(min(drawn), 1), max(*drawn, 1)) if drawn else (0, 0)
 
 
 def strip(row: Row, rows: Sequence[Row]) -> Strip | None:
     """The drawing of a row in the table of `rows`; None where nothing was timed."""
-    end = axis_end(rows)
-    if row.statistics is None or not row.shape.latencies_ns or not end:
+    ends = axis(rows)
+    if row.statistics is None or not row.shape.latencies_ns:
         return None
     baseline = next((one.statistics.median_ns for one in rows if one.baseline and one.statistics), None)
     # Equal shares of the inferences on three lines in turn, so that dots close together stay apart.
     lines = (STRIP_HEIGHT / 2, STRIP_HEIGHT / 2 - 6, STRIP_HEIGHT / 2 + 6)
-    xs = (_x(latency, end) for latency in row.shape.latencies_ns)
+    xs = (_x(latency, ends) for latency in row.shape.latencies_ns)
     first, last = row.shape.latencies_ns[0], row.shape.latencies_ns[-1]
     return Strip(
         dots=tuple((x, lines[number % 3]) for number, x in enumerate(xs)),
-        median=_x(row.statistics.median_ns, end),
-        baseline=None if baseline is None else _x(baseline, end),
+        median=_x(row.statistics.median_ns, ends),
+        baseline=None if baseline is None else _x(baseline, ends),
         label=f"median {wording.duration(row.statistics.median_ns)}, "
         f"19 of 20 inferences between {wording.duration(first)} and {wording.duration(last)}",
     )
 
 
-def _x(nanoseconds: float, end: int) -> float:
-    return round(MARGIN + min(nanoseconds / end, 1.0) * (STRIP_WIDTH - 2 * MARGIN), 1)
+def _x(nanoseconds: float, ends: tuple[int, int]) -> float:
+    return round(MARGIN + log_place(nanoseconds, *ends) * (STRIP_WIDTH - 2 * MARGIN), 1)
+
+
+def log_place(value: float, low: float, high: float) -> float:
+    """Where a value stands on a logarithmic axis, from 0 to 1; in the middle where both ends are the same."""
+    if high <= low:
+        return 0.5
+    return math.log(min(max(value, low), high) / low) / math.log(high / low)
 
 
 def rounds_line(row: Row) -> RoundsLine | None:

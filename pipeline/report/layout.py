@@ -1,14 +1,13 @@
-"""What stands where in every format: the first line with its reasons, columns of results, notes below them."""
+"""What stands where in every format: columns of results, tables of plain texts, notes below them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import msgspec
 
 from device_runner.device import DeviceFacts
 from pipeline.campaign.record import ArtifactAccuracy
-from pipeline.check.compare import OutputCheck, remedy_of
+from pipeline.check.compare import remedy_of
 from pipeline.check.library_proof import LibraryProof
 from pipeline.core.variant import Artifact
 from pipeline.passes.mixed import LayerLoss, Trial
@@ -16,110 +15,6 @@ from pipeline.report import proof as proof_texts
 from pipeline.report import wording
 from pipeline.report.accuracy import REPORT_HEAD, report_cells
 from pipeline.report.model import CampaignReport, Row
-
-MOST_REASONS = 5
-
-
-class BannerState(StrEnum):
-    """What to do with it."""
-
-    STOP = "stop"
-    CAUTION = "caution"
-    READY = "ready"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Banner:
-    """The verdict and what it rests on, each reason a sentence."""
-
-    state: BannerState
-    headline: str
-    reasons: tuple[str, ...] = ()
-
-
-def banner(report: CampaignReport) -> Banner | None:
-    """The verdict on a campaign: what forbids shipping before what is only to be known; None where nothing was made."""
-    if stops := list(_stops(report)):
-        return Banner(state=BannerState.STOP, headline=f"Do not ship: {stops[0]}", reasons=_shown(stops[1:]))
-    cautions = _shown(list(_cautions(report)))
-    number = len({choice.file for choice in report.choices})
-    files = f"{number} {'artifact' if number == 1 else 'artifacts'}"
-    if not number:
-        if not cautions or not report.models:  # `ort-mobile perf` has no models to choose among
-            return None
-        return Banner(state=BannerState.CAUTION, headline="Nothing was chosen to ship", reasons=cautions)
-    if cautions:
-        return Banner(state=BannerState.CAUTION, headline=f"Ready to ship with reservations: {files}", reasons=cautions)
-    return Banner(state=BannerState.READY, headline=f"Ready to ship: {files}")
-
-
-def _shown(reasons: Sequence[str]) -> tuple[str, ...]:
-    if len(reasons) <= MOST_REASONS:
-        return tuple(reasons)
-    return (*reasons[:MOST_REASONS], f"{len(reasons) - MOST_REASONS} more, below")
-
-
-def _stops(report: CampaignReport) -> Iterator[str]:
-    for proof in report.proofs:
-        if proof.failed:
-            yield f"the proof in {proof.library.file} failed: {'; '.join(proof.objections[:3])}"
-    yield from (f"no bundle was made: {refusal}" for refusal in report.refusals)
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for one in report.withheld:
-        reasons.setdefault((one.model, one.reason), []).append(one.target)
-    for (model, reason), targets in reasons.items():
-        yield f"nothing of {model} may ship to {', '.join(targets)}: {reason}"
-
-
-def _cautions(report: CampaignReport) -> Iterator[str]:
-    shipped = {(choice.model, choice.variant) for choice in report.choices}
-    checks = {(one.model, one.variant): one.checks for one in report.checks}
-    failed = [key for key, found in checks.items() if any(check.failed for check in found)]
-    if failed:
-        yield f"{_variants(len(failed))} failed the numeric check and {'is' if len(failed) == 1 else 'are'} left out"
-    differing = [row for row in report.rows if any(check.failed for check in row.checks)]
-    if differing:
-        yield f"outputs differ in {len(differing)} of {len(report.rows)} rows measured on devices"
-    yield from _accuracy_cautions(report, shipped)
-    unknown = {key: found for key, found in checks.items() if key in shipped and _undecided(found)}
-    if unknown:
-        random = any(check.random_inputs for found in unknown.values() for check in found)
-        advice = "on random inputs: give test data" if random else "on this test data"
-        yield f"outputs of {_variants(len(unknown))} that {_ship(len(unknown))} cannot be judged {advice}"
-    if any(row.status.value == "failed" or row.failed_rounds for row in report.rows) or report.failures:
-        yield f"{len(report.failures)} {'failure' if len(report.failures) == 1 else 'failures'}, listed below"
-    yield from (f"not proven in {proof.library.file}: {proof.not_run}" for proof in report.proofs if proof.not_run)
-    if unmeasured := [choice for choice in report.choices if choice.reason.startswith("not measured")]:
-        number = len({choice.target for choice in unmeasured})
-        yield f"nothing was measured on devices like {number} of {len({c.target for c in report.choices})} targets"
-
-
-def _accuracy_cautions(report: CampaignReport, shipped: set[tuple[str, str]]) -> Iterator[str]:
-    """Artifacts that their accuracy keeps out, and those that ship without a budget for it."""
-    found = {(one.model, one.variant): one for one in report.accuracy or ()}
-    refused = [one for one in found.values() if one.result and one.result.refused]
-    if refused:
-        yield f"{_variants(len(refused))} may lose more accuracy than allowed and {_are(len(refused))} left out"
-    free = [key for key, one in found.items() if key in shipped and (one.result is None or one.result.verdict is None)]
-    if free:
-        number = len(free)
-        yield f"{_variants(number)} in another precision {_ship(number)} without a budget: set `[accuracy] max_drop`"
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
-
-
-def _undecided(checks: Sequence[OutputCheck]) -> bool:
-    return any(check.unknown for check in checks)
-
-
-def _variants(number: int) -> str:
-    return f"{number} {'variant' if number == 1 else 'variants'}"
-
-
-def _ship(number: int) -> str:
-    return "ships" if number == 1 else "ship"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +215,7 @@ class Section:
 def sections(report: CampaignReport) -> tuple[Section, ...]:
     """Everything to know beside the table, what matters most first; empty sections left out."""
     made = {
-        "Warnings": [ListingNote(title="", text=warning) for warning in report.warnings],
+        "Warnings": gathered(_warnings(report)),
         "Models that could not be used": [
             ListingNote(title=model.name, text=model.error, remedy=model.remedy)
             for model in report.models
@@ -334,6 +229,16 @@ def sections(report: CampaignReport) -> tuple[Section, ...]:
         "Doubts": gathered(_doubts(report)),
     }
     return tuple(Section(title=title, notes=tuple(notes)) for title, notes in made.items() if notes)
+
+
+def _warnings(report: CampaignReport) -> Iterator[ListingNote]:
+    """Sentences; those about a row of the report or a profile without its place, which they begin with."""
+    places = {_row_place(row) for row in report.rows}
+    places |= {place(one.device, one.name, one.run) for one in report.profiles}
+    for warning in report.warnings:
+        where, _, text = warning.partition(": ")
+        known = where in places
+        yield ListingNote(title="", text=text if known else warning, places=(where,) if known else ())
 
 
 def gathered(notes: Iterable[ListingNote]) -> list[ListingNote]:

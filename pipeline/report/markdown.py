@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pipeline.check.compare import OutputCheck
 from pipeline.release.choose import Choice
 from pipeline.report import tuning, wording
+from pipeline.report.decision import BannerState, banner
 from pipeline.report.layout import (
     COLUMNS,
-    BannerState,
     Listing,
     ListingNote,
     Section,
     accuracies,
-    banner,
     choices,
     inventory,
     proof_listing,

@@ -86,7 +86,9 @@ class ModeRow(Struct, frozen=True, kw_only=True):
 class ChoiceRow(Struct, frozen=True, kw_only=True):
     """What ships to a target, and why it and not another.
 
-    `fresh` compares it with `fresh.baseline` (VARIANT/RUN) in rounds that did not choose it.
+    `fresh` compares it with `fresh.baseline` (VARIANT/RUN) in rounds that did not choose it. `device` is where it was
+    measured, "" where nothing was; `classes` are the devices that a search found it best for; `undecided` names what
+    was shown neither slower than the fastest nor the same.
     """
 
     target: str
@@ -96,6 +98,9 @@ class ChoiceRow(Struct, frozen=True, kw_only=True):
     file: str
     reason: str
     fresh: Comparison | None = None
+    device: str = ""
+    classes: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
 
 
 class ArtifactCheck(Struct, frozen=True, kw_only=True):

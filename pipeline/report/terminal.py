@@ -14,18 +14,16 @@ from device_runner.result import Status
 from pipeline.campaign.statistics import Verdict
 from pipeline.check.library_proof import LibraryProof
 from pipeline.report import tuning, wording
+from pipeline.report.decision import Banner, BannerState, banner
 from pipeline.report.layout import (
     COLUMNS,
     INTERVAL,
-    Banner,
-    BannerState,
     Column,
     Listing,
     ListingNote,
     Results,
     Section,
     accuracies,
-    banner,
     choices,
     proof_listing,
     proof_notes,

@@ -13,7 +13,6 @@ from pipeline.campaign.tuned import (
     Gain,
     TuneAnswer,
     TunedCandidate,
-    TunedClass,
     TuneReport,
 )
 from pipeline.config import null_last
@@ -135,12 +134,7 @@ def _classes(report: TuneReport) -> Listing:
 
 def _choice(one: ClassChoice) -> tuple[str, ...]:
     cost = wording.DASH if one.cost is None else f"{max(one.cost, 0.0):.1%}"
-    return (one.model, "; ".join(map(class_text, one.classes)), ", ".join(one.devices), one.variant, one.run, cost)
-
-
-def class_text(one: TunedClass) -> str:
-    """A class in one line: SM8450, API 33, arm64-v8a."""
-    return ", ".join(part for part in (one.chip, f"API {one.api_level}" if one.api_level else "", one.abi) if part)
+    return (one.model, "; ".join(one.text for one in one.classes), ", ".join(one.devices), one.variant, one.run, cost)
 
 
 def _costs(report: TuneReport) -> Listing:

@@ -94,7 +94,8 @@ def verdict(row: Row) -> str:
     if row.comparison.low is None:
         return "too few rounds"
     found, least = row.comparison.verdict, row.comparison.detectable
-    shown = f" (from {least * 100:.2g} % on)" if found is Verdict.NOT_SHOWN and least is not None and least < 10 else ""
+    digits = float(format(least * 100, ".2g")) if least is not None else 0.0
+    shown = f" (from {digits:g} % on)" if found is Verdict.NOT_SHOWN and least is not None and least < 10 else ""
     return f"{found.value}{shown}"
 
 

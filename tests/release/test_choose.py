@@ -1,5 +1,7 @@
 """The choice per target: the fastest that was measured there, the plainest of equals, the advice where nothing was."""
 
+from dataclasses import replace
+
 from device_runner.device import DeviceFacts
 from device_runner.result import Mark
 from device_runner.spec import RunOptions
@@ -55,6 +57,27 @@ def test_of_equals_the_plainest_ships() -> None:
     assert choice is not None
     assert choice.artifact.variant.name == "extended-fixed"
     assert "statistically tied with the fastest; simplest of the 4 tied ones of 4" in choice.reason
+    assert choice.undecided == ()
+
+
+def noisy(of: Artifact, ms: float, spread: float) -> MeasuredVariant:
+    """Rounds that scatter so much that nothing is shown about them."""
+    one = measured(of, ms)
+    rounds = tuple(
+        Round(number=n, latencies_ns=tuple(int(t * (1 + spread * (-1) ** n)) for t in each.latencies_ns))
+        for n, each in enumerate(one.group.rounds)
+    )
+    return replace(one, group=RunGroup(key=one.group.key, rounds=rounds))
+
+
+def test_what_cannot_be_told_apart_is_no_tie_when_its_median_is_worse() -> None:
+    """The plainest of six real variants shipped with a median 62 % over the fastest's, whose interval was 0.3 to 5."""
+    runs = [noisy(artifact(Level.NONE, size=20), 10.3, 0.5), noisy(artifact(Level.EXTENDED, size=10), 16.7, -0.3)]
+    choice = choose(ANDROID, [], runs, DEVICES, DecisionRule())
+    assert choice is not None
+    assert choice.artifact.variant.name == "none-fixed"
+    assert choice.undecided == ("extended-fixed/cpu",)
+    assert "not decidable: 1 more cannot be told from it, measure again with more rounds" in choice.reason
 
 
 def test_other_devices_and_times_that_are_not_a_phones_do_not_count() -> None:

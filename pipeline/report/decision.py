@@ -1,0 +1,306 @@
+"""What a report opens with: the verdict, and by target and model what ships, how sure, what speaks against it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from device_runner.result import Status
+from pipeline.campaign.statistics import Comparison, Doubt, Verdict
+from pipeline.check.compare import OutputCheck
+from pipeline.report import wording
+from pipeline.report.drawing import log_place
+from pipeline.report.model import CampaignReport, ChoiceRow, Row
+
+MOST_REASONS = 5
+
+
+class BannerState(StrEnum):
+    """What to do with it."""
+
+    STOP = "stop"
+    CAUTION = "caution"
+    READY = "ready"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Banner:
+    """The verdict and what it rests on, each reason a sentence."""
+
+    state: BannerState
+    headline: str
+    reasons: tuple[str, ...] = ()
+
+
+def banner(report: CampaignReport) -> Banner | None:
+    """The verdict on a campaign: what forbids shipping before what is only to be known; None where nothing was made."""
+    if stops := list(_stops(report)):
+        return Banner(state=BannerState.STOP, headline=f"Do not ship: {stops[0]}", reasons=_shown(stops[1:]))
+    cautions = _shown(list(_cautions(report)))
+    number = len({choice.file for choice in report.choices})
+    files = f"{number} {'artifact' if number == 1 else 'artifacts'}"
+    if not number:
+        if not cautions or not report.models:  # `ort-mobile perf` has no models to choose among
+            return None
+        return Banner(state=BannerState.CAUTION, headline="Nothing was chosen to ship", reasons=cautions)
+    if cautions:
+        return Banner(state=BannerState.CAUTION, headline=f"Ready to ship with reservations: {files}", reasons=cautions)
+    return Banner(state=BannerState.READY, headline=f"Ready to ship: {files}")
+
+
+def _shown(reasons: Sequence[str]) -> tuple[str, ...]:
+    if len(reasons) <= MOST_REASONS:
+        return tuple(reasons)
+    return (*reasons[:MOST_REASONS], f"{len(reasons) - MOST_REASONS} more, below")
+
+
+def _stops(report: CampaignReport) -> Iterator[str]:
+    for proof in report.proofs:
+        if proof.failed:
+            yield f"the proof in {proof.library.file} failed: {'; '.join(proof.objections[:3])}"
+    yield from (f"no bundle was made: {refusal}" for refusal in report.refusals)
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for one in report.withheld:
+        reasons.setdefault((one.model, one.reason), []).append(one.target)
+    for (model, reason), targets in reasons.items():
+        yield f"nothing of {model} may ship to {', '.join(targets)}: {reason}"
+
+
+def _cautions(report: CampaignReport) -> Iterator[str]:
+    shipped = {(choice.model, choice.variant) for choice in report.choices}
+    checks = {(one.model, one.variant): one.checks for one in report.checks}
+    failed = [key for key, found in checks.items() if any(check.failed for check in found)]
+    if failed:
+        yield f"{_variants(len(failed))} failed the numeric check and {'is' if len(failed) == 1 else 'are'} left out"
+    differing = [row for row in report.rows if any(check.failed for check in row.checks)]
+    if differing:
+        yield f"outputs differ in {len(differing)} of {len(report.rows)} rows measured on devices"
+    yield from _accuracy_cautions(report, shipped)
+    unknown = {key: found for key, found in checks.items() if key in shipped and _undecided(found)}
+    if unknown:
+        random = any(check.random_inputs for found in unknown.values() for check in found)
+        advice = "on random inputs: give test data" if random else "on this test data"
+        yield f"outputs of {_variants(len(unknown))} that {_ship(len(unknown))} cannot be judged {advice}"
+    if any(row.status.value == "failed" or row.failed_rounds for row in report.rows) or report.failures:
+        yield f"{len(report.failures)} {'failure' if len(report.failures) == 1 else 'failures'}, listed below"
+    yield from (f"not proven in {proof.library.file}: {proof.not_run}" for proof in report.proofs if proof.not_run)
+    if unmeasured := [choice for choice in report.choices if choice.reason.startswith("not measured")]:
+        number = len({choice.target for choice in unmeasured})
+        yield f"nothing was measured on devices like {number} of {len({c.target for c in report.choices})} targets"
+
+
+def _accuracy_cautions(report: CampaignReport, shipped: set[tuple[str, str]]) -> Iterator[str]:
+    """Artifacts that their accuracy keeps out, and those that ship without a budget for it."""
+    found = {(one.model, one.variant): one for one in report.accuracy or ()}
+    refused = [one for one in found.values() if one.result and one.result.refused]
+    if refused:
+        yield f"{_variants(len(refused))} may lose more accuracy than allowed and {_are(len(refused))} left out"
+    free = [key for key, one in found.items() if key in shipped and (one.result is None or one.result.verdict is None)]
+    if free:
+        number = len(free)
+        yield f"{_variants(number)} in another precision {_ship(number)} without a budget: set `[accuracy] max_drop`"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _undecided(checks: Sequence[OutputCheck]) -> bool:
+    return any(check.unknown for check in checks)
+
+
+def _variants(number: int) -> str:
+    return f"{number} {'variant' if number == 1 else 'variants'}"
+
+
+def _ship(number: int) -> str:
+    return "ships" if number == 1 else "ship"
+
+
+class Sureness(StrEnum):
+    """How far the numbers carry a choice: the words are those of the page."""
+
+    SHOWN = "shown"
+    UNDECIDED = "not decidable"
+    UNMEASURED = "not measured"
+    NOTHING = "nothing ships"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShipAnswer:
+    """One answer: texts to be escaped, "" or () for what is not known; `what` is VARIANT and run.
+
+    `interval` draws the ratio to `than` with its bounds: three places from 0 to 1 on an axis on which `one` is equal.
+    """
+
+    model: str
+    target: str
+    sureness: Sureness
+    what: tuple[str, str] = ("", "")
+    figures: tuple[tuple[str, str], ...] = ()
+    gain: str = ""
+    interval: tuple[float, float, float] | None = None
+    how_sure: str = ""
+    against: tuple[str, ...] = ()
+    why: str = ""
+
+
+AXIS = (0.25, 4.0)
+"""Ratios at the ends of the drawn axis, which is logarithmic: a quarter of the time, and four times as much."""
+
+ALWAYS_AGAINST = {
+    Doubt.THROTTLED: "the phone throttled",
+    Doubt.DRIFT: "latency drifted during the campaign",
+    Doubt.SPREAD: "latencies spread widely",
+    Doubt.FEW_ROUNDS: "few rounds",
+    Doubt.SHORT_SAMPLES: "few inferences",
+    Doubt.CHARGING: "the phone was charging",
+    Doubt.CUT_SHORT: "stopped at its time limit",
+    Doubt.UNSETTLED: "still warming up when it was timed",
+    Doubt.CRASHED_AT_END: "crashed when it ended",
+    Doubt.CPU_FALLBACK: "the CPU ran nodes of the provider",
+    Doubt.EXTREME: "single inferences took far longer",
+    Doubt.NOT_A_PHONE: "not measured on a phone",
+}
+"""Doubts in a few words; the section Doubts has them with numbers and advice."""
+
+
+def decisions(report: CampaignReport) -> tuple[ShipAnswer, ...]:
+    """Every choice and every refusal to choose, in the order of the report."""
+    return (*(_chosen(report, one) for one in report.choices), *_withheld(report))
+
+
+def _withheld(report: CampaignReport) -> Iterator[ShipAnswer]:
+    for one in report.withheld:
+        yield ShipAnswer(model=one.model, target=one.target, sureness=Sureness.NOTHING, how_sure="nothing may ship",
+                       against=(one.reason,))  # fmt: skip
+
+
+def row_of(report: CampaignReport, choice: ChoiceRow) -> Row | None:
+    """The measured row of a choice; None where nothing was measured on devices like its target."""
+    wanted = choice.model, choice.variant, choice.run
+    if not choice.device and not choice.classes:
+        return None
+    alike = (row for row in report.rows if (row.model, row.variant, row.run) == wanted and row.statistics)
+    return next((row for row in alike if choice.device in ("", row.device)), None)
+
+
+def _chosen(report: CampaignReport, choice: ChoiceRow) -> ShipAnswer:
+    row = row_of(report, choice)
+    compared = choice.fresh or (row.comparison if row else None)
+    artifact = next((a for a in report.artifacts if (a.model, a.variant.name) == (choice.model, choice.variant)), None)
+    size = row.size_bytes if row else artifact.size_bytes if artifact else 0
+    sureness = _sureness(choice, row, compared)
+    figures = (
+        ("median", wording.duration(row.statistics.median_ns if row and row.statistics else None)),
+        ("size", wording.size(size)),
+        ("peak memory", wording.size(row.memory_peak_bytes if row else 0)),
+    )
+    where = ", ".join(choice.classes) or choice.device
+    return ShipAnswer(
+        model=choice.model,
+        target=f"{choice.target}, measured on {where}" if where else choice.target,
+        sureness=sureness,
+        what=(choice.variant, choice.run),
+        figures=tuple((name, text) for name, text in figures if text != wording.DASH),
+        gain=_gain(compared, sureness) if compared else "the baseline itself" if row and row.baseline else "",
+        interval=_places(compared),
+        how_sure=_how_sure(choice, sureness, compared),
+        against=tuple(dict.fromkeys(_against(report, choice, row))),
+        why=choice.reason,
+    )
+
+
+def _gain(compared: Comparison, sureness: Sureness) -> str:
+    """How much faster or slower, in words: 38 % less time than none-fixed/cpu."""
+    if sureness is Sureness.UNDECIDED:
+        return f"No gain shown over {compared.baseline}"
+    share = abs(1 - compared.ratio)
+    word = "less" if compared.ratio < 1 else "more"
+    if compared.verdict is Verdict.SAME:
+        return f"as fast as {compared.baseline}, within {compared.margin * 100:g} %"
+    return f"{share:.0%} {word} time than {compared.baseline}".replace("%", " %", 1)
+
+
+def _sureness(choice: ChoiceRow, row: Row | None, compared: Comparison | None) -> Sureness:
+    if row is None:
+        return Sureness.SHOWN if choice.classes else Sureness.UNMEASURED
+    if choice.undecided or (compared and (compared.low is None or compared.verdict is Verdict.NOT_SHOWN)):
+        return Sureness.UNDECIDED
+    return Sureness.SHOWN
+
+
+def _how_sure(choice: ChoiceRow, sureness: Sureness, compared: Comparison | None) -> str:
+    if sureness is Sureness.UNMEASURED:
+        return "chosen by what ONNX Runtime's documentation advises"
+    parts = []
+    if compared and compared.low is not None and compared.high is not None:
+        fresh = " that did not choose it" if choice.fresh else ""
+        parts.append(
+            f"95 % interval {wording.interval(compared)} times {compared.baseline}, {compared.rounds} rounds{fresh}"
+        )
+    if sureness is Sureness.UNDECIDED:
+        needed = compared.rounds_needed if compared else None
+        number = len(choice.undecided)
+        open_ = f"{number} {'other' if number == 1 else 'others'} may be as fast or faster: " if number else ""
+        more = f" with {needed} rounds" if needed and compared and needed > compared.rounds else " with more rounds"
+        parts.append(f"{open_}measure again{more}")
+    return "; ".join(parts)
+
+
+def _against(report: CampaignReport, choice: ChoiceRow, row: Row | None) -> Iterator[str]:
+    """What a reader should know before shipping it, a few words each."""
+    if row is None:
+        yield "nothing was measured on a device like this"
+    checks = next((c.checks for c in report.checks if (c.model, c.variant) == (choice.model, choice.variant)), ())
+    if any(check.unknown for check in checks):
+        yield "its outputs could not be judged"
+    accuracy = next(
+        (a for a in report.accuracy or () if (a.model, a.variant) == (choice.model, choice.variant)), None
+    )  # fmt: skip
+    if accuracy and (accuracy.result is None or accuracy.result.verdict is None):
+        yield "its accuracy has no budget"
+    if row and row.failed_rounds:
+        yield f"{row.failed_rounds} of {row.rounds + row.failed_rounds} rounds failed"
+    for proof in report.proofs:
+        if proof.not_run:
+            yield f"not proven in {proof.library.file}"
+    for caution in row.cautions if row else ():
+        yield ALWAYS_AGAINST.get(caution.doubt, caution.doubt.value.replace("_", " "))
+
+
+def _places(compared: Comparison | None) -> tuple[float, float, float] | None:
+    """Low, ratio and high along the axis; None without an interval."""
+    if compared is None or compared.low is None or compared.high is None:
+        return None
+    low, middle, high = (round(log_place(r, *AXIS), 4) for r in (compared.low, compared.ratio, compared.high))
+    return low, middle, high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureCount:
+    """Failures of one kind: how many, and of what."""
+
+    kind: str
+    times: int
+    message: str
+    places: int
+
+
+def failure_counts(report: CampaignReport) -> tuple[FailureCount, ...]:
+    """What failed by kind, most often first."""
+    found: dict[str, list[int]] = {}
+    messages: dict[str, str] = {}
+    for failure in report.failures:
+        found.setdefault(failure.kind, []).append(failure.times)
+        messages.setdefault(failure.kind, failure.cause or failure.message)
+    made = [
+        FailureCount(kind=kind.replace("_", " "), times=sum(times), places=len(times), message=messages[kind])
+        for kind, times in found.items()
+    ]
+    return tuple(sorted(made, key=lambda one: -one.times))
+
+
+def not_a_phone(rows: tuple[Row, ...]) -> bool:
+    """Whether no time of a table counts: a phone's library ran on another machine."""
+    timed = [row for row in rows if row.status is Status.OK]
+    return bool(timed) and all(any(c.doubt is Doubt.NOT_A_PHONE for c in row.cautions) for row in timed)
