@@ -4,8 +4,9 @@ import difflib
 import fnmatch
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
+from itertools import islice
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
@@ -120,6 +121,28 @@ class Conditioned(Protocol):
 
     def arrange(self, *, fixed_performance: bool, screen_on: bool) -> list[str]:
         """Set what is wanted until it is closed; what it cannot do, in words. Raises nothing."""
+
+
+ZONES_MAX = 256
+HOTTEST_MILLIDEGREES = 150_000
+"""What says more is no thermometer, as in probe/sensors.c."""
+
+
+def zones_celsius(files: Iterable[tuple[str, str]]) -> dict[str, float]:
+    """Temperature by thermal zone from Linux's files: path (`…/thermal_zone0/temp`, `…/type`) and first line of each.
+
+    What a zone without a name says, and what is no temperature above 0 °C, is left out.
+    """
+    said = dict(islice(files, 2 * ZONES_MAX))
+    found: dict[str, float] = {}
+    for path, line in said.items():
+        zone, _, kind = path.rpartition("/")
+        name = "".join(char for char in said.get(f"{zone}/type", "").strip() if char.isprintable())[:64]
+        if kind == "temp" and name and re.fullmatch(r"[0-9]{1,6}", line.strip()):
+            millidegrees = int(line)
+            if 0 < millidegrees <= HOTTEST_MILLIDEGREES:
+                found[name] = max(millidegrees / 1000, found.get(name, 0.0))
+    return found
 
 
 OPENERS: dict[str, str] = {

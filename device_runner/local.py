@@ -17,7 +17,7 @@ from typing import Self
 
 import msgspec
 
-from device_runner.device import GRACE_SECONDS, DeviceFacts
+from device_runner.device import GRACE_SECONDS, DeviceFacts, zones_celsius
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.failures import explain, failure_of
 from device_runner.files import RUN_PREFIX, keep_files, missing_input, scratch_folder
@@ -137,6 +137,9 @@ def run_here(
     result = measured_with(spec, device, execute, model_name(spec))
     return keep_files(spec, result, lambda name, path, _: shutil.move(folder / name, path))
 
+
+SYSTEM = Path("/sys")
+"""Where Linux has what it says of its devices."""
 
 ABIS = {"x86_64": "x86_64", "AMD64": "x86_64", "aarch64": "arm64-v8a", "arm64": "arm64-v8a"}
 """platform.machine() to Android's name of the ABI."""
@@ -296,13 +299,18 @@ def host_facts(name: str) -> DeviceFacts:
     )
 
 
-def host_conditions() -> Conditions:
-    """Clocks of the cores now, where the kernel tells; nothing else is known of a computer."""
-    return Conditions(cpu_mhz=_core_mhz("scaling_cur_freq"))
+def host_conditions(system: Path = SYSTEM) -> Conditions:
+    """Clocks of the cores and temperatures now, where the kernel reports them under `system`."""
+    zones = sorted(system.glob("class/thermal/thermal_zone*"))
+    files = [f"{zone}/{kind}" for zone in zones for kind in ("type", "temp")]
+    return Conditions(
+        cpu_mhz=_core_mhz("scaling_cur_freq", system),
+        zones_celsius=zones_celsius((file, _match(file, r"(.+)")) for file in files),
+    )
 
 
-def _core_mhz(name: str) -> tuple[int, ...]:
-    paths = sorted(Path("/sys/devices/system/cpu").glob(f"cpu[0-9]*/cpufreq/{name}"), key=_core_number)
+def _core_mhz(name: str, system: Path = SYSTEM) -> tuple[int, ...]:
+    paths = sorted(system.glob(f"devices/system/cpu/cpu[0-9]*/cpufreq/{name}"), key=_core_number)
     texts = [_match(str(path), r"(\d+)") for path in paths]
     return tuple(int(text) // 1000 for text in texts if text)
 

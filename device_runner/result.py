@@ -1,6 +1,7 @@
 """RunResult: everything that one run gave, or why it gave nothing, as plain data; and whether it can be true."""
 
 import math
+import platform
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -96,6 +97,8 @@ class Conditions(Struct, frozen=True, kw_only=True):
     fixed_performance: bool | None = None
     """Whether we had set Android's fixed performance mode."""
     cpu_mhz: tuple[int, ...] = ()
+    zones_celsius: dict[str, float] = {}
+    """Temperature by the name of the thermal zone; the highest where several have one name."""
 
 
 class WarmUp(Struct, frozen=True, kw_only=True):
@@ -188,8 +191,9 @@ class RunResult(Struct, frozen=True, kw_only=True):
     `warmup_ns` are those before them that count as warm-up, where they were recorded, and `warmup` says why these.
     `open_ns` is the loading of the library, `load_ns` the creation of the session, `first_run_ns` the first inference.
     Memory is the resident set of the probe's process after loading, and its peak (the runtime and everything in it,
-    not the model alone). `elapsed_ns` is the whole run as its caller saw it, copying and starting included; 0 where
-    nobody looked.
+    not the model alone). `started_at` and `elapsed_ns` are the whole run as its caller saw it, copying and starting
+    included; 0 where nobody looked. `push_ns` of it went into bringing files to the device, or seeing that they are
+    there. `host` is the name of the computer that ran it or drove the device, "" in results of earlier releases.
     `labelled_outputs` is the first output for each sample of the spec's labelled set, stacked along a first axis.
     `profile` is what `profile_file` says, where that was read. `cpu` is the profile of an emulated processor.
     """
@@ -219,6 +223,8 @@ class RunResult(Struct, frozen=True, kw_only=True):
     log: tuple[str, ...] = ()
     started_at: str = ""
     elapsed_ns: int = 0
+    push_ns: int = 0
+    host: str = ""
     before: Conditions = Conditions()
     after: Conditions = Conditions()
     marks: tuple[Mark, ...] = ()
@@ -249,6 +255,19 @@ def decode_result(text: bytes | str) -> RunResult:
 def utc_now() -> str:
     """The instant as ISO 8601 in UTC with milliseconds, as in 2026-01-31T08:15:30.123Z."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def epoch_ms(instant: str) -> int | None:
+    """Milliseconds since 1970 of an instant as `utc_now` writes it; None for what is none."""
+    try:
+        return round(datetime.fromisoformat(instant).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None
+
+
+def host_name() -> str:
+    """The name of this computer in its network, at most 256 printable characters; "" where it has none."""
+    return "".join(char for char in platform.node() if char.isprintable())[:256]
 
 
 FASTEST_NS = 100

@@ -237,14 +237,19 @@ class AdbDevice:
         failure = refused(spec, library, facts)
         if failure or library is None:
             return without_measurement(spec, self.name, failure or NO_LIBRARY)
-        started, before = utc_now(), self._current_conditions()
+        started, before, put_ns = utc_now(), self._current_conditions(), self._store.put_ns
         if spec.perf_test:
             result = self._by_perf_test(spec, library, facts)
         else:
             result = self._by_probe(spec, library, tools.probe)
         marks = (*result.marks, *marks_of(facts, before))
         return msgspec.structs.replace(
-            result, started_at=started, before=before, after=self._current_conditions(), marks=marks
+            result,
+            started_at=started,
+            push_ns=self._store.put_ns - put_ns,
+            before=before,
+            after=self._current_conditions(),
+            marks=marks,
         )
 
     def _by_probe(self, spec: RunSpec, library: Path, program: Path) -> RunResult:

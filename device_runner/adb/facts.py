@@ -13,6 +13,7 @@ from device_runner.device import (
     DriverType,
     NnapiDevice,
     Readiness,
+    zones_celsius,
 )
 from device_runner.probe.protocol import NnapiAnswer, ProbeAnswer, decode_answer, encode_inspection
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
@@ -123,7 +124,10 @@ CONDITIONS = {
     "thermal": "dumpsys thermalservice",
     "power": "dumpsys power",
     "now_khz": "cat /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq",
+    "zones": "grep -H . /sys/class/thermal/thermal_zone*/type /sys/class/thermal/thermal_zone*/temp",
 }
+
+ZONE_FILE = re.compile(r"^(/sys/class/thermal/thermal_zone[0-9]{1,4}/(?:type|temp)):(.*)$", re.MULTILINE)
 
 ABI_NAME = re.compile(r"[A-Za-z0-9_-]{2,20}")
 
@@ -182,7 +186,7 @@ def parse_facts(name: str, said: dict[str, str]) -> DeviceFacts:
 
 
 def parse_conditions(said: dict[str, str]) -> Conditions:
-    """Conditions from `dumpsys battery`, `thermalservice` and `power`; None for what is not said."""
+    """Conditions from `dumpsys battery`, `thermalservice` and `power`, and Linux's files; None for what is not said."""
     battery = said.get("battery", "")
     level, scale = _found(r"^[ \t]*level: ([0-9]+)", battery), _match(r"^[ \t]*scale: ([0-9]+)", battery) or 100
     tenths = _found(r"^[ \t]*temperature: (-?[0-9]+)", battery)
@@ -194,6 +198,7 @@ def parse_conditions(said: dict[str, str]) -> Conditions:
         charging=_charging(battery),
         screen_on=awake and awake.group(1) == "Awake",
         cpu_mhz=_mhz(said.get("now_khz", "")),
+        zones_celsius=zones_celsius(ZONE_FILE.findall(said.get("zones", "")[:100_000])),
     )
 
 

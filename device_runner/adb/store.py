@@ -198,12 +198,21 @@ class DeviceStore:
         self.joiner: Path | None = None
         """The probe, which puts files together from what the device has; None: they go whole."""
         self.pushed_bytes = 0
+        self.put_ns = 0
+        """Time that bringing files to the device, or seeing that they are there, took since it was opened."""
 
     def put(self, path: Path, suffix: str = "") -> str:
         """Where the file lies on the device; pushed unless it is there and whole. Raises LinkError, OSError.
 
         `suffix` stays at the name, for those who judge a file by it (ONNX Runtime: .ort).
         """
+        begun = time.monotonic_ns()
+        try:
+            return self._put(path, suffix)
+        finally:
+            self.put_ns += time.monotonic_ns() - begun
+
+    def _put(self, path: Path, suffix: str = "") -> str:
         digest = sha256(path)
         name = digest + (suffix if re.fullmatch(r"\.[a-z0-9]{1,8}", suffix) else "")
         size = path.stat().st_size
@@ -239,7 +248,7 @@ class DeviceStore:
         size = path.stat().st_size
         if self.joiner in (None, path) or size < SMALLEST_BYTES or os.environ.get(PIECES_VARIABLE) == "0":
             return False
-        joiner = self.put(self.joiner, SUFFIX)
+        joiner = self._put(self.joiner, SUFFIX)
         there = self._look()
         patch = self._patch(path, name, there)
         if patch is None:

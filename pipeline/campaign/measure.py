@@ -19,7 +19,7 @@ import msgspec
 from device_runner.device import Conditioned, Device
 from device_runner.errors import RunnerError
 from device_runner.profile import with_profile, with_profiler
-from device_runner.result import Conditions, FailureKind, RunResult, Status
+from device_runner.result import Conditions, FailureKind, RunResult, Status, host_name, utc_now
 from device_runner.spec import RunSpec
 from pipeline.campaign.plan import Inputs, PlannedRun, order_of_round, planned_id, spec_of
 from pipeline.campaign.record import FRESH_FROM, Prediction, RunRecord
@@ -327,16 +327,17 @@ class _Worker:
         return reason
 
     def _tried(self, spec: RunSpec) -> RunResult:
-        """The result of the first try that the way to the device did not spoil, else of the last; with its time."""
-        begun = time.monotonic_ns()
+        """The result of the first try that the way to the device did not spoil, else of the last; with its times."""
+        started, begun = utc_now(), time.monotonic_ns()
         result = self.device.run(spec)
         for seconds in self.plan.pauses_seconds:
             if result.failure is None or result.failure.kind not in TRIED_AGAIN or self.stop.wait(seconds):
                 break
             log.info("%s: again after %s: %s", self.device.name, result.failure.kind.value, result.failure.message)
-            begun = time.monotonic_ns()
+            started, begun = utc_now(), time.monotonic_ns()
             result = self.device.run(spec)
-        return msgspec.structs.replace(result, elapsed_ns=time.monotonic_ns() - begun)
+        elapsed_ns = time.monotonic_ns() - begun
+        return msgspec.structs.replace(result, started_at=started, elapsed_ns=elapsed_ns, host=host_name())
 
     def _record(
         self, planned: PlannedRun, number: int, spec: RunSpec, result: RunResult, checks: tuple[OutputCheck, ...]

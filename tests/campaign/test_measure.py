@@ -3,14 +3,17 @@
 import contextlib
 import dataclasses
 import multiprocessing
+import platform
 import random
+import sqlite3
 import time
 from collections import Counter
 from pathlib import Path
+from statistics import median_low
 
 import pytest
 
-from device_runner.result import FailureKind
+from device_runner.result import FailureKind, epoch_ms, utc_now
 from device_runner.spec import RunSpec
 from pipeline.campaign.measure import GIVE_UP_AFTER, CampaignPlan, measure, runs_left
 from pipeline.campaign.plan import PlannedRun, planned_id
@@ -39,6 +42,22 @@ def test_every_device_runs_its_own_lanes_and_no_other(tmp_path: Path) -> None:
         assert store.finished(CAMPAIGN.id) == wanted(plan)
         assert len(store.runs(CAMPAIGN.id)) == len(NAMES) * 2 * ROUNDS
         check_attribution(store)
+
+
+def test_runs_say_where_they_were_and_from_when_until_when(tmp_path: Path) -> None:
+    device = ScriptedDevice("d", seconds=0.01)
+    plan = plan_of(lanes_of(["d"], 1), rounds=2)
+    began = epoch_ms(utc_now())
+    with opened(tmp_path) as store:
+        assert measure(plan, {"d": device}, store, tmp_path) == []
+        first, second = (run.result for run in store.runs(CAMPAIGN.id))
+    with contextlib.closing(sqlite3.connect(tmp_path / "results.sqlite")) as connection:
+        rows = connection.execute("SELECT host, started_at_ms, ended_at_ms, median_ns FROM runs ORDER BY id").fetchall()
+    assert [row[0] for row in rows] == [first.host, second.host] == [platform.node()] * 2
+    times = [ms for row in rows for ms in row[1:3]]
+    assert [began, *times, epoch_ms(utc_now())] == sorted([began, *times, epoch_ms(utc_now())])
+    assert all(end - start >= 10 for _, start, end, _ in rows)
+    assert [row[3] for row in rows] == [median_low(one.latencies_ns) for one in (first, second)]
 
 
 def test_a_run_that_the_way_spoils_is_tried_again(tmp_path: Path) -> None:

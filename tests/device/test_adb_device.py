@@ -168,6 +168,7 @@ def test_conditions_and_marks_of_a_phone(opened: Open, farm: Farm, models: Path)
     assert result.status is Status.OK, result.failure
     assert (result.before.thermal_status, result.before.battery_celsius, result.before.screen_on) == (3, 32.6, True)
     assert {Mark.THROTTLED, Mark.CHARGING} <= set(result.marks)
+    assert 0 < result.push_ns < 300e9
     assert Mark.NOT_A_PHONE not in result.marks
 
 

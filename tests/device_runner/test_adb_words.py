@@ -60,6 +60,25 @@ def test_battery_of_a_vendor_with_its_own_scale() -> None:
     assert (conditions.charging, conditions.screen_on, conditions.thermal_status) == (True, False, None)
 
 
+THERMAL = "/sys/class/thermal/thermal_zone"
+ZONES = f"""{THERMAL}0/type:cpu-0-0
+{THERMAL}1/type:cpu-0-0
+{THERMAL}2/type:battery
+{THERMAL}3/type:broken
+{THERMAL}9/type:no temp
+{THERMAL}0/temp:41500
+{THERMAL}1/temp:43200
+{THERMAL}2/temp:-40000
+{THERMAL}3/temp:2147483647
+{THERMAL}4/temp:30000
+/etc/passwd:root
+"""
+
+
+def test_thermal_zones_of_one_name_are_the_hottest_and_what_is_no_temperature_is_left_out() -> None:
+    assert parse_conditions({"zones": ZONES}).zones_celsius == {"cpu-0-0": 43.2}
+
+
 def test_nothing_said_is_nothing_known() -> None:
     conditions = parse_conditions({})
     assert conditions == type(conditions)()
@@ -80,7 +99,7 @@ def test_free_space(text: str, free: int) -> None:
 
 KEYS = st.sampled_from(
     ["ro.build.version.sdk", "ro.product.cpu.abilist", "ro.product.model", "meminfo", "page", "max_khz", "free",
-     "battery", "thermal", "power", "now_khz", "machine"]
+     "battery", "thermal", "power", "now_khz", "zones", "machine"]
 )  # fmt: skip
 NONSENSE = st.text(max_size=80) | st.sampled_from(["9" * 40, "-1", "level: 99999999999", "scale: 0", "\x1b[2J", "²"])
 

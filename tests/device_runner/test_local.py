@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from device_runner.local import LocalDevice, host_facts, wheel_library
+from device_runner.local import LocalDevice, host_conditions, host_facts, wheel_library
 from device_runner.options import MAPPED
 from device_runner.probe.protocol import DTYPES
-from device_runner.result import FailureKind, Mark, RunResult, Status
+from device_runner.result import Conditions, FailureKind, Mark, RunResult, Status
 from device_runner.spec import (
     ElementType,
     ExecutionMode,
@@ -278,6 +278,23 @@ def test_facts_of_this_computer() -> None:
     assert facts.memory_bytes > 1e8
     assert facts.page_bytes in (4096, 16384, 65536)
     assert facts.abis
+
+
+def test_conditions_of_this_computer_are_what_linux_says(tmp_path: Path) -> None:
+    files = {
+        "devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": "1400000\n",
+        "devices/system/cpu/cpu10/cpufreq/scaling_cur_freq": "900000\n",
+        "devices/system/cpu/cpu2/cpufreq/scaling_cur_freq": "2800000\n",
+        "class/thermal/thermal_zone0/type": "x86_pkg_temp\n",
+        "class/thermal/thermal_zone0/temp": "61000\n",
+        "class/thermal/thermal_zone1/type": "no temp\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = host_conditions(tmp_path)
+    assert found == Conditions(cpu_mhz=(1400, 2800, 900), zones_celsius={"x86_pkg_temp": 61.0})
+    assert host_conditions(tmp_path / "none") == Conditions()
 
 
 def test_the_library_of_the_wheel() -> None:

@@ -4,6 +4,7 @@ import logging
 import struct
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median_low
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -12,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from device_runner.device import DeviceFacts
-from device_runner.result import RunResult
+from device_runner.result import RunResult, epoch_ms
 from device_runner.spec import RunSpec
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunRecord
 from pipeline.campaign.store.errors import StoreError, damaged, told
@@ -338,10 +339,23 @@ def _run_columns(run: RunRecord) -> dict[str, Any]:
         "status": result.status.value,
         "failure_kind": None if result.failure is None else result.failure.kind.value,
         "started_at": result.started_at,
+        **_columns_for_sql(result),
         "spec": text_of(run.spec),
         "result": text_of(msgspec.structs.replace(result, latencies_ns=())),
         "checks": text_of(run.checks),
         "prediction": None if run.prediction is None else text_of(run.prediction),
+    }
+
+
+def _columns_for_sql(result: RunResult) -> dict[str, str | int | None]:
+    """What SQL can draw: where a run was, when it began and ended in milliseconds since 1970, its usual latency."""
+    started_ms = epoch_ms(result.started_at)
+    ended_ms = None if started_ms is None or not result.elapsed_ns else started_ms + result.elapsed_ns // 1_000_000
+    return {
+        "host": result.host,
+        "started_at_ms": started_ms,
+        "ended_at_ms": ended_ms,
+        "median_ns": median_low(result.latencies_ns) if result.latencies_ns else None,
     }
 
 

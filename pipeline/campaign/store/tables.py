@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-REVISION = "0003"
+REVISION = "0004"
 """The newest migration: what this release reads and writes."""
 
 metadata = sa.MetaData()
@@ -76,8 +76,13 @@ runs = sa.Table(
     sa.Column("prediction", sa.Text),
     _digest_column(),
     sa.Column("planned", sa.String(256), nullable=False, server_default=""),
+    sa.Column("host", sa.String(256), nullable=False, server_default=""),
+    sa.Column("started_at_ms", sa.BigInteger),
+    sa.Column("ended_at_ms", sa.BigInteger),
+    sa.Column("median_ns", sa.BigInteger),
     sa.UniqueConstraint("campaign_id", "spec_id", "round"),
 )
+"""`host`, the times in milliseconds since 1970 and the median are what `result` and the latencies say, for SQL."""
 
 latencies = sa.Table(
     "latencies",
@@ -96,7 +101,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "artifacts": ("campaign_id", "model", "variant", "sha256", "document"),
     "runs": (
         "campaign_id", "spec_id", "planned", "round", "model", "variant", "device", "provider", "status",
-        "failure_kind", "started_at", "spec", "result", "checks", "prediction", "samples", "nanoseconds",
+        "failure_kind", "started_at", "spec", "result", "checks", "prediction", "samples", "nanoseconds", "host",
+        "started_at_ms", "ended_at_ms", "median_ns",
     ),
 }  # fmt: skip
 """Table to the columns that its digests cover, in their order; a run's latencies belong to the run."""

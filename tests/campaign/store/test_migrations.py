@@ -1,6 +1,7 @@
 """Databases of earlier releases: upgraded when they are opened, with all that they have.
 
 `data/first.*` were written by the first release that had a schema, from the example: two variants, five rounds.
+`data/third.*` is of the third schema, whose results had durations: the same variants, two rounds.
 """
 
 import gzip
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import msgspec
@@ -20,6 +22,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from msgspec import UNSET
 
+from device_runner.result import epoch_ms
 from pipeline.campaign.record import FailureRow
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.campaign.store.migrations import revisions, upgrade
@@ -78,6 +81,27 @@ def test_a_database_of_the_first_schema_is_upgraded_with_all_that_it_has(first: 
     ]
     assert rows(first, "SELECT version_num FROM alembic_version") == [(REVISION,)]
     assert rows(first, "SELECT version FROM schema_version") == [(2,)], "releases before migrations must refuse it"
+
+
+def test_what_sql_draws_is_filled_from_what_was_stored(first: str) -> None:
+    with open_store(first) as store:
+        results = [run.result for run in store.runs(store.campaigns()[0].id)]
+    assert rows(first, "SELECT started_at, started_at_ms, ended_at_ms, median_ns, host FROM runs ORDER BY id") == [
+        (one.started_at, epoch_ms(one.started_at), None, median_low(one.latencies_ns), "") for one in results
+    ]
+
+
+def test_durations_that_were_stored_become_times_of_ends(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    path.write_bytes(gzip.decompress((DATA / "third.sqlite.gz").read_bytes()))
+    url = f"sqlite:///{path}"
+    with open_store(url) as store:
+        (campaign,) = store.campaigns()
+        elapsed = [run.result.elapsed_ns // 1_000_000 for run in store.runs(campaign.id)]
+        assert assemble(store, campaign).report.rows
+    assert rows(url, "SELECT ended_at_ms - started_at_ms FROM runs ORDER BY id") == [(ms,) for ms in elapsed]
+    assert len(elapsed) == 4
+    assert all(100 < ms < 1000 for ms in elapsed)
 
 
 def test_an_upgraded_database_can_be_reported_and_written_to(first: str) -> None:
@@ -274,6 +298,8 @@ DAMAGES = {
     "a text that is none": ("runs", "UPDATE runs SET result = CAST(x'ff' AS TEXT)"),
     "a round": ("runs", "UPDATE runs SET round = round + 1"),
     "a variant": ("runs", "UPDATE runs SET variant = 'other'"),
+    "a median": ("runs", "UPDATE runs SET median_ns = 1"),
+    "a host": ("runs", "UPDATE runs SET host = 'other'"),
     "a digest": ("runs", "UPDATE runs SET digest = NULL"),
     "an artifact": ("artifacts", """UPDATE artifacts SET document = replace(document, '"mnist"', '"n"')"""),
     "an artifact's digest": ("artifacts", "UPDATE artifacts SET sha256 = upper(sha256) || '0'"),
