@@ -11,6 +11,7 @@ from pipeline.check.reference import Reference
 from pipeline.config import Config, MeasureMode, ModelConfig
 from pipeline.core.errors import ConfigError, Finding, PipelineError, Severity
 from pipeline.core.variant import Level
+from pipeline.partition.placement import Placement
 from pipeline.passes.mixed import MixedSearch
 
 
@@ -173,6 +174,8 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     searches: tuple[PrecisionSearch, ...] = ()
     searching: bool = False
     tuned: tuple[TunedModel, ...] = ()
+    placements: tuple[Placement, ...] = ()
+    """Of each model and provider with rules, the graph that the provider is predicted to claim most of."""
 
 
 class CampaignRecord(Struct, frozen=True, kw_only=True):

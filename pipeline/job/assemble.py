@@ -86,6 +86,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         accuracy=record.accuracy or msgspec.UNSET,
         searches=record.searches or msgspec.UNSET,
         tuned=tuned,
+        placements=record.placements or msgspec.UNSET,
     )
     return Assembled(report=report, record=record, choices=choices)
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from device_runner.device import Device, DeviceFacts
 from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, runs_left
@@ -73,9 +75,14 @@ class CampaignJob:
             libraries = libraries_by_device(field.facts, self.config.targets, self.options.library)
             possible, refused = self.possible(legal, field.devices, libraries)
             planned_runs = in_modes(possible, self.config.measure)
-            campaign = self.enter(field.facts, planned_runs, [*skipped, *refused, *field.unusable])
-            predictions = predict(planned_runs, field.facts, self.checked.release, self.folder / ARTIFACTS, progress)
-            plan = self.plan(campaign.id, distinct(planned_runs), libraries, predictions)
+            predicted = predict(planned_runs, field.facts, self.checked.release, self.folder / ARTIFACTS, progress)
+            campaign = self.enter(
+                field.facts,
+                planned_runs,
+                [*skipped, *refused, *field.unusable],
+                lambda record: msgspec.structs.replace(record, placements=predicted.placements),
+            )
+            plan = self.plan(campaign.id, distinct(planned_runs), libraries, predicted.by_run)
             left = self._measured(plan, planned_runs, campaign, field, work, progress)
             wanted = self.options.blame
             denied = blame_crashes(plan, field.devices, field.facts, self.store, progress) if wanted else ()

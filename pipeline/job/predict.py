@@ -1,6 +1,7 @@
 """What is expected of each run before it is measured, and profile runs checked against it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -16,35 +17,59 @@ from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, 
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Settings, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
+from pipeline.partition.placement import Placement, placement_of
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Predictions by the id of planned runs, and of each model and provider the graph that it claims most of."""
+
+    by_run: Mapping[str, Prediction] = field(default_factory=dict)
+    placements: tuple[Placement, ...] = ()
 
 
 def predict(
     planned_runs: Sequence[PlannedRun], facts: Mapping[str, DeviceFacts], release: str, folder: Path, progress: Progress
-) -> dict[str, Prediction]:
-    """Predictions by the id of planned runs, for providers whose rules are known; equal questions are asked once."""
-    asked: dict[str, tuple[PartitionRequest, int, list[str]]] = {}
+) -> Predicted:
+    """What is expected of runs with providers whose rules are known; equal questions are asked once."""
+    asked: dict[str, tuple[PartitionRequest, int, list[PlannedRun]]] = {}
     for planned in planned_runs:
         settings = settings_of(planned.options, facts[planned.device], release)
         if settings:
             file = str(folder / planned.file)
             request = PartitionRequest(source=SourceModel(path=file), settings=settings)
             key = f"{planned.sha256} {settings}"
-            asked.setdefault(key, (request, planned.size_bytes, []))[2].append(planned_id(planned))
-    return _answers(asked, progress) if asked else {}
+            asked.setdefault(key, (request, planned.size_bytes, []))[2].append(planned)
+    return _answers(asked, progress) if asked else Predicted()
 
 
-def _answers(asked: Mapping[str, tuple[PartitionRequest, int, list[str]]], progress: Progress) -> dict[str, Prediction]:
+def _answers(asked: Mapping[str, tuple[PartitionRequest, int, list[PlannedRun]]], progress: Progress) -> Predicted:
     tasks = [
         Task(label=key, request=request, memory_bytes=needed_bytes(size)) for key, (request, size, _) in asked.items()
     ]
-    found = {}
+    found: dict[str, Prediction] = {}
+    placed: dict[tuple[str, str], Placement] = {}
     with progress.stage("predict", len(tasks)) as stage:
         limit = time_limit(size for _, size, _ in asked.values())
         for outcome in run_tasks(judge, ModelAnswer, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
-            for planned in asked[outcome.task.label][2]:
-                found[planned] = summarized(outcome.value) if outcome.value else Prediction(error=str(outcome.error))
+            runs, answer = asked[outcome.task.label][2], outcome.value
+            prediction = summarized(answer) if answer else Prediction(error=str(outcome.error))
+            found |= {planned_id(planned): prediction for planned in runs}
+            if answer and answer.decisions:
+                _keep_best(placed, answer, runs[0])
             stage.done()
-    return found
+    return Predicted(found, tuple(placed[key] for key in sorted(placed)))
+
+
+def _keep_best(placed: dict[tuple[str, str], Placement], answer: ModelAnswer, planned: PlannedRun) -> None:
+    """Most nodes by share, then fewest partitions, then the first by name: tasks end in any order."""
+    placement = placement_of(answer, model=planned.model, variant=planned.variant, device=planned.device)
+    key = placement.model, placement.provider
+    placed[key] = min(placement, placed.get(key, placement), key=_rank)
+
+
+def _rank(one: Placement) -> tuple[float, int, str, str]:
+    return -one.claimed / len(one.nodes), one.partitions, one.variant, one.device
 
 
 def settings_of(options: RunOptions, facts: DeviceFacts, release: str) -> Settings | None:

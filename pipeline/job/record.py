@@ -253,4 +253,5 @@ def joined(document: JobRecord, plan: JobRecord) -> JobRecord:
             *(row for row in plan.skipped if row.device in devices or row.model in models),
         ),
         tuned=tuple({(one.device, one.model): one for one in (*document.tuned, *plan.tuned)}.values()),
+        placements=tuple({(one.model, one.provider): one for one in (*plan.placements, *document.placements)}.values()),
     )

@@ -62,7 +62,7 @@ def _search_plan(
     job: CampaignJob, campaign: CampaignRecord, found: SearchField, libraries: Mapping[str, str | None]
 ) -> CampaignPlan:
     """The plan of the runs that searches decide: short, as nothing of the labelled set is run."""
-    plan = job.plan(campaign.id, distinct(found.candidates), libraries, found.predictions)
+    plan = job.plan(campaign.id, distinct(found.candidates), libraries, found.predicted.by_run)
     inputs = {name: replace(inputs, labelled=None) for name, inputs in plan.inputs.items()}
     return replace(plan, inputs=inputs)
 
@@ -101,9 +101,9 @@ def _confirmed(
     planned = list(_to_confirm(tuned, found))
     campaign = job.enter(
         devices.facts, planned, [*devices.unusable, *left_out],
-        lambda one: msgspec.structs.replace(one, tuned=tuple(tuned)),
+        lambda one: msgspec.structs.replace(one, tuned=tuple(tuned), placements=found.predicted.placements),
     )  # fmt: skip
-    plan = job.plan(campaign.id, distinct(planned), libraries, found.predictions)
+    plan = job.plan(campaign.id, distinct(planned), libraries, found.predicted.by_run)
     plan = replace(plan, measure=msgspec.structs.replace(plan.measure, rounds=CONFIRM_ROUNDS))
     measured = {run.device: devices.devices[run.device] for run in planned}
     return EndedCampaign(campaign=campaign, left=tuple(measure_all(plan, measured, job.store, work, progress)))

@@ -7,7 +7,6 @@ from functools import partial
 
 from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.plan import PlannedRun
-from pipeline.campaign.record import Prediction
 from pipeline.campaign.tune.sampler import optuna_package
 from pipeline.campaign.tune.space import space_of
 from pipeline.campaign.tuned import TunedCandidate, TunedModel, TuneOutcome
@@ -16,7 +15,7 @@ from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.progress import Progress
 from pipeline.job.campaign import CampaignJob
 from pipeline.job.devices import OpenDevices
-from pipeline.job.predict import predict
+from pipeline.job.predict import Predicted, predict
 from pipeline.job.prepare import ARTIFACTS, Prepared
 from pipeline.job.tune_search import TIMED, ModelSearch
 from pipeline.job.tune_space import Lattice, distinct_candidates, lattice, without
@@ -35,11 +34,11 @@ NOT_A_PHONE = "android-host:"
 
 @dataclass(slots=True)
 class SearchField:
-    """What is to be searched where: searches by device and model, what ended before it began, and predictions."""
+    """What is to be searched where: searches by device and model, what ended before it began, and what is predicted."""
 
     searches: dict[str, dict[str, ModelSearch]] = field(default_factory=dict)
     ended: list[TunedModel] = field(default_factory=list)
-    predictions: dict[str, Prediction] = field(default_factory=dict)
+    predicted: Predicted = field(default_factory=Predicted)
 
     @property
     def candidates(self) -> list[PlannedRun]:
@@ -87,9 +86,9 @@ def search_field(
             remedy="choose among the goals latency, p90, memory and size, or other devices",
         )  # fmt: skip
     planned = [one for space in spaces.values() for one in space.candidates]
-    found.predictions = predict(planned, devices.facts, job.checked.release, job.folder / ARTIFACTS, progress)
+    found.predicted = predict(planned, devices.facts, job.checked.release, job.folder / ARTIFACTS, progress)
     for (name, model), space in spaces.items():
-        _add(found, job, distinct_candidates(space, devices.facts[name], found.predictions), name, model)
+        _add(found, job, distinct_candidates(space, devices.facts[name], found.predicted.by_run), name, model)
     others = max(0, len(found.searches) - 1)
     for searches in found.searches.values():
         for search in searches.values():

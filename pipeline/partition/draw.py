@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
 from pipeline.partition.answer import Decision, ModelAnswer
-from pipeline.partition.graph_layout import GraphLayout, lay_out
+from pipeline.partition.graph_layout import GraphLayout, curves, extent, lay_out
 
 COLOURS = (
     "#2563a8", "#c2571a", "#2f7d4f", "#7b4fa3", "#a8324a", "#0e7c86", "#8a6d1b", "#5b5fc7", "#a3458f", "#4d6b2f",
@@ -32,15 +32,14 @@ text { font-family: 'DejaVu Sans', 'Segoe UI', Helvetica, Arial, sans-serif; }
 def draw(answer: ModelAnswer) -> str:
     """The picture as an SVG document. Sizes are pixels; hovering over a node shows its whole name and reason."""
     boxes = dict(enumerate(answer.decisions))
-    layout = lay_out({key: _width(decision) for key, decision in boxes.items()}, _edges(answer.decisions))
-    left = min((x - _width(boxes[key]) / 2 for key, (x, _) in layout.places.items()), default=0.0)
-    right = max((x + _width(boxes[key]) / 2 for key, (x, _) in layout.places.items()), default=0.0)
-    ends = [x for way in layout.ways.values() for x, _ in way]
-    left, right = min([left, *ends]), max([right, *ends])
+    widths = {key: _width(decision) for key, decision in boxes.items()}
+    layout = lay_out(widths, _edges(answer.decisions))
+    left, right = extent(layout, widths)
     width = max(right - left, 560.0) + 2 * MARGIN
     height = HEAD + layout.layers * LAYER_HEIGHT + MARGIN
     shift = MARGIN - left + (width - 2 * MARGIN - (right - left)) / 2
-    parts = [*_header(answer), *_lines(layout, shift), *_nodes(answer, layout, shift)]
+    lines = (f'<path class="edge" d="{line}"/>' for line in curves(layout, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT))
+    parts = [*_header(answer), *lines, *_nodes(answer, layout, shift)]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}">\n<style>{STYLE}</style>\n'
@@ -97,29 +96,10 @@ def _header(answer: ModelAnswer) -> Iterator[str]:
         yield f'<text class="facts" x="{x + 19}" y="82">{len(group)}</text>'
 
 
-def _y(layer: int) -> float:
-    return HEAD + layer * LAYER_HEIGHT + BOX_HEIGHT / 2
-
-
-def _lines(layout: GraphLayout, shift: float) -> Iterator[str]:
-    for way in layout.ways.values():
-        start_x, start = way[0][0] + shift, _y(way[0][1]) + BOX_HEIGHT / 2
-        path = [f"M{start_x:.1f} {start:.1f}"]
-        for position, (x, layer) in enumerate(way[1:], 1):
-            last = position == len(way) - 1
-            end_x, end = x + shift, _y(layer) - BOX_HEIGHT / 2
-            middle = (start + end) / 2
-            path.append(f"C{start_x:.1f} {middle:.1f} {end_x:.1f} {middle:.1f} {end_x:.1f} {end:.1f}")
-            if not last:
-                path.append(f"V{end + BOX_HEIGHT:.1f}")
-            start_x, start = end_x, end + BOX_HEIGHT
-        yield f'<path class="edge" d="{"".join(path)}"/>'
-
-
 def _nodes(answer: ModelAnswer, layout: GraphLayout, shift: float) -> Iterator[str]:
     for key, decision in enumerate(answer.decisions):
         x, layer = layout.places[key]
-        yield _node(decision, x + shift, _y(layer))
+        yield _node(decision, x + shift, HEAD + layer * LAYER_HEIGHT + BOX_HEIGHT / 2)
 
 
 def _node(decision: Decision, x: float, y: float) -> str:

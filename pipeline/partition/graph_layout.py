@@ -5,7 +5,7 @@ barycenters, and x by isotonic regression, which keeps order and distances and c
 they allow. Boxes that nothing leads to stand right above their first consumer (facts drawing D.1).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -143,3 +143,26 @@ def isotonic(values: Sequence[float]) -> list[float]:
             total, count = total + before, count + size
         pools.append((total, count))
     return [total / count for total, count in pools for _ in range(count)]
+
+
+def extent(layout: GraphLayout, widths: Mapping[int, float]) -> tuple[float, float]:
+    """The smallest and the largest x of boxes and lines; 0 and 0 for an empty graph."""
+    boxes = [(x - widths[node] / 2, x + widths[node] / 2) for node, (x, _) in layout.places.items()]
+    points = [(x, x) for way in layout.ways.values() for x, _ in way]
+    both = [*boxes, *points] or [(0.0, 0.0)]
+    return min(left for left, _ in both), max(right for _, right in both)
+
+
+def curves(layout: GraphLayout, shift: float, top: float, layer_height: float, box_height: float) -> Iterator[str]:
+    """Each edge as the `d` of an SVG path, from foot to head of boxes; the first layer begins at `top`, in pixels."""
+    for way in layout.ways.values():
+        start_x, start = way[0][0] + shift, top + way[0][1] * layer_height + box_height
+        path = [f"M{start_x:.1f} {start:.1f}"]
+        for position, (x, layer) in enumerate(way[1:], 1):
+            end_x, end = x + shift, top + layer * layer_height
+            middle = (start + end) / 2
+            path.append(f"C{start_x:.1f} {middle:.1f} {end_x:.1f} {middle:.1f} {end_x:.1f} {end:.1f}")
+            if position < len(way) - 1:
+                path.append(f"V{end + box_height:.1f}")
+            start_x, start = end_x, end + box_height
+        yield "".join(path)

@@ -24,6 +24,7 @@ from pipeline.check.library_proof import LibraryProof
 from pipeline.config import null_last
 from pipeline.core.errors import PipelineError
 from pipeline.core.variant import Artifact
+from pipeline.partition.placement import Placement
 from pipeline.report.profile_view import Profiled, ProfileView
 
 DOCUMENT_VERSION: Final = 2
@@ -160,6 +161,9 @@ class CampaignReport(Struct, frozen=True, kw_only=True):
     """What decided which layers stay float; unset where no precision is mixed."""
     tuned: TuneReport | msgspec.UnsetType = msgspec.UNSET
     """What searches for the best configuration found; unset where there was none."""
+    placements: tuple[Placement, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Of each model and provider with rules, the graph that it claims most of; unset where no run has such a provider
+    and in documents of earlier releases."""
 
 
 FILE_NAME = "results.json"

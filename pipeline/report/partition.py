@@ -1,6 +1,5 @@
 """What `ort-mobile partition`, its `--advise` and `ort-mobile check` show in the terminal."""
 
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from pipeline.advice.verdict import (
 from pipeline.core.providers import NNAPI, PROVIDER_RULES
 from pipeline.core.releases import by_rules, line_of
 from pipeline.partition.answer import Decision, ModelAnswer, Optimize
+from pipeline.partition.placement import same_reason
 from pipeline.report.terminal import open_console
 from pipeline.report.wording import visible
 
@@ -231,8 +231,6 @@ MOST_REASONS = 12
 MOST_LINES = 200
 MOST_SIZES = 12
 MOST_OPERATORS = 4
-NAMES_AND_SHAPES = re.compile(r"'[^']*'|\[[^\]]*\]")
-"""What differs between reasons that are the same."""
 
 
 def show_failed(answers: Iterable[ModelAnswer]) -> None:
@@ -368,7 +366,7 @@ def _show_reasons(out: Console, answer: ModelAnswer) -> None:
     grouped: dict[tuple[str, str], list[Decision]] = {}
     for decision in answer.decisions:
         if not decision.claimed:
-            key = (NAMES_AND_SHAPES.sub("", decision.reason or ""), decision.remedy or "")
+            key = (same_reason(decision.reason or ""), decision.remedy or "")
             grouped.setdefault(key, []).append(decision)
     if grouped:
         out.print("  [bold]nodes that are not supported:[/]")

@@ -45,6 +45,10 @@ def test_measured_is_predicted(library: LibraryFacts, mnist: Path, tmp_path: Pat
         assert measured["claimed_nodes"] == predicted["claimed"] > 0
         assert sum(one["profile"]["partitions"].values()) == measured["partitions"]
     assert not [warning for warning in report["warnings"] if "predicted" in warning]
+    (placement,) = report["placements"]
+    best = next(one for one in report["profiles"] if one["variant"] == placement["variant"])
+    claimed = [node["partition"] for node in placement["nodes"] if "partition" in node]
+    assert (len(claimed), len(set(claimed))) == (best["prediction"]["claimed"], best["prediction"]["partitions"])
     (view,) = report["profile_views"]
     assert view["before"] == "none-fixed/nnapi"
     for one in view["fallen_back"]:
