@@ -4,11 +4,12 @@ import difflib
 import fnmatch
 import importlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from itertools import islice
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
+from urllib.parse import parse_qsl
 
 from device_runner.errors import SpecError
 from device_runner.library_source import Library
@@ -149,6 +150,7 @@ OPENERS: dict[str, str] = {
     "local": "device_runner.local:open_local",
     "adb": "device_runner.adb.device:open_adb",
     "android-host": "device_runner.android_host.device:open_android_host",
+    "linux-host": "device_runner.linux_host:open_linux_host",
 }
 """First part of a device's name to the function that opens it with the rest; imported when asked for."""
 
@@ -165,6 +167,19 @@ def open_device(text: str) -> Device:
     module, _, function = OPENERS[scheme].partition(":")
     opener: Callable[[str], Device] = getattr(importlib.import_module(module), function)
     return opener(rest)
+
+
+def read_options(query: str, where: str, known: Sequence[str]) -> dict[str, str]:
+    """Options behind a name's question mark, as `abi=arm64-v8a&cpu=cortex-a53`; SpecError that names `where`."""
+    pairs = parse_qsl(query, keep_blank_values=True)
+    options = dict(pairs)
+    unknown = sorted(set(options) - set(known))
+    if unknown or len(options) != len(pairs) or (query and not pairs):
+        what = f"unknown option {unknown[0]!r}" if unknown else "these options cannot be read"
+        raise SpecError(
+            what, where=where, remedy=f"options are {', '.join(known)}, as in ?{known[0]}=...&{known[1]}=..."
+        )
+    return options
 
 
 Test = Callable[[DeviceFacts], bool]

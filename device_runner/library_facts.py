@@ -7,8 +7,10 @@ exported symbols alone do not (XNNPACK, WebGPU and QNN export none).
 
 import contextlib
 import importlib.metadata
+import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -74,6 +76,19 @@ def android_facts(path: Path, abi: str) -> LibraryFacts:
             where=str(path),
             why="it was not built for Android: it does not need Android's libc.so",
             remedy=f"give an AAR, or {LIBRARY} from one",
+        )
+    return of_abi(facts, abi)
+
+
+def linux_facts(path: Path, abi: str) -> LibraryFacts:
+    """As `android_facts`, of a library for Linux with glibc."""
+    facts = read_facts(path)
+    if facts.system != "linux":
+        raise UnavailableError(
+            f"this is no {LIBRARY} for Linux",
+            where=str(path),
+            why=f"it was built for {facts.system}",
+            remedy=f"give wheel:RELEASE, jvm:RELEASE, or {LIBRARY} from one (`android-host:` runs Android's)",
         )
     return of_abi(facts, abi)
 
@@ -206,7 +221,7 @@ def _is_kept(target: Path) -> bool:
 def _download(release: str, machine: str, folder: Path) -> Path:
     platforms = [word for name in PLATFORMS for word in ("--platform", f"{name}_{machine}")]
     command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder),
+        *_pip(), "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder),
         *platforms, f"onnxruntime=={release}",
     ]  # fmt: skip
     try:
@@ -217,6 +232,12 @@ def _download(release: str, machine: str, folder: Path) -> Path:
     if done.returncode or not wheels:
         raise _unfetched(release, machine, done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no wheel")
     return wheels[0]
+
+
+def _pip() -> tuple[str, ...]:
+    """The pip of this environment, else that on PATH: environments of uv and `venv --without-pip` have none."""
+    found = None if importlib.util.find_spec("pip") else shutil.which("pip3") or shutil.which("pip")
+    return (found,) if found else (sys.executable, "-m", "pip")
 
 
 def _unpack(wheel: Path, target: Path) -> Path:
@@ -256,6 +277,7 @@ def _unfetched(release: str, machine: str, why: str) -> UnavailableError:
 JVM_ABIS = {"linux-x64": "x86_64", "linux-aarch64": "arm64-v8a"}
 """Folders of the JAR by Android's names of the ABIs. Its libraries for macOS and Windows are not for devices here."""
 
+JVM_FOLDER = "ai/onnxruntime/native/"
 MEMBER = re.compile(rf"(?:jni|lib)/(?P<abi>[\w-]+)/{LIBRARY}|ai/onnxruntime/native/(?P<folder>[\w-]+)/{LIBRARY}")
 SHARED = re.compile(r"jni/[\w-]+/[\w.-]+\.so")
 PAGE_BYTES = 16384
@@ -272,6 +294,12 @@ def archive_abis(path: Path) -> list[str]:
     """ABIs that an archive has the library for, sorted; raises UnavailableError for one that cannot be read."""
     with _opened(path) as archive:
         return sorted(library_members(archive.namelist()))
+
+
+def archive_system(path: Path) -> str:
+    """The system of an archive's libraries: linux for the JVM's JAR, android for all others."""
+    with _opened(path) as archive:
+        return "linux" if any(name.startswith(JVM_FOLDER) for name in archive.namelist()) else "android"
 
 
 def small_pages(path: Path) -> list[str]:

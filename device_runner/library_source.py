@@ -29,6 +29,7 @@ from device_runner.library_facts import (
     is_archive,
     library_member,
     library_members,
+    linux_facts,
     of_abi,
     read_facts,
 )
@@ -124,6 +125,10 @@ class Library:
     def android(self) -> LibraryFacts:
         """As `facts`, of a library that was built for Android; raises UnavailableError for any other."""
         return android_facts(self.path, self.abi)
+
+    def linux(self) -> LibraryFacts:
+        """As `android`, of a library that was built for Linux."""
+        return linux_facts(self.path, self.abi)
 
 
 def resolve(text: str, abi: str = "x86_64") -> Library:

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from device_runner.android_host.build import ASK, build_host, check_imports
-from device_runner.android_host.device import SLOWNESS, AndroidHost, Phone
-from device_runner.android_host.processor import find_processor
+from device_runner.android_host.device import AndroidHost, Phone
+from device_runner.android_host.processor import SLOWNESS, find_processor
 from device_runner.errors import RunnerError
 from device_runner.library_facts import LIBRARY, LibraryFacts
 from device_runner.probe.protocol import FLAG_BITS, LEVEL_NUMBERS

@@ -14,14 +14,13 @@ from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, NamedTuple, Self
-from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import Meta
 
 from device_runner.android_host.build import build_host, check_imports
-from device_runner.android_host.processor import HOST_ABIS, Processor, default_abi, find_processor
-from device_runner.device import TYPE_CODES, DeviceFacts, DriverType, NnapiDevice
+from device_runner.android_host.processor import HOST_ABIS, SLOWNESS, Processor, default_abi, find_processor, untimed
+from device_runner.device import TYPE_CODES, DeviceFacts, DriverType, NnapiDevice, read_options
 from device_runner.errors import RunnerError, SpecError
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import Library, resolve
@@ -259,7 +258,7 @@ class Phone:
 def open_android_host(rest: str) -> "AndroidHost":
     """The device that `android-host:REST` names; raises SpecError for a bad option, UnavailableError for no library."""
     text, _, query = rest.partition("?")
-    options = read_options(query, f"{SCHEME}:{rest}")
+    options = read_options(query, f"{SCHEME}:{rest}", OPTIONS)
     phone = parse_phone(options, f"{SCHEME}:{rest}")
     abi = options.get("abi") or default_abi()
     find_processor(abi, phone.cpu)
@@ -269,19 +268,6 @@ def open_android_host(rest: str) -> "AndroidHost":
             remedy=f"write `{SCHEME}:` and an AAR, a libonnxruntime.so, or a release such as 1.29.0",
         )
     return AndroidHost(f"{SCHEME}:{rest}", resolve(text, abi).android(), phone)
-
-
-def read_options(query: str, where: str) -> dict[str, str]:
-    """Options such as `api_level=29&driver=x.json` by name; raises SpecError that names `where`."""
-    pairs = parse_qsl(query, keep_blank_values=True)
-    options = dict(pairs)
-    unknown = sorted(set(options) - set(OPTIONS))
-    if unknown or len(options) != len(pairs) or (query and not pairs):
-        what = f"unknown option {unknown[0]!r}" if unknown else "these options cannot be read"
-        raise SpecError(
-            what, where=where, remedy=f"options are {', '.join(OPTIONS)}, as in ?api_level=29&driver=x.json"
-        )
-    return options
 
 
 def parse_phone(options: Mapping[str, str], where: str) -> Phone:
@@ -305,37 +291,6 @@ def _parse_level(text: str, where: str) -> int:
         return int(text)
     remedy = f"give a number from {API_LEVELS.start} to {API_LEVELS.stop - 1}; NNAPI begins at {NNAPI_API_LEVEL}"
     raise SpecError(f"api_level {text!r} does not exist", where=where, remedy=remedy)
-
-
-SLOWNESS = 10
-"""By how much time limits are longer under an emulator, which computes 30 to 500 times slower."""
-
-UNTIMED = {
-    "open_ns": 0,
-    "load_ns": 0,
-    "first_run_ns": 0,
-    "latencies_ns": (),
-    "warmup_ns": (),
-    "warmup": None,
-    "sustained": None,
-    "memory_before_load_bytes": 0,
-    "memory_after_load_bytes": 0,
-    "memory_peak_bytes": 0,
-    "elapsed_ns": 0,
-}
-"""What of a result would be the emulator's own."""
-
-
-def untimed(result: RunResult, cpu: str) -> RunResult:
-    """A result of an emulated CPU: without times and memory, and with the reason of an instruction that is missing."""
-    failure = result.failure
-    if failure and failure.signal == "SIGILL":
-        failure = msgspec.structs.replace(
-            failure,
-            cause=f"the library used an instruction that {cpu} or this emulator does not have",
-            remedy="try a newer QEMU or another cpu=; whether phones have it, a phone shows",
-        )
-    return msgspec.structs.replace(result, **UNTIMED, failure=failure, cpu=cpu, marks=(*result.marks, Mark.EMULATED))
 
 
 class AndroidHost:

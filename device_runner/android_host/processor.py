@@ -10,57 +10,16 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
+import msgspec
+
 from device_runner.errors import SpecError, UnavailableError
 from device_runner.local import machine_abi
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostAbi:
-    """How programs of an ABI are built and run on Linux: `machine` as `uname -m` gives it, `triple` as zig calls it.
-
-    `loader` is the dynamic linker below a system's root, `package` Debian's package with the C library for another
-    computer, which lies in /usr/`root`.
-    """
-
-    machine: str
-    triple: str
-    probe: str
-    root: str
-    loader: str
-    package: str
-    cpu: str = ""
-
-    @property
-    def emulator(self) -> str:
-        """The program of qemu-user."""
-        return f"qemu-{self.machine}"
-
-
-HOST_ABIS: dict[str, HostAbi] = {
-    "x86_64": HostAbi(
-        machine="x86_64",
-        triple="x86_64-linux-gnu.2.28",
-        probe="linux-x86_64",
-        root="x86_64-linux-gnu",
-        loader="lib64/ld-linux-x86-64.so.2",
-        package="libc6-amd64-cross",
-    ),
-    "arm64-v8a": HostAbi(
-        machine="aarch64",
-        triple="aarch64-linux-gnu.2.28",
-        probe="linux-aarch64",
-        root="aarch64-linux-gnu",
-        loader="lib/ld-linux-aarch64.so.1",
-        package="libc6-arm64-cross",
-        cpu="cortex-a76",
-    ),
-}
-"""By Android's name of the ABI; `cpu` is the profile of an emulator that is told none."""
+from device_runner.result import Mark, RunResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +45,54 @@ CPUS: dict[str, CpuProfile] = {
 }
 """Profiles of arm64 by name: without dot product (A53); with dot product and half precision (A55, A76: qemu 7.2 has
 no A55, whose instructions are the A76's); with i8mm as well (A710 in newer emulators, `i8mm` in all)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostAbi:
+    """How programs of an ABI are built and run on Linux: `machine` as `uname -m` gives it, `triple` as zig calls it.
+
+    `loader` is the dynamic linker below a system's root, `package` Debian's package with the C library for another
+    computer, which lies in /usr/`root`. `cpus` are the profiles of an emulator; the library has other kernels for each
+    of the `usual` ones, and the last is that of an emulator that is told none.
+    """
+
+    machine: str
+    triple: str
+    probe: str
+    root: str
+    loader: str
+    package: str
+    cpus: Mapping[str, CpuProfile] = field(default_factory=dict)
+    usual: tuple[str, ...] = ()
+
+    @property
+    def emulator(self) -> str:
+        """The program of qemu-user."""
+        return f"qemu-{self.machine}"
+
+
+HOST_ABIS: dict[str, HostAbi] = {
+    "x86_64": HostAbi(
+        machine="x86_64",
+        triple="x86_64-linux-gnu.2.28",
+        probe="linux-x86_64",
+        root="x86_64-linux-gnu",
+        loader="lib64/ld-linux-x86-64.so.2",
+        package="libc6-amd64-cross",
+    ),
+    "arm64-v8a": HostAbi(
+        machine="aarch64",
+        triple="aarch64-linux-gnu.2.28",
+        probe="linux-aarch64",
+        root="aarch64-linux-gnu",
+        loader="lib/ld-linux-aarch64.so.1",
+        package="libc6-arm64-cross",
+        cpus=CPUS,
+        usual=("cortex-a53", "cortex-a76"),
+    ),
+}
+"""By Android's name of the ABI."""
+
 
 ARM = 0x41
 """The implementer's number."""
@@ -115,11 +122,27 @@ class Processor:
         """Variables for its programs; the files that describe the emulated CPU are written into `folder`."""
         if not self.emulated:
             return {}
-        for name, text in cpu_files(CPUS[self.cpu], len(os.sched_getaffinity(0))):
-            path = folder / "cpu" / name
+        self._describe(folder / "cpu")
+        return {CPU_FILES: str(folder / "cpu")}
+
+    def rooted(self, folder: Path) -> "Processor":
+        """The same with `folder` as the root that its programs for Linux see: the C library's, and the CPU's files.
+
+        qemu looks for every absolute path there first, and behind it in this computer's own root.
+        """
+        if not self.emulated:
+            return self
+        for path in Path(self.command[-1]).iterdir():
+            if path.name not in ("proc", "sys"):
+                (folder / path.name).symlink_to(path)
+        self._describe(folder)
+        return replace(self, command=(*self.command[:-1], str(folder)))
+
+    def _describe(self, root: Path) -> None:
+        for name, text in cpu_files(HOST_ABIS[self.abi].cpus[self.cpu], len(os.sched_getaffinity(0))):
+            path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "ascii")
-        return {CPU_FILES: str(folder / "cpu")}
 
 
 def cpu_files(profile: CpuProfile, cores: int) -> Iterator[tuple[str, str]]:
@@ -156,21 +179,21 @@ def find_processor(abi: str, cpu: str = "") -> Processor:
     run it, with the packages to install.
     """
     if abi not in HOST_ABIS:
-        what = f"android-host does not run libraries for {abi}"
+        what = f"this computer does not run libraries for {abi}"
         raise UnavailableError(what, remedy=f"use {' or '.join(HOST_ABIS)}, or a phone (adb:SERIAL)")
     row = HOST_ABIS[abi]
-    if cpu and (not row.cpu or cpu not in CPUS):
-        known = f"there are {', '.join(CPUS)}" if row.cpu else "CPUs are chosen of arm64-v8a only"
+    if cpu and cpu not in row.cpus:
+        known = f"there are {', '.join(row.cpus)}" if row.cpus else "CPUs are chosen of arm64-v8a only"
         raise SpecError(
             f"no CPU {cpu!r} for {abi}", why=known, remedy="name one of them, as in ?abi=arm64-v8a&cpu=cortex-a53"
         )
     _check_system(abi)
     if abi == machine_abi() and not cpu:
         return Processor(abi=abi)
-    name = cpu or row.cpu
+    name = cpu or row.usual[-1]
     emulator = _emulator(abi)
-    _check_emulator(emulator, name)
-    return Processor(abi=abi, cpu=name, command=(emulator, "-cpu", CPUS[name].qemu, "-L", _sysroot(abi)))
+    _check_emulator(emulator, row.cpus, name)
+    return Processor(abi=abi, cpu=name, command=(emulator, "-cpu", row.cpus[name].qemu, "-L", _sysroot(abi)))
 
 
 def _check_system(abi: str) -> None:
@@ -178,13 +201,13 @@ def _check_system(abi: str) -> None:
     libc = platform.libc_ver()[0] or ("without glibc" if platform.system() == "Linux" else "")
     here = f"{platform.system()} {platform.machine()} {libc}".strip()
     known = platform.machine() in {row.machine for row in HOST_ABIS.values()}
-    runs = HOST_ABIS[abi].cpu or abi == machine_abi()
+    runs = HOST_ABIS[abi].cpus or abi == machine_abi()
     if (platform.system(), platform.libc_ver()[0]) != ("Linux", "glibc") or not known or not runs:
         raise UnavailableError(
-            "android-host does not run on this computer",
+            f"a library for {abi} does not run on this computer",
             where=here,
-            why=f"Android's {abi} library runs in a process of {HOST_ABIS[abi].machine} Linux with glibc"
-            + ", or by qemu-user on x86-64" * bool(HOST_ABIS[abi].cpu),
+            why=f"it runs in a process of {HOST_ABIS[abi].machine} Linux with glibc"
+            + ", or by qemu-user on x86-64" * bool(HOST_ABIS[abi].cpus),
             remedy="use `local`, a phone (adb:SERIAL), or such a machine (most CI runners are)",
         )
 
@@ -224,7 +247,7 @@ def _sysroot(abi: str) -> str:
     return str(found.absolute())
 
 
-def _check_emulator(emulator: str, cpu: str) -> None:
+def _check_emulator(emulator: str, cpus: Mapping[str, CpuProfile], cpu: str) -> None:
     facts = Path(emulator).stat()
     release, cores = _said(emulator, facts.st_size, facts.st_mtime_ns)
     remedy = "install QEMU 7.2 or newer (Debian 12 has it), or name one by ORT_MOBILE_QEMU"
@@ -233,8 +256,8 @@ def _check_emulator(emulator: str, cpu: str) -> None:
     shown = ".".join(map(str, release))
     if release < OLDEST_QEMU:
         raise UnavailableError("this emulator is too old", where=emulator, why=f"it is QEMU {shown}", remedy=remedy)
-    if CPUS[cpu].qemu.partition(",")[0] not in cores:
-        others = ", ".join(name for name, row in CPUS.items() if row.qemu.partition(",")[0] in cores)
+    if cpus[cpu].qemu.partition(",")[0] not in cores:
+        others = ", ".join(name for name, row in cpus.items() if row.qemu.partition(",")[0] in cores)
         raise UnavailableError(
             f"this emulator has no {cpu}",
             where=emulator,
@@ -258,3 +281,34 @@ def _said(emulator: str, size_bytes: int, modified_ns: int) -> tuple[tuple[int, 
         texts.append(done.stdout)
     found = re.match(r"qemu-\w+ version (\d+)\.(\d+)", texts[0])
     return (tuple(map(int, found.groups())) if found else None), frozenset(texts[1].split())
+
+
+SLOWNESS = 10
+"""By how much time limits are longer under an emulator, which computes 30 to 500 times slower."""
+
+UNTIMED = {
+    "open_ns": 0,
+    "load_ns": 0,
+    "first_run_ns": 0,
+    "latencies_ns": (),
+    "warmup_ns": (),
+    "warmup": None,
+    "sustained": None,
+    "memory_before_load_bytes": 0,
+    "memory_after_load_bytes": 0,
+    "memory_peak_bytes": 0,
+    "elapsed_ns": 0,
+}
+"""What of a result would be the emulator's own."""
+
+
+def untimed(result: RunResult, cpu: str) -> RunResult:
+    """A result of an emulated CPU: without times and memory, and with the reason of an instruction that is missing."""
+    failure = result.failure
+    if failure and failure.signal == "SIGILL":
+        failure = msgspec.structs.replace(
+            failure,
+            cause=f"the library used an instruction that {cpu} or this emulator does not have",
+            remedy="try a newer QEMU or another cpu=; whether phones have it, a phone shows",
+        )
+    return msgspec.structs.replace(result, **UNTIMED, failure=failure, cpu=cpu, marks=(*result.marks, Mark.EMULATED))

@@ -30,7 +30,7 @@ NOT_SETTINGS = frozenset({
 })  # fmt: skip
 """Fields of a RunSpec that do not say how it measures."""
 
-ON_THIS_COMPUTER = ("local", "android-host:")
+ON_THIS_COMPUTER = ("local", "android-host:", "linux-host:")
 """How names of devices begin that run on the host itself: its processor and system are theirs."""
 
 Facts = dict[str, str]

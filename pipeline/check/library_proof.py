@@ -47,6 +47,7 @@ class ProofRow(Struct, frozen=True, kw_only=True):
     `targets` are those that it ships to so; `chosen`: it is the way that the bundle advises; `failed`: it must not ship
     like this. `partitions` are how many NNAPI operations each compiled partition has, None where NNAPI was not asked or
     did not get so far. `abi` is the library's that ran, `cpu` the profile that an emulator played, "" without one.
+    `api_level` is 0 on other systems than Android.
     """
 
     targets: tuple[str, ...]
@@ -82,7 +83,7 @@ PROOFS = "library_proofs"
 class LibraryProof(Struct, frozen=True, kw_only=True):
     """What came of all rows, or why nothing was run (`not_run`, "" where it was).
 
-    `bundle` is the content digest of the bundle; `left_out` names the targets that are not Android's.
+    `bundle` is the content digest of the bundle; `left_out` names the targets of another platform than the library's.
     """
 
     version: Literal[1] = PROOF_VERSION

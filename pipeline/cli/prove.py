@@ -1,4 +1,4 @@
-"""`ort-mobile prove`: what a bundle ships, loaded and run in the Android library that ships."""
+"""`ort-mobile prove`: what a bundle ships, loaded and run in the library for Android or Linux that ships."""
 
 from pathlib import Path
 
@@ -28,9 +28,14 @@ def words(value: str) -> tuple[str, ...]:
 
 @click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--library", required=True, metavar="AAR|SO|android:RELEASE", help="The library that your app ships.")
+@click.option("--library", required=True, metavar="AAR|JAR|SO|RELEASE",
+    help="The library that your app ships: a file, android:1.29.0, wheel:1.29.0 or jvm:1.28.0.",
+)  # fmt: skip
 @click.option(
-    "--target", "targets", multiple=True, help="Target that ships it; repeatable.  [default: all Android targets]"
+    "--target",
+    "targets",
+    multiple=True,
+    help="Target that ships it; repeatable.  [default: all of the library's platform]",
 )
 @click.option(
     "--api-level", "api_levels", callback=levels, metavar="N,N",
@@ -38,7 +43,7 @@ def words(value: str) -> tuple[str, ...]:
 )  # fmt: skip
 @click.option(
     "--abi", default="auto", show_default=True, metavar="auto|ABI,…",
-    help="ABIs of the library to run; auto: those of the targets that run here, otherwise this computer's own.",
+    help="ABIs of the library to run; auto: this computer's own as a first look, then those of the targets.",
 )  # fmt: skip
 @click.option(
     "--cpu", default="", metavar="CPU,…",
@@ -66,9 +71,10 @@ def prove(
     timeout: float,
     json_to: str | None,
 ) -> None:
-    """Load and run all artifacts of BUNDLE in the Android library of your app, on this computer (Linux).
+    """Load and run all artifacts of BUNDLE in the library of your app, on this computer (Linux).
 
-    On x86-64, arm64-v8a runs in qemu-user (apt-get install qemu-user libc6-arm64-cross), once for each CPU of --cpu.
+    An AAR is run for Android targets, a JAR or a wheel for Linux targets. On x86-64, ARM's ABIs run in qemu-user
+    (apt-get install qemu-user libc6-arm64-cross), once for each CPU of --cpu.
 
     Every artifact runs with every provider and flag combination that the bundle's config has, and its outputs are
     compared with the original model's. Exit code 4 if anything fails; each failure is reported with cause and remedy.

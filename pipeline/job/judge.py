@@ -20,7 +20,7 @@ from pipeline.core.errors import PipelineError
 
 log = logging.getLogger(__name__)
 
-ON_THIS_PROCESSOR = ("local", "android-host:")
+ON_THIS_PROCESSOR = ("local", "android-host:", "linux-host:")
 """What the names of devices begin with that are processes of this computer."""
 
 OUTPUTS_FACTOR, OUTPUTS_ROOM_BYTES = 4, 16 << 20

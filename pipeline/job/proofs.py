@@ -1,4 +1,4 @@
-"""Proofs of a bundle in the Android libraries that its targets ship."""
+"""Proofs of a bundle in the libraries for Android and Linux that its targets ship."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from device_runner.errors import RunnerError
-from device_runner.library_source import release_of
+from device_runner.library_source import name_of, release_of
 from pipeline.check.library_proof import PROOFS, LibraryProof, ProvenLibrary
 from pipeline.config import Platform
 from pipeline.core.errors import PipelineError
@@ -21,15 +21,20 @@ from pipeline.release.prove import ProofOrder, prove_bundle
 
 
 def libraries_of(choices: Sequence[Choice], given: str | None) -> dict[str, tuple[str, ...]]:
-    """The Android libraries to prove, each with the targets that ship it.
+    """The libraries for Android and Linux to prove, each with the targets that ship it.
 
-    A library of the command line may be any computer's: it counts where it is an AAR or a release.
+    A library of the command line may be any computer's: it counts where it is an AAR or a release, of the platform that
+    the release is for.
     """
-    android = given if given and (given.endswith(".aar") or release_of(given)) else None
+    name = name_of(given or "")
+    spare = {
+        Platform.ANDROID: given if given and (given.endswith(".aar") or release_of(given)) else None,
+        Platform.LINUX: given if name and name.scheme in ("jvm", "wheel") else None,
+    }
     found: dict[str, tuple[str, ...]] = {}
     for target in dict.fromkeys(choice.target for choice in choices):
-        library = target.library or android
-        if target.platform is Platform.ANDROID and library:
+        library = target.library or spare.get(target.platform)
+        if target.platform in spare and library:
             found[library] = (*found.get(library, ()), target.name)
     return found
 

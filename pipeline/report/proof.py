@@ -25,10 +25,10 @@ def summary(proof: LibraryProof) -> str:
     if proof.not_run:
         return f"not proven in {proof.library.file}: {proof.not_run}"
     passing = sum(not row.failed for row in proof.rows)
-    levels = ", ".join(map(str, sorted({row.api_level for row in proof.rows})))
-    places = _places(proof.rows)
+    levels = ", ".join(map(str, sorted({row.api_level for row in proof.rows if row.api_level})))
+    places = "; ".join(filter(None, (levels and f"API level {levels}", _places(proof.rows))))
     where = EMULATED if any(row.cpu for row in proof.rows) else NO_PHONE
-    return f"{passing} of {len(proof.rows)} runs pass (API level {levels}; {places}). {where}"
+    return f"{passing} of {len(proof.rows)} runs pass ({places}). {where}"
 
 
 def place(row: ProofRow) -> str:
@@ -50,7 +50,7 @@ def rows(proof: LibraryProof) -> Iterator[tuple[str, ...]]:
         groups.setdefault((*_cells(row), str(row.api_level)), []).append(row)
     joined: dict[tuple[str, ...], list[str]] = {}
     for (*cells, level), found in groups.items():
-        joined.setdefault((*cells, _places(found)), []).append(level)
+        joined.setdefault((*cells, _places(found)), []).append(level if found[0].api_level else wording.DASH)
     for (model, variant, run, *results, places), levels in joined.items():
         yield model, variant, run, ", ".join(levels), places, *results
 
@@ -80,8 +80,9 @@ def findings(proof: LibraryProof) -> Iterator[tuple[str, str, str, str]]:
     for severity in Severity:
         for finding, row in found:
             if finding.severity is severity:
-                where = f"{row.model} / {row.variant} / {row.run} / API level {row.api_level} / {place(row)}"
-                yield finding.what, _text(finding), finding.remedy, where
+                level = f"API level {row.api_level}" if row.api_level else ""
+                parts = (row.model, row.variant, row.run, level, place(row))
+                yield finding.what, _text(finding), finding.remedy, " / ".join(filter(None, parts))
 
 
 def _text(finding: ProofFinding) -> str:
@@ -92,5 +93,5 @@ def _text(finding: ProofFinding) -> str:
 def remarks(proof: LibraryProof) -> Iterator[str]:
     """What to know beside the rows."""
     if proof.left_out:
-        yield f"not Android, so not in this library: {', '.join(proof.left_out)}"
+        yield f"of another platform than this library, so not run: {', '.join(proof.left_out)}"
     yield from proof.notes

@@ -39,6 +39,7 @@ def bundle_of(
     reference: bool = True,
     target: str = "phone",
     platform: str = "android",
+    abis: tuple[str, ...] = (),
     min_api_level: int | None = 30,
     ort_release: str = "1.29",
 ) -> Path:
@@ -53,6 +54,7 @@ def bundle_of(
     shipped = Shipped(
         target=target,
         platform=platform,
+        abis=abis,
         model=MODEL,
         model_sha256=sha256_of(source),
         variant=Variant(level=level),

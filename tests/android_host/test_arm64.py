@@ -74,10 +74,13 @@ def prove(bundle: Path, library: str, **order: object) -> LibraryProof:
 def test_a_bundle_is_proven_in_the_abi_and_on_the_cpus_that_ship(
     release: str, arm64: LibraryFacts, mnist: Path, tmp_path: Path
 ) -> None:
+    """This computer's own ABI first, then what ships."""
     proof = prove(bundle_of(tmp_path, mnist), f"android:{release}")
-    assert [(row.abi, row.cpu, row.failed) for row in proof.rows] == [(ARM64, cpu, False) for cpu in CORES]
+    places = [("x86_64", ""), *((ARM64, cpu) for cpu in CORES)]
+    assert [(row.abi, row.cpu, row.failed) for row in proof.rows] == [(*place, False) for place in places]
     assert proof.library.sha256 == arm64.sha256
-    assert "2 of 2 runs pass (API level 31; arm64-v8a on cortex-a53 and cortex-a76)" in summary(proof)
+    assert "3 of 3 runs pass (API level 31; x86_64, arm64-v8a on cortex-a53 and cortex-a76)" in summary(proof)
+    assert any("x86_64 was run as a first look" in note for note in proof.notes)
     both = prove(tmp_path / "bundle", f"android:{release}", abis=(ARM64, "x86_64"), cpus=("cortex-a53",))
     assert [(row.abi, row.cpu) for row in both.rows] == [(ARM64, "cortex-a53"), ("x86_64", "")]
 
@@ -89,7 +92,7 @@ def test_int8_that_overflows_without_dot_product_is_found(
     (model,) = (path for path in real_models if path.name == "mnist.qdq_s8s8.onnx")
     bundle = bundle_of(tmp_path, model, level=Level.EXTENDED)
     proof = prove(bundle, f"android:{release}")
-    wrong, right = proof.rows
+    _, wrong, right = proof.rows
     assert (wrong.cpu, wrong.failed, [finding.kind for finding in wrong.findings]) == (
         "cortex-a53",
         True,

@@ -88,17 +88,21 @@ def test_large_tensors_and_lost_ones_are_not_kept(tmp_path: Path, monkeypatch: p
     assert kept.inputs == kept.outputs == ()
 
 
-def test_libraries_are_those_of_android_targets_each_once() -> None:
+def test_libraries_are_those_of_android_and_linux_targets_each_once() -> None:
     targets = [
         Target(name="a", platform=Platform.ANDROID, library="android:1.29.0"),
         Target(name="b", platform=Platform.ANDROID, library="android:1.29.0"),
         Target(name="c", platform=Platform.ANDROID),
         Target(name="d", platform=Platform.LINUX, library="x.so"),
+        Target(name="e", platform=Platform.LINUX),
+        Target(name="f", platform=Platform.MACOS, library="x.dylib"),
     ]
     choices = [choice(target) for target in targets]
-    assert libraries_of(choices, None) == {"android:1.29.0": ("a", "b")}
-    assert libraries_of(choices, "app.aar") == {"android:1.29.0": ("a", "b"), "app.aar": ("c",)}
-    assert libraries_of(choices, "libonnxruntime.so") == {"android:1.29.0": ("a", "b")}
+    named = {"android:1.29.0": ("a", "b"), "x.so": ("d",)}
+    assert libraries_of(choices, None) == named
+    assert libraries_of(choices, "app.aar") == {**named, "app.aar": ("c",)}
+    assert libraries_of(choices, "wheel:1.29.0") == {**named, "wheel:1.29.0": ("e",)}
+    assert libraries_of(choices, "libonnxruntime.so") == named
 
 
 def test_operator_configs_are_for_the_builds_that_the_config_plans(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_what_fails_comes_first_with_line_and_remedy() -> None:
     assert text.index("no kernel") < text.index("CPU_ONLY has no effect")
     assert "operator config line: ai.onnx;13;Erf" in text
     assert "remedy: build it" in text
-    assert "not Android, so not in this library: desk" in text
+    assert "of another platform than this library, so not run: desk" in text
 
 
 def test_nothing_acts_in_any_format() -> None:

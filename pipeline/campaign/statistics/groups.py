@@ -134,5 +134,5 @@ def paired_log_ratios(group: RunGroup, baseline: RunGroup) -> Pairs:
 
 
 def ranks(group: RunGroup) -> bool:
-    """Whether its times may be compared: those of a phone's library on another machine may not."""
-    return not any(Mark.NOT_A_PHONE in timed.marks for timed in group.rounds)
+    """Whether its times may be compared: those of another machine than the library's, or an emulator's, may not."""
+    return all({Mark.NOT_A_PHONE, Mark.EMULATED}.isdisjoint(timed.marks) for timed in group.rounds)

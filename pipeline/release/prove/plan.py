@@ -1,6 +1,6 @@
 """What to run of a bundle: every artifact in every way that ships, at each API level, on each processor."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -8,8 +8,8 @@ import msgspec
 from device_runner.android_host.device import DEFAULT_API_LEVEL, DriverProfile
 from device_runner.android_host.processor import HOST_ABIS, default_abi, find_processor
 from device_runner.errors import UnavailableError
-from device_runner.library_facts import archive_abis, is_archive, read_facts
-from device_runner.library_source import find_archive
+from device_runner.library_facts import archive_abis, archive_system, is_archive, read_facts
+from device_runner.library_source import find_archive, resolve_all
 from device_runner.options import MAPPED
 from device_runner.providers import NNAPI, NNAPI_API_LEVEL
 from device_runner.spec import RunOptions
@@ -21,15 +21,18 @@ from pipeline.release.manifest import Content, Shipped
 NEWEST_LEVEL = DEFAULT_API_LEVEL
 """The newest API level at which NNAPI behaves otherwise than below: from it on its runtime tells its own level."""
 ANDROID = "android"
+NO_LEVEL = 0
+"""The API level of a trial on another system than Android."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofOrder:
     """What to run a bundle with.
 
-    `library` is an AAR, a libonnxruntime.so or a release; `targets` are names, () for all of Android's; `api_levels` ()
-    are each target's lowest and the newest. `driver` is what NNAPI is on the phone that is played. `abis` () are those
-    that the targets ship, `cpus` () `USUAL_CPUS` where the ABI is emulated. An emulator has ten times the time limit.
+    `library` is an AAR, a JAR, a libonnxruntime.so or a release; `targets` are names, () for all of its system;
+    `api_levels` () are each target's lowest and the newest. `driver` is what NNAPI is on the phone that is played.
+    `abis` () are this computer's own for a first look and those that the targets ship, `cpus` () the ABI's usual ones
+    where it is emulated. An emulator has ten times the time limit.
     """
 
     library: str
@@ -62,8 +65,10 @@ class ProofTrial:
         return self.options.provider == NNAPI
 
 
-def wanted_targets(content: Content, order: ProofOrder) -> tuple[list[Shipped], list[str]]:
-    """What of a bundle the library is for, and the names of the targets that are another platform's.
+def wanted_targets(content: Content, order: ProofOrder, system: str = ANDROID) -> tuple[list[Shipped], list[str]]:
+    """What of a bundle a library for `system` is for, and the names of the targets that are another platform's.
+
+    Where nothing is for that system, it is Android's targets that the library is refused for.
 
     Raises ConfigError when that is nothing, or a target that is asked for is not in the bundle; CheckFailed for an
     artifact that is none of the bundle's files.
@@ -78,15 +83,16 @@ def wanted_targets(content: Content, order: ProofOrder) -> tuple[list[Shipped], 
     if unknown := [name for name in order.targets if name not in known]:
         raise ConfigError(f"the bundle has no target {unknown[0]!r}", remedy=f"it ships to {', '.join(known)}")
     asked = [shipped for shipped in content.ships if not order.targets or shipped.target in order.targets]
-    wanted = [shipped for shipped in asked if shipped.platform == ANDROID]
+    platform = system if any(shipped.platform == system for shipped in asked) else ANDROID
+    wanted = [shipped for shipped in asked if shipped.platform == platform]
     if not wanted:
         named = ", ".join(f"{shipped.target} ({shipped.platform})" for shipped in asked)
         raise ConfigError(
-            "there is nothing for Android to prove",
+            f"there is nothing to prove in a library for {system}",
             why=f"of the bundle's targets these were asked for: {named or 'none'}",
-            remedy="prove it on a device of that platform (`ort-mobile run --device ...`)",
+            remedy="give a library of that platform, or prove it on a device (`ort-mobile run --device ...`)",
         )
-    return wanted, list(dict.fromkeys(shipped.target for shipped in asked if shipped.platform != ANDROID))
+    return wanted, list(dict.fromkeys(shipped.target for shipped in asked if shipped.platform != platform))
 
 
 def trials_of(wanted: list[Shipped], order: ProofOrder) -> list[ProofTrial]:
@@ -102,7 +108,8 @@ def trials_of(wanted: list[Shipped], order: ProofOrder) -> list[ProofTrial]:
 
 
 def _trials(shipped: Shipped, order: ProofOrder) -> Iterator[ProofTrial]:
-    for level in order.api_levels or levels_of(shipped):
+    levels = order.api_levels or levels_of(shipped)
+    for level in levels if shipped.platform == ANDROID else (NO_LEVEL,):
         for number, options in enumerate(shipped.runs or (_chosen(shipped),)):
             yield ProofTrial(
                 shipped=shipped, options=options, api_level=level, targets=(shipped.target,), chosen=number == 0
@@ -125,55 +132,78 @@ def _chosen(shipped: Shipped) -> RunOptions:
         raise ConfigError("the manifest has run options that are none", where=shipped.file, why=str(error)) from error
 
 
-USUAL_CPUS = ("cortex-a53", "cortex-a76")
-"""Phones' cores for which the library has kernels of their own: without dot product and half precision, and with."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofPlace:
-    """An ABI and a CPU ("": this computer's own) to run in, and what ships there."""
+    """An ABI and a CPU ("": this computer's own) to run in, and what is run there.
+
+    `deciding` are the targets that what happens there decides on; for the others it is a first look.
+    """
 
     abi: str
     cpu: str
     wanted: tuple[Shipped, ...]
+    deciding: frozenset[str]
 
 
 def places_of(wanted: list[Shipped], order: ProofOrder) -> tuple[list[ProofPlace], list[str]]:
     """Where the library of an order runs, and in words which ABIs of targets do not run here, and why.
 
+    Without `order.abis` this computer's own is run first, where the library has it, then each of the targets' ABIs.
     Raises UnavailableError for an ABI that is asked for and cannot run here, or when no ABI of the library can;
     SpecError for a CPU that does not exist.
     """
+    targets = {shipped.target: abis_of_target(shipped.platform, shipped.abis) for shipped in wanted}
     if order.abis:
-        return [place for abi in order.abis for place in _places(abi, tuple(wanted), order)], []
-    archive = find_archive(order.library)
-    there = archive_abis(archive) if is_archive(archive) else [read_facts(archive).abi]
-    shipping = {shipped.target: abis_of_target(shipped.platform, shipped.abis) for shipped in wanted}
+        return [place for abi in order.abis for place in _places(abi, wanted, frozenset(targets), order)], []
+    there, own = library_abis(order.library), default_abi()
     places: list[ProofPlace] = []
-    problems: dict[str, UnavailableError] = {}
-    for abi in dict.fromkeys(abi for abis in shipping.values() for abi in abis if abi in there):
+    problems: list[UnavailableError] = []
+    notes: list[str] = []
+    for abi in dict.fromkeys(abi for abis in targets.values() for abi in abis):
+        deciding = frozenset(target for target, abis in targets.items() if abi in abis)
         try:
-            places += _places(abi, tuple(one for one in wanted if abi in shipping[one.target]), order)
+            if abi in there:
+                places += _places(abi, [one for one in wanted if one.target in deciding], deciding, order)
+            else:
+                notes.append(
+                    f"{abi} was not run: the library has {', '.join(there) or 'no ABI'}; build it for {abi} too"
+                )
         except UnavailableError as error:
-            problems[abi] = error
-    proven = {one.target for place in places for one in place.wanted}
-    rest = tuple(one for one in wanted if one.target not in proven)
-    if rest and problems and (order.cpus or default_abi() not in there):
-        raise next(iter(problems.values()))
-    spare = _places(default_abi(), rest, order) if rest else []
-    notes = [f"{abi} was not run: {error.reason}; {error.remedy}" for abi, error in problems.items()]
+            problems.append(error)
+            notes.append(f"{abi} was not run: {error.reason}; {error.remedy}")
+    rest = frozenset(targets).difference(*(place.deciding for place in places))
+    if rest and problems and (order.cpus or own not in there):
+        raise problems[0]
     if rest:
-        notes.append(
-            f"{', '.join(dict.fromkeys(one.target for one in rest))}: {default_abi()} was run instead of its ABIs"
-        )
-    return [*places, *spare], notes
+        notes.append(f"{', '.join(sorted(rest))}: {own} was run instead of its ABIs")
+    if (own not in there or order.cpus) and not rest:
+        return places, notes
+    looks = _places(own, wanted, rest.union(*(place.deciding for place in places if place.abi == own)), order)
+    if not looks[0].deciding:
+        notes.append(f"{own} was run as a first look: no target ships it, and what fails there is a warning")
+    return [*looks, *(place for place in places if place.abi != own)], notes
 
 
-def _places(abi: str, wanted: tuple[Shipped, ...], order: ProofOrder) -> list[ProofPlace]:
+def library_abis(text: str) -> list[str]:
+    """The ABIs that a library's archive or its fetched wheels have; a .so has one."""
+    archive = find_archive(text)
+    return archive_abis(archive) if is_archive(archive) else [library.abi for library in resolve_all(text)]
+
+
+def library_system(text: str) -> str:
+    """The system that a library is for, android or linux; archives are not unpacked for it."""
+    archive = find_archive(text)
+    return archive_system(archive) if is_archive(archive) else read_facts(archive).system
+
+
+def _places(abi: str, wanted: Sequence[Shipped], deciding: frozenset[str], order: ProofOrder) -> list[ProofPlace]:
     """With CPUs that are asked for, where the ABI has some or is the only one."""
-    usual = USUAL_CPUS if find_processor(abi).emulated else ("",)
-    chosen = order.cpus if len(order.abis) == 1 or HOST_ABIS[abi].cpu else ()
-    return [ProofPlace(abi=abi, cpu=find_processor(abi, cpu).cpu, wanted=wanted) for cpu in chosen or usual]
+    usual = HOST_ABIS[abi].usual if find_processor(abi).emulated else ("",)
+    chosen = order.cpus if len(order.abis) == 1 or HOST_ABIS[abi].cpus else ()
+    return [
+        ProofPlace(abi=abi, cpu=find_processor(abi, cpu).cpu, wanted=tuple(wanted), deciding=deciding)
+        for cpu in chosen or usual
+    ]
 
 
 def loaded(shipped: Shipped, options: RunOptions) -> RunOptions:

@@ -1,4 +1,4 @@
-"""Runs what a bundle ships in the Android library that ships, in processes of this computer, as the proof asks."""
+"""Runs what a bundle ships in the library that ships, in processes of this computer, as the proof asks."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,8 +11,10 @@ import msgspec
 from device_runner.android_host.calls import CallSummary, read_calls, summarize
 from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.android_host.processor import check_host
+from device_runner.device import Device
 from device_runner.library_facts import LibraryFacts, archive_abis, is_archive
-from device_runner.library_source import release_of, resolve
+from device_runner.library_source import name_of, resolve
+from device_runner.linux_host import LinuxHost
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.check.compare import OutputCheck, read_tensor
@@ -22,7 +24,17 @@ from pipeline.core.progress import Progress
 from pipeline.release.manifest import Manifest, Shipped, verify_bundle
 from pipeline.release.prove.expected import SEED, ExpectedOutputs, claims_nothing, effect, expected_of
 from pipeline.release.prove.explain import explain_checks, explain_failure, not_compared
-from pipeline.release.prove.plan import ProofOrder, ProofPlace, ProofTrial, loaded, places_of, trials_of, wanted_targets
+from pipeline.release.prove.plan import (
+    ANDROID,
+    ProofOrder,
+    ProofPlace,
+    ProofTrial,
+    library_system,
+    loaded,
+    places_of,
+    trials_of,
+    wanted_targets,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +49,16 @@ class ProofRun:
 def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> LibraryProof:
     """Load and run every artifact in every way that ships, at every API level that is asked for.
 
-    Raises CheckFailed for a bundle that was changed, ConfigError for one with nothing for Android, MissingError where
-    the library cannot be run on this computer. What the library does is in the rows.
+    Raises CheckFailed for a bundle that was changed, ConfigError for one with nothing for the library's system,
+    MissingError where the library cannot be run on this computer. What the library does is in the rows.
     """
     manifest = verify_bundle(bundle)
-    wanted, left_out = wanted_targets(manifest.content, order)
     check_host()
+    wanted, left_out = wanted_targets(manifest.content, order, library_system(order.library))
     places, notes = places_of(wanted, order)
     libraries = {place.abi: resolve(order.library, place.abi) for place in places}
-    facts = {abi: library.android() for abi, library in libraries.items()}
+    linux = wanted[0].platform != ANDROID
+    facts = {abi: library.linux() if linux else library.android() for abi, library in libraries.items()}
     plan = [(place, trials_of(list(place.wanted), order)) for place in places]
     expected: dict[str, ExpectedOutputs] = {}
     with tempfile.TemporaryDirectory(prefix="ort-mobile-prove-") as work:
@@ -58,7 +71,7 @@ def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> Library
                     stage.at(f"{row.model} {row.variant} {row.run}, API level {row.api_level}, {where}")
                     stage.done()
                     rows.append(row)
-    abi = places[0].abi
+    abi = next(place.abi for place in places if place.deciding)
     return LibraryProof(
         bundle=manifest.content_sha256,
         library=_proven(libraries[abi].archive, facts[abi]),
@@ -129,7 +142,7 @@ class _Prover:
         self.place = place
         self.order = order
         self.work = work
-        self.stock = release_of(order.library) is not None
+        self.stock = name_of(order.library) is not None
         self.expected = expected
         self.seen: dict[tuple[str, bytes, int], ProofRun] = {}
 
@@ -137,14 +150,21 @@ class _Prover:
         """A row for each trial, in their order; trials are sorted by API level."""
         for level, group in groupby(trials, key=lambda trial: trial.api_level):
             calls = self.work / "calls.jsonl"
-            phone = Phone(api_level=level, driver=self.order.driver, calls=calls, cpu=self.place.cpu)
-            with AndroidHost("android-host", self.library, phone) as device:
+            with self._device(level, calls) as device:
                 for trial in group:
                     yield self._row(device, trial, calls)
 
-    def _row(self, device: AndroidHost, trial: ProofTrial, calls: Path) -> ProofRow:
+    def _device(self, level: int, calls: Path) -> Device:
+        if self.library.system == "linux":
+            return LinuxHost("linux-host", self.library, self.place.cpu)
+        phone = Phone(api_level=level, driver=self.order.driver, calls=calls, cpu=self.place.cpu)
+        return AndroidHost("android-host", self.library, phone)
+
+    def _row(self, device: Device, trial: ProofTrial, calls: Path) -> ProofRow:
         observed = self._observe(device, trial, trial.options, calls)
         findings = tuple(self._findings(device, trial, observed, calls))
+        if self.place.deciding.isdisjoint(trial.targets):
+            findings = tuple(msgspec.structs.replace(finding, severity=Severity.WARNING) for finding in findings)
         summary = observed.calls
         return ProofRow(
             targets=trial.targets,
@@ -163,9 +183,7 @@ class _Prover:
             findings=findings,
         )
 
-    def _findings(
-        self, device: AndroidHost, trial: ProofTrial, observed: ProofRun, calls: Path
-    ) -> Iterator[ProofFinding]:
+    def _findings(self, device: Device, trial: ProofTrial, observed: ProofRun, calls: Path) -> Iterator[ProofFinding]:
         options, failure = trial.options, observed.result.failure
         if failure:
             yield explain_failure(failure, self.bundle / trial.shipped.file, options.provider, stock=self.stock)
@@ -186,13 +204,13 @@ class _Prover:
             if observed.calls and without.calls:
                 yield from effect(flag, phone, observed.calls, without.calls)
 
-    def _observe(self, device: AndroidHost, trial: ProofTrial, options: RunOptions, calls: Path) -> ProofRun:
+    def _observe(self, device: Device, trial: ProofTrial, options: RunOptions, calls: Path) -> ProofRun:
         key = (trial.shipped.file, msgspec.json.encode(options, order="sorted"), trial.api_level)
         if key not in self.seen:
             self.seen[key] = self._run(device, trial.shipped, options, calls)
         return self.seen[key]
 
-    def _run(self, device: AndroidHost, shipped: Shipped, options: RunOptions, calls: Path) -> ProofRun:
+    def _run(self, device: Device, shipped: Shipped, options: RunOptions, calls: Path) -> ProofRun:
         expected = self._expected(shipped)
         calls.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(dir=self.work) as folder:
