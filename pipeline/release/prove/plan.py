@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 
-from device_runner.android_host.device import DEFAULT_API_LEVEL, DriverProfile
+from device_runner.android_host.device import DEFAULT_API_LEVEL, AndroidHost, DriverProfile, Phone
 from device_runner.android_host.processor import HOST_ABIS, default_abi, find_processor
+from device_runner.device import Device
 from device_runner.errors import UnavailableError
-from device_runner.library_facts import archive_abis, archive_system, is_archive, read_facts
+from device_runner.library_facts import LibraryFacts, archive_abis, archive_system, is_archive, read_facts
 from device_runner.library_source import find_archive, resolve_all
+from device_runner.linux_host import LinuxHost
 from device_runner.options import MAPPED
 from device_runner.providers import NNAPI, NNAPI_API_LEVEL
 from device_runner.spec import RunOptions
@@ -42,6 +45,10 @@ class ProofOrder:
     abis: tuple[str, ...] = ()
     cpus: tuple[str, ...] = ()
     timeout_seconds: float = 60.0
+
+    def phone(self, level: int, cpu: str = "", calls: Path | None = None) -> Phone:
+        """The phone that is played at an API level; `calls` is a file for the record of NNAPI calls."""
+        return Phone(api_level=level, driver=self.driver, calls=calls, cpu=cpu)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +211,13 @@ def _places(abi: str, wanted: Sequence[Shipped], deciding: frozenset[str], order
         ProofPlace(abi=abi, cpu=find_processor(abi, cpu).cpu, wanted=tuple(wanted), deciding=deciding)
         for cpu in chosen or usual
     ]
+
+
+def opened(library: LibraryFacts, phone: Phone) -> Device:
+    """What runs a library: a phone for Android's, a computer with the same CPU for Linux's."""
+    if library.system == ANDROID:
+        return AndroidHost("android-host", library, phone)
+    return LinuxHost("linux-host", library, phone.cpu)
 
 
 def loaded(shipped: Shipped, options: RunOptions) -> RunOptions:

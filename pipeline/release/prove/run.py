@@ -9,12 +9,10 @@ from pathlib import Path
 import msgspec
 
 from device_runner.android_host.calls import CallSummary, read_calls, summarize
-from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.android_host.processor import check_host
 from device_runner.device import Device
 from device_runner.library_facts import LibraryFacts, archive_abis, is_archive
 from device_runner.library_source import name_of, resolve
-from device_runner.linux_host import LinuxHost
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.check.compare import OutputCheck, read_tensor
@@ -31,6 +29,7 @@ from pipeline.release.prove.plan import (
     ProofTrial,
     library_system,
     loaded,
+    opened,
     places_of,
     trials_of,
     wanted_targets,
@@ -150,15 +149,9 @@ class _Prover:
         """A row for each trial, in their order; trials are sorted by API level."""
         for level, group in groupby(trials, key=lambda trial: trial.api_level):
             calls = self.work / "calls.jsonl"
-            with self._device(level, calls) as device:
+            with opened(self.library, self.order.phone(level, self.place.cpu, calls)) as device:
                 for trial in group:
                     yield self._row(device, trial, calls)
-
-    def _device(self, level: int, calls: Path) -> Device:
-        if self.library.system == "linux":
-            return LinuxHost("linux-host", self.library, self.place.cpu)
-        phone = Phone(api_level=level, driver=self.order.driver, calls=calls, cpu=self.place.cpu)
-        return AndroidHost("android-host", self.library, phone)
 
     def _row(self, device: Device, trial: ProofTrial, calls: Path) -> ProofRow:
         observed = self._observe(device, trial, trial.options, calls)
@@ -197,7 +190,7 @@ class _Prover:
         if nothing := claims_nothing(observed.calls, trial.api_level):
             yield nothing
             return
-        phone = Phone(api_level=trial.api_level, driver=self.order.driver)
+        phone = self.order.phone(trial.api_level)
         for flag in options.flags:
             rest = msgspec.structs.replace(options, flags=tuple(other for other in options.flags if other is not flag))
             without = self._observe(device, trial, rest, calls)
