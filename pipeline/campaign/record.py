@@ -10,6 +10,7 @@ from pipeline.check.compare import OutputCheck
 from pipeline.check.reference import Reference
 from pipeline.config import Config, MeasureMode, ModelConfig
 from pipeline.core.errors import ConfigError, Finding, PipelineError, Severity
+from pipeline.core.progress import StageTime
 from pipeline.core.variant import Level
 from pipeline.partition.placement import Placement
 from pipeline.passes.mixed import MixedSearch
@@ -155,7 +156,8 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     `references` are by the name of a model in a precision (`Artifact.source`); their files lie in reference/NAME.
     `unloadable` names artifacts as MODEL/VARIANT that a target's library cannot load, by the name of the target.
     `tables` are those of the config in which models were found, by model. `searching` marks the campaign of a search,
-    whose runs are no rounds; `tuned` is what searches found, in the campaign that confirms it.
+    whose runs are no rounds; `tuned` is what searches found, in the campaign that confirms it. `stages` are those of
+    every job that worked on the campaign and came to its end.
     """
 
     config: Config
@@ -176,6 +178,7 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     tuned: tuple[TunedModel, ...] = ()
     placements: tuple[Placement, ...] = ()
     """Of each model and provider with rules, the graph that the provider is predicted to claim most of."""
+    stages: tuple[StageTime, ...] = ()
 
 
 class CampaignRecord(Struct, frozen=True, kw_only=True):

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 @json_option
 @click.option("--list", "list_only", is_flag=True, help="List the stored campaigns instead.")
 def report(folder: Path, database: str | None, campaign: str | None, list_only: bool, json_to: str | None) -> None:
-    """Write report.html, report.md and results.json again from the results stored in FOLDER, and show the table."""
+    """Write report.html, report.md, results.json and trace.json.gz again from the results stored in FOLDER.
+
+    The table is shown as well.
+    """
     from pipeline.job.folder import list_campaigns, stored, write_reports
     from pipeline.report import terminal
 

@@ -277,8 +277,8 @@ def run(
 ) -> None:
     """Convert, check, measure, choose, bundle and report, as CONFIG says or for one --model.
 
-    The output folder contains the artifacts, the operator configs, results.json, report.md, report.html, the database
-    results.sqlite and bundle/.
+    The output folder contains the artifacts, the operator configs, results.json, report.md, report.html, trace.json.gz,
+    the database results.sqlite and bundle/.
     """
     if (config is None) == (model is None):
         raise click.UsageError("give either a config file or --model MODEL.onnx", ctx)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from device_runner.reading import visible
+from device_runner.result import Struct, host_name, utc_now
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -38,6 +39,37 @@ class Progress(Protocol):
 
     def stage(self, name: str, steps: int) -> contextlib.AbstractContextManager[Stage]:
         """A stage of so many steps, shown until the block ends."""
+
+
+class StageTime(Struct, frozen=True, kw_only=True):
+    """A stage of a job as it was: on which computer, from when, for how long."""
+
+    name: str
+    steps: int
+    started_at: str
+    elapsed_ns: int
+    host: str = ""
+
+
+class StageLog:
+    """Shows progress as another does, and keeps when each stage was."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+        self.stages: list[StageTime] = []
+
+    @contextlib.contextmanager
+    def stage(self, name: str, steps: int) -> Iterator[Stage]:
+        """The stage of the other, noted when it ends, in whatever way."""
+        started_at, begun = utc_now(), time.monotonic_ns()
+        try:
+            with self._shown.stage(name, steps) as stage:
+                yield stage
+        finally:
+            elapsed_ns = time.monotonic_ns() - begun
+            self.stages.append(
+                StageTime(name=name, steps=steps, started_at=started_at, elapsed_ns=elapsed_ns, host=host_name())
+            )
 
 
 WORTH_SAYING_SECONDS = 20.0

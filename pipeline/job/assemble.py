@@ -41,6 +41,8 @@ class Assembled:
     report: CampaignReport
     record: JobRecord
     choices: tuple[Choice, ...]
+    runs: tuple[RunRecord, ...] = ()
+    """All that are stored, failed ones too, in the order in which they came."""
 
 
 def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
@@ -88,7 +90,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         tuned=tuned,
         placements=record.placements or msgspec.UNSET,
     )
-    return Assembled(report=report, record=record, choices=choices)
+    return Assembled(report=report, record=record, choices=choices, runs=runs)
 
 
 def _optimized(variant: Variant) -> int:

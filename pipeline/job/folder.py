@@ -19,7 +19,7 @@ from pipeline.job.prepare import ARTIFACTS, PROFILES, REFERENCES
 from pipeline.job.proofs import proven
 from pipeline.model.ort_format import parse_each_once
 from pipeline.release.bundle import BUNDLE, refuse_foreign, restore_interrupted
-from pipeline.report import html, markdown, model, tuning
+from pipeline.report import html, markdown, model, trace, tuning
 
 LOCK = ".lock"
 DATABASE = "results.sqlite"
@@ -28,7 +28,7 @@ MARKS = (LOCK, DATABASE)
 
 WRITTEN = (
     model.FILE_NAME, html.FILE_NAME, markdown.FILE_NAME, CONFIG_FILE, TYPED_CONFIG_FILE, ARTIFACTS, REFERENCES,
-    PROFILES, BUNDLE, tuning.FILE_NAME,
+    PROFILES, BUNDLE, tuning.FILE_NAME, trace.FILE_NAME,
 )  # fmt: skip
 """What a job writes there, over what has these names."""
 
@@ -151,7 +151,10 @@ def _url(folder: Path, database: str | None) -> str:
 
 
 def write_reports(assembled: Assembled, folder: Path) -> None:
-    """results.json, report.md and report.html; tune.json where a search was made."""
+    """results.json, report.md, report.html and trace.json.gz; tune.json where a search was made."""
+    report = assembled.report
+    timeline = trace.encode(report.name, report.campaign, assembled.runs, assembled.record.stages)
+    write_bytes(folder / trace.FILE_NAME, timeline)
     write_bytes(folder / model.FILE_NAME, model.encode(assembled.report))
     write_text(folder / markdown.FILE_NAME, markdown.render(assembled.report))
     write_text(folder / html.FILE_NAME, html.render(assembled.report))

@@ -1,14 +1,19 @@
 """The sequence of the whole job, and what it leaves in its output folder."""
 
+import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
 from pipeline.campaign.options import check_runs
-from pipeline.campaign.store import open_store
+from pipeline.campaign.record import JobRecord
+from pipeline.campaign.store import Store, open_store
 from pipeline.config import Config
 from pipeline.core.files import scratch
-from pipeline.core.progress import Progress
+from pipeline.core.progress import Progress, StageLog, StageTime
 from pipeline.job.accuracy import with_accuracy
-from pipeline.job.assemble import assemble
+from pipeline.job.assemble import Assembled, assemble
 from pipeline.job.campaign import CampaignJob, JobOptions
 from pipeline.job.folder import DATABASE, locked, write_reports
 from pipeline.job.gate import check_against_targets
@@ -28,8 +33,9 @@ def database_url(config: Config, folder: Path) -> str:
     return config.output.database or f"sqlite:///{folder / DATABASE}"
 
 
-def run_job(config: Config, options: JobOptions, progress: Progress) -> JobResult:
+def run_job(config: Config, options: JobOptions, shown: Progress) -> JobResult:
     """Do the whole job; raises PipelineError when nothing of it can be done."""
+    progress = StageLog(shown)
     check_runs(config.runs)
     hints: tuple[str, ...] = (left_out(config),) if options.quick else ()
     config = quick(config) if options.quick else config
@@ -46,8 +52,19 @@ def run_job(config: Config, options: JobOptions, progress: Progress) -> JobResul
             job = CampaignJob(config, options, prepared, folder, store, checked, hints)
             ended = measured(job, work, progress)
             assembled = assemble(store, ended.campaign)
-        assembled, content, findings = ship_or_refuse(assembled, folder, library=options.library, progress=progress)
+            assembled, content, findings = ship_or_refuse(assembled, folder, library=options.library, progress=progress)
+            assembled = _with_stages(assembled, store, progress.stages)
         write_reports(assembled, folder)
     return JobResult(
         assembled=assembled, folder=folder, content=content, left=ended.left, denied=ended.denied, findings=findings
     )
+
+
+def _with_stages(assembled: Assembled, store: Store, stages: Iterable[StageTime]) -> Assembled:
+    """With the stages of this job, stored beside those of jobs that worked on the campaign before: for its trace."""
+
+    def more(record: JobRecord) -> JobRecord:
+        return msgspec.structs.replace(record, stages=(*record.stages, *stages))
+
+    store.amend(assembled.report.campaign, more)
+    return dataclasses.replace(assembled, record=more(assembled.record))

@@ -76,7 +76,7 @@ def test_it_leaves_artifacts_configs_reports_database_and_bundle(done: Path) -> 
     names = {path.relative_to(done).as_posix() for path in done.rglob("*") if path.is_file()}
     variants = [f"{level}-{style}" for level in ("none", "basic", "extended") for style in ("fixed", "runtime")]
     wanted = {f"artifacts/mnist.{variant}.ort" for variant in variants}
-    wanted |= {"report.html", "report.md", "results.json", "results.sqlite", "bundle/manifest.json"}
+    wanted |= {"report.html", "report.md", "trace.json.gz", "results.json", "results.sqlite", "bundle/manifest.json"}
     wanted |= {"required_operators.config", "required_operators_and_types.config"}
     assert wanted <= names
     assert not [name for name in names if name.endswith(".part") or ".work" in name]

@@ -1,0 +1,162 @@
+"""trace.json.gz: a campaign over time, as Chrome's JSON trace events, which Perfetto and speedscope open.
+
+A process is the computer of the job with its stages, or a device with its runs; their parts are nested. Counters are
+what a device reported of its heat and its clocks before and after each run, and during sustained ones.
+"""
+
+import gzip
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from device_runner.result import Conditions, RunResult, Status, epoch_ms
+from pipeline.campaign.record import RunRecord
+from pipeline.core.progress import StageTime
+from pipeline.report.wording import visible
+
+FILE_NAME = "trace.json.gz"
+
+Event = dict[str, Any]
+
+THREAD = 1
+"""Each process has one thread: a device runs one thing at a time."""
+
+
+def encode(name: str, campaign: str, runs: Sequence[RunRecord], stages: Sequence[StageTime]) -> bytes:
+    """The gzipped document: times are microseconds since the first thing that is known; the same input, same bytes."""
+    events = list(_events(runs, stages))
+    origin = min((event["ts"] for event in events if event["ph"] != "M"), default=0)
+    for event in events:
+        if event["ph"] != "M":
+            event["ts"] -= origin
+    document = {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {"name": visible(name), "campaign": visible(campaign), "started_at_us": str(origin)},
+    }
+    return gzip.compress(msgspec.json.encode(document), mtime=0)
+
+
+def _events(runs: Sequence[RunRecord], stages: Sequence[StageTime]) -> Iterator[Event]:
+    for number, (host, found) in enumerate(_by(stages, lambda one: one.host), start=1):
+        yield from _process(number, f"ort-mobile on {host or 'this computer'}", "stages")
+        yield from (_slice(number, one.name, *_span(one), {"steps": one.steps}) for one in found)
+    first = 1 + len({one.host for one in stages})
+    lanes = _by(runs, lambda run: (run.result.host, run.result.device))
+    for number, ((host, device), its) in enumerate(lanes, start=first):
+        yield from _process(number, f"{device} of {host}" if host else device, "runs")
+        end = 0
+        for run in sorted(its, key=lambda run: run.result.started_at):
+            found = list(_run(number, run, end))
+            end = max(end, *(event["ts"] + event.get("dur", 0) for event in found), 0) if found else end
+            yield from found
+
+
+def _by(items: Iterable[Any], key: Any) -> Iterator[tuple[Any, list[Any]]]:
+    for found, group in groupby(sorted(items, key=key), key=key):
+        yield found, list(group)
+
+
+def _process(pid: int, name: str, thread: str) -> Iterator[Event]:
+    for what, args in (
+        ("process_name", {"name": visible(name)}),
+        ("process_sort_index", {"sort_index": pid}),
+        ("thread_name", {"name": thread}),
+    ):
+        yield {"ph": "M", "pid": pid, "tid": THREAD, "name": what, "args": args}
+
+
+def _slice(pid: int, name: str, start: int, duration: int, args: Mapping[str, Any], category: str = "stage") -> Event:
+    return {
+        "ph": "X", "pid": pid, "tid": THREAD, "name": visible(name), "cat": category, "ts": start, "dur": duration,
+        "args": args,
+    }  # fmt: skip
+
+
+def _span(stage: StageTime) -> tuple[int, int]:
+    return (epoch_ms(stage.started_at) or 0) * 1000, stage.elapsed_ns // 1000
+
+
+def parts_of(result: RunResult) -> tuple[tuple[str, int], ...]:
+    """What a run spent its time with, in order, in nanoseconds; the rest of `elapsed_ns` is its process and files."""
+    bins = result.sustained.bins if result.sustained else ()
+    timed = sum(result.latencies_ns) + sum(one.total_ns for one in bins)
+    found = (
+        ("push", result.push_ns),
+        ("open library", result.open_ns),
+        ("load model", result.load_ns),
+        ("first run", result.first_run_ns),
+        ("warm-up", sum(result.warmup_ns)),
+        ("timed", timed),
+    )
+    return tuple((name, nanoseconds) for name, nanoseconds in found if nanoseconds > 0)
+
+
+def _run(pid: int, run: RunRecord, earliest: int) -> Iterator[Event]:
+    """A run with its parts and counters; none where nothing says when it was.
+
+    It begins when the one before it ended at the earliest: clocks jump, and results of earlier releases began late.
+    """
+    result = run.result
+    started_ms = epoch_ms(result.started_at)
+    if started_ms is None:
+        return
+    start = max(started_ms * 1000, earliest)
+    parts = parts_of(result)
+    end = start + (result.elapsed_ns or sum(nanoseconds for _, nanoseconds in parts)) // 1000
+    name = f"{run.model}/{run.variant} {run.spec.options.provider}"
+    category = "run" if result.status is Status.OK else result.status.value
+    yield _slice(pid, name, start, end - start, _arguments(run), category)
+    at = start
+    for part, nanoseconds in parts:
+        duration = min(nanoseconds // 1000, end - at)
+        if part == "timed":
+            yield from _sustained(pid, result, at)
+        yield _slice(pid, part, at, duration, {}, "part")
+        at += duration
+    for moment, conditions in ((start, result.before), (end, result.after)):
+        yield from _counters(pid, moment, conditions)
+
+
+def _arguments(run: RunRecord) -> dict[str, Any]:
+    result, failure = run.result, run.result.failure
+    said = {
+        "run": run.planned,
+        "round": run.round,
+        "status": result.status.value,
+        "started_at": result.started_at,
+        "inferences": len(result.latencies_ns),
+        "marks": ", ".join(result.marks),
+    }
+    if failure:
+        said |= {"failure": failure.kind.value, "message": failure.message, "remedy": failure.remedy}
+    return {key: visible(value) if isinstance(value, str) else value for key, value in said.items() if value != ""}
+
+
+def _counters(pid: int, at: int, conditions: Conditions) -> Iterator[Event]:
+    """What a device reported, a counter for each unit; what it does not report has none."""
+    zones = {visible(name): celsius for name, celsius in conditions.zones_celsius.items()}
+    battery = {} if conditions.battery_celsius is None else {"battery": conditions.battery_celsius}
+    percent = conditions.battery_percent
+    found: dict[str, dict[str, float]] = {
+        "temperature (°C)": {**zones, **battery},
+        "frequency (MHz)": {f"cpu{core}": mhz for core, mhz in enumerate(conditions.cpu_mhz)},
+        "thermal status": {} if conditions.thermal_status is None else {"status": conditions.thermal_status},
+        "battery (%)": {} if percent is None else {"level": percent},
+    }
+    yield from (_counter(pid, at, name, values) for name, values in found.items() if values)
+
+
+def _sustained(pid: int, result: RunResult, start: int) -> Iterator[Event]:
+    for sample in result.sustained.samples if result.sustained else ():
+        at = start + sample.at_ns // 1000
+        if sample.mhz:
+            yield _counter(pid, at, "mean frequency (MHz)", {"cpu": sample.mhz})
+        if sample.millidegrees:
+            yield _counter(pid, at, "processor (°C)", {"cpu": sample.millidegrees / 1000})
+
+
+def _counter(pid: int, at: int, name: str, values: Mapping[str, float]) -> Event:
+    return {"ph": "C", "pid": pid, "tid": THREAD, "name": name, "ts": at, "args": values}
