@@ -7,7 +7,7 @@ from pipeline.partition.answer import Decision, ModelAnswer
 from pipeline.partition.graph_layout import GraphLayout, curves, extent, lay_out
 
 COLOURS = (
-    "#2563a8", "#c2571a", "#2f7d4f", "#7b4fa3", "#a8324a", "#0e7c86", "#8a6d1b", "#5b5fc7", "#a3458f", "#4d6b2f",
+    "#2563a8", "#bb5217", "#2f7d4f", "#7b4fa3", "#a8324a", "#0e7c86", "#8a6d1b", "#5b5fc7", "#a3458f", "#4d6b2f",
 )  # fmt: skip
 """Fills of partitions in turn: dark enough for white text (contrast 4.5 and more), which differ in brightness too."""
 

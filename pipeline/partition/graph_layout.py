@@ -157,12 +157,12 @@ def curves(layout: GraphLayout, shift: float, top: float, layer_height: float, b
     """Each edge as the `d` of an SVG path, from foot to head of boxes; the first layer begins at `top`, in pixels."""
     for way in layout.ways.values():
         start_x, start = way[0][0] + shift, top + way[0][1] * layer_height + box_height
-        path = [f"M{start_x:.1f} {start:.1f}"]
+        path = [f"M{start_x:.0f} {start:.0f}"]
         for position, (x, layer) in enumerate(way[1:], 1):
             end_x, end = x + shift, top + layer * layer_height
             middle = (start + end) / 2
-            path.append(f"C{start_x:.1f} {middle:.1f} {end_x:.1f} {middle:.1f} {end_x:.1f} {end:.1f}")
+            path.append(f"C{start_x:.0f} {middle:.0f} {end_x:.0f} {middle:.0f} {end_x:.0f} {end:.0f}")
             if position < len(way) - 1:
-                path.append(f"V{end + box_height:.1f}")
+                path.append(f"V{end + box_height:.0f}")
             start_x, start = end_x, end + box_height
         yield "".join(path)

@@ -11,6 +11,7 @@ from device_runner.result import Status
 from pipeline.campaign.statistics import Verdict
 from pipeline.report import charts, drawing, profiles, tuning, wording
 from pipeline.report.decision import banner, decisions, failure_counts, not_a_phone
+from pipeline.report.graph import BOX_HEIGHT, graphs
 from pipeline.report.layout import (
     COLUMNS,
     Column,
@@ -68,6 +69,7 @@ def render(report: CampaignReport) -> str:
         sections={section.title: section for section in sections(report)},
         views=profiles.views(report),
         profiles=(*profiles.folded(report.profiles), *([profiles.summary(report.profiles)] if report.profiles else ())),
+        graphs=graphs(report),
         inventory=inventory(report),
         legend=wording.legend(report),
     )
@@ -123,7 +125,8 @@ def _template() -> jinja2.Template:
         profile_texts=profiles,
         wording=wording,
         classes=_classes,
-        css=read_template("report.css"),
+        css=read_template("report.css") + read_template("graph.css"),
+        box_height=BOX_HEIGHT,
         most_places=MOST_PLACES,
     )
     return environment.get_template("report.html")

@@ -1,0 +1,278 @@
+"""The graph of a model with a box for each partition and each run of other nodes: values for the page's templates.
+
+A box leads to the list of its nodes with reasons, which opens without a script where it is led to. Positions are
+computed here, so that a page with 2,000 nodes has nothing to lay out.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pipeline.core.providers import PROVIDER_RULES
+from pipeline.partition.graph_layout import curves, extent, lay_out
+from pipeline.partition.placement import (
+    CPU_KIND,
+    KERNEL_KIND,
+    ClaimReason,
+    NodeGroup,
+    PlacedNode,
+    Placement,
+    collapse,
+    same_reason,
+)
+from pipeline.report.model import CampaignReport
+from pipeline.report.profiles import taken
+from pipeline.report.wording import visible
+
+MOST_BOXES = 300
+"""Boxes on one page, shared by its graphs in their order: one that is cut into more is as unreadable as all nodes."""
+
+MOST_NAMES = 1_500
+"""Names of nodes on one page, shared by its graphs; the JSON documents have all."""
+
+MOST_REASONS, MOST_TOLD, MOST_MEASURED = 12, 4, 4
+NAME_LENGTH, LINE_LENGTH, TOLD_LENGTH = 48, 30, 100
+CHARACTER, BOX_HEIGHT, LAYER_HEIGHT, MARGIN = 6.9, 42, 66, 12
+COLOURS = 10
+"""Fills of partitions in turn: g0 to g9 in graph.css."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutText:
+    """A text as it is shown, and the whole where that is longer."""
+
+    shown: str
+    whole: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlikeNodes:
+    """Nodes of an operator in a box that are claimed, or refused for the same reason; `more` are not named."""
+
+    operator: str
+    count: int
+    names: tuple[CutText, ...]
+    more: int = 0
+    reason: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphBox:
+    """A box: its corner and size in pixels, what stands in it, and its nodes; `tip` says all of it in words."""
+
+    id: str
+    x: float
+    y: float
+    width: float
+    style: str
+    head: str
+    line: str
+    tip: str
+    alike: tuple[AlikeNodes, ...]
+
+    @property
+    def middle(self) -> float:
+        """Where its texts are centred."""
+        return round(self.x + self.width / 2, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedRow:
+    """One reason for which nodes are refused, with an example where it names nodes or shapes."""
+
+    count: int
+    operators: str
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphDrawing:
+    """A drawing of one placement. `lines` is one SVG path of all edges; without boxes only the table is shown."""
+
+    id: str
+    title: str
+    facts: tuple[str, ...]
+    label: str
+    width: int
+    height: int
+    lines: str
+    boxes: tuple[GraphBox, ...]
+    reasons: tuple[RefusedRow, ...]
+    more_reasons: int
+
+
+def draw_graph(
+    placement: Placement,
+    anchor: str,
+    *,
+    facts: Sequence[str] = (),
+    most_boxes: int = MOST_BOXES,
+    names: int = MOST_NAMES,
+) -> GraphDrawing:
+    """The drawing of a placement; `facts` follow what was predicted, `names` is how many nodes are named at most.
+
+    A graph of more than `most_boxes` is not drawn.
+    """
+    found = collapse(placement.kinds, [(a, b) for b, node in enumerate(placement.nodes) for a in node.inputs])
+    drawn = len(found.groups) <= most_boxes
+    texts = list(_texts(found.groups, placement)) if drawn else []
+    widths = {place: CHARACTER * max(map(len, pair)) + 22 for place, pair in enumerate(texts)}
+    layout = lay_out(widths, found.edges if drawn else ())
+    left, right = extent(layout, widths)
+    shift = MARGIN - left
+    count = f"{len(found.groups)} box{'es' * (len(found.groups) != 1)}"
+    reasons = list(_refused(placement))
+    return GraphDrawing(
+        id=anchor,
+        title=f"{placement.model} with {placement.title}",
+        facts=(_predicted(placement), *facts, *([] if drawn else [f"Not drawn here: it has {count}"])),
+        label=f"Graph of {placement.model}: {_nodes(len(placement.nodes))} in {count}",
+        width=round(right - left + 2 * MARGIN),
+        height=layout.layers * LAYER_HEIGHT - (LAYER_HEIGHT - BOX_HEIGHT) + 2 * MARGIN,
+        lines=" ".join(curves(layout, shift, MARGIN, LAYER_HEIGHT, BOX_HEIGHT)),
+        boxes=tuple(
+            _box(
+                f"{anchor}-{place}", placement, found.groups[place], text,
+                x=layout.places[place][0] + shift - widths[place] / 2,
+                y=layout.places[place][1] * LAYER_HEIGHT + MARGIN,
+                width=widths[place],
+                named=min(1.0, names / max(1, len(placement.nodes))),
+            )
+            for place, text in enumerate(texts)
+        ),
+        reasons=tuple(reasons[:MOST_REASONS]),
+        more_reasons=max(0, len(reasons) - MOST_REASONS),
+    )  # fmt: skip
+
+
+def _predicted(placement: Placement) -> str:
+    """As in `Predicted for all-fixed on adb:A: 3 of 4 nodes (75 %) in 2 partitions, by the rules of 1.29`."""
+    count = len(placement.nodes)
+    share = f"{placement.claimed / count:.0%}" if count else "0%"
+    kernels = KERNEL_KIND in placement.kinds
+    groups = "" if kernels else f" in {placement.partitions} partition{'s' * (placement.partitions != 1)}"
+    about = "".join(f" {word} {text}" for word, text in (("for", placement.variant), ("on", placement.device)) if text)
+    claimed = f"{placement.claimed} of {_nodes(count)} ({share.replace('%', ' %')})"
+    return f"Predicted{about}: {claimed}{groups}, ONNX Runtime {placement.release}"
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' * (count != 1)}"
+
+
+def _texts(groups: Sequence[NodeGroup], placement: Placement) -> Iterator[tuple[str, str]]:
+    """The two lines of each box."""
+    for group in groups:
+        kernels = f"{placement.title} kernels" if group.kind == KERNEL_KIND else "CPU"
+        head = f"Partition {group.kind + 1}" if group.kind >= 0 else kernels
+        yield f"{head} · {_nodes(len(group.nodes))}", _begun(_operators(group, placement.nodes), LINE_LENGTH)
+
+
+def _operators(group: NodeGroup, nodes: Sequence[PlacedNode]) -> str:
+    """As in `Conv 3, Relu 2`, the commonest first."""
+    counts = Counter(nodes[place].operator for place in group.nodes)
+    return ", ".join(f"{name} {count}" if count > 1 else name for name, count in counts.most_common())
+
+
+def _begun(text: str, length: int) -> str:
+    text = visible(text)
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def _cut(text: str, length: int) -> CutText:
+    """A text of at most so many characters: what is too long loses its middle, as the ends of names differ."""
+    text = visible(text)
+    if len(text) <= length:
+        return CutText(text)
+    return CutText(f"{text[: length // 3]}…{text[-(length - length // 3 - 1) :]}", text)
+
+
+def _box(
+    anchor: str,
+    placement: Placement,
+    group: NodeGroup,
+    texts: tuple[str, str],
+    *,
+    x: float,
+    y: float,
+    width: float,
+    named: float,
+) -> GraphBox:
+    alike = tuple(_alike(group, placement, named))
+    why = [one for one in alike if one.reason][:MOST_TOLD]
+    told = (_begun(f"{one.count} {one.operator}: {one.reason}", TOLD_LENGTH) for one in why)
+    return GraphBox(
+        id=anchor,
+        x=round(x, 1),
+        y=round(y, 1),
+        width=round(width, 1),
+        style="cpu" if group.kind == CPU_KIND else f"claimed g{max(group.kind, 0) % COLOURS}",
+        head=texts[0],
+        line=texts[1],
+        tip="; ".join((f"{texts[0]}: {_operators(group, placement.nodes)}", *told)),
+        alike=alike,
+    )
+
+
+def _alike(group: NodeGroup, placement: Placement, named: float) -> Iterator[AlikeNodes]:
+    """The nodes of a box by operator and reason, in the order of the first; at least one of each is named."""
+    found: dict[tuple[str, int | None], list[PlacedNode]] = {}
+    for place in group.nodes:
+        node = placement.nodes[place]
+        found.setdefault((node.operator, node.reason), []).append(node)
+    for (operator, reason), nodes in found.items():
+        shown = nodes[: max(1, int(named * len(nodes)))]
+        why = ClaimReason(reason="") if reason is None else placement.reasons[reason]
+        yield AlikeNodes(
+            operator=_cut(operator, NAME_LENGTH).shown,
+            count=len(nodes),
+            names=tuple(_cut(node.name, NAME_LENGTH) for node in shown if node.name),
+            more=len(nodes) - len(shown),
+            reason=why.reason,
+            remedy=why.remedy,
+        )
+
+
+def _refused(placement: Placement) -> Iterator[RefusedRow]:
+    """Why nodes are refused, the commonest reason first; those that differ in names and shapes alone are one."""
+    found: dict[tuple[str, str], list[PlacedNode]] = {}
+    for node in placement.nodes:
+        if node.reason is not None:
+            why = placement.reasons[node.reason]
+            found.setdefault((same_reason(why.reason), why.remedy), []).append(node)
+    for (_, remedy), nodes in sorted(found.items(), key=lambda item: -len(item[1])):
+        reasons = dict.fromkeys(placement.reasons[node.reason].reason for node in nodes if node.reason is not None)
+        first = next(iter(reasons))
+        yield RefusedRow(
+            count=len(nodes),
+            operators=", ".join(name for name, _ in Counter(node.operator for node in nodes).most_common()),
+            reason=f"for example {first}" if len(reasons) > 1 else first,
+            remedy=remedy,
+        )
+
+
+def graphs(report: CampaignReport) -> tuple[GraphDrawing, ...]:
+    """The drawings of a campaign: what was predicted, and what providers took where a profile run says so."""
+    placements = report.placements or ()
+    return drawings(placements, [tuple(_measured(one, report)) for one in placements])
+
+
+def drawings(placements: Sequence[Placement], facts: Sequence[Sequence[str]]) -> tuple[GraphDrawing, ...]:
+    """The drawings of one page, each with facts of its own; together they keep to the bounds of a page."""
+    found: list[GraphDrawing] = []
+    for number, (one, told) in enumerate(zip(placements, facts, strict=True), 1):
+        left = MOST_BOXES - sum(len(drawing.boxes) for drawing in found)
+        names = MOST_NAMES // len(placements)
+        found.append(draw_graph(one, f"graph-{number}", facts=told, most_boxes=left, names=names))
+    return tuple(found)
+
+
+def _measured(placement: Placement, report: CampaignReport) -> Iterator[str]:
+    """As in `Measured for all-fixed nnapi on adb:A: 3 of 4 nodes in 2 partitions`; of other variants too."""
+    rules = PROVIDER_RULES.get(placement.provider)
+    same = (one for one in report.profiles if rules and (one.model, one.provider) == (placement.model, rules.provider))
+    told = [(one.variant != placement.variant, f"Measured for {one.variant} {one.run} on {one.device}: {taken(one)}")
+            for one in same if taken(one)]  # fmt: skip
+    yield from dict.fromkeys(text for _, text in sorted(told, key=lambda pair: pair[0])[:MOST_MEASURED])

@@ -1,0 +1,115 @@
+"""The graph of a model on the page: small, reachable, and inert whatever its nodes are called."""
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+
+from pipeline.campaign.record import Host
+from pipeline.core.providers import XNNPACK
+from pipeline.partition.placement import ClaimReason, PlacedNode, Placement
+from pipeline.report.graph import MOST_BOXES, draw_graph, drawings
+from pipeline.report.html import read_template, render
+from pipeline.report.model import CampaignReport
+
+
+def placement(count: int, every: int, provider: str = "nnapi", name: str = "/block/node") -> Placement:
+    """A chain in which every so manieth node is refused, each for a reason with its own name in it."""
+    refused = [place % every == every - 1 for place in range(count)]
+    nodes = tuple(
+        PlacedNode(
+            name=f"{name}_{place}",
+            operator="Erf" if refused[place] else "Conv",
+            partition=None if refused[place] else sum(refused[:place]),
+            reason=sum(refused[:place]) if refused[place] else None,
+            inputs=(place - 1,) if place else (),
+        )
+        for place in range(count)
+    )
+    reasons = tuple(ClaimReason(reason=f"input '{name}_{n}' is bad", remedy="drop it") for n in range(sum(refused)))
+    return Placement(model="m", variant="v", device="d", provider=provider, release="1.29", nodes=nodes,
+                     reasons=reasons)  # fmt: skip
+
+
+class Tags(HTMLParser):
+    """What a page is made of: tags with the names of their attributes, ids and links."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: Counter[tuple[str, ...]] = Counter()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag, *(name for name, _ in attrs)] += 1
+        found = dict(attrs)
+        self.ids += [found["id"]] if found.get("id") else []  # type: ignore[list-item] # it is not None
+        self.links += [found["href"]] if found.get("href") else []  # type: ignore[list-item] # it is not None
+
+
+def page(report: CampaignReport, *placements: Placement) -> str:
+    return render(msgspec.structs.replace(report, placements=placements))
+
+
+def test_boxes_lead_to_their_nodes_with_reasons(report: CampaignReport) -> None:
+    text = page(report, placement(9, 3), placement(9, 3, XNNPACK))
+    tags = Tags(text)
+    assert len(tags.ids) == len(set(tags.ids))
+    assert {link[1:] for link in tags.links if link.startswith("#")} <= set(tags.ids)
+    assert sum(link.startswith("#graph-1-") for link in tags.links) == 6
+    assert "Predicted for v on d: 6 of 9 nodes (67 %) in 3 partitions, ONNX Runtime 1.29." in text
+    assert "Predicted for v on d: 6 of 9 nodes (67 %), ONNX Runtime 1.29." in text
+    assert "for example input &#39;/block/node_0&#39; is bad" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["</svg><script>x()</script>", '" onload="x()', "{{ 7*7 }}", "'", "\x00\x1b]0;", "a" * 999]
+)
+def test_names_are_inert(name: str) -> None:
+    made = CampaignReport(name="n", campaign="c", created_at="", margin=0.05, host=Host(), versions={})
+    hostile = placement(9, 3, name=name)
+    nodes = tuple(msgspec.structs.replace(one, operator=name) for one in hostile.nodes)
+    found = Tags(page(made, msgspec.structs.replace(hostile, model=name, nodes=nodes))).tags
+    plain = Tags(page(made, placement(9, 3))).tags
+    assert set(found) - {("span", "title")} == set(plain)  # a name that is cut has the whole as its title
+
+
+def test_a_graph_of_2000_nodes_is_small(report: CampaignReport) -> None:
+    without = len(page(report))
+    long = "/model/encoder/layers/attention/self/query"
+    assert len(page(report, placement(2_000, 11, name=long)).encode()) - without < 300_000
+    many = draw_graph(placement(2_000, 2), "g")
+    assert (many.boxes, many.lines) == ((), "")
+    assert many.facts[-1] == "Not drawn here: it has 2000 boxes"
+
+
+def test_graphs_share_the_bounds_of_a_page() -> None:
+    first, second = drawings((placement(MOST_BOXES, 2), placement(9, 3)), ((), ()))
+    assert (len(first.boxes), len(second.boxes)) == (MOST_BOXES, 0)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_boxes_and_texts_have_contrast() -> None:
+    fills = re.findall(r"\.g\d \{ fill: (#\w{6})", read_template("graph.css"))
+    assert len(fills) == 10
+    assert all(contrast(fill, "#ffffff") >= 4.5 for fill in fills)
+    themes = re.findall(r":root \{([^}]*)\}", read_template("report.css"))[:2]
+    for theme in themes:
+        named = dict(re.findall(r"--(\w+): (#\w+)", theme))
+        paper = "#ffffff" if named["paper"] == "#fff" else named["paper"]
+        assert contrast(named["soft"], paper) >= 3  # edges, and the border of filled boxes
+        assert contrast(named["bad"], paper) >= 3  # the border of boxes on the CPU
+        assert contrast(named["ink"], paper) >= 4.5
