@@ -61,6 +61,8 @@ ALLOWED = (
     r"scikit-learn is not installed",
     r"tree-sitter-swift is not installed",
     r"jiwer is not installed",
+    r"junitparser is not installed",
+    r"sarif-pydantic is not installed",
     r"pycocotools is not installed",
 )
 

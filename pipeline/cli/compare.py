@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pipeline.cli.ci import ci_options, markdown_option, write_ci
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
     data_options,
@@ -31,12 +32,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def library_names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     """A callback for libraries: each a file that is there, or a name such as android:1.29.0."""
     return tuple(library_name(ctx, param, value) or "" for value in values)
-
-
-markdown_option = click.option(
-    "--markdown", "markdown_to", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="Write the result as Markdown, as for a comment on a pull request.",
-)  # fmt: skip
 
 
 @click.command(cls=Command)
@@ -141,10 +136,7 @@ def _orders(paths: Sequence[Path], answers: dict[str, Any]) -> "tuple[PairOrder,
     "--output", type=click.Path(path_type=Path, file_okay=False), default=Path("output/gate"), show_default=True,
     help="Folder of the database of paired runs: the same is not measured twice.",
 )  # fmt: skip
-@click.option(
-    "--junit", "junit_to", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML."
-)
-@markdown_option
+@ci_options
 @click.option(
     "--svg", "svg_to", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Draw the history."
 )
@@ -161,6 +153,7 @@ def gate(
     base_library: str | None,
     output: Path,
     junit_to: Path | None,
+    sarif_to: Path | None,
     markdown_to: Path | None,
     svg_to: Path | None,
     json_to: str | None,
@@ -172,7 +165,7 @@ def gate(
     together, that lies above 1 by more than --least. With --history only runs are measured whose last three campaigns
     were all slower than usual; without BASE and CANDIDATE it shows the history.
     """
-    from pipeline.core.files import write_bytes, write_text
+    from pipeline.core.files import write_text
     from pipeline.job.read_subjects import read_sources
     from pipeline.job.regression import GateOrder, exit_code, run_gate
     from pipeline.report import regression
@@ -193,10 +186,7 @@ def gate(
             devices=devices,
         )
         report = run_gate(order, progress())
-    if markdown_to:
-        write_text(markdown_to, regression.comment(report))
-    if junit_to:
-        write_bytes(junit_to, regression.junit(report))
+    write_ci(regression.document(report), junit_to=junit_to, sarif_to=sarif_to, markdown_to=markdown_to)
     if svg_to:
         write_text(svg_to, history_svg(report.histories))
     if json_to:

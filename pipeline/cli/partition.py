@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline.cli.ci import sarif_option, write_ci
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
     data_options,
@@ -175,6 +176,7 @@ def _advice_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_advice_options
 @click.option("--svg", type=click.Path(path_type=Path), help="Draw the graph of one model with its partitions.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Models to analyse in parallel.")
+@sarif_option
 @json_option
 @click.pass_context
 def partition(
@@ -187,6 +189,7 @@ def partition(
     reference: str,
     svg: Path | None,
     jobs: int,
+    sarif_to: Path | None,
     json_to: str | None,
     **answers: Any,
 ) -> None:
@@ -198,6 +201,7 @@ def partition(
     """
     from pipeline.partition.answer import Optimize, PartitionDocument, ProvidersDocument
     from pipeline.partition.reference.compare import compare_answers
+    from pipeline.report.ci_campaign import of_partition
 
     advice = {name: answers.pop(name) for name in ("advise", "fix", "dimension", "test_data", "input_values")}
     providers = providers or tuple(PROVIDER_RULES)
@@ -217,6 +221,7 @@ def partition(
         documents = [compared]
     if json_to:
         write_json(documents[0] if len(documents) == 1 else ProvidersDocument.of(providers, found), json_to)
+    write_ci(of_partition(answer for document in documents for answer in document.models), sarif_to=sarif_to)
     if shows_text(json_to):
         _show(documents)
     if svg:

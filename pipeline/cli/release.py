@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.cli.ci import ci_options, write_ci
 from pipeline.cli.command import Command
 from pipeline.cli.options import json_option, progress, shows_text, write_json
 
@@ -20,15 +21,19 @@ if TYPE_CHECKING:
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--database", help="SQLAlchemy URL.  [default: FOLDER/results.sqlite]")
 @click.option("--campaign", help="Id of a campaign, as --list shows.  [default: the newest]")
+@ci_options
 @json_option
 @click.option("--list", "list_only", is_flag=True, help="List the stored campaigns instead.")
-def report(folder: Path, database: str | None, campaign: str | None, list_only: bool, json_to: str | None) -> None:
+def report(
+    folder: Path, database: str | None, campaign: str | None, list_only: bool, json_to: str | None, **ci: Path | None
+) -> None:
     """Write report.html, report.md, results.json and trace.json.gz again from the results stored in FOLDER.
 
     The table is shown as well.
     """
     from pipeline.job.folder import list_campaigns, stored, write_reports
     from pipeline.report import terminal
+    from pipeline.report.ci_campaign import of_campaign
 
     if list_only:
         campaigns = list_campaigns(folder, database)
@@ -39,6 +44,7 @@ def report(folder: Path, database: str | None, campaign: str | None, list_only: 
         return
     assembled = stored(folder, database, campaign)
     write_reports(assembled, folder)
+    write_ci(of_campaign(assembled.report), **ci)
     if json_to:
         write_json(assembled.report, json_to)
     if shows_text(json_to):

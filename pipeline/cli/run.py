@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from device_runner.providers import PROVIDERS, provider_named
+from pipeline.cli.ci import FILES, ci_options, write_ci
 from pipeline.cli.command import Command
 from pipeline.cli.measuring import measure_options, measured_as
 from pipeline.cli.options import (
@@ -255,6 +256,7 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
 )  # fmt: skip
 @measure_options
 @perf_test_option
+@ci_options
 @json_option
 @click.pass_context
 def run(
@@ -292,6 +294,7 @@ def run(
             "--test-data, --input, --preprocess and --labels are for --model; a config has keys for them", ctx
         )
     settings = config_of_model(model, data) if model else read_config(Path(str(config)), existing=True)
+    ci = {name: overrides.pop(name) for name in FILES}
     settings = with_overrides(settings, **overrides)
     options = JobOptions(
         output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame,
@@ -304,9 +307,11 @@ def run(
         click.echo(f"continue with: {same_command()}", err=True)
         ctx.exit(ExitCode.INTERRUPTED)
     from pipeline.cli.show import job_document, show_job
+    from pipeline.report.ci_campaign import of_campaign
 
     if json_to:
         write_json(job_document(result), json_to)
+    write_ci(of_campaign(result.assembled.report, result.findings), **ci)
     show_job(result, text=shows_text(json_to))
     ctx.exit(result.exit_code)
 

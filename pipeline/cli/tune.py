@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from pipeline.cli.ci import FILES, ci_options, write_ci
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
     data_options,
@@ -75,6 +76,7 @@ def limits(command: Any) -> Any:
 @click.option(
     "--max-drop", type=click.FloatRange(0, 1), metavar="N", help="Constraint: largest drop of accuracy, as 0.01."
 )
+@ci_options
 @json_option
 @click.pass_context
 def tune(
@@ -103,6 +105,7 @@ def tune(
     """
     if (config is None) == (model is None):
         raise click.UsageError("give either a config file or --model MODEL.onnx", ctx)
+    ci = {name: settings.pop(name) for name in FILES}
     import msgspec
 
     from pipeline.config import TuneConfig, read_config
@@ -125,8 +128,10 @@ def tune(
         click.echo(f"continue with: {same_command()}", err=True)
         ctx.exit(ExitCode.INTERRUPTED)
     from pipeline.cli.show import job_document, show_job
+    from pipeline.report.ci_campaign import of_campaign
 
     if json_to:
         write_json(job_document(result) | {"tuned": result.assembled.report.tuned}, json_to)
+    write_ci(of_campaign(result.assembled.report, result.findings), **ci)
     show_job(result, text=shows_text(json_to))
     ctx.exit(result.exit_code)

@@ -1,26 +1,19 @@
 """What a regression gate found: as tables and notes, JUnit XML for a CI, and a bounded comment for a pull request."""
 
-import re
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Final, Literal
-from xml.etree import ElementTree as ET
 
 from device_runner.result import Struct
 from pipeline.campaign.history import History
 from pipeline.campaign.provenance import ChangedFact
-from pipeline.report import markdown, wording
+from pipeline.core.errors import Severity
+from pipeline.report import wording
+from pipeline.report.ci import CiCase, CiDocument, CiFinding, bounded
 from pipeline.report.comparison import change_text
 from pipeline.report.layout import Listing, ListingNote, Section, gathered, place
-from pipeline.report.wording import visible
 
 GATE_VERSION: Final = 1
-COMMENT_CHARACTERS = 60_000
-"""Of a comment: GitHub accepts 65,536."""
-NAME_CHARACTERS = 200
-"""Of a name in a comment or in JUnit XML: models may have any."""
-NOT_IN_XML = re.compile("[\ufffe\uffff]|[^\t\n\r -\U0010ffff]")
-"""What `visible` leaves and XML 1.0 cannot have."""
 
 
 class GateOutcome(StrEnum):
@@ -181,38 +174,8 @@ def _interruptions(one: History) -> Iterator[ListingNote]:
 
 
 def comment(report: GateReport) -> str:
-    """Markdown for a pull request: at most COMMENT_CHARACTERS, the worst first, and how many rows are left out."""
-    tables, notes = list(listings(report)), list(sections(report))
-    kept = max(len(report.rows), len(report.histories), *(len(note.notes) for note in notes), 1)
-    while True:
-        shown = [_cut(one, kept) for one in tables]
-        text = markdown.render_parts(headline(report), shown, [_cut_section(one, kept) for one in notes])
-        if len(text) <= COMMENT_CHARACTERS or kept == 0:
-            return text[:COMMENT_CHARACTERS]
-        kept //= 2
-
-
-def _cut(listing: Listing, kept: int) -> Listing:
-    rows = tuple(tuple(short(cell) for cell in row) for row in listing.rows[:kept])
-    left = len(listing.rows) - len(rows)
-    more = ((f"{left} more: see the JSON", *[""] * (len(listing.head) - 1)),) if left else ()
-    return Listing(title=short(listing.title), head=listing.head, rows=(*rows, *more))
-
-
-def _cut_section(section: Section, kept: int) -> Section:
-    notes = tuple(
-        ListingNote(title=short(one.title), text=short(one.text), remedy=one.remedy,
-                    places=tuple(short(where) for where in one.places[:10]))
-        for one in section.notes[:kept]
-    )  # fmt: skip
-    left = len(section.notes) - len(notes)
-    more = (ListingNote(title="", text=f"{left} more: see the JSON"),) if left else ()
-    return Section(title=section.title, notes=(*notes, *more))
-
-
-def short(text: str) -> str:
-    """A name or sentence of at most NAME_CHARACTERS."""
-    return text if len(text) <= NAME_CHARACTERS else text[: NAME_CHARACTERS - 1] + "…"
+    """Markdown for a pull request: at most SUMMARY_CHARACTERS, the worst first, and how many rows are left out."""
+    return bounded(headline(report), list(listings(report)), list(sections(report)), "the JSON")
 
 
 KINDS = {
@@ -224,31 +187,28 @@ KINDS = {
 """Outcome to the element of a test case in JUnit XML; the others are passed tests."""
 
 
-def junit(report: GateReport) -> bytes:
-    """JUnit XML: a test case for each row, by device, model and run."""
-    kinds = [KINDS.get(row.outcome) for row in report.rows]
-    counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
-    attributes = {name: str(kinds.count(kind)) for name, kind in counts.items()}
-    suite = ET.Element("testsuite", {"name": "ort-mobile gate", "tests": str(len(kinds)), **attributes})
-    for row, kind in zip(report.rows, kinds, strict=True):
-        name = {"classname": _xml(row.device), "name": _xml(f"{row.model} {row.candidate}")}
-        case = ET.SubElement(suite, "testcase", name)
-        known = row.ratio is not None and row.low is not None and row.high is not None
-        bounds = f"({row.low:.3f} to {row.high:.3f}, {row.rounds} rounds)" if known else ""
-        said = f"{row.ratio:.3f} times the base's latency {bounds}" if known else row.note or row.outcome.value
-        text = "; ".join([said, *(f"{one.what}: {change_text(one)}" for one in row.changes)])
-        if kind:
-            ET.SubElement(
-                case, kind, {"message": _xml(row.outcome.value), "type": _xml(row.outcome.value)}
-            ).text = _xml(text)
-        else:
-            ET.SubElement(case, "system-out").text = _xml(text)
-    root = ET.Element("testsuites")
-    root.append(suite)
-    ET.indent(root)
-    document: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
-    return document + b"\n"
+def document(report: GateReport) -> CiDocument:
+    """What a CI reads: a test case for each row, by device, model and run; regressions and failures are findings."""
+    pairs = [(row, KINDS.get(row.outcome, "")) for row in report.rows]
+    return CiDocument(
+        name="ort-mobile gate",
+        cases=tuple(
+            CiCase(place=row.device, name=f"{row.model} {row.candidate}", kind=kind,
+                   reason=row.outcome.value if kind else "", text=_said(row))
+            for row, kind in pairs
+        ),
+        findings=tuple(
+            CiFinding(rule=row.outcome.value.replace(" ", "_"), severity=Severity.ERROR, text=_said(row),
+                      place=place(row.device, row.model, row.candidate))
+            for row, kind in pairs
+            if kind in ("failure", "error")
+        ),
+        summary=comment(report),
+    )  # fmt: skip
 
 
-def _xml(text: str) -> str:
-    return short(NOT_IN_XML.sub("?", visible(text)))
+def _said(row: GatedRun) -> str:
+    known = row.ratio is not None and row.low is not None and row.high is not None
+    bounds = f"({row.low:.3f} to {row.high:.3f}, {row.rounds} rounds)" if known else ""
+    said = f"{row.ratio:.3f} times the base's latency {bounds}" if known else row.note or row.outcome.value
+    return "; ".join([said, *(f"{one.what}: {change_text(one)}" for one in row.changes)])

@@ -7,8 +7,9 @@ import pytest
 from pipeline.campaign.history import History, HistoryPoint, history
 from pipeline.campaign.provenance import ChangedFact
 from pipeline.report import regression
+from pipeline.report.ci import SUMMARY_CHARACTERS, junit
 from pipeline.report.history_plot import history_svg
-from pipeline.report.regression import COMMENT_CHARACTERS, GatedRun, GateOutcome, GateReport
+from pipeline.report.regression import GatedRun, GateOutcome, GateReport
 
 HOSTILE = "m<&>\"']]>\x00\x1b[2J\u202e\ufffe\ud800|`@all<script>alert(1)</script>"
 
@@ -36,7 +37,7 @@ def series(name: str = "m") -> History:
 
 
 def test_junit_has_a_case_for_each_row() -> None:
-    (suite,) = ET.fromstring(regression.junit(REPORT))
+    (suite,) = ET.fromstring(junit("gate", regression.document(REPORT).cases))
     assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
         "tests": "4", "failures": "1", "errors": "1", "skipped": "1",
     }  # fmt: skip
@@ -53,7 +54,7 @@ def test_hostile_names_are_text_everywhere(name: str) -> None:
     report = GateReport(
         base=name, candidate=name, rows=(found,), histories=(series(name),), only_base=(name,), warnings=(name,)
     )
-    (suite,) = ET.fromstring(regression.junit(report))
+    (suite,) = ET.fromstring(junit("gate", regression.document(report).cases))
     assert [child.tag for case in suite for child in case] == ["failure"]
     drawn = history_svg(report.histories)
     tags = {element.tag.rpartition("}")[2] for element in ET.fromstring(drawn).iter()}
@@ -61,14 +62,14 @@ def test_hostile_names_are_text_everywhere(name: str) -> None:
     text = regression.comment(report)
     assert "<script>" not in text
     assert "\x1b" not in text
-    assert len(text) <= COMMENT_CHARACTERS
+    assert len(text) <= SUMMARY_CHARACTERS
     text.encode()
 
 
 def test_a_comment_of_many_rows_shows_the_worst_and_says_what_is_left_out() -> None:
     quiet = tuple(row(GateOutcome.NOT_SHOWN, f"model-{n}", ratio=1, low=1, high=1) for n in range(3000))
     text = regression.comment(GateReport(rows=(*quiet, REPORT.rows[1])))
-    assert len(text) <= COMMENT_CHARACTERS
+    assert len(text) <= SUMMARY_CHARACTERS
     assert text.startswith("# Regression: 1 of 3001 slower, by up to 5.0%")
     assert "| slow |" in text
     assert "more: see the JSON" in text

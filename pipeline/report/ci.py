@@ -1,0 +1,214 @@
+"""What systems of continuous integration read: JUnit XML, SARIF 2.1.0, GitHub's annotations, a bounded summary.
+
+Names come from models, devices and drivers: they are cut, and nothing in them acts.
+"""
+
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from xml.etree import ElementTree as ET
+
+import msgspec
+
+from device_runner.result import Struct
+from pipeline.core.errors import Severity
+from pipeline.report import markdown
+from pipeline.report.layout import Listing, ListingNote, Section
+from pipeline.report.wording import visible
+
+SUMMARY_CHARACTERS = 60_000
+"""Of a summary or a comment: GitHub accepts 65,536 in a comment, and drops a step's summaries beyond 1 MiB whole."""
+NAME_CHARACTERS = 200
+"""Of a name."""
+TEXT_CHARACTERS = 4_000
+"""Of a message with cause and remedy."""
+MOST_ANNOTATIONS = 10
+"""Of one kind: GitHub shows no more of a step."""
+MOST_RESULTS = 5_000
+"""Of a SARIF file: GitHub reads that many of a run."""
+NOT_IN_XML = re.compile("[\ufffe\uffff]|[^\t\n\r -\U0010ffff]")
+"""What `visible` leaves and XML 1.0 cannot have."""
+
+
+class CiCase(Struct, frozen=True, kw_only=True):
+    """A test case: what ran, under the place where it ran; `kind` is "" (passed), failure, error or skipped."""
+
+    place: str
+    name: str
+    kind: str = ""
+    reason: str = ""
+    text: str = ""
+
+
+class CiFinding(Struct, frozen=True, kw_only=True):
+    """What speaks against something: a stable rule, where (device, model, …), and the file, "" for none."""
+
+    rule: str
+    severity: Severity
+    place: str
+    text: str
+    file: str = ""
+
+
+class CiDocument(Struct, frozen=True, kw_only=True):
+    """What a command has for a CI: `summary` is Markdown, "" for none."""
+
+    name: str
+    cases: tuple[CiCase, ...] = ()
+    findings: tuple[CiFinding, ...] = ()
+    summary: str = ""
+
+
+def short(text: str, most: int = NAME_CHARACTERS) -> str:
+    """A name or sentence of at most so many characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def junit(name: str, cases: Sequence[CiCase]) -> bytes:
+    """JUnit XML: one suite, a test case for each."""
+    kinds = [case.kind for case in cases]
+    counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+    attributes = {attribute: str(kinds.count(kind)) for attribute, kind in counts.items()}
+    root = ET.Element("testsuites")
+    suite = ET.SubElement(root, "testsuite", {"name": _xml(name), "tests": str(len(kinds)), **attributes})
+    for case in cases:
+        element = ET.SubElement(suite, "testcase", {"classname": _xml(case.place), "name": _xml(case.name)})
+        if case.kind:
+            reason = {"message": _xml(case.reason), "type": _xml(case.reason)}
+            ET.SubElement(element, case.kind, reason).text = _xml(case.text, TEXT_CHARACTERS)
+        elif case.text:
+            ET.SubElement(element, "system-out").text = _xml(case.text, TEXT_CHARACTERS)
+    ET.indent(root)
+    document: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
+    return document + b"\n"
+
+
+def _xml(text: str, most: int = NAME_CHARACTERS) -> str:
+    return short(NOT_IN_XML.sub("?", visible(text)), most)
+
+
+LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning"}
+"""Severity to what SARIF calls a level, and GitHub the command of an annotation."""
+
+
+def sarif(findings: Sequence[CiFinding], version: str) -> bytes:
+    """SARIF 2.1.0: a result for each finding, by which a CI knows it again in the next run.
+
+    `partialFingerprints` are of rule, place and text without its numbers, which are others in each run.
+    """
+    shown = sorted(findings, key=lambda one: one.severity is not Severity.ERROR)[:MOST_RESULTS]
+    rules = list(dict.fromkeys(one.rule for one in shown))
+    driver = {
+        "name": "ort-mobile",
+        "version": version,
+        "rules": [{"id": rule, "shortDescription": {"text": rule.replace("_", " ")}} for rule in rules],
+    }
+    document = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": list(_results(shown, rules))}],
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def _results(findings: Sequence[CiFinding], rules: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Results with fingerprints; findings that differ in numbers alone are told apart by their order."""
+    seen: Counter[str] = Counter()
+    for one in findings:
+        text = re.sub(r"[0-9][0-9.,e+-]*", "#", one.text)
+        identity = "\0".join((one.rule, one.place, relative(one.file), text))
+        found = hashlib.sha256(f"{identity}\0{seen[identity]}".encode("utf-8", "replace")).hexdigest()
+        seen[identity] += 1
+        yield _result(one, rules.index(one.rule)) | {"partialFingerprints": {"ortMobile/v1": found}}
+
+
+def _result(finding: CiFinding, rule: int) -> dict[str, Any]:
+    place = short(visible(finding.place)) or "ort-mobile"
+    where: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": place}]}
+    if finding.file:
+        uri = quote(relative(finding.file), safe="/")
+        where["physicalLocation"] = {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}}
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": rule,
+        "level": LEVELS[finding.severity],
+        "message": {"text": f"{place}: {short(visible(finding.text), TEXT_CHARACTERS)}"},
+        "locations": [where],
+    }
+
+
+def relative(file: str) -> str:
+    """A file as a CI names it: from the current folder where it lies in it, else its name alone; "" stays."""
+    if not file:
+        return ""
+    path = Path(os.path.abspath(file))  # noqa: PTH100  # `resolve` would follow links
+    here = Path.cwd()
+    return (
+        (path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name)
+        .encode("utf-8", "replace")
+        .decode()
+    )
+
+
+def annotations(findings: Sequence[CiFinding]) -> Iterator[str]:
+    """Workflow commands of GitHub Actions, errors first, and one that says how many are left out of a kind."""
+    for severity, level in LEVELS.items():
+        found = [one for one in findings if one.severity is severity]
+        for one in found[: MOST_ANNOTATIONS if len(found) <= MOST_ANNOTATIONS else MOST_ANNOTATIONS - 1]:
+            file = f"file={_property(relative(one.file))},line=1," if one.file else ""
+            title = _property(short(f"{one.rule.replace('_', ' ')}: {one.place}"))
+            yield f"::{level} {file}title={title}::{_data(short(one.text, TEXT_CHARACTERS))}"
+        if len(found) > MOST_ANNOTATIONS:
+            yield f"::{level} title=ort-mobile::{len(found) - MOST_ANNOTATIONS + 1} more: see the report"
+
+
+def _data(text: str) -> str:
+    """Text of a workflow command: one line, in which nothing begins another command."""
+    return visible(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def bounded(title: str, tables: Sequence[Listing], notes: Sequence[Section], rest: str) -> str:
+    """Markdown of at most SUMMARY_CHARACTERS: rows at the end of tables are left out; `rest` says where they are."""
+    kept = max(1, len(tables), *(len(one.rows) for one in tables), *(len(one.notes) for one in notes))
+    while True:
+        text = markdown.render_parts(short(title), *_kept(tables, notes, kept, rest))
+        if len(text) <= SUMMARY_CHARACTERS or kept == 0:
+            return text
+        kept //= 2
+
+
+def _kept(
+    tables: Sequence[Listing], notes: Sequence[Section], kept: int, rest: str
+) -> tuple[list[Listing], list[Section]]:
+    whole = tables[: max(3, kept)]
+    left = len(tables) - len(whole)
+    more = ListingNote(title="", text=f"{left} more tables: see {rest}")
+    about = [Section(title="Left out", notes=(more,))] if left else []
+    return [_cut(one, kept, rest) for one in whole], [*about, *(_cut_section(one, kept, rest) for one in notes)]
+
+
+def _cut(listing: Listing, kept: int, rest: str) -> Listing:
+    rows = tuple(tuple(short(cell) for cell in row) for row in listing.rows[:kept])
+    left = len(listing.rows) - len(rows)
+    more = ((f"{left} more: see {rest}", *[""] * (len(listing.head) - 1)),) if left else ()
+    return Listing(title=short(listing.title), head=listing.head, rows=(*rows, *more))
+
+
+def _cut_section(section: Section, kept: int, rest: str) -> Section:
+    notes = tuple(
+        ListingNote(title=short(one.title), text=short(one.text, TEXT_CHARACTERS if kept > 20 else NAME_CHARACTERS),
+                    remedy=short(one.remedy), places=tuple(short(where) for where in one.places[:10]))
+        for one in section.notes[:kept]
+    )  # fmt: skip
+    left = len(section.notes) - len(notes)
+    more = (ListingNote(title="", text=f"{left} more: see {rest}"),) if left else ()
+    return Section(title=section.title, notes=(*notes, *more))

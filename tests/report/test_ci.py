@@ -1,0 +1,178 @@
+"""What a CI reads, read back: JUnit XML by junitparser, SARIF by sarif-pydantic, annotations as the runner does."""
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pipeline.cli.ci import write_ci
+from pipeline.core.errors import Finding, Severity
+from pipeline.partition.answer import Decision, LoadForecast, ModelAnswer
+from pipeline.report.ci import MOST_ANNOTATIONS, SUMMARY_CHARACTERS, CiDocument, CiFinding, annotations, junit, sarif
+from pipeline.report.ci_campaign import of_campaign, of_partition
+from pipeline.report.model import CampaignReport
+from tests.report_samples import make_report
+
+HOSTILE = "a%0A::error::b\n::error file=x::c\r\x1b[2J</testcase>]]>\ufffe\ud800|`<script>"
+COMMAND = re.compile(r"^::(error|warning) ((?:[a-z]+=[^,:]*)(?:,[a-z]+=[^,:]*)*)::(.*)$")
+
+
+def finding(text: str, place: str = "d / m", rule: str = "crash", file: str = "") -> CiFinding:
+    return CiFinding(rule=rule, severity=Severity.ERROR, place=place, text=text, file=file)
+
+
+def commands(findings: list[CiFinding]) -> list[tuple[str, dict[str, str], str]]:
+    """Kind, properties and text of annotations, as the runner decodes them; each is one line of its own form."""
+    found = []
+    for line in annotations(findings):
+        assert line.splitlines() == [line]
+        assert "\x1b" not in line
+        match = COMMAND.match(line)
+        assert match, line
+        texts = [match[3], *(pair.partition("=")[2] for pair in match[2].split(","))]
+        for escape, char in (("%0D", "\r"), ("%0A", "\n"), ("%3A", ":"), ("%2C", ","), ("%25", "%")):
+            texts = [text.replace(escape, char) for text in texts]
+        names = [pair.partition("=")[0] for pair in match[2].split(",")]
+        found.append((match[1], dict(zip(names, texts[1:], strict=True)), texts[0]))
+    return found
+
+
+def test_each_run_is_a_test_case_with_its_failure_cause_and_remedy() -> None:
+    junitparser = pytest.importorskip("junitparser", reason="junitparser is not installed")
+    report = make_report()
+    document = of_campaign(report)
+    suites = junitparser.JUnitXml.fromstring(junit(document.name, document.cases))
+    (suite,) = suites
+    cases = {(case.classname, case.name): case for case in suite}
+    assert suite.tests == len(list(suite)) == len(document.cases)
+    kinds = [type(one).__name__ for case in suite for one in case.result]
+    assert (suite.failures, suite.errors, suite.skipped) == tuple(map(kinds.count, ("Failure", "Error", "Skipped")))
+    assert suite.failures
+    assert suite.errors
+    for row in report.rows:
+        assert (f"{row.device}.{row.model}", f"{row.variant} {row.run}") in cases
+    refused = [one for case in suite for one in case.result if one.type == "provider_refused"]
+    assert refused
+    assert all("the NNAPI driver refuses an operation" in one.text for one in refused)
+    assert all("measure this model with USE_NCHW, or on the CPU" in one.text for one in refused)
+
+
+def test_findings_are_sarif_that_another_program_reads() -> None:
+    reader = pytest.importorskip("sarif_pydantic", reason="sarif-pydantic is not installed")
+    more = Finding(severity=Severity.WARNING, what="too large", where="app.aar", remedy="leave out what is not needed")
+    document = of_campaign(make_report(), [more])
+    (run,) = reader.Sarif.model_validate_json(sarif(document.findings, "1.2")).runs
+    assert run.tool.driver.version == "1.2"
+    assert len(run.results) == len(document.findings)
+    ids = [rule.id for rule in run.tool.driver.rules]
+    assert [ids[result.rule_index] for result in run.results] == [result.rule_id for result in run.results]
+    assert {result.level.value for result in run.results} == {"error", "warning"}
+    assert any("too large; leave out what is not needed" in result.message.text for result in run.results)
+
+
+def prints(findings: list[CiFinding]) -> list[str]:
+    results = json.loads(sarif(findings, "1"))["runs"][0]["results"]
+    return [result["partialFingerprints"]["ortMobile/v1"] for result in results]
+
+
+def test_fingerprints_stay_when_numbers_change_and_tell_findings_apart() -> None:
+    first = prints([finding("killed after 300 s"), finding("killed after 300 s", "e / m"), finding("lost")])
+    assert first == prints([finding("killed after 12.5 s"), finding("killed after 7 s", "e / m"), finding("lost")])
+    twice = prints([finding("node 1 falls back"), finding("node 2 falls back")])
+    assert len({*first, *twice}) == 5
+    assert prints([finding("x", file="a/m.onnx")]) != prints([finding("x", file="b/m.onnx")])
+
+
+def test_claims_name_the_file_the_nodes_and_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    nodes = tuple(
+        Decision(name=f"relu{n}", op_type="Relu", domain="", since_version=6, outputs=(f"r{n}",), claimed=n > 11,
+                 code="op", reason="Relu is not supported", remedy="none")
+        for n in range(14)
+    )  # fmt: skip
+    answers = [
+        ModelAnswer(path=str(tmp_path / "a b" / "m.onnx"), ep="nnapi", ort_release="1.20", decisions=nodes),
+        ModelAnswer(path="/elsewhere/n.onnx", ep="nnapi", ort_release="1.20", load=LoadForecast(error="it aborts")),
+        ModelAnswer(path="x.onnx", ep="nnapi", ort_release="1.20", error="not a model"),
+    ]
+    findings = of_partition(answers).findings
+    assert [(one.rule, one.severity.value) for one in findings] == [
+        ("nnapi/op", "warning"), ("session_fails", "error"), ("model", "error"),
+    ]  # fmt: skip
+    assert "relu9 and 2 more" in findings[0].text
+    results = json.loads(sarif(findings, "1"))["runs"][0]["results"]
+    uris = [one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in results]
+    assert uris == ["n.onnx", "x.onnx", "a%20b/m.onnx"]
+
+
+def test_annotations_are_one_command_each_and_no_more_than_github_shows() -> None:
+    (kind, properties, text), *rest = commands([finding("lost: 100 %, again", "adb:1,2 / m", file="m,1.onnx")])
+    assert (kind, rest) == ("error", [])
+    assert (properties["file"], properties["title"]) == ("m,1.onnx", "crash: adb:1,2 / m")
+    assert text == "lost: 100 %, again"
+    many = commands([finding(f"n{n}") for n in range(MOST_ANNOTATIONS + 5)])
+    assert len(many) == MOST_ANNOTATIONS
+    assert many[-1][2] == "6 more: see the report"
+
+
+def hostile() -> CampaignReport:
+    """A report whose every text is one that would act."""
+    report = make_report()
+    rows = tuple(msgspec.structs.replace(row, device=HOSTILE, model=HOSTILE, variant=HOSTILE) for row in report.rows)
+    failures = tuple(msgspec.structs.replace(one, message=HOSTILE, device=HOSTILE) for one in report.failures)
+    return msgspec.structs.replace(report, name=HOSTILE, rows=rows, failures=failures, warnings=(HOSTILE,))
+
+
+def test_hostile_names_are_text_in_every_format() -> None:
+    from xml.etree import ElementTree as ET
+
+    document = of_campaign(hostile())
+    assert {element.tag for element in ET.fromstring(junit(document.name, document.cases)).iter()} <= {
+        "testsuites", "testsuite", "testcase", "failure", "error", "skipped", "system-out",
+    }  # fmt: skip
+    assert json.loads(sarif(document.findings, "1"))["version"] == "2.1.0"
+    assert commands(list(document.findings))
+    assert "<script>" not in document.summary
+    assert "\x1b" not in document.summary
+    document.summary.encode()
+
+
+@pytest.mark.parametrize("rows", [0, 300])
+def test_a_summary_is_bounded_begins_with_what_ships_and_breaks_no_table(rows: int) -> None:
+    report = make_report()
+    names = [f"{HOSTILE} model {n} " * 4 for n in range(rows)]
+    more = tuple(msgspec.structs.replace(report.rows[0], model=name) for name in names)
+    choices = tuple(msgspec.structs.replace(report.choices[0], model=name) for name in names)
+    large = msgspec.structs.replace(
+        report, rows=(*report.rows, *more), choices=(*report.choices, *choices), warnings=tuple(names)
+    )
+    text = of_campaign(large).summary
+    assert len(text) <= SUMMARY_CHARACTERS
+    assert text.index("## What ships") < 1000
+    assert ("more: see report.html" in text) is bool(rows)
+    tables = re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE)
+    assert tables
+    for lines in (table.splitlines() for table in tables):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+
+
+def test_github_gets_annotations_and_a_summary_where_it_is_github(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = CiDocument(name="x", findings=(finding("it broke"),), summary="# x\n")
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    write_ci(document)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    (tmp_path / "summary.md").write_text("before\n")
+    write_ci(document, junit_to=tmp_path / "j.xml", sarif_to=tmp_path / "s.sarif", markdown_to=tmp_path / "m.md")
+    assert capsys.readouterr() == ("", "::error title=crash%3A d / m::it broke\n")
+    assert (tmp_path / "summary.md").read_text() == "before\n# x\n\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"summary.md", "j.xml", "s.sarif", "m.md"}
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
+    write_ci(document)
+    assert "the step's summary was not written" in capsys.readouterr().err
