@@ -42,6 +42,14 @@ def _draw(answers: "tuple[ModelAnswer, ...]", destination: Path) -> None:
         write_bytes(destination, draw(answers[0]).encode())
 
 
+def _write_page(documents: "Sequence[PartitionDocument]", destination: Path) -> None:
+    from pipeline.core.files import write_bytes
+    from pipeline.report.html import render_answers
+
+    answers = [answer for document in documents for answer in document.models]
+    write_bytes(destination, render_answers(answers).encode())
+
+
 def _check_fix(paths: tuple[str, ...], destination: Path) -> None:
     """ConfigError when more than one model is named, or the fixed one would replace it."""
     from pipeline.core.errors import ConfigError
@@ -175,6 +183,13 @@ def _advice_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @provider_options
 @_advice_options
 @click.option("--svg", type=click.Path(path_type=Path), help="Draw the graph of one model with its partitions.")
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a page with a box for each partition, leading to its nodes with reasons.",
+)
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Models to analyse in parallel.")
 @sarif_option
 @json_option
@@ -188,6 +203,7 @@ def partition(
     ort_release: str,
     reference: str,
     svg: Path | None,
+    page: Path | None,
     jobs: int,
     sarif_to: Path | None,
     json_to: str | None,
@@ -226,4 +242,6 @@ def partition(
         _show(documents)
     if svg:
         _draw(documents[0].models, svg)
+    if page:
+        _write_page(documents, page)
     ctx.exit(max(_exit_code(document, advice["fix"]) for document in documents))

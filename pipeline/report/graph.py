@@ -7,8 +7,10 @@ computed here, so that a page with 2,000 nodes has nothing to lay out.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from pipeline.core.providers import PROVIDER_RULES
+from pipeline.partition.answer import ModelAnswer
 from pipeline.partition.graph_layout import curves, extent, lay_out
 from pipeline.partition.placement import (
     CPU_KIND,
@@ -18,6 +20,7 @@ from pipeline.partition.placement import (
     PlacedNode,
     Placement,
     collapse,
+    placement_of,
     same_reason,
 )
 from pipeline.report.model import CampaignReport
@@ -257,6 +260,24 @@ def graphs(report: CampaignReport) -> tuple[GraphDrawing, ...]:
     """The drawings of a campaign: what was predicted, and what providers took where a profile run says so."""
     placements = report.placements or ()
     return drawings(placements, [tuple(_measured(one, report)) for one in placements])
+
+
+def draw_answers(answers: Sequence[ModelAnswer]) -> tuple[GraphDrawing, ...]:
+    """The drawings of answers that have no error."""
+    good = [answer for answer in answers if not answer.error]
+    names = [PurePath(answer.path.replace("\\", "/")).name for answer in good]
+    placements = [placement_of(answer, model=name) for answer, name in zip(good, names, strict=True)]
+    return drawings(placements, [tuple(_facts(answer)) for answer in good])
+
+
+def _facts(answer: ModelAnswer) -> Iterator[str]:
+    if answer.load and answer.load.error:
+        yield f"It does not load on the phone: {answer.load.error}"
+    if answer.fixed:
+        sizes = ", ".join(f"{name}={size}" for name, size in answer.fixed.sizes.items())
+        claimed = f"{answer.fixed.claimed} of {_nodes(answer.fixed.nodes)}"
+        yield f"Dimensions are dynamic ({', '.join(answer.dynamic)}): with {sizes} it would be {claimed}"
+    yield from (warning.rstrip(".") for warning in answer.warnings)
 
 
 def drawings(placements: Sequence[Placement], facts: Sequence[Sequence[str]]) -> tuple[GraphDrawing, ...]:

@@ -9,9 +9,10 @@ import jinja2
 
 from device_runner.result import Status
 from pipeline.campaign.statistics import Verdict
+from pipeline.partition.answer import ModelAnswer
 from pipeline.report import charts, drawing, profiles, tuning, wording
 from pipeline.report.decision import banner, decisions, failure_counts, not_a_phone
-from pipeline.report.graph import BOX_HEIGHT, graphs
+from pipeline.report.graph import BOX_HEIGHT, draw_answers, graphs
 from pipeline.report.layout import (
     COLUMNS,
     Column,
@@ -52,7 +53,7 @@ class ResultTable:
 
 def render(report: CampaignReport) -> str:
     """The whole page; the same report gives the same page."""
-    return _template().render(
+    return _template("report.html").render(
         report=report,
         banner=banner(report),
         decisions=decisions(report),
@@ -108,8 +109,13 @@ def read_template(name: str) -> str:
     return resources.files("pipeline.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
+def render_answers(answers: Sequence[ModelAnswer]) -> str:
+    """A page of its own with the graphs of `ort-mobile partition`, by the templates of the report."""
+    return _template("partition.html").render(graphs=draw_answers(answers))
+
+
 @cache
-def _template() -> jinja2.Template:
+def _template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pipeline.report"),
         autoescape=True,
@@ -129,7 +135,7 @@ def _template() -> jinja2.Template:
         box_height=BOX_HEIGHT,
         most_places=MOST_PLACES,
     )
-    return environment.get_template("report.html")
+    return environment.get_template(name)
 
 
 def _shown(value: object) -> object:

@@ -3,16 +3,21 @@
 import re
 from collections import Counter
 from html.parser import HTMLParser
+from pathlib import Path
 
 import msgspec
+import onnx
 import pytest
+from click.testing import CliRunner
 
 from pipeline.campaign.record import Host
+from pipeline.cli.partition import partition
 from pipeline.core.providers import XNNPACK
 from pipeline.partition.placement import ClaimReason, PlacedNode, Placement
 from pipeline.report.graph import MOST_BOXES, draw_graph, drawings
 from pipeline.report.html import read_template, render
 from pipeline.report.model import CampaignReport
+from tests.partition_samples import chain
 
 
 def placement(count: int, every: int, provider: str = "nnapi", name: str = "/block/node") -> Placement:
@@ -113,3 +118,16 @@ def test_boxes_and_texts_have_contrast() -> None:
         assert contrast(named["soft"], paper) >= 3  # edges, and the border of filled boxes
         assert contrast(named["bad"], paper) >= 3  # the border of boxes on the CPU
         assert contrast(named["ink"], paper) >= 4.5
+
+
+def test_partition_writes_a_page_of_its_own(tmp_path: Path) -> None:
+    onnx.save(chain("Relu", "Erf", "Erf", "Relu"), tmp_path / "<m>.onnx")
+    wanted = [str(tmp_path / "<m>.onnx"), "--ep", "nnapi,xnnpack", "--html", str(tmp_path / "p.html")]
+    done = CliRunner().invoke(partition, wanted, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "p.html").read_text()
+    assert "&lt;m&gt;.onnx with NNAPI" in text
+    assert "&lt;m&gt;.onnx with XNNPACK" in text
+    assert "CPU · 2 nodes" in text
+    tags = Tags(text)
+    assert {link[1:] for link in tags.links} <= set(tags.ids)
