@@ -146,6 +146,15 @@ def zones_celsius(files: Iterable[tuple[str, str]]) -> dict[str, float]:
     return found
 
 
+Waiting = Callable[[str], bool]
+"""Called with who has a device while another process does; it takes its time, and False ends the waiting."""
+
+
+def no_waiting(_holder: str) -> bool:
+    """A device that another process has is not waited for."""
+    return False
+
+
 OPENERS: dict[str, str] = {
     "local": "device_runner.local:open_local",
     "adb": "device_runner.adb.device:open_adb",
@@ -155,8 +164,11 @@ OPENERS: dict[str, str] = {
 """First part of a device's name to the function that opens it with the rest; imported when asked for."""
 
 
-def open_device(text: str) -> Device:
-    """The device of that name (`local`, `adb:SERIAL`); SpecError for a bad name, UnavailableError for none there."""
+def open_device(text: str, waiting: Waiting = no_waiting) -> Device:
+    """The device of that name (`local`, `adb:SERIAL`); SpecError for a bad name, UnavailableError for none there.
+
+    Only devices behind adb belong to one process at a time: `waiting` is asked whether to wait for the other.
+    """
     scheme, _, rest = text.partition(":")
     if scheme not in OPENERS:
         raise SpecError(
@@ -165,8 +177,8 @@ def open_device(text: str) -> Device:
             remedy="write `local`, or `adb:` and a serial as `ort-mobile devices` lists it",
         )
     module, _, function = OPENERS[scheme].partition(":")
-    opener: Callable[[str], Device] = getattr(importlib.import_module(module), function)
-    return opener(rest)
+    opener: Callable[[str, Waiting], Device] = getattr(importlib.import_module(module), function)
+    return opener(rest, waiting)
 
 
 def read_options(query: str, where: str, known: Sequence[str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Self
 
 import msgspec
 
-from device_runner.device import GRACE_SECONDS, DeviceFacts, zones_celsius
+from device_runner.device import GRACE_SECONDS, DeviceFacts, Waiting, no_waiting, zones_celsius
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.failures import explain, failure_of
 from device_runner.files import RUN_PREFIX, keep_files, missing_input, scratch_folder
@@ -161,7 +161,7 @@ def wheel_library() -> Path:
     return libraries[-1]
 
 
-def open_local(rest: str) -> "LocalDevice":
+def open_local(rest: str, _waiting: Waiting = no_waiting) -> "LocalDevice":
     """The device `local`; raises SpecError when something follows the name, UnavailableError without a compiler."""
     if rest:
         raise SpecError(f"unknown device 'local:{rest}'", remedy="write `local`")

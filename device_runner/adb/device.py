@@ -50,7 +50,16 @@ from device_runner.adb.settings import (
 )
 from device_runner.adb.store import DeviceStore, fetch_from
 from device_runner.adb.tools import KILL, REMOTE_ROOT, RUN, Tools, abi_of_tools, default_tools
-from device_runner.device import GRACE_SECONDS, DeviceFacts, Readiness, on_network, parse_selector, split_server
+from device_runner.device import (
+    GRACE_SECONDS,
+    DeviceFacts,
+    Readiness,
+    Waiting,
+    no_waiting,
+    on_network,
+    parse_selector,
+    split_server,
+)
 from device_runner.errors import RunnerError, UnavailableError
 from device_runner.files import RUN_PREFIX, keep_files, scratch_folder
 from device_runner.library_source import Library, resolve
@@ -80,7 +89,7 @@ CONDITIONS_AGE_SECONDS = 5.0
 """How long conditions count as those of now: heat and charge change slowly, and asking costs a round trip."""
 
 
-def open_adb(text: str) -> "AdbDevice":
+def open_adb(text: str, waiting: Waiting = no_waiting) -> "AdbDevice":
     """The device SERIAL, or SERIAL@HOST:PORT of another adb server.
 
     Raises UnavailableError when it is not there, not ready or in use; NoServer; SpecError.
@@ -101,7 +110,7 @@ def open_adb(text: str) -> "AdbDevice":
         facts = facts_or_reason(link, f"adb:{text}", "device", REMOTE_ROOT)
     if facts.readiness is not Readiness.READY:
         raise UnavailableError(f"device {serial} is not ready", why=facts.advice, remedy="see `ort-mobile devices`")
-    return AdbDevice(link, name=facts.name)
+    return AdbDevice(link, name=facts.name, waiting=waiting)
 
 
 def list_devices(text: str = "*") -> list[DeviceFacts]:
@@ -125,7 +134,15 @@ def list_devices(text: str = "*") -> list[DeviceFacts]:
 class AdbDevice:
     """Runs specs through an adb server. What goes wrong on the way is a typed failure of that run."""
 
-    def __init__(self, link: Link, *, name: str = "", root: str = REMOTE_ROOT, tools: Tools | None = None) -> None:
+    def __init__(
+        self,
+        link: Link,
+        *,
+        name: str = "",
+        root: str = REMOTE_ROOT,
+        tools: Tools | None = None,
+        waiting: Waiting = no_waiting,
+    ) -> None:
         self.link = link
         self.name = name or f"adb:{link.serial}"
         self._root = root
@@ -137,7 +154,7 @@ class AdbDevice:
         self._held: list[str] = []
         self._conditions = Conditions()
         self._conditions_at = -CONDITIONS_AGE_SECONDS
-        self._lease: BinaryIO = take_lease(lease_key(link.server, link.serial), self.name)
+        self._lease: BinaryIO = take_lease(lease_key(link.server, link.serial), self.name, waiting)
 
     def facts(self) -> DeviceFacts:
         """What it is; raises UnavailableError when it does not answer."""

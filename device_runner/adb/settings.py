@@ -4,6 +4,7 @@ What is changed is noted on the device before it is changed, and the note goes w
 opens the device restores what a killed process could not.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import logging
@@ -12,6 +13,7 @@ import re
 from typing import BinaryIO
 
 from device_runner.adb.link import Link, LinkError, Server, script
+from device_runner.device import Waiting, no_waiting
 from device_runner.errors import UnavailableError
 from device_runner.files import own_folder_errors, state_folder
 
@@ -85,24 +87,33 @@ def lease_key(server: Server, serial: str) -> str:
     return f"{'127.0.0.1' if here else server.host}:{server.port} {serial}"
 
 
-def take_lease(key: str, name: str) -> BinaryIO:
+def _locked(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def take_lease(key: str, name: str, waiting: Waiting = no_waiting) -> BinaryIO:
     """The lock of a device, held until it is closed or the process ends; raises UnavailableError when another has it.
 
-    `key` is what tells devices apart (`lease_key`), `name` how messages call it.
+    `key` is what tells devices apart (`lease_key`), `name` how messages call it. While another has it, `waiting` is
+    asked again and again; the device itself is left in peace.
     """
     folder = state_folder() / "leases"
     path = folder / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     with own_folder_errors(folder, "ORT_MOBILE_STATE"):
         folder.mkdir(parents=True, exist_ok=True)
         file = path.open("a+b")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = path.read_text(errors="replace")[:20] or "unknown"
-        file.close()
-        raise UnavailableError(
-            f"{name} is in use", why=f"process {holder} of this computer runs on it", remedy="wait, or end that process"
-        ) from error
+    with contextlib.ExitStack() as opened:
+        opened.callback(file.close)
+        while not _locked(file):
+            why = f"process {path.read_text(errors='replace')[:20] or 'unknown'} of this computer runs on it"
+            if not waiting(why):
+                remedy = "wait for it (--wait SECONDS), or end that process"
+                raise UnavailableError(f"{name} is in use", why=why, remedy=remedy)
+        opened.pop_all()
     file.truncate(0)
     file.write(str(os.getpid()).encode())
     file.flush()

@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from device_runner.android_host.build import build_host, check_imports
 from device_runner.android_host.processor import HOST_ABIS, SLOWNESS, Processor, default_abi, find_processor, untimed
-from device_runner.device import TYPE_CODES, DeviceFacts, DriverType, NnapiDevice, read_options
+from device_runner.device import TYPE_CODES, DeviceFacts, DriverType, NnapiDevice, Waiting, no_waiting, read_options
 from device_runner.errors import RunnerError, SpecError
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import Library, resolve
@@ -255,7 +255,7 @@ class Phone:
         }
 
 
-def open_android_host(rest: str) -> "AndroidHost":
+def open_android_host(rest: str, _waiting: Waiting = no_waiting) -> "AndroidHost":
     """The device that `android-host:REST` names; raises SpecError for a bad option, UnavailableError for no library."""
     text, _, query = rest.partition("?")
     options = read_options(query, f"{SCHEME}:{rest}", OPTIONS)

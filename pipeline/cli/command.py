@@ -20,7 +20,7 @@ SECTIONS: dict[str, frozenset[str]] = {
     }),
     "Fixes": frozenset({"--advise", "--fix"}),
     "Inputs": frozenset({"--test-data", "--input", "--labels", "--preprocess", "--part", "--samples"}),
-    "Output": frozenset({"--junit", "--markdown", "--json", "--svg", "--help"}),
+    "Output": frozenset({"--junit", "--sarif", "--markdown", "--json", "--svg", "--help"}),
 }  # fmt: skip
 """Options by the title under which help lists them, in that order; the others come first."""
 

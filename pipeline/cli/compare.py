@@ -18,6 +18,7 @@ from pipeline.cli.options import (
     progress,
     shows_text,
     sizes,
+    wait_option,
     write_json,
 )
 from pipeline.cli.run import options_of, run_settings
@@ -124,6 +125,7 @@ def _orders(paths: Sequence[Path], answers: dict[str, Any]) -> "tuple[PairOrder,
 @click.argument("candidate", required=False, type=click.Path(path_type=Path))
 @click.option("--history", metavar="PATH|URL", default="", help="Measure only what the campaigns stored here suspect.")
 @click.option("--device", "devices", multiple=True, help="local, adb:SERIAL or adb:*; repeatable.  [default: local]")
+@wait_option
 @library_option
 @click.option(
     "--base-library",
@@ -149,6 +151,7 @@ def gate(
     candidate: Path | None,
     history: str,
     devices: tuple[str, ...],
+    wait_seconds: float,
     library: str | None,
     base_library: str | None,
     output: Path,
@@ -184,6 +187,7 @@ def gate(
             candidate=sources[1].with_library(library) if sources[1] else None,
             history=history,
             devices=devices,
+            wait_seconds=wait_seconds,
         )
         report = run_gate(order, progress())
     write_ci(regression.document(report), junit_to=junit_to, sarif_to=sarif_to, markdown_to=markdown_to)

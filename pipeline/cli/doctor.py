@@ -14,6 +14,7 @@ from pipeline.cli.options import (
     progress,
     shows_text,
     sizes,
+    wait_option,
     write_json,
 )
 from pipeline.cli.perf import conditions_of, run_conditions
@@ -36,6 +37,7 @@ def show_checks(ctx: click.Context, _param: click.Parameter, value: bool) -> Non
 @click.command(cls=Command)
 @click.argument("model", type=click.Path(path_type=Path), metavar="MODEL|CONFIG")
 @click.option("--device", help="local, adb:SERIAL or android-host:LIBRARY.  [default: the config's first, or local]")
+@wait_option
 @library_option
 @click.option(
     "--minutes", type=click.FloatRange(min=0, min_open=True, max=1440), default=5.0, show_default=True,
@@ -64,6 +66,7 @@ def doctor(
     /,
     model: Path,
     device: str | None,
+    wait_seconds: float,
     library: str | None,
     minutes: float,
     dimensions: dict[str, int],
@@ -98,7 +101,7 @@ def doctor(
         order = DoctorOrder(models=(DoctorModel(path=model, data=data, dimensions=dimensions),))
     order = replace(
         order, device=device or order.device, library=library, minutes=minutes,
-        conditions=conditions_of(answers) or order.conditions, folder=output, resume=resume,
+        conditions=conditions_of(answers) or order.conditions, folder=output, resume=resume, wait_seconds=wait_seconds,
     )  # fmt: skip
     report = diagnose(order, progress())
     if json_to:

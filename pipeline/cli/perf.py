@@ -17,6 +17,7 @@ from pipeline.cli.options import (
     progress,
     shows_text,
     sizes,
+    wait_option,
     write_json,
     write_result,
 )
@@ -68,6 +69,7 @@ def conditions_of(answers: Mapping[str, Any]) -> "ConditionsConfig | None":
 @click.command(cls=Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MODEL...")
 @click.option("--device", default="local", show_default=True, help="local or adb:SERIAL.")
+@wait_option
 @library_option
 @run_settings
 @click.option(
@@ -105,6 +107,7 @@ def perf(
     /,
     files: tuple[Path, ...],
     device: str,
+    wait_seconds: float,
     library: str | None,
     dimensions: dict[str, int],
     test_data: str | None,
@@ -146,6 +149,7 @@ def perf(
         conditions=conditions_of(answers),
         profiles=profiles,
         blame=blame,
+        wait_seconds=wait_seconds,
     )
     measured = measure_files(order, progress())
     if profiles:

@@ -26,6 +26,7 @@ from pipeline.cli.options import (
     preprocess_option,
     progress,
     shows_text,
+    wait_option,
     words,
     write_json,
 )
@@ -230,6 +231,7 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
 @click.option("--model", type=click.Path(path_type=Path), help="Run a model without a config, with the defaults.")
 @output_option
 @devices_option
+@wait_option
 @library_option
 @click.option(
     "--convert-only",
@@ -266,6 +268,7 @@ def run(
     model: Path | None,
     output: Path | None,
     devices: tuple[str, ...],
+    wait_seconds: float,
     library: str | None,
     convert_only: bool,
     resume: bool,
@@ -298,7 +301,7 @@ def run(
     settings = with_overrides(settings, **overrides)
     options = JobOptions(
         output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame,
-        quick=quick,
+        quick=quick, wait_seconds=wait_seconds,
     )  # fmt: skip
     try:
         result = run_job(settings, options, progress())

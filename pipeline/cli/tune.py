@@ -17,6 +17,7 @@ from pipeline.cli.options import (
     precision_option,
     progress,
     shows_text,
+    wait_option,
     words,
     write_json,
 )
@@ -50,6 +51,7 @@ def limits(command: Any) -> Any:
 @click.option("--model", type=click.Path(path_type=Path), help="Search for a model without a config.")
 @output_option
 @devices_option
+@wait_option
 @library_option
 @click.option(
     "--minutes", type=click.FloatRange(min=0, min_open=True, max=10_000),
@@ -86,6 +88,7 @@ def tune(
     model: Path | None,
     output: Path | None,
     devices: tuple[str, ...],
+    wait_seconds: float,
     library: str | None,
     resume: bool,
     blame: bool,
@@ -120,7 +123,15 @@ def tune(
     given = {key: value for key, value in settings.items() if value not in (None, ())}
     wanted = {**msgspec.to_builtins(whole.tune), **given}
     whole = msgspec.structs.replace(whole, tune=msgspec.convert(wanted, TuneConfig))
-    options = JobOptions(output=output, devices=devices, library=library, resume=resume, blame=blame, tune=True)
+    options = JobOptions(
+        output=output,
+        devices=devices,
+        library=library,
+        resume=resume,
+        blame=blame,
+        tune=True,
+        wait_seconds=wait_seconds,
+    )  # fmt: skip
     try:
         result = run_job(whole, options, progress())
     except KeyboardInterrupt as error:

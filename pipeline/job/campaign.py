@@ -48,6 +48,8 @@ class JobOptions:
     """Convert and measure less, for a first look."""
     tune: bool = False
     """Search for the best configuration in place of measuring every one in rounds."""
+    wait_seconds: float = 0.0
+    """How long devices that other processes have are waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class CampaignJob:
 
     def measure(self, work: Path, progress: Progress) -> EndedCampaign:
         """Open the devices, enter the plan, run what is not stored yet, and find what crashes where that is asked."""
-        with opened(self.device_names()) as field:
+        with opened(self.device_names(), self.options.wait_seconds) as field:
             measurable = [a for one in self.prepared for a in one.artifacts if a.source in one.references]
             legal, skipped = plan_runs(self.config.runs, measurable, list(field.facts.values()), known_denied())
             libraries = libraries_by_device(field.facts, self.config.targets, self.options.library)

@@ -1,12 +1,15 @@
 """The devices of a campaign: found, opened or left out with the reason; and which options crash them."""
 
 import contextlib
+import logging
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_runner.device import Device, DeviceFacts, Readiness, is_selector, open_device
+from device_runner.device import Device, DeviceFacts, Readiness, Waiting, is_selector, open_device
 from device_runner.errors import RunnerError, SpecError
 from device_runner.minimize import Denied
 from device_runner.result import FailureKind, RunResult
@@ -17,7 +20,12 @@ from pipeline.campaign.record import CampaignRecord, FailureRow, Skipped
 from pipeline.campaign.store import Store
 from pipeline.config import Platform, Target
 from pipeline.core.errors import MissingError
-from pipeline.core.progress import Progress
+from pipeline.core.progress import Progress, duration_text
+
+log = logging.getLogger(__name__)
+
+LEASE_POLL_SECONDS = 0.5
+"""How often a device that another process has is tried again; it notices nothing of that."""
 
 AT_ONCE = 32
 """Devices that are opened at the same time: each waits for its device most of the time."""
@@ -41,22 +49,39 @@ class EndedCampaign:
     denied: tuple[Denied, ...] = ()
 
 
+def patience(name: str, seconds: float, stop: threading.Event) -> Waiting:
+    """Waits so long in all for a device that another process has, and says once who has it; not after `stop`."""
+    deadline = time.monotonic() + seconds
+    told: set[str] = set()
+
+    def waiting(holder: str) -> bool:
+        left = deadline - time.monotonic()
+        if left <= 0 or stop.is_set():
+            return False
+        if holder not in told:
+            log.warning("%s: waits at most %s: %s", name, duration_text(left), holder)
+            told.add(holder)
+        stop.wait(min(LEASE_POLL_SECONDS, left))
+        return True
+
+    return waiting
+
+
 @contextlib.contextmanager
-def opened(names: Sequence[str]) -> Iterator[OpenDevices]:
+def opened(names: Sequence[str], wait_seconds: float = 0.0) -> Iterator[OpenDevices]:
     """Open the devices, all at once; those that cannot be used are left out with their reason.
 
+    Those that other processes have are waited for, `wait_seconds` at most; Ctrl-C ends that at once.
     Raises SpecError for a name that no device can have, MissingError when no device is ready.
     """
     wanted, unusable = found(names)
     with contextlib.ExitStack() as stack:
         devices, facts = {}, {}
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            for future in [pool.submit(_open, name, stack) for name in wanted]:
-                one = future.result()
-                if isinstance(one, Skipped):
-                    unusable.append(one)
-                else:
-                    devices[one[0].name], facts[one[0].name] = one
+        for one in _open_all(wanted, stack, wait_seconds):
+            if isinstance(one, Skipped):
+                unusable.append(one)
+            else:
+                devices[one[0].name], facts[one[0].name] = one
         if not devices:
             raise MissingError(
                 "no device is ready",
@@ -67,10 +92,24 @@ def opened(names: Sequence[str]) -> Iterator[OpenDevices]:
         yield OpenDevices(devices=devices, facts=facts, unusable=tuple(unusable))
 
 
-def _open(name: str, stack: contextlib.ExitStack) -> tuple[Device, DeviceFacts] | Skipped:
+def _open_all(
+    names: Sequence[str], stack: contextlib.ExitStack, wait_seconds: float
+) -> list[tuple[Device, DeviceFacts] | Skipped]:
+    """What `_open` gives for each, in their order."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        futures = [pool.submit(_open, name, stack, patience(name, wait_seconds, stop)) for name in names]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            stop.set()
+            raise
+
+
+def _open(name: str, stack: contextlib.ExitStack, waiting: Waiting) -> tuple[Device, DeviceFacts] | Skipped:
     """The device, which is closed with the stack, and its facts; or why it cannot be used. Raises SpecError."""
     try:
-        device = stack.enter_context(open_device(name))
+        device = stack.enter_context(open_device(name, waiting))
         facts = device.facts()
     except SpecError:
         raise

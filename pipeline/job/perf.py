@@ -1,6 +1,7 @@
 """Measures model files as they are, without converting, storing or choosing: a quick look, by the same method."""
 
 import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from pipeline.campaign.plan import PlannedRun, decision_rule, distinct, in_modes
 from pipeline.campaign.store import open_store
 from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.core.progress import Progress
-from pipeline.job.devices import blame_crashes, measure_all, unfinished
+from pipeline.job.devices import blame_crashes, measure_all, patience, unfinished
 from pipeline.job.perf_files import PerfOrder, inputs_of_files, planned_files, preflight, warnings
 from pipeline.job.profiles import profile_run
 from pipeline.job.record import host, new_campaign, versions
@@ -41,7 +42,8 @@ def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
     for file in order.files:
         if not file.is_file():
             raise ConfigError("no such model file", where=str(file), remedy="check the path")
-    with open_device(order.device) as device, tempfile.TemporaryDirectory() as work:
+    waiting = patience(order.device, order.wait_seconds, threading.Event())
+    with open_device(order.device, waiting) as device, tempfile.TemporaryDirectory() as work:
         facts, devices, campaign = device.facts(), {device.name: device}, new_campaign("perf")
         judge = preflight(order, device)
         possible, skipped = planned_files(order, device.name, facts, judge)

@@ -46,6 +46,8 @@ class PerfOrder:
     """Find the options that crash and keep them in the deny list."""
     conditions: ConditionsConfig | None = None
     """In which state of the device runs start, and what is set on it meanwhile; None asks for nothing."""
+    wait_seconds: float = 0.0
+    """How long a device that another process has is waited for."""
 
 
 def inputs_of_files(order: PerfOrder, work: Path) -> dict[str, Inputs]:

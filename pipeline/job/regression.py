@@ -24,6 +24,7 @@ class GateOrder:
     """What a gate is asked: two sources, a history, or both; and how pairs are measured.
 
     `devices` are () for `local`, or with a history for those that it suspects. `folder` has the store of paired runs.
+    Devices that other processes have are waited for `wait_seconds`.
     """
 
     folder: Path
@@ -32,6 +33,7 @@ class GateOrder:
     candidate: SubjectSource | None = None
     history: str = ""
     devices: tuple[str, ...] = ()
+    wait_seconds: float = 0.0
 
 
 def run_gate(order: GateOrder, progress: Progress) -> GateReport:
@@ -80,7 +82,7 @@ def _measured(
         locked(order.folder),
         scratch(order.folder) as work,
         open_store(f"sqlite:///{order.folder / DATABASE}") as store,
-        opened(devices) as field,
+        opened(devices, order.wait_seconds) as field,
     ):
         here = [(name, pair) for own, pair in wanted for name in ([own] if own else field.devices)]
         plan = plan_pairs([one for one in here if one[0] in field.devices], order.pairs, field)

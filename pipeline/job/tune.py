@@ -38,7 +38,7 @@ def tune(job: CampaignJob, work: Path, progress: Progress) -> EndedCampaign:
 
     Raises MissingError where no device can measure the goals, and what opening devices raises.
     """
-    with opened(job.device_names()) as devices:
+    with opened(job.device_names(), job.options.wait_seconds) as devices:
         libraries = libraries_by_device(devices.facts, job.config.targets, job.options.library)
         found = search_field(job, devices, libraries, progress)
         campaign = job.enter(

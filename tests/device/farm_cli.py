@@ -10,6 +10,7 @@ import sys
 from device_runner.adb import device
 from device_runner.adb.link import Link
 from device_runner.adb.tools import Tools
+from device_runner.device import Waiting
 from device_runner.local import wheel_library
 from device_runner.probe.build import build_probe
 from pipeline.cli.main import main
@@ -19,8 +20,9 @@ def use_folders(roots: dict[str, str]) -> None:
     """Open each phone with its own folder."""
 
     class FarmDevice(device.AdbDevice):
-        def __init__(self, link: Link, *, name: str) -> None:
-            super().__init__(link, name=name, root=roots[link.serial], tools=Tools(build_probe(), wheel_library()))
+        def __init__(self, link: Link, *, name: str, waiting: Waiting) -> None:
+            tools = Tools(build_probe(), wheel_library())
+            super().__init__(link, name=name, root=roots[link.serial], tools=tools, waiting=waiting)
 
     device.AdbDevice = FarmDevice  # type: ignore[misc, assignment]  # for this process only
 

@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from pipeline.campaign.statistics.compare import LOOKS
 from pipeline.campaign.store import Store
 from pipeline.core.errors import ExitCode, MissingError, PipelineError
 from pipeline.core.progress import Progress
+from pipeline.job.devices import patience
 from pipeline.job.doctor.bench import Bench, OutputsOfStart, kept_in, tried_on
 from pipeline.job.doctor.first_look import first_look
 from pipeline.job.doctor.order import DoctorModel, DoctorOrder, checked
@@ -42,7 +44,7 @@ def diagnose(order: DoctorOrder, progress: Progress) -> DoctorReport:
     """
     ready, failed = _usable(order.models)
     with (
-        open_device(order.device) as device,
+        open_device(order.device, patience(order.device, order.wait_seconds, threading.Event())) as device,
         tempfile.TemporaryDirectory() as work,
         kept_in(order.folder, Path(work)) as store,
     ):

@@ -80,3 +80,5 @@ class DoctorOrder:
     """Where runs are stored; without one nothing is kept."""
     resume: bool = False
     """Whether to go on with the last diagnosis of the same model, device and settings that is stored there."""
+    wait_seconds: float = 0.0
+    """How long a device that another process has is waited for."""
