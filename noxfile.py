@@ -23,7 +23,7 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 EXAMPLE = "build_configs/mnist.toml"
 OWN_SESSIONS = (
     "device or android_host or network or postgresql or example or slow or fresh_machine or first_hour or trained "
-    "or every_model or consumer"
+    "or every_model or consumer or browser"
 )
 """Marks of tests that need more than the development environment, or long."""
 
@@ -220,6 +220,15 @@ def extra_tests(session: nox.Session) -> None:
 
 
 @nox.session
+def browser_tests(session: nox.Session) -> None:
+    """The report page in a real Chromium: audit, keyboard, paper, widths; `-- --write-pictures` for docs/pictures."""
+    install_packages(session, ("chromium",), "tests of the page", present=any(map(shutil.which, CHROMIUM)))
+    session.install("-e", ".", *groups("test", "browser"))
+    keep_downloads(session)
+    session.run("python", "-m", "pytest", "tests/browser", "-m", "browser", "-rs", *session.posargs)
+
+
+@nox.session
 def lowest(session: nox.Session) -> None:
     """The tests with the lowest versions of the dependencies that pyproject.toml allows."""
     lowest_versions = [requirement.replace(">=", "==") for requirement in PROJECT["project"]["dependencies"]]
@@ -231,16 +240,23 @@ EMULATOR = ("qemu-user", "libc6-arm64-cross", "libstdc++6-arm64-cross")
 """Debian's packages that run code for arm64 on another computer."""
 
 
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
 def install_emulator(session: nox.Session) -> None:
-    """Install what runs the arm64 library, where it is missing and apt may; tests of it skip by name without."""
-    if platform.machine() == "aarch64" or (
-        shutil.which("qemu-aarch64") and Path("/usr/aarch64-linux-gnu/lib").is_dir()
-    ):
+    """Install what runs the arm64 library; tests of it skip by name without."""
+    emulator = shutil.which("qemu-aarch64") and Path("/usr/aarch64-linux-gnu/lib").is_dir()
+    install_packages(session, EMULATOR, "tests of arm64", present=platform.machine() == "aarch64" or bool(emulator))
+
+
+def install_packages(session: nox.Session, names: tuple[str, ...], what: str, *, present: bool) -> None:
+    """Install Debian's packages, where they are missing and apt may."""
+    if present:
         return
     if os.geteuid() or not shutil.which("apt-get"):
-        session.warn(f"tests of arm64 skip without {', '.join(EMULATOR)}: only root can install them with apt-get")
+        session.warn(f"{what} skip without {', '.join(names)}: only root can install them with apt-get")
         return
-    for arguments in (("update", "-qq"), ("install", "-qq", "-y", "--no-install-recommends", *EMULATOR)):
+    for arguments in (("update", "-qq"), ("install", "-qq", "-y", "--no-install-recommends", *names)):
         session.run("apt-get", *arguments, external=True, success_codes=[0, 100], silent=True)
 
 

@@ -38,7 +38,7 @@ UNSET = (
 """Settings of the user that the product heeds."""
 
 BUILT = ("probe", "android-host")
-FETCHED = ("debian", "jars", "libraries", "ort-source", "packages", "wheels")
+FETCHED = ("debian", "jars", "libraries", "npm-packages", "ort-source", "packages", "wheels")
 CACHE = ".cache/ort-mobile"
 
 

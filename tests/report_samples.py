@@ -1,10 +1,13 @@
 """Sample reports: made as the pipeline makes one: from stored runs with raw latencies, one of each kind of outcome."""
 
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
 import msgspec
 import numpy as np
 
 from device_runner.device import DeviceFacts
-from device_runner.result import Failure, FailureKind, Mark, RunResult, Status
+from device_runner.result import Conditions, Failure, FailureKind, Mark, RunResult, Status
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.record import Host, ModelFacts, RunRecord, Skipped
 from pipeline.check.compare import OutputCheck
@@ -100,6 +103,20 @@ def measured(model: str, device: str) -> list[MeasuredRow]:
     ]  # fmt: skip
 
 
+def with_times(rows: list[MeasuredRow], before: Conditions) -> list[MeasuredRow]:
+    """The runs of rows one after another, two seconds each, with what the device said before each."""
+    made, number = [], 0
+    for one in rows:
+        runs = []
+        for run in one.runs:
+            started = (datetime(2026, 1, 31, 8, 0, tzinfo=UTC) + timedelta(seconds=2 * number)).isoformat()
+            changed = msgspec.structs.replace(run.result, started_at=started, before=before)
+            runs.append(msgspec.structs.replace(run, result=changed))
+            number += 1
+        made.append(replace(one, runs=tuple(runs)))
+    return made
+
+
 def artifact(model: str, variant: Variant) -> Artifact:
     return Artifact(
         model=model, variant=variant, file=f"{model}.{variant.name}.ort", size_bytes=26_004, sha256="3f" * 32,
@@ -142,7 +159,7 @@ def make_report(
         failures=failures or made.failures,
         choices=(
             ChoiceRow(target="android", model=model, variant="extended-fixed", run="cpu", file=f"{model}.ort",
-                   reason="fastest of those whose outputs are right: 0.62 of the baseline"),
+                   reason="fastest of those whose outputs are right: 0.62 of the baseline", device=device),
         ),
         warnings=(f"the first device was left in round 5{text}",),
     )  # fmt: skip

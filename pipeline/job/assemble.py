@@ -1,5 +1,7 @@
 """From a stored campaign to its report and its choices. Nothing here measures or converts."""
 
+import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +45,10 @@ class Assembled:
     choices: tuple[Choice, ...]
     runs: tuple[RunRecord, ...] = ()
     """All that are stored, failed ones too, in the order in which they came."""
+    measured: tuple[MeasuredRow, ...] = ()
+    """Timed runs with their raw latencies, in the order of the plan."""
+    earlier: CampaignReport | None = None
+    """Of the campaign of the same name before it."""
 
 
 def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
@@ -90,7 +96,15 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         tuned=tuned,
         placements=record.placements or msgspec.UNSET,
     )
-    return Assembled(report=report, record=record, choices=choices, runs=runs)
+    return Assembled(report=report, record=record, choices=choices, runs=runs, measured=tuple(measured))
+
+
+def with_earlier(assembled: Assembled, store: Store) -> Assembled:
+    """Beside what the campaign of the same name before it measured, where there is one that this release reads."""
+    own = assembled.report
+    before = itertools.takewhile(lambda one: one.id != own.campaign, store.campaigns())
+    known = [one for one in before if one.name == own.name and one.document and not one.document.searching]
+    return dataclasses.replace(assembled, earlier=assemble(store, known[-1]).report) if known else assembled
 
 
 def _optimized(variant: Variant) -> int:

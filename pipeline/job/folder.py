@@ -14,7 +14,7 @@ from pipeline.campaign.store import open_store
 from pipeline.convert.operator_configs import CONFIG_FILE, TYPED_CONFIG_FILE
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import PART, WORK_PREFIX, make_folder, storage_errors, write_bytes, write_text
-from pipeline.job.assemble import Assembled, assemble
+from pipeline.job.assemble import Assembled, assemble, with_earlier
 from pipeline.job.prepare import ARTIFACTS, PROFILES, REFERENCES
 from pipeline.job.proofs import proven
 from pipeline.model.ort_format import parse_each_once
@@ -135,7 +135,7 @@ def stored(folder: Path, database: str | None, campaign: str | None) -> Assemble
                 "the search here has not ended", where=store.where, why="nothing was confirmed yet",
                 remedy="go on with `ort-mobile tune ... --resume`",
             )  # fmt: skip
-        return proven(assemble(store, known[campaign or rounds[-1]]), folder)
+        return proven(with_earlier(assemble(store, known[campaign or rounds[-1]]), store), folder)
 
 
 def _url(folder: Path, database: str | None) -> str:
@@ -157,6 +157,6 @@ def write_reports(assembled: Assembled, folder: Path) -> None:
     write_bytes(folder / trace.FILE_NAME, timeline)
     write_bytes(folder / model.FILE_NAME, model.encode(assembled.report))
     write_text(folder / markdown.FILE_NAME, markdown.render(assembled.report))
-    write_text(folder / html.FILE_NAME, html.render(assembled.report))
+    write_text(folder / html.FILE_NAME, html.render(assembled.report, assembled.measured, assembled.earlier))
     if assembled.report.tuned:
         write_bytes(folder / tuning.FILE_NAME, tuning.encode(assembled.report.tuned))

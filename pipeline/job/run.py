@@ -13,7 +13,7 @@ from pipeline.config import Config
 from pipeline.core.files import scratch
 from pipeline.core.progress import Progress, StageLog, StageTime
 from pipeline.job.accuracy import with_accuracy
-from pipeline.job.assemble import Assembled, assemble
+from pipeline.job.assemble import Assembled, assemble, with_earlier
 from pipeline.job.campaign import CampaignJob, JobOptions
 from pipeline.job.folder import DATABASE, locked, write_reports
 from pipeline.job.gate import check_against_targets
@@ -51,7 +51,7 @@ def run_job(config: Config, options: JobOptions, shown: Progress) -> JobResult:
         with open_store(database_url(config, folder)) as store:
             job = CampaignJob(config, options, prepared, folder, store, checked, hints)
             ended = measured(job, work, progress)
-            assembled = assemble(store, ended.campaign)
+            assembled = with_earlier(assemble(store, ended.campaign), store)
             assembled, content, findings = ship_or_refuse(assembled, folder, library=options.library, progress=progress)
             assembled = _with_stages(assembled, store, progress.stages)
         write_reports(assembled, folder)

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from pipeline.report import wording
 from pipeline.report.drawing import log_place
-from pipeline.report.model import CampaignReport, Row
+from pipeline.report.model import Row
 
 WIDTH, HEIGHT = 560, 220
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 10, 28
@@ -183,9 +183,3 @@ def _scatter(name: str, cost: Callable[[Row], int], rows: Sequence[Row]) -> Scat
         x_ticks=tuple(Tick(at=x_of(v, left, right), text=wording.duration(v)) for v in ticks(left, right)),
         y_ticks=tuple(Tick(at=_y_of(v, low, high), text=wording.size(round(v))) for v in {low: 0, high: 0}),
     )
-
-
-def samples_of(report: CampaignReport, latencies: Mapping[RowKey, Sequence[int]]) -> dict[RowKey, list[int]]:
-    """Raw latencies of rows, sorted; those of a row that stands for another under its own key."""
-    keys = [(row.device, row.model, row.variant, row.run) for row in report.rows]
-    return {key: sorted(latencies[key]) for key in keys if latencies.get(key)}

@@ -1,6 +1,8 @@
 """report.html: one page with everything in it, no request to anywhere; what runs in it is named by its digest."""
 
-from collections.abc import Sequence
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -10,12 +12,13 @@ import jinja2
 from device_runner.result import Status
 from pipeline.campaign.statistics import Verdict
 from pipeline.partition.answer import ModelAnswer
-from pipeline.report import charts, drawing, profiles, tuning, wording
+from pipeline.report import charts, comparison, drawing, profiles, tuning, wording
 from pipeline.report.decision import banner, decisions, failure_counts, not_a_phone
 from pipeline.report.graph import BOX_HEIGHT, draw_answers, graphs
 from pipeline.report.layout import (
     COLUMNS,
     Column,
+    Listing,
     Results,
     accuracies,
     inventory,
@@ -26,11 +29,19 @@ from pipeline.report.layout import (
 )
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.modes import mode_listings
+from pipeline.report.page_data import latencies, page_data
+from pipeline.report.rows import MeasuredRow
 from pipeline.report.wording import visible
 
 FILE_NAME = "report.html"
+MOST_ROWS = 150
+"""Rows with pictures: of larger campaigns only what ships has them, and all rows are one table without a script."""
+MOST_DRAWN = 12
+"""Tables with pictures of such a campaign."""
 MOST_PLACES = 40
 """Places of one note that the page lists: results.json has all."""
+
+NO_TABLE = Listing(title="", head=(), rows=())
 
 VERDICT_CLASSES = {
     Verdict.FASTER: "faster",
@@ -51,16 +62,30 @@ class ResultTable:
     scatters: tuple[charts.Scatter, ...]
 
 
-def render(report: CampaignReport) -> str:
-    """The whole page; the same report gives the same page."""
+def render(
+    report: CampaignReport,
+    measured: Sequence[MeasuredRow] = (),
+    earlier: CampaignReport | None = None,
+) -> str:
+    """The whole page; the same values give the same page.
+
+    `measured` are the runs with their raw latencies, for what is drawn and downloaded; `earlier` is the campaign that
+    this one is compared with: of the same name, before it.
+    """
+    raw = latencies(measured)
+    drawn = _drawn(report)
     return _template("report.html").render(
+        scripts=_scripts() if measured else (read_template("report.js"),),
+        data=page_data(report, measured) if measured else ("", ""),
+        changed=_since(earlier, report),
+        compact=_compact(report, drawn),
         report=report,
         banner=banner(report),
         decisions=decisions(report),
         failed=failure_counts(report),
         shipped={(one.model, one.variant, one.run) for one in report.choices},
         tuned=tuning.listings(report.tuned) if report.tuned else (),
-        tables=tuple(_table(found) for found in results(report)),
+        tables=tuple(_table(found, raw) for found in drawn),
         modes=mode_listings(report),
         curves=drawing.curves(report),
         accuracy=accuracies(report),
@@ -76,14 +101,38 @@ def render(report: CampaignReport) -> str:
     )
 
 
-def _table(found: Results) -> ResultTable:
+def _drawn(report: CampaignReport) -> tuple[Results, ...]:
+    """The tables that have pictures."""
+    found = results(report)
+    if len(report.rows) <= MOST_ROWS:
+        return found
+    places = {(one.model, one.device) for one in report.choices}
+    return tuple(one for one in found if (one.model, one.device) in places)[:MOST_DRAWN]
+
+
+def _since(earlier: CampaignReport | None, report: CampaignReport) -> Listing:
+    """What changed since another campaign; empty without one."""
+    sides = [comparison.ComparedSide(source=one.campaign, report=one) for one in (earlier, report) if one]
+    return comparison.listing(comparison.compare_sides(*sides)) if earlier else NO_TABLE
+
+
+def _compact(report: CampaignReport, drawn: Sequence[Results]) -> Listing:
+    """Every row in one table, where not all have pictures."""
+    if sum(len(found.rows) for found in drawn) == len(report.rows):
+        return NO_TABLE
+    head = ("Device", "Model", *(column.title for column in COLUMNS))
+    rows = ((row.device, row.model, *(column.text(row) for column in COLUMNS)) for row in report.rows)
+    return Listing(title="All rows", head=head, rows=tuple(rows))
+
+
+def _table(found: Results, raw: Mapping[charts.RowKey, Sequence[int]]) -> ResultTable:
     uncounted = not_a_phone(found.rows)
     shown = tuple(column for column in PAGE_COLUMNS if any(column.text(row) != wording.DASH for row in found.rows))
     return ResultTable(
         found=found,
         columns=shown,
         note="Not measured on a phone: these runs show what works, and their times rank nothing." if uncounted else "",
-        distribution=None if uncounted else charts.distribution(found.rows, {}),
+        distribution=None if uncounted else charts.distribution(found.rows, raw),
         scatters=() if uncounted else charts.scatters(found.rows),
     )
 
@@ -115,6 +164,21 @@ def render_answers(answers: Sequence[ModelAnswer]) -> str:
 
 
 @cache
+def _scripts() -> tuple[str, ...]:
+    return read_template("uplot.js"), read_template("report.js")
+
+
+def _policy(styles: str) -> str:
+    """The page's content security policy: nothing is fetched, and only what has these digests runs or styles."""
+    runs, shows = " ".join(map(_digest, _scripts())), _digest(styles)
+    return f"default-src 'none'; script-src {runs}; style-src {shows}; base-uri 'none'; form-action 'none'"
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
 def _template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pipeline.report"),
@@ -125,13 +189,15 @@ def _template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    styles = "".join(map(read_template, ("uplot.css", "report.css", "graph.css")))
     environment.globals.update(
+        css=styles,
+        policy=_policy(styles),
         charts=charts,
         drawing=drawing,
         profile_texts=profiles,
         wording=wording,
         classes=_classes,
-        css=read_template("report.css") + read_template("graph.css"),
         box_height=BOX_HEIGHT,
         most_places=MOST_PLACES,
     )

@@ -1,20 +1,31 @@
 """The page: whole in one file, well nested, told to screen readers, and hostile text is only text."""
 
+import base64
+import gzip
+import hashlib
 import re
+from array import array
 from collections import Counter
+from html import unescape
 from html.parser import HTMLParser
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.campaign.record import Host
-from pipeline.report import drawing, html
+from pipeline.report import drawing, html, page_data
 from pipeline.report.model import CampaignReport
 from pipeline.report.wording import visible
-from tests.report_samples import make_report
+from tests.report_samples import make_report, measured
 
-VOID = {"meta", "line", "circle", "polyline", "rect"}
+UPLOT = {
+    "uplot.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "uplot.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+    "uplot.LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+}
+VOID = {"input", "meta", "line", "circle", "polyline", "rect"}
 HOSTILE = "</td></table><script>alert(1)</script><img src=http://e.vil onerror=x> {{ 7 * 7 }} \"'&lt; \x1b\u202e"
 
 
@@ -67,13 +78,47 @@ def page() -> Page:
 def test_nothing_is_fetched_and_nothing_runs() -> None:
     text = html.render(make_report())
     found = Page(text)
-    assert found.tags["script"] == found.tags["link"] == found.tags["img"] == found.tags["iframe"] == 0
+    assert found.tags["link"] == found.tags["img"] == found.tags["iframe"] == 0
     assert not {name for _, name, _ in found.attributes} & {"src", "srcset", "style"}
     assert all(value.startswith("#") for value in found.values("href"))
     assert {value[1:] for value in found.values("href")} <= set(found.values("id"))
     assert not [name for _, name, _ in found.attributes if name.startswith("on")]
-    assert not re.search(r"url\(|@import|https?:", text)
-    assert "default-src 'none'" in text
+    assert not re.search(r"url\(|@import|https?:", text.replace("http://www.w3.org/2000/svg", ""))
+
+
+def test_what_runs_is_known_by_its_digest() -> None:
+    """The policy names the digests of every script and style in the page, and allows nothing else."""
+    for text in (html.render(make_report()), html.render(make_report(), measured("mnist", "local"))):
+        policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+        assert policy is not None
+        allowed = unescape(policy[1])
+        assert allowed.startswith("default-src 'none'; script-src 'sha256-")
+        assert "unsafe" not in allowed
+        for content in (
+            *re.findall(r"<script>(.*?)</script>", text, re.DOTALL),
+            *re.findall(r"<style>(.*?)</style>", text, re.DOTALL),
+        ):
+            digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+            assert f"'sha256-{digest}'" in allowed
+
+
+def test_the_vendored_script_is_the_released_one() -> None:
+    """uPlot 1.6.32 of the npm package; `nox -s browser_tests` fetches it again and compares."""
+    for name, digest in UPLOT.items():
+        assert hashlib.sha256(html.read_template(name).encode()).hexdigest() == digest
+    assert "</script" not in html.read_template("uplot.js") + html.read_template("report.js")
+
+
+def test_the_data_of_the_page_are_the_runs() -> None:
+    report, rows = make_report(), [*measured("mnist", "local"), *measured("mnist", "adb:R58M123")]
+    columns, raw = page_data.page_data(report, rows)
+    data = msgspec.json.decode(gzip.decompress(base64.b64decode(columns)), type=page_data.PageData)
+    runs = list(page_data.timed(rows))
+    assert len(data.runs.row) == len(runs) == 2 * (5 * 7 + 5)
+    first = data.names[data.rows.variant[data.runs.row[0]]], data.names[data.rows.device[data.runs.row[0]]]
+    assert first == ("none-fixed", "local")
+    numbers = array("I", gzip.decompress(base64.b64decode(raw)))
+    assert list(numbers) == [ns for _, run in runs for ns in run.result.latencies_ns]
 
 
 def test_every_row_has_a_cell_for_every_head(page: Page) -> None:
@@ -90,7 +135,7 @@ def test_screen_readers_are_told(page: Page) -> None:
     labels = page.values("aria-label")
     hidden = page.values("aria-hidden")
     named = [value for tag, name, value in page.attributes if tag == "svg" and name == "aria-label"]
-    assert page.tags["svg"] - len(hidden) == len(named) == 2 * 12 + 4
+    assert page.tags["svg"] - len(hidden) == len(named) == 2 * 12 + 5
     assert all(named)
     assert any(re.fullmatch(r"median 1\.28 ms, 19 of 20 inferences between .* and .*", label) for label in labels)
     identities = page.values("id")

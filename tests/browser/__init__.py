@@ -1,0 +1,1 @@
+"""The report page in a real Chromium (nox -s browser_tests)."""

@@ -1,0 +1,88 @@
+"""A Chromium of this machine, driven by playwright; pages are opened as files, and every request is noted."""
+
+import base64
+import hashlib
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device_runner.files import cache_folder
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+Browser = Any
+"""playwright's types; it is installed by the session alone."""
+
+
+@dataclass
+class Opened:
+    """A page in a window, with what it asked for and what it complained about."""
+
+    page: Any
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+
+Open = Callable[..., Opened]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
+        pytest.skip(f"no Chromium here: none of {', '.join(PROGRAMS)} is on PATH")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright here: nox -s browser_tests installs it")
+    with sync_api.sync_playwright() as driver:
+        # A browser in a container has no user namespaces for its sandbox; the page is the session's own file.
+        started = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+    """Opens a page's text in a window of its own; the keywords are playwright's of a context."""
+    contexts: list[Any] = []
+
+    def opened(text: str, width: int = 1280, height: int = 800, fragment: str = "", **options: Any) -> Opened:
+        path = tmp_path / f"report-{len(contexts)}.html"
+        path.write_text(text, encoding="utf-8")
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        contexts.append(context)
+        made = Opened(page=context.new_page())
+        made.page.on("request", lambda request: made.requests.append(request.url))
+        made.page.on("console", lambda message: made.complaints.append(message.text))
+        made.page.on("pageerror", lambda error: made.complaints.append(str(error)))
+        made.page.goto(path.as_uri() + fragment)
+        if options.get("java_script_enabled", True) and 'id="run-data"' in text:
+            made.page.wait_for_selector("#explore-part[data-ready]", state="attached")
+        return made
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+def packed(package: str, integrity: str) -> dict[str, bytes]:
+    """The files of an npm package by their names in it, fetched once and checked against the registry's digest."""
+    file = cache_folder() / "npm-packages" / f"{package.replace('/', '-')}.tgz"
+    if not file.is_file():
+        if not shutil.which("npm"):
+            pytest.skip("no npm here: install Node.js")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        command = ["npm", "pack", package, "--ignore-scripts", "--silent"]
+        done = subprocess.run(command, cwd=file.parent, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"the package index cannot be reached: {done.stderr.strip()[-200:]}")
+        (file.parent / done.stdout.strip().splitlines()[-1]).rename(file)
+    content = file.read_bytes()
+    assert "sha512-" + base64.b64encode(hashlib.sha512(content).digest()).decode() == integrity
+    with tarfile.open(fileobj=BytesIO(content)) as archive:
+        members = ((member.name, archive.extractfile(member)) for member in archive if member.isfile())
+        return {name.removeprefix("package/"): found.read() for name, found in members if found}

@@ -1,0 +1,220 @@
+"""The page as people meet it: sizes, keyboard, paper, no script, hostile names; audited by axe, seen in pictures."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image, ImageChops, ImageStat
+
+from device_runner.result import Conditions
+from pipeline.report import html
+from pipeline.report.rows import MeasuredRow
+from tests.browser.conftest import Open, Opened, packed
+from tests.conftest import ROOT
+from tests.report.test_html import HOSTILE, UPLOT
+from tests.report_samples import make_report, measured, with_times
+
+pytestmark = pytest.mark.browser
+
+AXE = (
+    "axe-core@4.14.1",
+    "sha512-FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==",
+)  # fmt: skip
+UPLOT_PACKAGE = (
+    "uplot@1.6.32", "sha512-KIMVnG68zvu5XXUbC4LQEPnhwOxBuLyW1AHtpm6IKTXImkbLgkMy+jabjLgSLMasNuGGzQm/ep3tOkyTxpiQIw==",
+)  # fmt: skip
+WIDTHS = (390, 768, 1280)
+PICTURES = ROOT / "docs" / "pictures"
+ALIKE = 6.0
+"""Mean difference of two pictures in levels of 255, each an eighth of its size: fonts differ between machines."""
+
+
+def rows(device: str = "adb:R58M123", model: str = "mnist") -> list[MeasuredRow]:
+    """The sample's runs with instants and temperatures."""
+    return with_times([*measured(model, "local"), *measured(model, device)], Conditions(battery_celsius=31.5))
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return html.render(make_report(), rows())
+
+
+def quiet(opened: Opened) -> None:
+    """Nothing but the file was asked for, and the browser has nothing to say: no refused script or style either."""
+    assert opened.complaints == []
+    assert [url for url in opened.requests if not url.startswith(("blob:", "data:"))] == [opened.page.url.split("#")[0]]
+
+
+def drawn_timeline(opened: Opened) -> None:
+    opened.page.locator("#timeline-part").scroll_into_view_if_needed()
+    opened.page.wait_for_selector("#explore-timeline canvas")
+
+
+def read_through(opened: Opened) -> None:
+    """Scroll to the end as a reader does: parts out of sight are laid out when they are seen."""
+    opened.page.evaluate(
+        "async () => { for (let y = 0; y < document.documentElement.scrollHeight; y += 400) { scrollTo(0, y);"
+        " await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))); } }"
+    )
+
+
+def test_nothing_is_fetched_and_nothing_refused(open_page: Open, text: str) -> None:
+    opened = open_page(text)
+    drawn_timeline(opened)
+    opened.page.get_by_role("button", name="Zoom in").click()
+    quiet(opened)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_is_no_wider_than_its_window(open_page: Open, text: str, width: int) -> None:
+    long_name = "a_model_with_a_name_" + 8 * "that_has_no_place_to_break_"
+    for given in (text, html.render(make_report(model=long_name, device="adb:" + 60 * "X"), rows(60 * "X", long_name))):
+        opened = open_page(given, width=width)
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+        assert opened.page.evaluate("getComputedStyle(document.querySelector('td')).display") == "table-cell"
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
+def test_the_audit_finds_nothing(open_page: Open, text: str, scheme: str, width: int) -> None:
+    opened = open_page(text, width=width, color_scheme=scheme)
+    drawn_timeline(opened)
+    read_through(opened)
+    opened.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    opened.page.evaluate(packed(*AXE)["axe.min.js"].decode())
+    found = opened.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    broken = {rule["id"]: [node["html"][:200] for node in rule["nodes"]][:3] for rule in found["violations"]}
+    assert broken == {}
+    assert len(found["passes"]) > 20
+
+
+def test_tables_and_pictures_stand_without_a_script(open_page: Open, text: str) -> None:
+    opened = open_page(text, java_script_enabled=False)
+    page = opened.page
+    assert page.locator("table:visible").count() >= 5
+    assert page.locator("svg[role=img]:visible").count() >= 20
+    assert not page.locator("#explore-part").is_visible()
+    assert not page.get_by_role("link", name="Explore").is_visible()
+    quiet(opened)
+
+
+def test_what_ships_and_what_failed_are_on_the_first_screen(open_page: Open, text: str) -> None:
+    page = open_page(text).page
+    for heading in ("What ships", "What failed"):
+        box = page.get_by_role("heading", name=heading).bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] < 800
+
+
+def test_hostile_names_are_only_text(open_page: Open) -> None:
+    report = make_report(name=HOSTILE, model=HOSTILE, device=HOSTILE, text=HOSTILE)
+    opened = open_page(html.render(report, rows(HOSTILE, HOSTILE)))
+    opened.page.on("dialog", lambda dialog: opened.complaints.append(dialog.message))
+    drawn_timeline(opened)
+    assert opened.page.evaluate("document.images.length") == 0
+    assert opened.page.locator("script").count() == 4
+    assert "<script>alert(1)</script>" in (opened.page.locator("#explore-body").text_content() or "")
+    quiet(opened)
+
+
+def test_on_paper_tables_are_tables_and_nothing_is_cut(open_page: Open, text: str) -> None:
+    opened = open_page(text)
+    opened.page.emulate_media(media="print")
+    opened.page.set_viewport_size({"width": 1032, "height": 700})  # A4 across, at 96 dots an inch, without margins
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 1032
+    cut = "[...document.querySelectorAll('.scroll')].filter((each) => each.scrollWidth > each.clientWidth + 1).length"
+    assert opened.page.evaluate(cut) == 0
+    assert not opened.page.locator("nav").is_visible()
+    assert opened.page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
+
+
+def test_keys_reach_and_sort_the_table(open_page: Open, text: str) -> None:
+    page = open_page(text).page
+    names = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        names.append(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
+        if names[-1] == "Median":
+            break
+    assert {"What ships", "filter-model", "filter-text"} <= set(names)
+    page.keyboard.press("Enter")
+    assert page.evaluate("location.hash") == "#sort=median"
+    assert page.evaluate("document.activeElement.textContent") == "Median ↓"
+    fastest = page.locator("#explore-body tr").first.text_content() or ""
+    assert "extended-fixed-nnapi" in fastest
+
+
+def test_the_address_keeps_what_is_shown(open_page: Open, text: str) -> None:
+    page = open_page(text, fragment="#device=adb%3AR58M123&text=basic&sort=-median").page
+    assert page.locator("#filter-device").input_value() == "adb:R58M123"
+    shown = page.locator("#explore-body tr").all_text_contents()
+    assert len(shown) == 3
+    assert all("adb:R58M123" in row and "basic" in row for row in shown)
+    page.locator("#filter-text").fill("runtime")
+    assert "text=runtime" in page.evaluate("location.hash")
+    assert page.locator("#explore-body tr").count() == 1
+
+
+def test_what_is_measured_can_be_downloaded(open_page: Open, text: str) -> None:
+    page = open_page(text, accept_downloads=True).page
+    runs = [run for one in rows() for run in one.runs if run.result.latencies_ns]
+    samples = sum(len(run.result.latencies_ns) for run in runs)
+    for button, head, lines in (
+        ("Download runs (CSV)", "device,model,variant,run,round,", len(runs)),
+        (
+            "Download latencies (CSV)",
+            "device,model,variant,run,round,latency_ns",
+            samples,
+        ),
+    ):
+        with page.expect_download() as waiting:
+            page.get_by_role("button", name=button).click()
+        content = Path(waiting.value.path()).read_text().splitlines()
+        assert content[0].startswith(head)
+        assert len(content) == lines + 1
+        if "latency" in head:
+            assert content[1].endswith(f",0,{runs[0].result.latencies_ns[0]}")
+
+
+def test_the_timeline_is_drawn_and_zooms(open_page: Open, text: str) -> None:
+    page = open_page(text, fragment="#device=local").page
+    page.locator("#timeline-part").scroll_into_view_if_needed()
+    page.wait_for_selector("#explore-timeline canvas")
+    image = Image.open(BytesIO(page.locator("#explore-timeline canvas").screenshot()))
+    assert len(image.convert("RGB").getcolors(2**20) or ()) > 20
+    axis = page.locator("#explore-timeline").get_attribute("aria-label") or ""
+    assert axis.startswith("40 runs over")
+    page.get_by_role("button", name="Zoom in").click()
+    zoomed = Image.open(BytesIO(page.locator("#explore-timeline canvas").screenshot()))
+    assert ImageChops.difference(image.convert("RGB"), zoomed.convert("RGB")).getbbox() is not None
+    assert "°C" in (page.locator("#explore-timeline").text_content() or "")
+
+
+VIEWS: dict[str, dict[str, Any]] = {
+    "report-light": {"color_scheme": "light"},
+    "report-dark": {"color_scheme": "dark"},
+    "report-phone": {"color_scheme": "light", "width": 390, "height": 844},
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_the_pictures_in_the_documentation_are_the_page(
+    open_page: Open, text: str, name: str, request: pytest.FixtureRequest
+) -> None:
+    shot = Image.open(BytesIO(open_page(text, **VIEWS[name]).page.screenshot())).convert("RGB")
+    file = PICTURES / f"{name}.png"
+    if request.config.getoption("write_pictures"):
+        PICTURES.mkdir(exist_ok=True)
+        shot.quantize(64).save(file, optimize=True)
+    known = Image.open(file).convert("RGB")
+    assert known.size == shot.size
+    small = [image.resize((shot.width // 8, shot.height // 8), Image.Resampling.BOX) for image in (known, shot)]
+    assert max(ImageStat.Stat(ImageChops.difference(*small)).mean) < ALIKE
+
+
+def test_the_vendored_files_are_those_of_the_package() -> None:
+    files = packed(*UPLOT_PACKAGE)
+    names = {"uplot.js": "dist/uPlot.iife.min.js", "uplot.css": "dist/uPlot.min.css", "uplot.LICENSE": "LICENSE"}
+    assert set(names) == set(UPLOT)
+    for own, theirs in names.items():
+        assert html.read_template(own).encode() == files[theirs]
