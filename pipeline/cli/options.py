@@ -1,6 +1,8 @@
 """Options that several commands share, those about execution providers among them, and outputs."""
 
 import difflib
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,6 +31,10 @@ wait_option = click.option(
 )  # fmt: skip
 output_option = click.option(
     "--output", type=click.Path(path_type=Path, file_okay=False), help="Output folder.  [default: output/NAME]"
+)
+
+database_option = click.option(
+    "--database", metavar="URL", help="SQLAlchemy URL of the results.  [default: what FOLDER was made with]"
 )
 
 
@@ -346,3 +352,11 @@ def settings_of(providers: tuple[str, ...], release: str, answers: dict[str, Any
     from pipeline.partition.answer import make_settings
 
     return tuple(make_settings(provider, release=release, **answers) for provider in providers)
+
+
+def same_command() -> str:
+    """The command line that goes on with this job: as it was given but for passwords, with --resume."""
+    from pipeline.campaign.store.errors import hidden
+
+    given = [hidden(word) for word in sys.argv[1:]]
+    return shlex.join(["ort-mobile", *given, *(() if "--resume" in given else ("--resume",))])

@@ -8,7 +8,7 @@ import click
 
 from pipeline.cli.ci import ci_options, write_ci
 from pipeline.cli.command import Command
-from pipeline.cli.options import json_option, progress, shows_text, write_json
+from pipeline.cli.options import database_option, json_option, progress, shows_text, write_json
 
 if TYPE_CHECKING:
     from pipeline.check.library_proof import LibraryProof
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--database", help="SQLAlchemy URL.  [default: FOLDER/results.sqlite]")
-@click.option("--campaign", help="Id of a campaign, as --list shows.  [default: the newest]")
+@database_option
+@click.option("--campaign", help="Id of a campaign, as --list shows.  [default: FOLDER's newest]")
 @ci_options
 @json_option
 @click.option("--list", "list_only", is_flag=True, help="List the stored campaigns instead.")
@@ -31,16 +31,16 @@ def report(
 
     The table is shown as well.
     """
-    from pipeline.job.folder import list_campaigns, stored, write_reports
+    from pipeline.job.stored import list_campaigns, stored, write_reports
     from pipeline.report import terminal
     from pipeline.report.ci_campaign import of_campaign
 
     if list_only:
         campaigns = list_campaigns(folder, database)
         if json_to:
-            write_json({"campaigns": [{"id": known.id, "name": known.name} for known in campaigns]}, json_to)
-        for known in campaigns if shows_text(json_to) else ():
-            click.echo(f"{known.id}  {known.name}")
+            write_json({"campaigns": [{"id": known, "name": name} for known, name in campaigns.items()]}, json_to)
+        for known, name in campaigns.items() if shows_text(json_to) else ():
+            click.echo(f"{known}  {name}")
         return
     assembled = stored(folder, database, campaign)
     write_reports(assembled, folder)
@@ -53,8 +53,8 @@ def report(
 
 @click.command(cls=Command)
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--database", help="SQLAlchemy URL.  [default: FOLDER/results.sqlite]")
-@click.option("--campaign", help="Id of a campaign, as `report --list` shows.  [default: the newest]")
+@database_option
+@click.option("--campaign", help="Id of a campaign, as `report --list` shows.  [default: FOLDER's newest]")
 @json_option
 @click.pass_context
 def bundle(
@@ -67,8 +67,8 @@ def bundle(
     """
     from pipeline.cli.show import nothing_ships
     from pipeline.core.errors import CheckFailed, ExitCode
-    from pipeline.job.folder import stored
     from pipeline.job.ship import ship
+    from pipeline.job.stored import stored
     from pipeline.release.manifest import content_digest, read_manifest
 
     assembled = stored(folder, database, campaign)

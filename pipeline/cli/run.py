@@ -1,7 +1,5 @@
 """`ort-mobile init` and `ort-mobile run`: a config to start from, and the whole job."""
 
-import shlex
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +23,7 @@ from pipeline.cli.options import (
     precision_option,
     preprocess_option,
     progress,
+    same_command,
     shows_text,
     wait_option,
     words,
@@ -259,6 +258,10 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
 @measure_options
 @perf_test_option
 @ci_options
+@click.option(
+    "--database", metavar="URL",
+    help="SQLAlchemy URL of the results; the output folder keeps it, without a password.  [default: results.sqlite]",
+)  # fmt: skip
 @json_option
 @click.pass_context
 def run(
@@ -319,8 +322,20 @@ def run(
     ctx.exit(result.exit_code)
 
 
+OVERRIDES = (
+    ("precisions", "variants"), ("max_drop", "accuracy"), ("perf_test", "measure"), ("database", "output"),
+)  # fmt: skip
+"""Options that are keys of a config by the same name, with their tables."""
+
+
 def with_overrides(
-    settings: "Config", *, precisions: tuple[str, ...], max_drop: float | None, perf_test: str | None, **measuring: Any
+    settings: "Config",
+    *,
+    precisions: tuple[str, ...],
+    max_drop: float | None,
+    perf_test: str | None,
+    database: str | None = None,
+    **measuring: Any,
 ) -> "Config":
     """The config with what the command line says instead; ConfigError for a precision that there is not."""
     import msgspec
@@ -328,9 +343,9 @@ def with_overrides(
     from pipeline.passes.precisions import resolve_precisions
 
     resolve_precisions(precisions, where="--precision")
-    given = {"precisions": precisions or None, "max_drop": max_drop, "perf_test": perf_test}
+    given = {"precisions": precisions or None, "max_drop": max_drop, "perf_test": perf_test, "database": database}
     tables: dict[str, Any] = {}
-    for key, table in (("precisions", "variants"), ("max_drop", "accuracy"), ("perf_test", "measure")):
+    for key, table in OVERRIDES:
         if given[key] is not None:
             tables[table] = msgspec.structs.replace(getattr(settings, table), **{key: given[key]})
     settings = msgspec.structs.replace(settings, **tables)
@@ -351,9 +366,3 @@ def config_of_model(model: Path, data: "Dataset") -> "Config":
 
 
 NOTHING_MEASURED = "no report and no bundle were written; what was converted is kept"
-
-
-def same_command() -> str:
-    """The command line that goes on with this job: as it was given, with --resume."""
-    given = sys.argv[1:]
-    return shlex.join(["ort-mobile", *given, *(() if "--resume" in given else ("--resume",))])

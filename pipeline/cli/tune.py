@@ -16,12 +16,13 @@ from pipeline.cli.options import (
     output_option,
     precision_option,
     progress,
+    same_command,
     shows_text,
     wait_option,
     words,
     write_json,
 )
-from pipeline.cli.run import config_of_model, same_command, with_overrides
+from pipeline.cli.run import config_of_model, with_overrides
 
 GOALS = ("latency", "p90", "memory", "size", "energy")
 STRATEGIES = ("ridge", "optuna", "grid")

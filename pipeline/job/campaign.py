@@ -28,6 +28,7 @@ from pipeline.job.record import (
     notes,
     preparation_failures,
     resume,
+    stored_config,
     versions,
 )
 from pipeline.job.rounds import measure_and_confirm
@@ -64,6 +65,8 @@ class CampaignJob:
     checked: TargetCheck
     hints: tuple[str, ...] = ()
     """What a reader of the report must know of the job as a whole."""
+    entered: Callable[[str], object] = str
+    """Is told the id of each campaign as soon as it is in the store."""
 
     def enter_unmeasured(self) -> EndedCampaign:
         """Enter a campaign of which nothing is measured."""
@@ -160,11 +163,12 @@ class CampaignJob:
     ) -> CampaignRecord:
         """Store the plan before anything is measured; with `resume` the last one of the same plan goes on."""
         record = change(self._record(planned_runs, skipped))
-        if self.options.resume and (known := self._resumed(record, facts)):
-            return known
-        artifacts = [artifact for one in self.prepared for artifact in one.artifacts]
-        campaign = new_campaign(self.config.name, record)
-        self.store.start(campaign, facts.values(), artifacts)
+        campaign = self._resumed(record, facts) if self.options.resume else None
+        if campaign is None:
+            artifacts = [artifact for one in self.prepared for artifact in one.artifacts]
+            campaign = new_campaign(self.config.name, record)
+            self.store.start(campaign, facts.values(), artifacts)
+        self.entered(campaign.id)
         return campaign
 
     def _resumed(self, record: JobRecord, facts: Mapping[str, DeviceFacts]) -> CampaignRecord | None:
@@ -174,7 +178,7 @@ class CampaignJob:
     def _record(self, planned_runs: Sequence[PlannedRun], skipped: Sequence[Skipped]) -> JobRecord:
         prepared = self.prepared
         return JobRecord(
-            config=self.config,
+            config=stored_config(self.config),
             host=host(),
             versions=versions(),
             models=tuple(model_facts(one) for one in prepared),

@@ -1,4 +1,4 @@
-"""The output folder of a job: it belongs to one job at a time, holds nothing of others; stored campaigns in it."""
+"""The output folder of a job: it belongs to one job at a time, holds nothing of others."""
 
 import contextlib
 import errno
@@ -9,26 +9,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from device_runner.files import RUN_PREFIX, remove_abandoned
-from pipeline.campaign.record import CampaignRecord
-from pipeline.campaign.store import open_store
 from pipeline.convert.operator_configs import CONFIG_FILE, TYPED_CONFIG_FILE
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import PART, WORK_PREFIX, make_folder, storage_errors, write_bytes, write_text
-from pipeline.job.assemble import Assembled, assemble, with_earlier
+from pipeline.core.files import PART, WORK_PREFIX, make_folder, storage_errors
 from pipeline.job.prepare import ARTIFACTS, PROFILES, REFERENCES
-from pipeline.job.proofs import proven
 from pipeline.model.ort_format import parse_each_once
 from pipeline.release.bundle import BUNDLE, refuse_foreign, restore_interrupted
 from pipeline.report import html, markdown, model, trace, tuning
 
 LOCK = ".lock"
 DATABASE = "results.sqlite"
+KEPT = "campaign.json"
+"""Which campaigns are the folder's, and where they are stored: job/stored.py."""
 MARKS = (LOCK, DATABASE)
 """A folder with one of these is a job's; what else it has was written by jobs before."""
 
 WRITTEN = (
     model.FILE_NAME, html.FILE_NAME, markdown.FILE_NAME, CONFIG_FILE, TYPED_CONFIG_FILE, ARTIFACTS, REFERENCES,
-    PROFILES, BUNDLE, tuning.FILE_NAME, trace.FILE_NAME,
+    PROFILES, BUNDLE, tuning.FILE_NAME, trace.FILE_NAME, KEPT,
 )  # fmt: skip
 """What a job writes there, over what has these names."""
 
@@ -110,53 +108,3 @@ def _clean(folder: Path) -> None:
         for path in folder.glob(pattern):
             if _is_file(path):
                 path.unlink(missing_ok=True)
-
-
-def list_campaigns(folder: Path, database: str | None) -> tuple[CampaignRecord, ...]:
-    """All campaigns of a folder or database, the oldest first; raises ConfigError when there is none."""
-    with open_store(_url(folder, database)) as store:
-        return store.campaigns()
-
-
-def stored(folder: Path, database: str | None, campaign: str | None) -> Assembled:
-    """What is known of a campaign (the newest by default); raises ConfigError when it is not there."""
-    with open_store(_url(folder, database)) as store:
-        known = {record.id: record for record in store.campaigns()}
-        rounds = [name for name, record in known.items() if not (record.document and record.document.searching)]
-        if not known or (campaign and campaign not in known):
-            raise ConfigError(
-                f"no campaign {campaign!r} here" if campaign else "no results here",
-                where=store.where,
-                why=f"stored are: {', '.join(known) or 'none'}",
-                remedy="run `ort-mobile run` first, or name another folder",
-            )
-        if not campaign and not rounds:
-            raise ConfigError(
-                "the search here has not ended", where=store.where, why="nothing was confirmed yet",
-                remedy="go on with `ort-mobile tune ... --resume`",
-            )  # fmt: skip
-        return proven(with_earlier(assemble(store, known[campaign or rounds[-1]]), store), folder)
-
-
-def _url(folder: Path, database: str | None) -> str:
-    file = folder / DATABASE
-    if database is None and not file.is_file():
-        raise ConfigError(
-            "no results here",
-            where=str(folder),
-            why="it has no results.sqlite",
-            remedy="name the output folder of `ort-mobile run`, or a --database",
-        )
-    return database or f"sqlite:///{file}"
-
-
-def write_reports(assembled: Assembled, folder: Path) -> None:
-    """results.json, report.md, report.html and trace.json.gz; tune.json where a search was made."""
-    report = assembled.report
-    timeline = trace.encode(report.name, report.campaign, assembled.runs, assembled.record.stages)
-    write_bytes(folder / trace.FILE_NAME, timeline)
-    write_bytes(folder / model.FILE_NAME, model.encode(assembled.report))
-    write_text(folder / markdown.FILE_NAME, markdown.render(assembled.report))
-    write_text(folder / html.FILE_NAME, html.render(assembled.report, assembled.measured, assembled.earlier))
-    if assembled.report.tuned:
-        write_bytes(folder / tuning.FILE_NAME, tuning.encode(assembled.report.tuned))

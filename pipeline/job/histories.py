@@ -10,10 +10,11 @@ from pipeline.campaign.history import History, HistoryPoint, history
 from pipeline.campaign.provenance import facts_of_place, facts_of_run
 from pipeline.campaign.record import CampaignRecord, JobRecord, RunRecord
 from pipeline.campaign.statistics import describe, ranks
-from pipeline.campaign.store import Store, open_store
+from pipeline.campaign.store import Store
 from pipeline.config import MeasureMode
 from pipeline.core.errors import ConfigError
 from pipeline.job.folder import DATABASE
+from pipeline.job.stored import has_campaigns, own_campaign
 from pipeline.report.rows import MeasuredRow, run_group
 
 Lane = tuple[str, str, str]
@@ -27,14 +28,14 @@ def read_histories(text: str) -> tuple[History, ...]:
     that is damaged or a later release's.
     """
     place, _, name = text.partition("#") if not Path(text).exists() else (text, "", "")
-    with open_store(_url(place)) as store:
-        campaigns = store.campaigns()
-        wanted = name or (campaigns[-1].name if campaigns else "")
-        found = [one for one in campaigns if one.name == wanted and not (one.document and one.document.searching)]
+    folder = Path(place) if has_campaigns(Path(place)) else None
+    with own_campaign(folder, None if folder else _url(place)) as (store, own):
+        wanted = name or own.name
+        found = [one for one in store.campaigns(wanted) if not (one.document and one.document.searching)]
         if not found:
             raise ConfigError(
-                f"no campaign is called {wanted!r} here" if wanted else "no campaign is stored here", where=store.where,
-                why=f"stored are: {', '.join(dict.fromkeys(one.name for one in campaigns)) or 'none'}",
+                f"no campaign is called {wanted!r} here", where=store.where,
+                why=f"stored are: {', '.join(dict.fromkeys(store.names().values()))}",
                 remedy="run `ort-mobile run` first, or name the campaigns behind a #, as in results.sqlite#NAME",
             )  # fmt: skip
         return _histories(store, found)
@@ -43,10 +44,11 @@ def read_histories(text: str) -> tuple[History, ...]:
 def _url(place: str) -> str:
     if "://" in place:
         return place
-    path = Path(place) / DATABASE if Path(place).is_dir() else Path(place)
+    path = Path(place)
     if not path.is_file():
         raise ConfigError(
-            "there is no history here", where=place, why=f"there is no {path.name}",
+            "there is no history here", where=place,
+            why=f"there is no {DATABASE} in it" if path.is_dir() else "no file or folder has this name",
             remedy="name an output folder of `ort-mobile run`, its results.sqlite, or a database URL",
         )  # fmt: skip
     return f"sqlite:///{path}"

@@ -13,10 +13,10 @@ from pipeline.campaign.plan import Inputs
 from pipeline.config import MeasureMode
 from pipeline.core.errors import ConfigError
 from pipeline.core.variant import Artifact, in_precision
-from pipeline.job.folder import DATABASE, stored
 from pipeline.job.judge import inputs_of
 from pipeline.job.perf_files import PerfOrder, inputs_of_files
 from pipeline.job.prepare import ARTIFACTS, REFERENCES
+from pipeline.job.stored import has_campaigns, stored
 from pipeline.job.subjects import Subject, SubjectSource
 from pipeline.release.manifest import MANIFEST_FILE, Manifest, Shipped, verify_bundle
 
@@ -42,7 +42,7 @@ def _source(path: Path, options: Sequence[RunOptions], inputs: Inputs | None) ->
     if path.is_dir():
         if (path / MANIFEST_FILE).is_file():
             return _of_bundle(path)
-        if (path / DATABASE).is_file():
+        if has_campaigns(path):
             return _of_folder(path)
     elif model_files([path]):
         return _of_file(path, options, inputs)

@@ -144,6 +144,12 @@ def identity(artifact: Artifact) -> Identity:
     return artifact.model, artifact.variant.name, artifact.sha256
 
 
+def stored_config(config: Config) -> Config:
+    """The config as it is stored: not with the database: its URL may have a password, and is no part of a plan."""
+    output = msgspec.structs.replace(config.output, database=None)
+    return msgspec.structs.replace(config, output=output)
+
+
 def resume(
     store: Store, record: JobRecord, artifacts: Sequence[Artifact], facts: Mapping[str, DeviceFacts]
 ) -> CampaignRecord | None:
@@ -187,7 +193,7 @@ def known_on_network(store: Store, config: Config) -> list[str]:
     """
     if not any(is_selector(name.partition(":")[2]) for name in config.devices):
         return []
-    wanted = as_read(config)
+    wanted = as_read(stored_config(config))
     same = [one.document for one in store.campaigns() if one.document and one.document.config == wanted]
     names = [run.device for one in same for run in one.planned] + [row.device for one in same for row in one.skipped]
     adb = [name for name in dict.fromkeys(names) if name.startswith("adb:")]

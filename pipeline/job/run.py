@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,11 +16,12 @@ from pipeline.core.progress import Progress, StageLog, StageTime
 from pipeline.job.accuracy import with_accuracy
 from pipeline.job.assemble import Assembled, assemble, with_earlier
 from pipeline.job.campaign import CampaignJob, JobOptions
-from pipeline.job.folder import DATABASE, locked, write_reports
+from pipeline.job.folder import DATABASE, locked
 from pipeline.job.gate import check_against_targets
 from pipeline.job.prepare import ARTIFACTS, find, left_out, numbered, prepare, quick
 from pipeline.job.result import JobResult
 from pipeline.job.ship import ship_or_refuse, write_operator_configs
+from pipeline.job.stored import keep_campaign, kept_campaigns, write_reports
 from pipeline.job.tune import measured
 
 
@@ -33,6 +35,12 @@ def database_url(config: Config, folder: Path) -> str:
     return config.output.database or f"sqlite:///{folder / DATABASE}"
 
 
+def _with_kept_database(config: Config, folder: Path) -> Config:
+    """The config with the database that the folder keeps, where it names none itself: there is what is to go on."""
+    database = config.output.database or kept_campaigns(folder).database
+    return msgspec.structs.replace(config, output=msgspec.structs.replace(config.output, database=database))
+
+
 def run_job(config: Config, options: JobOptions, shown: Progress) -> JobResult:
     """Do the whole job; raises PipelineError when nothing of it can be done."""
     progress = StageLog(shown)
@@ -40,6 +48,7 @@ def run_job(config: Config, options: JobOptions, shown: Progress) -> JobResult:
     hints: tuple[str, ...] = (left_out(config),) if options.quick else ()
     config = quick(config) if options.quick else config
     folder = output_folder(config, options)
+    config = _with_kept_database(config, folder) if options.resume else config
     found = find(config)
     hints += numbered(found)
     with locked(folder), scratch(folder) as work:
@@ -48,8 +57,9 @@ def run_job(config: Config, options: JobOptions, shown: Progress) -> JobResult:
         artifacts = [artifact for one in prepared for artifact in one.artifacts]
         write_operator_configs(config, folder, [folder / ARTIFACTS / artifact.file for artifact in artifacts])
         checked = check_against_targets(config, artifacts, folder)
+        entered = partial(keep_campaign, folder, database=config.output.database)
         with open_store(database_url(config, folder)) as store:
-            job = CampaignJob(config, options, prepared, folder, store, checked, hints)
+            job = CampaignJob(config, options, prepared, folder, store, checked, hints, entered)
             ended = measured(job, work, progress)
             assembled = with_earlier(assemble(store, ended.campaign), store)
             assembled, content, findings = ship_or_refuse(assembled, folder, library=options.library, progress=progress)

@@ -6,18 +6,17 @@ import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.reading import read_regular
-from pipeline.campaign.record import CampaignRecord, Host
+from pipeline.campaign.record import Host
 from pipeline.campaign.statistics.compare import DEFAULT_MARGIN
 from pipeline.campaign.store.errors import hidden
 from pipeline.core.errors import ConfigError, PipelineError
-from pipeline.job.folder import DATABASE, list_campaigns, stored
+from pipeline.job.folder import DATABASE
+from pipeline.job.stored import REPORT_BYTES, has_campaigns, own_campaign, stored
 from pipeline.release.manifest import MANIFEST_FILE, read_manifest
 from pipeline.report import model
 from pipeline.report.comparison import ComparedSide
 from pipeline.report.model import CampaignReport, Row
 
-REPORT_BYTES = 512 << 20
-"""Most that is read of a results.json: a thousand rows have a few megabytes."""
 SQLITE = b"SQLite format 3\0"
 PREVIOUS = "previous"
 """What stands for the campaign before the newest, as in output/my#previous."""
@@ -30,7 +29,7 @@ def read_side(text: str, run: str = "") -> ComparedSide:
     """
     place, _, campaign = text.partition("#") if not Path(text).exists() else (text, "", "")
     if "://" in place:
-        report = _stored(Path(), place, campaign)
+        report = _stored(None, place, campaign)
     else:
         path = Path(place)
         if not path.exists():
@@ -46,14 +45,18 @@ def _of_path(path: Path, campaign: str) -> CampaignReport:
     if path.is_dir():
         if (path / MANIFEST_FILE).is_file():
             return _of_bundle(path)
-        if (path / DATABASE).is_file():
+        if (path / DATABASE).is_file() or (campaign and has_campaigns(path)):
             return _stored(path, None, campaign)
         return _of_document(path / model.FILE_NAME)
     try:
         head = read_regular(path, REPORT_BYTES)[: len(SQLITE)]
     except OSError as error:
         raise ConfigError("the file cannot be read", where=str(path), why=str(error)) from error
-    return _stored(path.parent, f"sqlite:///{path}", campaign) if head == SQLITE else _of_document(path)
+    return (
+        _stored(path.parent if path.name == DATABASE else None, f"sqlite:///{path}", campaign)
+        if head == SQLITE
+        else _of_document(path)
+    )
 
 
 def _of_document(path: Path) -> CampaignReport:
@@ -67,21 +70,23 @@ def _of_document(path: Path) -> CampaignReport:
     return model.decode(content, str(path))
 
 
-def _stored(folder: Path, database: str | None, campaign: str) -> CampaignReport:
+def _stored(folder: Path | None, database: str | None, campaign: str) -> CampaignReport:
     if campaign == PREVIOUS:
-        campaign = _before_the_newest(list_campaigns(folder, database), str(database or folder))
+        campaign = _before_the_newest(folder, database)
     return stored(folder, database, campaign or None).report
 
 
-def _before_the_newest(campaigns: tuple[CampaignRecord, ...], where: str) -> str:
+def _before_the_newest(folder: Path | None, database: str | None) -> str:
     """The last campaign before the newest that has its name; those of searches have no rounds."""
-    rounds = [one for one in campaigns if not (one.document and one.document.searching)]
-    earlier = [one for one in rounds[:-1] if one.name == rounds[-1].name]
-    if not earlier:
+    with own_campaign(folder, database) as (store, newest):
+        known = store.names()
+        earlier = [one for one in list(known)[: list(known).index(newest.id)] if known[one] == newest.name]
+        for name in reversed(earlier):
+            if not ((document := store.campaign(name).document) and document.searching):
+                return name
         raise ConfigError(
-            "no campaign is before the newest", where=where, remedy="`ort-mobile report --list` lists all"
+            "no campaign is before the newest", where=store.where, remedy="`ort-mobile report --list` lists all"
         )
-    return earlier[-1].id
 
 
 class _Evidence(msgspec.Struct):

@@ -2,6 +2,7 @@
 
 import sqlite3
 import time
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -49,6 +50,20 @@ def open_store(url: str, busy_seconds: float = BUSY_SECONDS) -> Store:
         store.close()
         raise
     return store
+
+
+def lasting(url: str) -> str:
+    """The URL as a file may keep it: without passwords, and an SQLite file by its whole path.
+
+    PostgreSQL's own library finds a password in PGPASSWORD or ~/.pgpass. Raises ConfigError for a URL that is none.
+    """
+    parsed = _parse(url)
+    database = parsed.database
+    if parsed.get_backend_name() == "sqlite" and database and not database.startswith("file:"):
+        database = str(Path(database).absolute())
+    public = {key: value for key, value in parsed.query.items() if "password" not in key.lower()}
+    where = parsed.username, None, parsed.host, parsed.port
+    return URL.create(parsed.drivername, *where, database, public).render_as_string(hide_password=False)
 
 
 def _parse(url: str) -> URL:

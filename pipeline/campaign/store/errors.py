@@ -142,5 +142,5 @@ def store_error(error: exc.SQLAlchemyError, where: str) -> PipelineError:
 
 
 def hidden(url: str) -> str:
-    """The URL with its password left out, whether or not it is a good one."""
-    return re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
+    """The URL with its passwords left out, whether or not it is a good one: libpq also reads them from the query."""
+    return re.sub(r"(?i)([?&][^=&]*password=)[^&#]*", r"\1***", re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url))

@@ -154,11 +154,22 @@ class Store:
         )
         return self._read(lambda connection: frozenset(connection.scalars(query)))
 
-    def campaigns(self) -> tuple[CampaignRecord, ...]:
-        """All campaigns in the order in which they were entered, whatever the clock said then."""
+    def campaigns(self, name: str = "") -> tuple[CampaignRecord, ...]:
+        """All campaigns, or those of a name, in the order in which they were entered, whatever the clock said then."""
         query = sa.select(campaigns).order_by(campaigns.c.sequence)
+        query = query.where(campaigns.c.name == name) if name else query
         rows = self._read(lambda connection: connection.execute(query).mappings().all())
         return tuple(self._campaign(row) for row in rows)
+
+    def names(self) -> dict[str, str]:
+        """The names of all campaigns by their ids, in the order in which they were entered; nothing else is read."""
+        query = sa.select(campaigns.c.id, campaigns.c.name).order_by(campaigns.c.sequence)
+        return self._read(lambda connection: {row.id: row.name for row in connection.execute(query)})
+
+    def campaign(self, name: str) -> CampaignRecord:
+        """The campaign with this id, which must be there."""
+        query = sa.select(campaigns).where(campaigns.c.id == name)
+        return self._campaign(self._read(lambda connection: connection.execute(query).mappings().one()))
 
     def runs(self, campaign: str) -> tuple[RunRecord, ...]:
         """All runs of a campaign with their raw latencies, in the order in which they were stored."""

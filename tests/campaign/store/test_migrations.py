@@ -5,6 +5,7 @@
 """
 
 import gzip
+import json
 import shutil
 import sqlite3
 import subprocess
@@ -128,6 +129,20 @@ def test_an_upgrade_does_not_hide_damage(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="round 1 of the run local/mnist/none-fixed/cpu") as caught:
             store.runs(store.campaigns()[0].id)
         assert "its digest is another" in caught.value.why
+
+
+def test_an_upgrade_takes_the_password_of_the_database_out_of_stored_plans(first: str) -> None:
+    engine = engine_of(first)
+    with engine.begin() as connection:
+        document = json.loads(connection.execute(sa.select(campaigns.c.document)).scalar_one())
+        document["config"]["output"]["database"] = "postgresql://u:secret@h/d"
+        connection.execute(sa.update(campaigns).values(document=json.dumps(document)))
+    engine.dispose()
+    with open_store(first) as store:
+        (campaign,) = store.campaigns()
+        assert campaign.job().config.output.database is None
+        assert assemble(store, campaign).report.rows
+    assert "secret" not in str(rows(first, "SELECT * FROM campaigns"))
 
 
 def test_a_campaign_whose_plan_cannot_be_read_costs_no_other(store: Store) -> None:

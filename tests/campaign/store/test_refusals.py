@@ -140,6 +140,10 @@ def test_a_value_that_something_else_changed(tmp_path: Path) -> None:
         ("postgresql://u:p@w@h/d", "postgresql://u:***@h/d"),
         ("postgresql://u@h:1/d", "postgresql://u@h:1/d"),
         ("sqlite:////a/b.sqlite", "sqlite:////a/b.sqlite"),
+        (
+            "postgresql://h/d?user=u&password=p&sslPassword=q&sslmode=require",
+            "postgresql://h/d?user=u&password=***&sslPassword=***&sslmode=require",
+        ),
     ],
 )
 def test_passwords_are_not_shown(url: str, shown: str) -> None:

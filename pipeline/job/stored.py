@@ -1,0 +1,182 @@
+"""Stored campaigns of an output folder: which database has them, and which of its campaigns are the folder's own.
+
+A database may be a lab's, with the campaigns of many folders: a folder keeps the ids of its own in `campaign.json`, and
+the database where that was not its results.sqlite, so that reports and releases are never made of another's campaign.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from device_runner.reading import read_regular
+from pipeline.campaign.record import CampaignRecord
+from pipeline.campaign.store import Store, lasting, open_store
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import write_bytes, write_text
+from pipeline.job.assemble import Assembled, assemble, with_earlier
+from pipeline.job.folder import DATABASE, KEPT
+from pipeline.job.proofs import proven
+from pipeline.report import html, markdown, model, trace, tuning
+
+REPORT_BYTES = 512 << 20
+"""Most that is read of a results.json: a thousand rows have a few megabytes."""
+
+
+class KeptCampaigns(msgspec.Struct, frozen=True, kw_only=True):
+    """What a folder keeps of its campaigns: their ids, the newest last, and the database's URL without a password.
+
+    `database` is None where it is the folder's own results.sqlite.
+    """
+
+    database: str | None = None
+    campaigns: tuple[str, ...] = ()
+
+
+class _Written(msgspec.Struct):
+    """What is read of a results.json of releases before there was `campaign.json`."""
+
+    campaign: str
+
+
+def keep_campaign(folder: Path, campaign: str, database: str | None) -> None:
+    """Note in a folder that this campaign is its newest, and in which database (None: its results.sqlite) it lies."""
+    url = lasting(database) if database else None
+    known = kept_campaigns(folder)
+    earlier = [one for one in known.campaigns if one != campaign] if known.database == url else []
+    write_bytes(folder / KEPT, msgspec.json.encode(KeptCampaigns(database=url, campaigns=(*earlier, campaign))))
+
+
+def kept_campaigns(folder: Path) -> KeptCampaigns:
+    """What a folder keeps of its campaigns; nothing for one of earlier releases. Raises ConfigError for a bad file."""
+    path = folder / KEPT
+    try:
+        return msgspec.json.decode(read_regular(path), type=KeptCampaigns)
+    except FileNotFoundError:
+        return KeptCampaigns()
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(
+            "what the folder keeps of its campaigns cannot be read", where=str(path), why=str(error),
+            remedy="remove the file, and name --database and --campaign",
+        ) from error  # fmt: skip
+
+
+def has_campaigns(folder: Path) -> bool:
+    """Whether a folder has results, in a file of its own or in a database that it keeps."""
+    return (folder / DATABASE).is_file() or (folder / KEPT).is_file()
+
+
+def list_campaigns(folder: Path, database: str | None) -> dict[str, str]:
+    """Names of all campaigns of a folder or database by their ids, the oldest first; raises ConfigError where none is.
+
+    They are a lab's where the database is one: also those of other folders.
+    """
+    with open_store(_url(folder, database)) as store:
+        return store.names()
+
+
+def stored(folder: Path | None, database: str | None, campaign: str | None) -> Assembled:
+    """What is known of a campaign: by default the newest of the folder, or of the database where there is no folder.
+
+    Raises ConfigError when it is not there.
+    """
+    with own_campaign(folder, database, campaign) as (store, record):
+        assembled = with_earlier(assemble(store, record), store)
+        return proven(assembled, folder) if folder else assembled
+
+
+@contextmanager
+def own_campaign(
+    folder: Path | None, database: str | None, campaign: str | None = None
+) -> Iterator[tuple[Store, CampaignRecord]]:
+    """The open store and the campaign in it that `stored` speaks of. Raises ConfigError when it is not there."""
+    with open_store(_url(folder, database)) as store:
+        names = list(store.names())
+        if not names or (campaign and campaign not in names):
+            raise ConfigError(
+                f"no campaign {campaign!r} here" if campaign else "no campaign is stored here",
+                where=store.where,
+                why=f"stored are: {_listed(names)}",
+                remedy="run `ort-mobile run` first, or name another folder",
+            )
+        yield store, store.campaign(campaign) if campaign else _newest(store, _own(store, folder, database, names))
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The newest of the names: a lab has thousands."""
+    return ", ".join(names[-5:]) + (f" and {len(names) - 5} earlier" if len(names) > 5 else "") if names else "none"
+
+
+def _own(store: Store, folder: Path | None, database: str | None, names: Sequence[str]) -> Sequence[str]:
+    """The campaigns that belong to a folder, the newest last; all where the database does, or where there is no folder.
+
+    Raises ConfigError where the folder does not say which of several it is.
+    """
+    if folder is None:
+        return names
+    kept = kept_campaigns(folder)
+    own = [name for name in kept.campaigns or _reported(folder) if name in names]
+    url = database or kept.database
+    if url is None or lasting(url) == lasting(f"sqlite:///{folder / DATABASE}"):
+        return [*(name for name in names if name not in kept.campaigns), *own] if kept.campaigns else names
+    if own:
+        return own
+    if len(names) == 1 and not kept.campaigns:
+        return names
+    known = kept.campaigns or _reported(folder)
+    raise ConfigError(
+        "the database has no campaign of this folder" if known else "the folder does not say which campaign is its own",
+        where=str(folder),
+        why=f"{store.where} has {_listed(names)}" + (f"; the folder's are: {_listed(known)}" if known else ""),
+        remedy="name one with --campaign; `ort-mobile report FOLDER --database URL --list` lists all",
+    )
+
+
+def _reported(folder: Path) -> tuple[str, ...]:
+    """The campaign that the folder's results.json is of."""
+    try:
+        return (msgspec.json.decode(read_regular(folder / model.FILE_NAME, REPORT_BYTES), type=_Written).campaign,)
+    except (OSError, msgspec.DecodeError):
+        return ()
+
+
+def _newest(store: Store, names: Sequence[str]) -> CampaignRecord:
+    """The last of these that is no search: whose runs are no rounds."""
+    for name in reversed(names):
+        record = store.campaign(name)
+        if not (record.document and record.document.searching):
+            return record
+    raise ConfigError(
+        "the search here has not ended", where=store.where, why="nothing was confirmed yet",
+        remedy="go on with `ort-mobile tune ... --resume`",
+    )  # fmt: skip
+
+
+def _url(folder: Path | None, database: str | None) -> str:
+    """The database that is named, else the one that the folder keeps, else its own file."""
+    if database or folder is None:
+        return database or ""
+    if kept := kept_campaigns(folder).database:
+        return kept
+    file = folder / DATABASE
+    if not file.is_file():
+        raise ConfigError(
+            "no results here",
+            where=str(folder),
+            why=f"it has no {DATABASE}",
+            remedy="name the output folder of `ort-mobile run`, or a --database",
+        )
+    return f"sqlite:///{file}"
+
+
+def write_reports(assembled: Assembled, folder: Path) -> None:
+    """results.json, report.md, report.html and trace.json.gz; tune.json where a search was made."""
+    report = assembled.report
+    timeline = trace.encode(report.name, report.campaign, assembled.runs, assembled.record.stages)
+    write_bytes(folder / trace.FILE_NAME, timeline)
+    write_bytes(folder / model.FILE_NAME, model.encode(assembled.report))
+    write_text(folder / markdown.FILE_NAME, markdown.render(assembled.report))
+    write_text(folder / html.FILE_NAME, html.render(assembled.report, assembled.measured, assembled.earlier))
+    if assembled.report.tuned:
+        write_bytes(folder / tuning.FILE_NAME, tuning.encode(assembled.report.tuned))
