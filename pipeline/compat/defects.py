@@ -4,7 +4,7 @@ Sources: extended builds of 1.21.0 over 5,514 artifacts; the wheels of 1.20.1 to
 release was not tried, the finding is a warning.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from pipeline.compat.int8_sums import ReadWeight, left_out, overflowing
@@ -53,6 +53,12 @@ class Circumstances(NamedTuple):
     kind: BuildKind
     session_config: Mapping[str, str]
     abis: tuple[str, ...] = ()
+    features: frozenset[str] | None = None
+    """Of the processor, as Linux names them; None where any of the ABI may run it."""
+
+    def on_arm64(self, feature: str, *, there: bool) -> bool:
+        """Whether an arm64 processor with a feature, or one without it, may run the artifact."""
+        return ARM64 in self.abis and (self.features is None or (feature in self.features) is there)
 
     @property
     def replays(self) -> bool:
@@ -157,10 +163,45 @@ def _alike(graph: OrtGraph, one: str, other: str) -> bool:
     return len(known) == 2 and known[0] == known[1]
 
 
+FLOAT16 = 10
+"""TensorProto.FLOAT16."""
+HALF_KERNELS = frozenset({"Add", "Clip", "Conv", "Div", "GlobalAveragePool", "MaxPool", "Mul", "Relu", "Sub"})
+"""Operators that the CPU computes in half precision on ARM processors that can alone (arm64_host.md 5.2)."""
+MAX_POOL_NHWC = 12
+"""The version of MaxPool from which on there is a kernel of half precision for channels last."""
+DOT_PRODUCT, HALF_PRECISION = "asimddp", "asimdhp"
+"""Features of ARM processors by Linux's names."""
+
+
+def _half(model: OrtModel, _: ReadWeight | None) -> str:
+    return _listed(_half_nodes(model))
+
+
+def _half_pools(model: OrtModel, _: ReadWeight | None) -> str:
+    nodes = _half_nodes(model)
+    return _listed(node for node in nodes if node.op_type == "MaxPool" and node.since_version < MAX_POOL_NHWC)
+
+
+def _half_nodes(model: OrtModel) -> Iterator[OrtNode]:
+    for graph in model.graph.walk():
+        halves = {name for name, info in graph.node_args.items() if getattr(info, "elem_type", 0) == FLOAT16}
+        for node in graph.nodes:
+            if node.domain == "" and node.op_type in HALF_KERNELS and not halves.isdisjoint(node.inputs[:1]):
+                yield node
+
+
+def _listed(nodes: Iterable[OrtNode]) -> str:
+    found = list(nodes)
+    if not found:
+        return ""
+    first = f"{found[0].op_type} '{found[0].name or next(iter(found[0].outputs), '')}'"
+    return first + (f" and {len(found) - 1} more" if len(found) > 1 else "")
+
+
 INT8_SUMS = (
     "int8 sums may overflow on ARM processors without dot product, such as Cortex-A53 ({mark})",
-    "they add two products in 16 bits, and twice -128 by -128 does not fit (onnxruntime issue 31573)",
-    "quantize to u8 values (u8s8), or keep weights within -127 to 127",
+    "two products are added in 16 bits, and twice -128 by -128 does not fit (onnxruntime issue 31573); unsigned 0 counts",
+    "keep weights within -127 to 127, or quantize them to u8 (u8u8)",
 )
 """What, why and remedy of `int8_sums.overflowing`."""
 
@@ -191,11 +232,11 @@ DEFECTS: tuple[Defect, ...] = (
     ),
     Defect(
         "int8-sums", lambda model, read: overflowing(model, read, replayed=False),
-        lambda c: ARM64 in c.abis, None, *INT8_SUMS, depends=True,
+        lambda c: c.on_arm64(DOT_PRODUCT, there=False), None, *INT8_SUMS, depends=True,
     ),
     Defect(
         "replayed-int8-sums", lambda model, read: overflowing(model, read, replayed=True),
-        lambda c: ARM64 in c.abis and c.replays, None, *INT8_SUMS, depends=True,
+        lambda c: c.on_arm64(DOT_PRODUCT, there=False) and c.replays, None, *INT8_SUMS, depends=True,
     ),
     Defect(
         "int8-rows", lambda model, _: left_out(model),
@@ -203,5 +244,20 @@ DEFECTS: tuple[Defect, ...] = (
         "armeabi-v7a libraries leave out products of int8 by int8 ({mark})",
         "of an odd number of rows the last one lacks its last K mod 16 products",
         "quantize to u8 values (u8s8, u8u8), or ship arm64-v8a only", depends=True,
+    ),
+    Defect(
+        "half-precision", _half,
+        lambda c: c.on_arm64(HALF_PRECISION, there=False) or (bool(c.abis) and ARM64 not in c.abis), None,
+        "nodes in half precision without Casts need a processor that computes it ({mark})",
+        "the file was optimized on such a processor; others, such as Cortex-A53 and x86, have no kernel: no session",
+        "convert on an x86-64 computer, which puts Casts around them, or compute in f32", depends=True,
+    ),
+    Defect(
+        "half-pools", _half_pools, lambda c: c.on_arm64(HALF_PRECISION, there=True), frozenset({Release(1, 29)}),
+        f"MaxPool in half precision before opset {MAX_POOL_NHWC} makes no session where the processor computes it "
+        "({mark})",
+        "loading puts it into the channels-last domain, which has no kernel of that version",
+        f"convert the model to opset {MAX_POOL_NHWC} or later, or convert on an x86-64 computer, which puts Casts "
+        "around it", depends=True,
     ),
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """Sums of int8 products that ARM's kernels get wrong, read from files in ORT format (facts: arm64_host.md 5.1, 5.5).
 
 MLAS on arm64 processors without dot product adds the products at k and k + 8 of a block of 16 in 16 bits: twice
--128 by -128 does not fit. Its 32-bit kernel leaves out the last products of the last row where rows are odd.
+-128 by -128 does not fit. Unsigned values are made signed first: 0 is -128 there. Its 32-bit kernel leaves out the last
+products of the last row where rows are odd and values are signed.
 """
 
 import math
@@ -15,27 +16,30 @@ from pipeline.model.ort_format import OrtGraph, OrtModel, OrtNode, Tensor, Tenso
 if TYPE_CHECKING:
     import numpy as np
 
-INT8 = 3
-"""TensorProto.INT8."""
+UINT8, INT8 = 2, 3
+"""Types of TensorProto."""
+FLOAT = 1
 BLOCK, APART = 16, 8
 """Products of a block along K, and how far apart those are that are added in 16 bits first."""
 LOWEST = -128
 
 POSITIONS: Mapping[str, tuple[int, int]] = {
     "QLinearConv": (0, 3), "QLinearMatMul": (0, 3), "QGemm": (0, 3),
-    "MatMulInteger": (0, 1), "MatMulIntegerToFloat": (0, 1),
+    "MatMulInteger": (0, 1), "MatMulIntegerToFloat": (0, 1), "DynamicQuantizeMatMul": (0, 1),
 }  # fmt: skip
-"""Operators that multiply int8 by int8, with the positions of values and weights among their inputs."""
+"""Operators that multiply by int8 weights, with the positions of values and weights among their inputs."""
 CONVOLUTIONS = frozenset({"Conv", "QLinearConv"})
 REPLAYED = frozenset({"Conv", "MatMul", "Gemm"})
 """What becomes one of them when an app replays saved runtime optimizations."""
+SIGNED, EIGHT_BITS = frozenset({INT8}), frozenset({UINT8, INT8, FLOAT})
+"""Types of values that are multiplied by int8 weights; DynamicQuantizeMatMul makes uint8 of floats."""
 
 ReadWeight = Callable[[Tensor], "np.ndarray[Any, np.dtype[np.int8]]"]
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Product:
-    """An operator of int8 values by int8 weights: its node, the values' name, and the weights."""
+    """An operator of 8-bit values by int8 weights: its node, the values' name, and the weights."""
 
     node: OrtNode
     values: str
@@ -71,7 +75,7 @@ def overflowing(model: OrtModel, read: ReadWeight | None, *, replayed: bool) -> 
     """The first operator whose weights have -128 where two products are added in 16 bits; "" without one.
 
     `replayed` asks for those that exist only after saved runtime optimizations are replayed. Whether the sum overflows
-    depends on the values, too: where both are -128, often the zero of what was behind a Relu.
+    depends on the values, too: where both are -128, or 0 if unsigned, often the zero of what was behind a Relu.
     """
     for product in _products(model, replayed=replayed):
         if read and product.dense and _pairs(_rows(read(product.weights), product.node)):
@@ -82,7 +86,7 @@ def overflowing(model: OrtModel, read: ReadWeight | None, *, replayed: bool) -> 
 def left_out(model: OrtModel) -> str:
     """The first matrix product with odd rows (or not known) whose K is no multiple of 16; "" without one."""
     for graph in model.graph.walk():
-        for product in _fused(graph):
+        for product in _fused(graph, SIGNED):
             if product.node.op_type != "QLinearConv" and _depth(product) % BLOCK and _odd_rows(graph, product.values):
                 return product.name
     return ""
@@ -91,13 +95,13 @@ def left_out(model: OrtModel) -> str:
 def _products(model: OrtModel, *, replayed: bool) -> Iterator[Int8Product]:
     for graph in model.graph.walk():
         yield from _to_be_fused(graph) if replayed and graph.runtime_optimizations else ()
-        yield from () if replayed else _fused(graph)
+        yield from () if replayed else _fused(graph, EIGHT_BITS)
 
 
-def _fused(graph: OrtGraph) -> Iterator[Int8Product]:
+def _fused(graph: OrtGraph, kinds: frozenset[int]) -> Iterator[Int8Product]:
     for node in graph.nodes:
         values, weights = (_input(node, at) for at in POSITIONS.get(node.op_type, (-1, -1)))
-        if _is_int8(graph, values) and _is_int8(graph, weights) and weights in graph.initializers:
+        if _type(graph, values) in kinds and _type(graph, weights) == INT8 and weights in graph.initializers:
             yield Int8Product(node, values, graph.initializers[weights])
 
 
@@ -107,7 +111,7 @@ def _to_be_fused(graph: OrtGraph) -> Iterator[Int8Product]:
     for node in graph.nodes:
         values, weights = (before.get(_input(node, at), "") for at in (0, 1))
         tensor = graph.initializers.get(weights)
-        if node.op_type in REPLAYED and tensor and tensor.data_type == INT8 and _is_int8(graph, values):
+        if node.op_type in REPLAYED and tensor and tensor.data_type == INT8 and _type(graph, values) in EIGHT_BITS:
             yield Int8Product(node, values, tensor)
 
 
@@ -115,9 +119,9 @@ def _input(node: OrtNode, position: int) -> str:
     return node.inputs[position] if 0 <= position < len(node.inputs) else ""
 
 
-def _is_int8(graph: OrtGraph, name: str) -> bool:
+def _type(graph: OrtGraph, name: str) -> int:
     tensor, info = graph.initializers.get(name), graph.node_args.get(name)
-    return (tensor.data_type if tensor else info.elem_type if isinstance(info, TensorType) else 0) == INT8
+    return tensor.data_type if tensor else info.elem_type if isinstance(info, TensorType) else 0
 
 
 def _transposed(node: OrtNode) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pipeline.core.abis import ARM64, X86_64
+from pipeline.core.providers import NNAPI, XNNPACK
 from pipeline.partition import selector_checks as check
 from pipeline.partition.answer import Refusal, Settings
 from pipeline.partition.graph import Edge, FreshNames, Graph, Node
@@ -339,12 +340,10 @@ def processor_warnings(graph: Graph, settings: Settings, *, optimized_there: boo
 
     `optimized_there`: the file is ONNX, and the device optimizes it.
     """
-    if settings.rules.qdq_units and (clips := list(_other_clips(graph))):
-        member, apart = ("ARM", "x86") if check.redundant(graph, *clips[0], ARM64) else ("x86", "ARM")
+    if settings.provider in BY_UNITS and (clips := clips_by_processor(graph)):
         yield (
-            f"{_named(clip for clip, _ in clips)} in front of QuantizeLinear: an open or a huge bound makes it part of "
-            f"the quantized group on {member} and not on {apart}; these claims are for {settings.abi}. Give --abi, or "
-            "bound it by what the quantized type can hold, which is the same function"
+            f"{clips}; these claims are for {settings.abi}. Give --abi, or bound it by what the quantized type can "
+            "hold, which is the same function"
         )
     if settings.abi == ARM64 and optimized_there and (pools := list(_half_pools(graph))):
         yield (
@@ -353,6 +352,22 @@ def processor_warnings(graph: Graph, settings: Settings, *, optimized_there: boo
             f"com.ms.internal.nhwc.MaxPool). Convert the model to opset {MAX_POOL_NHWC} or later, use level extended, "
             "or ship it in ORT format"
         )
+
+
+BY_UNITS = (NNAPI, XNNPACK)
+"""Providers whose claims depend on what belongs to a quantized group."""
+
+
+def clips_by_processor(graph: Graph) -> str:
+    """Which Relu and Clip nodes belong to a quantized group on ARM or on x86 only, in words; "" for none."""
+    clips = list(_other_clips(graph))
+    if not clips:
+        return ""
+    member, apart = ("ARM", "x86") if check.redundant(graph, *clips[0], ARM64) else ("x86", "ARM")
+    return (
+        f"{_named(clip for clip, _ in clips)} in front of QuantizeLinear: an open or a huge bound makes it part of "
+        f"the quantized group on {member} and not on {apart}"
+    )
 
 
 def _other_clips(graph: Graph) -> Iterator[tuple[Node, Node]]:

@@ -1,6 +1,6 @@
 """Bundles of one small model, made by the real parts, to be proven in genuine libraries."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import onnx
@@ -42,15 +42,21 @@ def bundle_of(
     abis: tuple[str, ...] = (),
     min_api_level: int | None = 30,
     ort_release: str = "1.29",
+    artifact: Callable[[Path], object] | None = None,
 ) -> Path:
-    """A bundle in folder/bundle; without `reference` it keeps nothing of the original."""
+    """A bundle in folder/bundle; without `reference` it keeps nothing of the original.
+
+    `artifact` writes another file than this computer's conversion gives.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "model.onnx"
     onnx.save(onnx.load(model) if isinstance(model, Path) else model, source)
-    artifact = convert(source, folder / "model.ort", level=level.value)
+    file = convert(source, folder / "model.ort", level=level.value)
+    if artifact:
+        artifact(file)
     references, tensors = _reference(folder, source) if reference else ((), {})
-    sources: dict[str, Path | bytes] = {"models/model.ort": artifact}
-    sources |= {f"operators/{name}": text.encode() for name, text in config_texts([artifact]).items()}
+    sources: dict[str, Path | bytes] = {"models/model.ort": file}
+    sources |= {f"operators/{name}": text.encode() for name, text in config_texts([file]).items()}
     shipped = Shipped(
         target=target,
         platform=platform,
@@ -74,7 +80,7 @@ def bundle_of(
         ships=(shipped,),
         made_with={},
         evidence={},
-        models=(signature_of(MODEL, artifact, ModelConfig(path="")),),
+        models=(signature_of(MODEL, file, ModelConfig(path="")),),
         references=references,
         tensors=tensors,
     )

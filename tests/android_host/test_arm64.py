@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from device_runner.android_host.calls import HANG, ModelQuestion, Session, ask
 from device_runner.android_host.device import AndroidHost, Driver, DriverProfile, DriverStage, Fault, FaultKind, Phone
@@ -13,9 +14,12 @@ from device_runner.device import open_device
 from device_runner.errors import UnavailableError
 from device_runner.library_facts import LibraryFacts
 from device_runner.result import FailureKind, Mark
+from device_runner.spec import OptimizationLevel, RunOptions
 from pipeline.check.library_proof import FindingKind, LibraryProof
+from pipeline.cli.convert import convert
 from pipeline.core.progress import NoProgress
 from pipeline.core.variant import Level
+from pipeline.partition.reference.ask import ClaimQuery, reference_aware
 from pipeline.release.prove import ProofOrder, prove_bundle
 from pipeline.report.proof import summary
 from tests.android_host.bundles import bundle_of
@@ -99,9 +103,49 @@ def test_int8_that_overflows_without_dot_product_is_found(
         [FindingKind.OUTPUTS_DIFFER],
     )
     assert (right.cpu, right.failed) == ("cortex-a76", False)
+    assert "int8 sums may overflow on ARM processors without dot product" in wrong.findings[0].why
+    assert "u8s8" in wrong.findings[0].remedy
     assert any("right on cortex-a76 and wrong on cortex-a53" in note for note in proof.notes)
     assert proof.objections[0].startswith("model extended-fixed (cpu, cortex-a53)")
     assert not prove(bundle, f"android:{release}", abis=("x86_64",)).failed
+
+
+def test_a_group_that_arm_alone_makes_is_found(
+    release: str, arm64: LibraryFacts, op_models: Path, tmp_path: Path
+) -> None:
+    """Facts in docs/facts/arm64_host.md, 5.3: NNAPI claims the Clip with the Concat, and cannot build that."""
+    model = op_models / "qdq_concat" / "clip_0_none.onnx"
+    bundle = bundle_of(tmp_path, model, [RunOptions(provider="nnapi")])
+    (row,) = prove(bundle, f"android:{release}", cpus=("cortex-a76",)).rows
+    (finding,) = row.findings
+    assert finding.kind is FindingKind.PROVIDER_REFUSED
+    assert "part of the quantized group on ARM and not on x86" in finding.why
+    assert "--safe --abi arm64-v8a" in finding.remedy
+    assert not prove(bundle, f"android:{release}", abis=("x86_64",)).failed
+    command = ["--ep", "nnapi", "--level", "all", "--no-config", "--output", str(tmp_path / "safe")]
+    remedied = CliRunner().invoke(convert, [str(model), *command, "--safe", "--abi", ARM64])
+    assert remedied.exit_code == 0
+    (file,) = (tmp_path / "safe").glob("*.ort")
+    with AndroidHost("arm64", arm64) as device:
+        assert run(device, file, provider="nnapi").failure is None
+
+
+def test_half_precision_without_casts_is_found(
+    release: str, arm64: LibraryFacts, real_models: list[Path], tmp_path: Path
+) -> None:
+    """Facts in docs/facts/arm64_host.md, 5.2: a file that an ARM computer with half precision has optimized."""
+    (model,) = (path for path in real_models if path.name == "mnist.fp16.onnx")
+    bundle = bundle_of(tmp_path, model)
+    assert not prove(bundle, f"android:{release}", cpus=("cortex-a53",)).failed
+    there = ClaimQuery(api_level=26, level=OptimizationLevel.BASIC, cpu="cortex-a76")
+    bundle = bundle_of(tmp_path / "there", model, artifact=lambda target: reference_aware(model, target, arm64, there))
+    proof = prove(bundle, f"android:{release}", abis=(ARM64, "x86_64"))
+    causes = {(row.abi, row.cpu): row.findings[0].why for row in proof.rows if row.failed}
+    assert set(causes) == {(ARM64, "cortex-a53"), (ARM64, "cortex-a76"), ("x86_64", "")}
+    for place, why in causes.items():
+        told = "MaxPool in half precision before opset 12" if "cortex-a76" in place else "without Casts"
+        assert told in why
+    assert all("x86-64 computer" in row.findings[0].remedy for row in proof.rows)
 
 
 def test_what_the_emulated_cpu_lacks_is_a_result(arm64: LibraryFacts, mnist: Path, real_models: list[Path]) -> None:

@@ -5,6 +5,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -15,7 +16,16 @@ from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import errors
 from pipeline.core.releases import Release
-from pipeline.model.ort_format import Metadata, OrtGraph, OrtModel, OrtNode, RuntimeOptimization, Tensor, read_ort
+from pipeline.model.ort_format import (
+    Metadata,
+    OrtGraph,
+    OrtModel,
+    OrtNode,
+    RuntimeOptimization,
+    Tensor,
+    TensorType,
+    read_ort,
+)
 from tests.ort_models import convert
 from tests.required_ops.required_ops_strategies import random_model
 
@@ -195,3 +205,31 @@ def test_models_of_the_oracle_load_unless_told(oracle: Path, tmp_path: Path) -> 
                     wrong.append((name, told))
     assert tried > 20
     assert wrong == []
+
+
+def half(op: str, version: int) -> OrtModel:
+    shown = model(msgspec.structs.replace(node(0, op, "x", "y"), since_version=version))
+    types = {name: TensorType(TensorProto.FLOAT16, (1,)) for name in ("x", "y")}
+    return msgspec.structs.replace(shown, graph=msgspec.structs.replace(shown.graph, node_args=types))
+
+
+@pytest.mark.parametrize(
+    ("op", "version", "abis", "told"),
+    [
+        ("Relu", 6, ("arm64-v8a",), ["half precision without Casts"]),
+        ("Relu", 6, ("x86_64",), ["half precision without Casts"]),
+        ("MaxPool", 8, ("arm64-v8a",), ["half precision without Casts", "MaxPool in half precision before opset 12"]),
+        ("MaxPool", 12, ("arm64-v8a",), ["half precision without Casts"]),
+        ("Relu", 6, (), []),
+        ("Reshape", 5, ("arm64-v8a",), []),
+    ],
+)
+def test_half_precision_needs_a_processor_that_computes_it(
+    op: str, version: int, abis: tuple[str, ...], told: list[str]
+) -> None:
+    runtime = Runtime(release=Release(1, 29), abis=abis)
+    findings = check_artifact(facts_of(half(op, version), "m"), runtime)
+    assert len(findings) == len(told)
+    assert all(text in finding.what for text, finding in zip(told, findings, strict=True))
+    assert all(finding.remedy for finding in findings)
+    assert not errors(findings)

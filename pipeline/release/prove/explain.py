@@ -1,14 +1,18 @@
 """From what the library said when it failed to a finding: what, why, what to do, the config line that is missing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from device_runner.failures import Topic, text_of_message
+from device_runner.library_facts import LibraryFacts
 from device_runner.result import Failure, FailureKind
+from device_runner.spec import RunOptions
 from pipeline.check.compare import OutputCheck, remedy_of
 from pipeline.check.library_proof import FindingKind, ProofFinding
 from pipeline.core.errors import ModelError, Severity
 from pipeline.model.ort_format import read_ort
+from pipeline.release.prove.causes import circumstances, with_cause
+from pipeline.release.prove.plan import ProofPlace
 from pipeline.required_ops import EMPTY, Needs, needs_of
 from pipeline.required_ops.proof import LogFinding, read_log
 
@@ -44,6 +48,31 @@ REMEDIES: dict[FindingKind, str] = {
     FindingKind.PROVIDER_MISSING: "build the library with {provider} ([build] providers), or leave it out of [[runs]]",
 }
 """What to do where the way to run, or the bundle itself, is what has to change."""
+
+
+def explain_run(
+    failure: Failure | None,
+    checks: Sequence[OutputCheck],
+    file: Path,
+    options: RunOptions,
+    ran_in: tuple[LibraryFacts, ProofPlace],
+    *,
+    stock: bool,
+    origin: str,
+) -> Iterator[ProofFinding]:
+    """Findings on a run that failed, or on its outputs, with the cause where the processor is known to be one.
+
+    `stock` as in `explain_failure`, `origin` as in Expected.
+    """
+    library, place = ran_in
+    here = circumstances(library, place.abi, place.cpu, options)
+    said = (
+        (explain_failure(failure, file, options.provider, stock=stock),)
+        if failure
+        else explain_checks(checks, options.provider, origin)
+    )
+    for finding in said:
+        yield with_cause(finding, file, here, options.provider)
 
 
 def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool) -> ProofFinding:

@@ -21,7 +21,7 @@ from pipeline.core.errors import Severity
 from pipeline.core.progress import Progress
 from pipeline.release.manifest import Manifest, Shipped, verify_bundle
 from pipeline.release.prove.expected import SEED, ExpectedOutputs, claims_nothing, effect, expected_of
-from pipeline.release.prove.explain import explain_checks, explain_failure, not_compared
+from pipeline.release.prove.explain import explain_run, not_compared
 from pipeline.release.prove.plan import (
     ANDROID,
     ProofOrder,
@@ -177,15 +177,14 @@ class _Prover:
         )
 
     def _findings(self, device: Device, trial: ProofTrial, observed: ProofRun, calls: Path) -> Iterator[ProofFinding]:
-        options, failure = trial.options, observed.result.failure
-        if failure:
-            yield explain_failure(failure, self.bundle / trial.shipped.file, options.provider, stock=self.stock)
-            return
-        expected = self._expected(trial.shipped)
-        if expected.outputs is None:
+        options, failure, expected = trial.options, observed.result.failure, self._expected(trial.shipped)
+        if expected.outputs is None and not failure:
             yield not_compared(expected.origin)
-        yield from explain_checks(observed.checks, options.provider, expected.origin)
-        if not trial.asks_nnapi:
+        yield from explain_run(
+            failure, observed.checks, self.bundle / trial.shipped.file, loaded(trial.shipped, options),
+            (self.library, self.place), stock=self.stock, origin=expected.origin,
+        )  # fmt: skip
+        if failure or not trial.asks_nnapi:
             return
         if nothing := claims_nothing(observed.calls, trial.api_level):
             yield nothing
