@@ -1,6 +1,6 @@
 """Generates docs/reference/arm64-numerics.md: outputs of artifacts in the arm64 library, by processor and form.
 
-python docs/make_arm64_numerics.py [--check] [--results FILE] [--subject NAME]… [--level LEVEL]…
+python docs/make_arm64_numerics.py [--check | --kept] [--results FILE] [--subject NAME]… [--level LEVEL]…
 
 Every real model of the ground truth is converted for ARM and run in the Android library of LIBRARY for x86_64 and, by
 qemu-user, for arm64-v8a on each processor: hours. What was measured is kept in FILE, line by line, and not done again.
@@ -69,6 +69,15 @@ Measured are {measured} of {known} models and forms; those that no table names w
 """
 
 
+REASONS = {
+    "mnist.qdq_s8s8": "int8 sums overflow without dot product, as its weights have -128; preflight says so "
+    "([facts](../facts/arm64_host.md), 5.1)",
+    "mobilenet_v2.qop": "0.14 of the output on random inputs, likely a step of QLinearAdd that its patterned weights "
+    "amplify",
+}
+"""Why ARM's verdict on a model is not x86_64's, in words of the page."""
+
+
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """One artifact: how far each ARM processor is from x86_64, from the original, and the verdicts.
 
@@ -98,6 +107,8 @@ def subjects() -> dict[str, tuple[str, str]]:
 def form_of(name: str, precision: str) -> str:
     """What weights and values are: the precision, or what a model's own name says."""
     ending = name.partition(".")[2]
+    if ending == "dyn":
+        return "dyn8"
     if precision or "q" not in ending:
         return precision or ("fp16" if "fp16" in ending else "float")
     return "u8s8 QOperator" if ending == "qop" else ending.rpartition("qdq_")[2]
@@ -230,17 +241,58 @@ def page(rows: Sequence[Measured]) -> str:
     lines.append("x86_64, A53, A76 | over the budget: x86_64, A53, A76 |\n| --- | --- | --- | --- | --- | --- |\n")
     forms = dict.fromkeys(sorted(row.form for row in rows))
     lines += [_form_row(form, [row for row in rows if row.form == form]) for form in forms]
+    lines.append(_predictions(rows))
     lines.append("\n## By model\n\nThe worst of its files; `=` is equal to x86_64 bit for bit.\n\n")
     lines.append(
         "| model | files | A53 to x86_64 | A76 to x86_64 | error: x86_64, A53, A76 | verdict: x86_64, A53, A76 |\n"
     )
     lines.append("| --- | --- | --- | --- | --- | --- |\n")
+    lines[1:1] = _summary(rows)
     measured = dict.fromkeys(row.subject for row in rows)
     lines += [_subject_row(subject, [row for row in rows if row.subject == subject]) for subject in measured]
     failures = [(row, place) for row in rows for place in row.failed]
     if failures:
         lines.append("\n## What did not run\n\n| model | files | where | why |\n| --- | --- | --- | --- |\n")
         lines += [f"| {row.subject} | {', '.join(row.variants)} | {at} | {row.failed[at]} |\n" for row, at in failures]
+    return "".join(lines)
+
+
+EQUAL, ROUNDING = 0.0, 1e-5
+"""Differences of a form from x86_64 at most: the same bits, or what another order of float sums gives."""
+
+
+def _summary(rows: Sequence[Measured]) -> Iterator[str]:
+    """In words: which forms give the same bits on ARM as on x86_64, which nearly, and which others by how much."""
+    worst = {
+        form: _worst(row.unlike.get(place) for row in rows if row.form == form for place in ARM)
+        for form in sorted({row.form for row in rows})
+    }
+    equal = [form for form, far in worst.items() if far == EQUAL]
+    near = [form for form, far in worst.items() if EQUAL < far <= ROUNDING]
+    far = [f"{form} ({_short(value)})" for form, value in worst.items() if value > ROUNDING]
+    apart = sorted({row.subject for row in rows if row.unlike.get("a53") != row.unlike.get("a76")})
+    yield "## What it shows\n\n"
+    yield f"- **Equal to x86_64, bit for bit, in every file**: {', '.join(equal) or 'no form'}.\n"
+    yield f"- **Within {ROUNDING:g} of the output**: {', '.join(near) or 'no form'}.\n"
+    yield f"- **Other forms, with their largest difference**: {', '.join(far) or 'none'}.\n"
+    yield f"- **Another answer on a Cortex-A53 than on an A76**: {', '.join(apart) or 'no model'}.\n"
+    over = sorted({row.subject for row in rows if "over" in {row.verdict.get(place) for place in ARM}})
+    yield f"- **Over the budget on ARM**: {', '.join(over) or 'no model'}; the reasons are below.\n\n"
+
+
+def _predictions(rows: Sequence[Measured]) -> str:
+    """How often the verdict on x86_64 is that on ARM, by form of 8 bits, and the models of which it is not."""
+    eight = [row for row in rows if row.precision is OutputPrecision.QUANTIZED and "x86_64" in row.verdict]
+    lines = [
+        "\n## How well a check on x86_64 predicts ARM\n\nFiles of which the numeric check says the same.\n\n",
+        "| form | files | same verdict: A53, A76 | another verdict |\n| --- | --- | --- | --- |\n",
+    ]
+    for form in sorted({row.form for row in eight}):
+        mine = [row for row in eight if row.form == form]
+        same = ", ".join(str(sum(row.verdict[place] == row.verdict["x86_64"] for row in mine)) for place in ARM)
+        others = {row.subject for row in mine if len({row.verdict.get(place) for place in PLACES}) > 1}
+        lines.append(f"| {form} | {len(mine)} | {same} | {', '.join(sorted(others))} |\n")
+    lines += [f"\n{subject}: {why}.\n" for subject, why in REASONS.items() if any(r.subject == subject for r in eight)]
     return "".join(lines)
 
 
@@ -289,6 +341,7 @@ def main() -> int:
     """Measure what is not kept yet and write the page; with --check measure again and say what differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where a result differs")
+    parser.add_argument("--kept", action="store_true", help="measure nothing: write the page of what is kept")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where what was measured is kept")
     parser.add_argument("--subject", action="append", choices=tuple(subjects()), metavar="NAME", help="this one only")
     parser.add_argument("--level", action="append", choices=[level.value for level in LEVELS], help="this one only")
@@ -300,7 +353,7 @@ def main() -> int:
         kept = {(row.subject, row.sha256): row for row in rows}
     chosen.results.parent.mkdir(parents=True, exist_ok=True)
     fresh = []
-    for subject in chosen.subject or subjects():
+    for subject in () if chosen.kept else chosen.subject or subjects():
         try:
             for row in measure(subject, levels, set() if chosen.check else set(kept)):
                 fresh.append(row)

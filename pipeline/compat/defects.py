@@ -200,7 +200,7 @@ def _listed(nodes: Iterable[OrtNode]) -> str:
 
 INT8_SUMS = (
     "int8 sums may overflow on ARM processors without dot product, such as Cortex-A53 ({mark})",
-    "two products are added in 16 bits, and twice -128 by -128 does not fit (onnxruntime issue 31573); unsigned 0 counts",
+    "two products are added in 16 bits, and twice -128 by -128 does not fit (onnxruntime issue 31573); 0 of u8 is -128",
     "keep weights within -127 to 127, or quantize them to u8 (u8u8)",
 )
 """What, why and remedy of `int8_sums.overflowing`."""
