@@ -6,10 +6,8 @@ from dataclasses import replace
 import msgspec
 
 from device_runner.android_host.processor import default_abi
-from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import resolve
 from device_runner.spec import OptimizationLevel
-from pipeline.convert.references import only_nnapi
+from pipeline.convert.references import library_of, only_nnapi
 from pipeline.convert.request import SessionSettings
 from pipeline.convert.splice.claims import WholeGraph
 from pipeline.convert.splice.edits import AwareSource, AwareSpec, key
@@ -53,7 +51,7 @@ def genuine_parts(
     path, target = shop.new_file(".onnx"), shop.new_file(".ort")
     write_model(model, path)
     entries = {"session.qdqisint8allowed": "1" if settings.int8_allowed else "0"}
-    reference_aware(path, target, _facts(reference), asked, config=entries)
+    reference_aware(path, target, library_of(reference), asked, config=entries)
     skeleton = target.read_bytes()
     remove_model(path)
     target.unlink()
@@ -88,10 +86,6 @@ def _library(wish: AwareSpec) -> AwareSource:
     return wish.reference
 
 
-def _facts(reference: AwareSource) -> LibraryFacts:
-    return resolve(reference.library, reference.abi).android()
-
-
 def library_differences(whole: WholeGraph, wish: AwareSpec, shop: ConvertContext) -> Iterator[str]:
     """What the library claims otherwise than our rules of the whole's graph.
 
@@ -100,7 +94,7 @@ def library_differences(whole: WholeGraph, wish: AwareSpec, shop: ConvertContext
     path = shop.new_file(".onnx")
     write_model(whole.model, path, named=True)
     asked = msgspec.structs.replace(asked_of(wish.providers[0]), reasons=False)
-    (theirs,) = claims_of_named([path], _facts(_library(wish)), asked)
+    (theirs,) = claims_of_named([path], library_of(_library(wish)), asked)
     remove_model(path)
     if theirs.error is not None:
         yield f"the library's claims cannot be compared: {theirs.error}"

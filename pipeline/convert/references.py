@@ -61,6 +61,11 @@ def choose_reference(
     return _of(found, optional=True) if found else AwareSource(optional=True)
 
 
+def library_of(reference: AwareSource) -> LibraryFacts:
+    """The library of a source that has one, for its ABI; raises as `resolve`."""
+    return resolve(reference.library, reference.abi).android()
+
+
 def _of(facts: LibraryFacts, *, optional: bool) -> AwareSource:
     return AwareSource(library=facts.path, abi=facts.abi, release=facts.release, sha256=facts.sha256, optional=optional)
 
