@@ -20,6 +20,11 @@ GRACE_SECONDS = 15.0
 """What a probe has beyond a spec's time limit to say that it was reached, before it is killed itself."""
 
 
+SOC_MAKER = "ro.soc.manufacturer"
+SOC_PROPERTIES = ("ro.soc.model", "ro.board.platform", "ro.hardware.chipname", "ro.chipname", "ro.hardware")
+"""Where Android names the chip, best first: ro.soc.* came with API level 31, as did fields of `Build`."""
+
+
 class DriverType(StrEnum):
     """Kinds of NNAPI devices; the numbers are in `TYPE_CODES`."""
 

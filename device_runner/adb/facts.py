@@ -8,6 +8,8 @@ import msgspec
 
 from device_runner.adb.link import Link, LinkError, LinkLost, LinkTimeout, script
 from device_runner.device import (
+    SOC_MAKER,
+    SOC_PROPERTIES,
     TYPES,
     DeviceFacts,
     DriverType,
@@ -102,9 +104,6 @@ PROPERTIES = (
     "ro.product.model", "ro.soc.manufacturer", "ro.soc.model", "ro.board.platform", "ro.hardware.chipname",
     "ro.chipname", "ro.hardware", "ro.build.fingerprint",
 )  # fmt: skip
-
-SOC_PROPERTIES = ("ro.soc.model", "ro.board.platform", "ro.hardware.chipname", "ro.chipname", "ro.hardware")
-"""Where the name of the chip stands, best first: ro.soc.* came with API level 31."""
 
 SECTIONS = {
     "machine": "uname -m",
@@ -216,7 +215,7 @@ def free_bytes(df: str) -> int:
 
 def _soc(said: dict[str, str]) -> str:
     name = next((said[key] for key in SOC_PROPERTIES if said.get(key)), "")
-    return _line(f"{said.get('ro.soc.manufacturer', '')} {name}")
+    return _line(f"{said.get(SOC_MAKER, '')} {name}")
 
 
 def _line(text: str) -> str:

@@ -91,39 +91,21 @@ def android(
     released with: those of the device's class where a search told classes apart. Needs a JDK. The bundle is verified
     first.
     """
-    from pipeline.release.android.ai_pack import ai_pack, write_pack
-    from pipeline.release.android.facade import java_class
-    from pipeline.release.android.maven import (
-        default_artifact,
-        java_package,
-        models_module,
-        publication,
-        publish,
-        runtime_module,
-    )
-    from pipeline.release.android.package import android_package
-    from pipeline.release.android.runtime import runtime_package
+    from pipeline.release.android.library import AndroidOrder, android_library
     from pipeline.release.manifest import refuse_unproven, verify_bundle
 
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
-    named = publication(group, artifact or default_artifact(manifest.content.name), version)
-    java = java_package(java_name, named)
-    package = android_package(bundle, manifest, java, target, telemetry=telemetry != "off", assets=not pack_folder)
-    pack = ai_pack(pack_folder, bundle, manifest.content, package.target, java) if pack_folder else None
-    releases, abis = [one.ort_release for one in package.ships], {abi for one in package.ships for abi in one.abis}
-    own = runtime_package(runtime, releases, abis) if runtime else None
-    beside = publication(group, f"{named.artifact}-runtime", version) if own else None
-    modules = [models_module(package, named, beside)]
-    if own and beside:
-        modules.append(runtime_module(own, beside))
-    new = publish(modules, output)[0]
-    if pack and pack_folder:
-        write_pack(pack, pack_folder)
-    classes = [f"{package.package}.{java_class(model)}" for model in package.models]
+    order = AndroidOrder(
+        group=group, artifact=artifact, version=version, package=java_name, target=target,
+        telemetry=telemetry != "off", runtime=runtime, pack=pack_folder,
+    )  # fmt: skip
+    made = android_library(bundle, manifest, order)
+    new = made.write(output)
+    named, classes, own, beside = made.named, made.classes, made.runtime, made.beside
     if json_to:
         document = {"repository": str(output), "dependency": named.notation, "classes": classes, "new": new}
-        release = own.release if own else package.release
+        release = own.release if own else made.package.release
         write_json({**document, "onnxruntime": release, "runtime": beside.notation if beside else ""}, json_to)
     if shows_text(json_to):
         click.echo(f"{'wrote' if new else 'unchanged'}  {output / named.folder}")
@@ -135,9 +117,9 @@ def android(
         click.echo("build.gradle.kts of the app:")
         click.echo(f'    implementation("{named.notation}")')
         click.echo('    android { androidResources { noCompress += "ort" } }  // else each model is copied once')
-        if pack:
+        if pack_folder:
             click.echo(f"the models are in the AI pack {pack_folder}: see its README.md")
-        if not package.release and not own:
+        if not made.package.release and not own:
             click.echo("No runtime is named: the app brings the library of the target, or publish it with --runtime")
         if own and beside:
             click.echo(CONFLICT.format(release=own.release, runtime=beside.notation))

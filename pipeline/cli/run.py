@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from device_runner.spec import RunOptions
     from pipeline.config import Config
     from pipeline.dataset import Dataset
+    from pipeline.job import JobOptions, JobResult
 
 
 @click.command(cls=Command)
@@ -291,8 +292,7 @@ def run(
     if (config is None) == (model is None):
         raise click.UsageError("give either a config file or --model MODEL.onnx", ctx)
     from pipeline.config import read_config
-    from pipeline.core.errors import ExitCode
-    from pipeline.job import JobOptions, run_job
+    from pipeline.job import JobOptions
 
     data = dataset_from(test_data, input_values, preprocess=overrides.pop("preprocess"), labels=labels)
     if (data.given or data.preprocess or labels) and not model:
@@ -306,12 +306,7 @@ def run(
         output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame,
         quick=quick, wait_seconds=wait_seconds,
     )  # fmt: skip
-    try:
-        result = run_job(settings, options, progress())
-    except KeyboardInterrupt as error:
-        click.echo(f"interrupted: {str(error) or NOTHING_MEASURED}", err=True)
-        click.echo(f"continue with: {same_command()}", err=True)
-        ctx.exit(ExitCode.INTERRUPTED)
+    result = completed_job(ctx, settings, options)
     from pipeline.cli.show import job_document, show_job
     from pipeline.report.ci_campaign import of_campaign
 
@@ -365,4 +360,19 @@ def config_of_model(model: Path, data: "Dataset") -> "Config":
     return settings
 
 
+def completed_job(ctx: click.Context, settings: "Config", options: "JobOptions") -> "JobResult":
+    """Do a job; one that is interrupted ends the command with what is kept and how to go on."""
+    from pipeline.core.errors import ExitCode
+    from pipeline.job import run_job
+
+    try:
+        return run_job(settings, options, progress())
+    except KeyboardInterrupt as error:
+        kept = str(error) or (NOTHING_TUNED if options.tune else NOTHING_MEASURED)
+        click.echo(f"interrupted: {kept}", err=True)
+        click.echo(f"continue with: {same_command()}", err=True)
+        ctx.exit(ExitCode.INTERRUPTED)
+
+
+NOTHING_TUNED = "nothing was measured; what was converted is kept"
 NOTHING_MEASURED = "no report and no bundle were written; what was converted is kept"

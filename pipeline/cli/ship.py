@@ -12,10 +12,10 @@ from pipeline.cli.options import (
     json_option,
     library_option,
     output_option,
-    progress,
     shows_text,
     write_json,
 )
+from pipeline.cli.run import completed_job
 
 if TYPE_CHECKING:
     from pipeline.core.errors import CheckFailed
@@ -51,7 +51,7 @@ def release_all(
     from pipeline.cli.show import job_document, show_findings, show_job
     from pipeline.config import read_config
     from pipeline.core.errors import errors
-    from pipeline.job import JobOptions, run_job
+    from pipeline.job import JobOptions
     from pipeline.job.release import ReleaseOrder, check_order, early_findings, gate_findings, make_release
     from pipeline.job.run import output_folder
 
@@ -69,7 +69,7 @@ def release_all(
     if early := early_findings(order):
         show_findings(early)
         raise _refusal(config, len(early))
-    result = run_job(settings, options, progress())
+    result = completed_job(ctx, settings, options)
     show_job(result, text=shows_text(json_to))
     late = gate_findings(order, result.assembled, result.findings) if result.content else errors(result.findings)
     if late:

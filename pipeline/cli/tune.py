@@ -15,14 +15,12 @@ from pipeline.cli.options import (
     library_option,
     output_option,
     precision_option,
-    progress,
-    same_command,
     shows_text,
     wait_option,
     words,
     write_json,
 )
-from pipeline.cli.run import config_of_model, with_overrides
+from pipeline.cli.run import completed_job, config_of_model, with_overrides
 
 GOALS = ("latency", "p90", "memory", "size", "energy")
 STRATEGIES = ("ridge", "optuna", "grid")
@@ -113,8 +111,7 @@ def tune(
     import msgspec
 
     from pipeline.config import TuneConfig, read_config
-    from pipeline.core.errors import ExitCode
-    from pipeline.job import JobOptions, run_job
+    from pipeline.job import JobOptions
 
     data = dataset_from(test_data, input_values)
     if data.given and not model:
@@ -133,12 +130,7 @@ def tune(
         tune=True,
         wait_seconds=wait_seconds,
     )  # fmt: skip
-    try:
-        result = run_job(whole, options, progress())
-    except KeyboardInterrupt as error:
-        click.echo(f"interrupted: {str(error) or 'nothing was measured; what was converted is kept'}", err=True)
-        click.echo(f"continue with: {same_command()}", err=True)
-        ctx.exit(ExitCode.INTERRUPTED)
+    result = completed_job(ctx, whole, options)
     from pipeline.cli.show import job_document, show_job
     from pipeline.report.ci_campaign import of_campaign
 

@@ -13,6 +13,7 @@ from pipeline.config.read import FILL_IN, read_config
 from pipeline.config.tables import (
     ALL_FLAGS,
     AccuracyConfig,
+    AndroidRelease,
     BuildConfig,
     BuildKind,
     Count,
@@ -25,6 +26,7 @@ from pipeline.config.tables import (
     Range,
     RunConfig,
     Table,
+    Telemetry,
     TransformConfig,
 )
 from pipeline.config.tune import Goal, TuneConfig, TuneStrategy
@@ -49,12 +51,12 @@ from pipeline.config.values import (
 
 __all__ = [
     "ADVISED_RUNS", "ALL_FLAGS", "DEFAULT_TARGET", "FILL_IN", "REPLAY_KEY", "TABLES",
-    "Accelerator", "AccuracyConfig",
+    "Accelerator", "AccuracyConfig", "AndroidRelease",
     "BuildConfig", "BuildKind", "CheckConfig", "ConditionsConfig", "Config", "Count", "Gate", "Goal",
     "InputValue",
     "MeasureConfig", "MeasureMode", "MeasureRule", "MetricName", "ModelConfig", "OneOrMore", "OutputConfig",
     "PartConfig", "Platform", "PreprocessConfig", "Range", "RunConfig", "Table",
-    "Target", "TransformConfig", "TuneConfig", "TuneStrategy", "VariantsConfig", "comparing_runs",
+    "Target", "Telemetry", "TransformConfig", "TuneConfig", "TuneStrategy", "VariantsConfig", "comparing_runs",
     "config_schema", "key_texts", "null_last", "read_config",
     "resolved", "wanted_variants", "with_defaults",
 ]  # fmt: skip

@@ -92,6 +92,9 @@ def resolved(config: Config, folder: Path) -> Config:
     def part(data: PartConfig | None) -> PartConfig | None:
         return data and msgspec.structs.replace(data, test_data=place(data.test_data), labels=place(data.labels))
 
+    def library(text: str | None) -> str | None:
+        return text if text and name_of(text) else place(text)
+
     models = tuple(
         msgspec.structs.replace(
             m, path=str(folder / m.path), test_data=place(m.test_data), labels=place(m.labels),
@@ -99,10 +102,7 @@ def resolved(config: Config, folder: Path) -> Config:
         )
         for m in config.models
     )  # fmt: skip
-    targets = tuple(
-        t if t.library and name_of(t.library) else msgspec.structs.replace(t, library=place(t.library))
-        for t in config.targets
-    )
+    targets = tuple(msgspec.structs.replace(t, library=library(t.library)) for t in config.targets)
     build = msgspec.structs.replace(config.build, onnx_source=place(config.build.onnx_source))
     measure = msgspec.structs.replace(config.measure, perf_test=place(config.measure.perf_test))
     metric = config.accuracy.metric
@@ -112,8 +112,14 @@ def resolved(config: Config, folder: Path) -> Config:
     release = msgspec.structs.replace(
         config.release,
         key=place(config.release.key),
-        android=android and msgspec.structs.replace(android, repository=place(android.repository)),
-        apple=apple and msgspec.structs.replace(apple, folder=place(apple.folder)),
+        android=android
+        and msgspec.structs.replace(
+            android,
+            repository=place(android.repository),
+            runtime=library(android.runtime),
+            ai_pack=place(android.ai_pack),
+        ),
+        apple=apple and msgspec.structs.replace(apple, folder=place(apple.folder), runtime=place(apple.runtime)),
     )
     return msgspec.structs.replace(
         config, models=models, targets=targets, build=build, measure=measure, accuracy=accuracy, release=release

@@ -220,6 +220,13 @@ class Gate(StrEnum):
     LICENSE = "license"
 
 
+class Telemetry(StrEnum):
+    """What the classes of a package do about ONNX Runtime's telemetry; off: they switch it off before they open."""
+
+    DEFAULT = "default"
+    OFF = "off"
+
+
 class AndroidRelease(Table, frozen=True, kw_only=True):
     """The Android library of a release, as `ort-mobile release android` writes it."""
 
@@ -233,6 +240,13 @@ class AndroidRelease(Table, frozen=True, kw_only=True):
     """Target of the config; default: the only one for Android."""
     repository: str | None = None
     """Folder of the Maven repository; default: maven in the output folder."""
+    telemetry: Telemetry = Telemetry.DEFAULT
+    """off: the classes switch ONNX Runtime's telemetry off before they open a model."""
+    runtime: str | None = None
+    """A build of ONNX Runtime (AAR, or an available release) to publish beside the models, in place of the published
+    one; default: none."""
+    ai_pack: str | None = None
+    """Folder of a Play AI pack that gets the models instead of the library; its name is the pack's; default: none."""
 
 
 class AppleRelease(Table, frozen=True, kw_only=True):
@@ -246,6 +260,10 @@ class AppleRelease(Table, frozen=True, kw_only=True):
     """Version of ONNX Runtime's Swift package; default: the newest known of the target's release."""
     folder: str | None = None
     """Folder of the package; default: swift in the output folder."""
+    runtime: str | None = None
+    """Build of ONNX Runtime to put into the package: xcframework, folder or ZIP; default: none."""
+    runtime_url: str | None = None
+    """Where apps get that build: the package then has address and checksum; default: it is in the package."""
 
 
 class ReleaseConfig(Table, frozen=True, kw_only=True):

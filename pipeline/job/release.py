@@ -3,22 +3,28 @@
 What needs no measurement is checked before anything is measured.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pipeline.config import Config, Gate, Platform
+from pipeline.config import AndroidRelease, Config, Gate, Platform, Target, Telemetry
+from pipeline.core.abis import abis_of_target
 from pipeline.core.errors import ConfigError, Finding, Severity
+from pipeline.core.releases import installed_release, line_of
 from pipeline.job.assemble import Assembled
-from pipeline.release.android.maven import default_artifact, java_package, models_module, publication, publish
-from pipeline.release.android.package import android_package
-from pipeline.release.apple.package import swift_package, write_package
+from pipeline.release.android.library import AndroidOrder, android_library
+from pipeline.release.app_models import only_target
+from pipeline.release.apple.package import PLATFORMS as SWIFT_PLATFORMS
+from pipeline.release.apple.package import published_version, swift_package, write_package
+from pipeline.release.apple.runtime import own_runtime, refuse_unfit
 from pipeline.release.attestation import Signed, sign
 from pipeline.release.bundle import BUNDLE
 from pipeline.release.contents import library_name
 from pipeline.release.envelope import read_private_key
 from pipeline.release.manifest import Manifest, refuse_unproven, verify_bundle
+from pipeline.release.shipped import library_release
 from pipeline.release.update import library_licenses
 
 MAVEN, SWIFT = "maven", "swift"
@@ -38,7 +44,7 @@ class ReleaseOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """What a release left: who signed, how apps name each kind of package, and what Swift's API cannot set."""
+    """What a release left: who signed, how apps name each kind of package, and what to know of them."""
 
     signed: Signed | None
     packages: Mapping[str, str]
@@ -57,7 +63,38 @@ def check_order(order: ReleaseOrder) -> None:
                 why="what is published under a version never changes",
                 remedy="write version in [release], or give --version",
             )
-        java_package(android.package, publication(android.group, android.artifact or "models", order.version))
+        target = _target(order.config, ("android",), "Android", android.target, "[release.android]")
+        _android(android, order.version).check([_release(target)], abis_of_target(target.platform, target.abis))
+    if apple := order.config.release.apple:
+        target = _target(order.config, SWIFT_PLATFORMS, "iOS or macOS", apple.target, "[release.apple]")
+        with own_runtime(Path(apple.runtime) if apple.runtime else None, apple.runtime_url) as own:
+            if own:
+                refuse_unfit(own, line_of(_release(target)), target.platform)
+            else:
+                published_version(_release(target), apple.onnxruntime)
+
+
+def _target(config: Config, platforms: tuple[str, ...], title: str, wanted: str | None, where: str) -> Target:
+    names = {one.name: one for one in config.targets if one.platform in platforms}
+    return names[only_target(names, platforms, title, wanted, "config", where)]
+
+
+def _release(target: Target) -> str:
+    """The release that the bundle will name for a target."""
+    return target.ort_release or library_release(target) or str(installed_release())
+
+
+def _android(table: AndroidRelease, version: str) -> AndroidOrder:
+    return AndroidOrder(
+        group=table.group,
+        version=version,
+        artifact=table.artifact,
+        package=table.package,
+        target=table.target,
+        telemetry=table.telemetry is not Telemetry.OFF,
+        runtime=table.runtime,
+        pack=Path(table.ai_pack) if table.ai_pack else None,
+    )
 
 
 def early_findings(order: ReleaseOrder) -> tuple[Finding, ...]:
@@ -83,23 +120,30 @@ def make_release(order: ReleaseOrder) -> Released:
     packages: dict[str, str] = {}
     writes: list[Callable[[], object]] = []
     told: tuple[str, ...] = ()
-    if android := order.config.release.android:
-        named = publication(
-            android.group, android.artifact or default_artifact(manifest.content.name), order.version or ""
-        )
-        library = android_package(bundle, manifest, java_package(android.package, named), android.target)
-        repository = Path(android.repository or order.folder / MAVEN)
-        writes.append(partial(publish, [models_module(library, named, None)], repository))
-        packages["android"] = f"{named.notation} in {repository}"
-    if apple := order.config.release.apple:
-        swift = swift_package(bundle, manifest, name=apple.name, target=apple.target, version=apple.onnxruntime)
-        place = Path(apple.folder or order.folder / SWIFT)
-        writes.append(partial(write_package, swift, place))
-        packages["apple"] = f"{swift.name} in {place}"
-        told = swift.warnings
-    signed = sign(bundle, manifest, order.key, order.passphrase) if order.key else None
-    for write in writes:
-        write()
+    with contextlib.ExitStack() as stack:
+        if android := order.config.release.android:
+            library = android_library(bundle, manifest, _android(android, order.version or ""))
+            repository = Path(android.repository or order.folder / MAVEN)
+            writes.append(partial(library.write, repository))
+            packages["android"] = f"{library.named.notation} in {repository}"
+            if library.beside:
+                packages["runtime"] = f"{library.beside.notation} in {repository}"
+            if library.pack_folder:
+                packages["ai pack"] = str(library.pack_folder)
+            told += library.runtime.warnings if library.runtime else ()
+        if apple := order.config.release.apple:
+            runtime = own_runtime(Path(apple.runtime) if apple.runtime else None, apple.runtime_url)
+            swift = swift_package(
+                bundle, manifest, name=apple.name, target=apple.target, version=apple.onnxruntime,
+                runtime=stack.enter_context(runtime),
+            )  # fmt: skip
+            place = Path(apple.folder or order.folder / SWIFT)
+            writes.append(partial(write_package, swift, place))
+            packages["apple"] = f"{swift.name} in {place}"
+            told += swift.warnings
+        signed = sign(bundle, manifest, order.key, order.passphrase) if order.key else None
+        for write in writes:
+            write()
     return Released(signed=signed, packages=packages, warnings=told)
 
 

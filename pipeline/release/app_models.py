@@ -17,25 +17,33 @@ def target_of(bundle: Path, manifest: Manifest, platforms: Sequence[str], title:
 
     `title` is how messages call the platforms. Raises ConfigError for a target that the bundle does not have.
     """
-    own = [one for one in manifest.content.ships if one.platform in platforms]
-    targets = list(dict.fromkeys(one.target for one in own))
+    own = [one.target for one in manifest.content.ships if one.platform in platforms]
+    return only_target(own, platforms, title, target, "bundle", str(bundle))
+
+
+def only_target(
+    names: Iterable[str], platforms: Sequence[str], title: str, target: str | None, what: str, where: str
+) -> str:
+    """As `target_of`, of the names of targets in a bundle or a config: `what` it is, and `where`."""
+    targets = list(dict.fromkeys(names))
     if not targets:
         raise ConfigError(
-            f"nothing in this bundle is for {title}",
-            where=str(bundle),
-            remedy=f'add a [[targets]] with platform = "{platforms[0]}" to the config, and make the bundle again',
+            f"nothing in this {what} is for {title}",
+            where=where,
+            remedy=f'add a [[targets]] with platform = "{platforms[0]}" to the config'
+            + ", and make the bundle again" * (what == "bundle"),
         )
     if target is None and len(targets) > 1:
         raise ConfigError(
-            f"this bundle has {len(targets)} targets for {title}",
-            where=str(bundle),
-            remedy=f"name one with --target: {', '.join(targets)}",
+            f"this {what} has {len(targets)} targets for {title}",
+            where=where,
+            remedy=f"name one with {'--target' if what == 'bundle' else '`target`'}: {', '.join(targets)}",
         )
     wanted = target or targets[0]
     if wanted not in targets:
         raise ConfigError(
-            f"this bundle has no {title} target {wanted!r}",
-            where=str(bundle),
+            f"this {what} has no {title} target {wanted!r}",
+            where=where,
             remedy=f"name one that it has: {', '.join(targets)}",
         )
     return wanted

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from pipeline.campaign.options import options_name
 from pipeline.campaign.tuned import TunedClass
 from pipeline.release.manifest import Content, SelectionRow, Shipped
@@ -13,7 +14,7 @@ Pick by the device (Kotlin; `manifest` is the `manifest.json` of this bundle as 
 fun pick(manifest: JSONObject, target: String, model: String): JSONObject {
     val content = manifest.getJSONObject("content")
     val rows = content.getJSONArray("selection")
-    val soc = if (Build.VERSION.SDK_INT >= 31) "${Build.SOC_MANUFACTURER} ${Build.SOC_MODEL}" else Build.BOARD
+    val soc = chip()
     for (index in 0 until rows.length()) {
         val row = rows.getJSONObject(index)
         val fits = row.getString("target") == target && row.getString("model") == model &&
@@ -23,8 +24,18 @@ fun pick(manifest: JSONObject, target: String, model: String): JSONObject {
     }
     throw IllegalStateException("no row fits: the last row of each model fits every device")
 }
+
+/** The chip as it was recorded: below API level 31 only the system's properties name it. */
+private fun chip(): String {
+    if (Build.VERSION.SDK_INT >= 31) return "${Build.SOC_MANUFACTURER} ${Build.SOC_MODEL}"
+    fun property(name: String): String =
+        ProcessBuilder("getprop", name).start().inputStream.bufferedReader().use { it.readText().trim() }
+    val names = listOf(@PROPERTIES@)
+    val chip = names.map(::property).firstOrNull { it.isNotEmpty() } ?: Build.MODEL
+    return "${property("@MAKER@")} $chip".trim()
+}
 ```
-"""
+""".replace("@PROPERTIES@", ", ".join(f'"{name}"' for name in SOC_PROPERTIES)).replace("@MAKER@", SOC_MAKER)
 """How an Android app reads the table; `file` and the first of `runs` of what it returns say what to open and how."""
 
 

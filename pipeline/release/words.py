@@ -24,7 +24,7 @@ ONNX_KINDS: dict[int, Kind] = {
 """By ONNX's code of an element type; any other, such as two 4-bit numbers in a byte, are taken as bytes."""
 
 
-class Region(Struct, frozen=True, kw_only=True):
+class Region(Struct, frozen=True, array_like=True):
     """Bytes of the new file that are the old file's with a difference: where they begin in each, and how many."""
 
     old: int

@@ -249,11 +249,18 @@ def test_a_model_that_is_there_again_joins_the_campaign_and_the_others_are_not_m
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-def test_what_ci_and_terminals_send_ends_a_job_as_ctrl_c_does(tmp_path: Path, number: signal.Signals) -> None:
-    kept, command = interrupted(tmp_path, number)
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(signal.SIGTERM, ("run",)), (signal.SIGHUP, ("run",)), (signal.SIGINT, ("release", "all"))],
+    ids=["SIGTERM", "SIGHUP", "release"],
+)
+def test_what_ci_and_terminals_send_ends_a_job_as_ctrl_c_does(
+    tmp_path: Path, number: signal.Signals, words: tuple[str, ...]
+) -> None:
+    kept, command = interrupted(tmp_path, number, words)
     assert kept >= 2
-    assert command[:2] == ["ort-mobile", "run"]
+    assert command[: 1 + len(words)] == ["ort-mobile", *words]
+    assert command[-1] == "--resume"
 
 
 @pytest.mark.long
@@ -269,12 +276,14 @@ def test_ctrl_c_keeps_what_was_measured_and_the_command_that_it_names_completes_
     assert 2 <= kept < 8
 
 
-def interrupted(folder: Path, number: signal.Signals) -> tuple[int, list[str]]:
+def interrupted(folder: Path, number: signal.Signals, words: tuple[str, ...] = ("run",)) -> tuple[int, list[str]]:
     """Send a signal to a job that has stored two runs: how many it kept, and the command to go on with."""
-    config = write_config(folder, CONFIG.replace("min_seconds = 0.001", "min_seconds = 0.6"))
+    config = write_config(
+        folder, CONFIG.replace("min_seconds = 0.001", "min_seconds = 0.6") + "[release]\ngates = []\n"
+    )
     database = folder / "out" / "results.sqlite"
     job = subprocess.Popen(
-        [*PYTHON_THAT_HEARS, "-m", "pipeline", "run", str(config), "--output", str(folder / "out")],
+        [*PYTHON_THAT_HEARS, "-m", "pipeline", *words, str(config), "--output", str(folder / "out")],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     while count(database) < 2 and job.poll() is None:

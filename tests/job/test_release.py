@@ -1,6 +1,7 @@
 """`ort-mobile release CONFIG`: every gate refuses alone with exit code 4 and its reason; else all is signed."""
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,7 @@ def java() -> None:
     needs_java()
 
 
+IOS = '[[targets]]\nname = "ios"\nplatform = "ios"\nmin_os_version = "15.1"\n'
 ANDROID = '[release.android]\ngroup = "com.example"'
 
 
@@ -141,10 +143,7 @@ def test_packages_are_written_when_all_gates_pass(place: Path) -> None:
 
 @pytest.mark.long
 def test_a_swift_package_is_written_too(place: Path) -> None:
-    table = (
-        '[release.apple]\n[[targets]]\nname = "ios"\nplatform = "ios"\nmin_os_version = "15.1"\nort_release = "1.24"'
-    )
-    done = release(place, release=table)
+    done = release(place, release=f'[release.apple]\n{IOS}ort_release = "1.24"')
     assert done.code == 0, done
     assert "apple    DemoModels in out/swift" in done.out
     assert (place / "out/swift/Package.swift").is_file()
@@ -152,10 +151,25 @@ def test_a_swift_package_is_written_too(place: Path) -> None:
 
 @pytest.mark.long
 def test_a_package_that_cannot_be_made_leaves_the_bundle_unsigned(place: Path) -> None:
-    done = release(place, "--key", "key.pem", gates='"signature"', release="[release.apple]")
+    table = f'[release.apple]\nname = "Swift"\n{IOS}ort_release = "1.24"'
+    done = release(place, "--key", "key.pem", gates='"signature"', release=table)
     assert done.code == 2
-    assert "iOS or macOS" in done.err
+    assert "'Swift' cannot be the name of a Swift module" in done.err
     assert not (place / "out/bundle" / SIGNATURE_FILE).exists()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("java")
+def test_the_config_offers_what_the_command_for_android_does(place: Path) -> None:
+    more = f'{ANDROID}\ntelemetry = "off"\nai_pack = "models_pack"'
+    done = release(place, "--version", "1.0", release=more)
+    assert done.code == 0, done
+    assert "ai pack  models_pack" in done.out
+    assert (place / "models_pack/build.gradle.kts").is_file()
+    module = place / "out/maven/com/example/demo-models/1.0"
+    assert "switch ONNX Runtime's telemetry off" in (module / "demo-models-1.0.pom").read_text()
+    with zipfile.ZipFile(module / "demo-models-1.0.aar") as archive:
+        assert not [name for name in archive.namelist() if name.endswith(".ort")]
 
 
 @pytest.mark.long
@@ -166,6 +180,12 @@ def test_a_package_that_cannot_be_made_leaves_the_bundle_unsigned(place: Path) -
         ((), ANDROID, "the packages have no version"),
         (("--version", "../1"), ANDROID, "is no name for this in a Maven repository"),
         (("--version", "1"), '[release.android]\ngroup = "9 lives"', "is no name for this in a Maven repository"),
+        (("--version", "1"), f'{ANDROID}\nai_pack = "9 lives"', "is no name for an AI pack"),
+        (("--version", "1"), f'{ANDROID}\nruntime = "m.onnx"', "m.onnx"),
+        (("--version", "1"), f'{ANDROID}\ntarget = "tablet"', "this config has no Android target 'tablet'"),
+        ((), "[release.apple]", "nothing in this config is for iOS or macOS"),
+        ((), f'[release.apple]\n{IOS}ort_release = "1.22"', "no Swift package of ONNX Runtime 1.22 is known"),
+        ((), f'[release.apple]\nruntime_url = "https://a.b/c.zip"\n{IOS}', "--runtime-url is the address"),
     ],
 )
 def test_what_cannot_be_used_is_found_before_anything_is_made(

@@ -162,7 +162,7 @@ def model_of(document: dict[str, Any]) -> dict[str, Any]:
     return next(file for file in document["files"] if file["path"] == "models/m.ort")
 
 
-REGION = {"old": 0, "new": 0, "length": 400_000, "kind": "f4"}
+REGION = [0, 0, 400_000, "f4"]
 ATTACKS: dict[str, Callable[[dict[str, Any]], object]] = {
     "a file outside": lambda d: model_of(d).update(path="../evil"),
     "a base outside": lambda d: model_of(d).update(base="../../etc/passwd", how="kept"),
@@ -173,11 +173,11 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], object]] = {
     "an unknown form": lambda d: model_of(d).update(how="magic"),
     "a missing file": lambda d: d["files"].remove(model_of(d)),
     "a later version": lambda d: d.update(version=99),
-    "regions outside": lambda d: model_of(d).update(regions=[REGION | {"new": 1 << 40}]),
-    "regions before": lambda d: model_of(d).update(regions=[REGION | {"old": -4}]),
-    "regions of another length": lambda d: model_of(d).update(regions=[REGION | {"length": 396}]),
+    "regions outside": lambda d: model_of(d).update(regions=[[0, 1 << 40, 4, "f4"]]),
+    "regions before": lambda d: model_of(d).update(regions=[[-4, 0, 4, "f4"]]),
+    "regions of another length": lambda d: model_of(d).update(regions=[[0, 0, 396, "f4"]]),
     "regions twice": lambda d: model_of(d).update(regions=[REGION, REGION]),
-    "an unknown kind": lambda d: model_of(d).update(regions=[REGION | {"kind": "f1"}]),
+    "an unknown kind": lambda d: model_of(d).update(regions=[[0, 0, 400_000, "f1"]]),
     "a rest from nowhere": lambda d: model_of(d).update(rest="nothing"),
 }
 

@@ -117,6 +117,15 @@ def ai_pack(folder: Path, bundle: Path, content: Content, target: str, package: 
     Raises ConfigError for a name that Gradle refuses and a folder with anything else in it, CheckFailed for models
     larger than a store allows.
     """
+    name = pack_name(folder)
+    groups = device_groups(content, target)
+    sizes = {group.name: sum((bundle / file).stat().st_size for file in group.files) for group in groups}
+    _refuse_large(sizes, bundle)
+    return AiPack(name=name, bundle=bundle, groups=groups, texts=_texts(name, content.name, package, groups, sizes))
+
+
+def pack_name(folder: Path) -> str:
+    """The name of the pack in a folder; ConfigError for one that Gradle refuses, and a folder with anything else."""
     name = folder.absolute().name
     if not NAME.fullmatch(name):
         raise ConfigError(
@@ -126,10 +135,7 @@ def ai_pack(folder: Path, bundle: Path, content: Content, target: str, package: 
             remedy="write it as in models_pack",
         )
     _refuse_foreign(folder)
-    groups = device_groups(content, target)
-    sizes = {group.name: sum((bundle / file).stat().st_size for file in group.files) for group in groups}
-    _refuse_large(sizes, bundle)
-    return AiPack(name=name, bundle=bundle, groups=groups, texts=_texts(name, content.name, package, groups, sizes))
+    return name
 
 
 def device_groups(content: Content, target: str) -> tuple[DeviceGroup, ...]:

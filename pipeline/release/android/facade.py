@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from device_runner.providers import provider_named
 from device_runner.spec import ElementType, RunOptions
 from pipeline.campaign.options import options_name
@@ -158,7 +159,8 @@ def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bo
         "telemetry": telemetry,
     }
     templates = ("ModelFile.java", *(("DeviceClass.java",) if any(model.rows for model in models) else ()))
-    found = {name: _render(name, **common) for name in templates}
+    properties = {"properties": ", ".join(map(java_text, SOC_PROPERTIES)), "maker": java_text(SOC_MAKER)}
+    found = {name: _render(name, **common, **properties) for name in templates}
     for model in models:
         imports = sorted(_imports(model, from_bytes=release >= FROM_BYTES))
         found[f"{model.class_name}.java"] = _render("Model.java", model=model, imports=imports, **common)

@@ -81,7 +81,7 @@ def android_package(
     Raises ConfigError for a target that the bundle does not have, CheckFailed for models larger than a store allows,
     MissingError without a Java compiler.
     """
-    _compiler()
+    java_compiler()
     name = target_of(bundle, manifest, ("android",), "Android", target)
     rows = [row for own in rows_of(manifest.content, name).values() for row in own]
     ships = tuple(manifest.content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
@@ -149,7 +149,7 @@ def _compiled(package: AndroidPackage, work: Path) -> dict[str, Path | bytes]:
 def _javac(arguments: Sequence[str], work: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C"}
     environment.pop("JAVA_TOOL_OPTIONS", None)
-    code = run_group([_compiler(), *arguments], work, JAVAC_SECONDS, environment)
+    code = run_group([java_compiler(), *arguments], work, JAVAC_SECONDS, environment)
     if code != 0:
         raise PipelineError(
             "the Java classes could not be compiled",
@@ -159,7 +159,7 @@ def _javac(arguments: Sequence[str], work: Path) -> None:
         )
 
 
-def _compiler() -> str:
+def java_compiler() -> str:
     """The path of javac: of JAVA_HOME, else of PATH."""
     home = os.environ.get("JAVA_HOME")
     places: Iterable[str | None] = (

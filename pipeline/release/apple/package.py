@@ -110,7 +110,7 @@ def swift_package(
         lowest = SwiftPackageVersion(version="", ios=runtime.lowest_ios, macos="")
         versions = RuntimeVersions(str(runtime.release))
     else:
-        lowest, versions = _published(ships[0].ort_release, version)
+        lowest, versions = published_version(ships[0].ort_release, version)
     systems = _systems(ships, lowest)
     sources = swift_sources(manifest, wanted, module)
     folder = f"Sources/{module}"
@@ -144,7 +144,7 @@ def _module(given: str | None, bundle: str) -> str:
     return name
 
 
-def _published(wanted: str, given: str | None) -> tuple[SwiftPackageVersion, RuntimeVersions]:
+def published_version(wanted: str, given: str | None) -> tuple[SwiftPackageVersion, RuntimeVersions]:
     """The row that holds for a bundle's release (1.24 or 1.24.2), and the versions of ONNX Runtime's package."""
     line = line_of(wanted)
     if given is not None and (not VERSION.fullmatch(given) or line_of(given) != line):

@@ -1,5 +1,6 @@
 """The published classes in a real JVM with the real ONNX Runtime, and the repository in the real Maven."""
 
+import os
 import shutil
 import subprocess
 import zipfile
@@ -12,9 +13,10 @@ from click.testing import CliRunner
 
 from device_runner.spec import RunOptions
 from pipeline.cli.main import cli
+from pipeline.core.variant import Level, Variant
 from tests.android_host.bundles import bundle_of, nnapi
 from tests.release.android.jvm import check_reference, fetched, place_of, released, run
-from tests.release.android.samples import bundle, needs_java, two_classes
+from tests.release.android.samples import FLAGSHIP, OLD_CHIP, WEIGHTS, bundle, needs_java, shipped, two_classes
 
 pytestmark = pytest.mark.network
 
@@ -153,6 +155,55 @@ def test_a_device_opens_what_its_class_was_released_with(tmp_path: Path) -> None
     values = [float(line[2]) for line in lines]
     assert values[0] == pytest.approx(3 * values[1])
     assert values[1] > 0
+
+
+BUILD = """
+package android.os;
+public class Build {
+    public static final String BOARD = "flame", HARDWARE = "flame", MODEL = "Pixel 4";
+    public static final String SOC_MODEL = "SM8550", SOC_MANUFACTURER = "Qualcomm";
+    public static final String[] SUPPORTED_ABIS = {"arm64-v8a"};
+    public static class VERSION {
+        public static final int SDK_INT = Integer.getInteger("level");
+    }
+}
+"""
+THIS = """
+import com.example.demo.DeviceClass;
+import com.example.demo.M;
+public class This {
+    public static void main(String[] arguments) {
+        System.out.println(M.asset(DeviceClass.ofThisDevice()));
+    }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("level", "chip", "asset"),
+    [
+        ("29", "msm8998", "m.layout-fixed.ort"),
+        ("33", "other", "m.layout-fixed.ort"),
+        ("29", "sm8150", "m.basic-fixed.ort"),
+    ],
+    ids=["by a property", "by Build", "another"],
+)
+def test_a_device_has_the_chip_that_campaigns_record(tmp_path: Path, level: str, chip: str, asset: str) -> None:
+    library = fetched("jvm:1.28.0")
+    layout = shipped(file="models/m.layout-fixed.ort", variant=Variant(level=Level.LAYOUT))
+    bundle(tmp_path, (shipped(), layout), classes=((), (FLAGSHIP, OLD_CHIP)), weights=WEIGHTS)
+    aar = released(tmp_path / "bundle")
+    (tmp_path / "android/os").mkdir(parents=True)
+    (tmp_path / "android/os/Build.java").write_text(BUILD)
+    subprocess.run(["javac", "-d", str(tmp_path), str(tmp_path / "android/os/Build.java")], check=True)
+    getprop = tmp_path / "bin/getprop"
+    getprop.parent.mkdir()
+    getprop.write_text(f'#!/bin/sh\n[ "$1" = ro.board.platform ] && echo {chip}\n')
+    getprop.chmod(0o755)
+    path = {"PATH": f"{getprop.parent}:{os.environ['PATH']}"}
+    options = (f"-Dlevel={level}",)
+    lines = run(THIS, (), (library, aar.parent / "classes.jar"), tmp_path, options=options, environment=path)
+    assert lines == [f"ort_mobile/{asset}"]
 
 
 @pytest.fixture

@@ -3,6 +3,9 @@ package {{ package }};
 
 import android.os.Build;
 import androidx.annotation.NonNull;
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
 import java.util.Arrays;
 import java.util.Collection;
 import java.util.HashSet;
@@ -27,15 +30,37 @@ public final class DeviceClass {
         this.apiLevel = apiLevel;
     }
 
-    /** The class of this device. Below API level 31 Android does not name the chip: the names of the board count. */
+    /** The class of this device, its chip as campaigns record it: below API level 31 by the system's properties. */
     @NonNull
     public static DeviceClass ofThisDevice() {
-        Set<String> chips = new HashSet<>(Arrays.asList(Build.BOARD, Build.HARDWARE, Build.MODEL));
-        if (Build.VERSION.SDK_INT >= 31) {
-            chips.add(Build.SOC_MODEL);
-            chips.add(Build.SOC_MANUFACTURER + " " + Build.SOC_MODEL);
+        Set<String> chips = new HashSet<>();
+        if (Build.VERSION.SDK_INT >= 31 && !"unknown".equals(Build.SOC_MODEL)) {
+            chips.addAll(Arrays.asList(Build.SOC_MODEL, Build.SOC_MANUFACTURER + " " + Build.SOC_MODEL));
+        } else {
+            String chip = "";
+            for (String name : new String[] { {{- properties -}} }) {
+                chip = chip.isEmpty() ? property(name) : chip;
+            }
+            boolean named = !chip.isEmpty();
+            chips.addAll(named ? Arrays.asList(chip, (property({{ maker }}) + " " + chip).trim())
+                    : Arrays.asList(Build.BOARD, Build.HARDWARE, Build.MODEL));
         }
         return new DeviceClass(chips, Build.SUPPORTED_ABIS[0], Build.VERSION.SDK_INT);
+    }
+
+    /** A property of the system; "" where it has none of that name. */
+    private static String property(String name) {
+        try {
+            Process getprop = new ProcessBuilder("getprop", name).start();
+            try (BufferedReader lines = new BufferedReader(new InputStreamReader(getprop.getInputStream(), "UTF-8"))) {
+                String line = lines.readLine();
+                return line == null ? "" : line.trim();
+            } finally {
+                getprop.destroy();
+            }
+        } catch (IOException e) {
+            return "";
+        }
     }
 
     /** Whether a row of the table of devices is for this class; "" and 0 fit every device. */
