@@ -12,19 +12,18 @@ from pathlib import Path
 from pipeline.config import AndroidRelease, Config, Gate, Platform, Target, Telemetry
 from pipeline.core.abis import abis_of_target
 from pipeline.core.errors import ConfigError, Finding, Severity
-from pipeline.core.releases import installed_release, line_of
 from pipeline.job.assemble import Assembled
 from pipeline.release.android.library import AndroidOrder, android_library
 from pipeline.release.app_models import only_target
 from pipeline.release.apple.package import PLATFORMS as SWIFT_PLATFORMS
-from pipeline.release.apple.package import published_version, swift_package, write_package
-from pipeline.release.apple.runtime import own_runtime, refuse_unfit
+from pipeline.release.apple.package import swift_package, versions_for, write_package
+from pipeline.release.apple.runtime import own_runtime
 from pipeline.release.attestation import Signed, sign
 from pipeline.release.bundle import BUNDLE
 from pipeline.release.contents import library_name
 from pipeline.release.envelope import read_private_key
 from pipeline.release.manifest import Manifest, refuse_unproven, verify_bundle
-from pipeline.release.shipped import library_release
+from pipeline.release.shipped import release_for
 from pipeline.release.update import library_licenses
 
 MAVEN, SWIFT = "maven", "swift"
@@ -64,24 +63,16 @@ def check_order(order: ReleaseOrder) -> None:
                 remedy="write version in [release], or give --version",
             )
         target = _target(order.config, ("android",), "Android", android.target, "[release.android]")
-        _android(android, order.version).check([_release(target)], abis_of_target(target.platform, target.abis))
+        _android(android, order.version).check([release_for(target)], abis_of_target(target.platform, target.abis))
     if apple := order.config.release.apple:
         target = _target(order.config, SWIFT_PLATFORMS, "iOS or macOS", apple.target, "[release.apple]")
         with own_runtime(Path(apple.runtime) if apple.runtime else None, apple.runtime_url) as own:
-            if own:
-                refuse_unfit(own, line_of(_release(target)), target.platform)
-            else:
-                published_version(_release(target), apple.onnxruntime)
+            versions_for(release_for(target), target.platform, apple.onnxruntime, own)
 
 
 def _target(config: Config, platforms: tuple[str, ...], title: str, wanted: str | None, where: str) -> Target:
     names = {one.name: one for one in config.targets if one.platform in platforms}
     return names[only_target(names, platforms, title, wanted, "config", where)]
-
-
-def _release(target: Target) -> str:
-    """The release that the bundle will name for a target."""
-    return target.ort_release or library_release(target) or str(installed_release())
 
 
 def _android(table: AndroidRelease, version: str) -> AndroidOrder:

@@ -18,7 +18,7 @@ from pipeline.config import Config, Platform, Target
 from pipeline.config.tables import BuildConfig, BuildKind
 from pipeline.core.abis import abi_of, abis_of_target
 from pipeline.core.errors import Finding, Severity, finding_of
-from pipeline.core.releases import Release, line_of
+from pipeline.core.releases import Release, installed_release, line_of
 from pipeline.core.variant import Style
 from pipeline.ort_build.history import build_of, check_budget, newest_build, operators_of, sizes_of_record
 from pipeline.ort_build.request import campaign_digest, kind_of, providers_of
@@ -84,6 +84,11 @@ def planned_build(target: Target, config: Config) -> tuple[BuildKind, tuple[str,
     runs = tuple(provider for run in config.runs for provider in run.providers)
     providers = providers_of(config.build, target.platform, runs)
     return kind_of(config.build, providers, runtime_style=Style.RUNTIME in config.variants.styles), providers
+
+
+def release_for(target: Target) -> str:
+    """The release that a bundle names for a target: the config's, its library's, or the installed one."""
+    return target.ort_release or library_release(target) or str(installed_release())
 
 
 def library_release(target: Target) -> str:

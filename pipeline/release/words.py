@@ -147,7 +147,9 @@ def _added(before: bytes, words: bytes, kind: Kind) -> bytes:
     planes = np.frombuffer(words, np.uint8, count * width).reshape(width, count)
     unsigned = np.ascontiguousarray(planes.T).view(f">u{width}").ravel().astype(f"u{width}")
     steps = (unsigned >> 1) ^ (~(unsigned & 1) + 1)
-    return _unordered(_ordered(before, kind) + steps, kind).tobytes() + words[count * width :]
+    ordered = _ordered(before, kind) + steps
+    bits: npt.NDArray[Any] = ordered ^ _flip(1 - (ordered >> (8 * width - 1)), width) if kind[0] == "f" else ordered
+    return bits.astype(f"<u{width}").tobytes() + words[count * width :]
 
 
 def _ordered(content: bytes, kind: Kind) -> npt.NDArray[Any]:
@@ -155,12 +157,6 @@ def _ordered(content: bytes, kind: Kind) -> npt.NDArray[Any]:
     width = int(kind[1])
     bits = np.frombuffer(content, f"<u{width}", len(content) // width).astype(f"u{width}")
     return bits ^ _flip(bits >> (8 * width - 1), width) if kind[0] == "f" else bits
-
-
-def _unordered(ordered: npt.NDArray[Any], kind: Kind) -> npt.NDArray[Any]:
-    width = int(kind[1])
-    bits = ordered ^ _flip(1 - (ordered >> (8 * width - 1)), width) if kind[0] == "f" else ordered
-    return bits.astype(f"<u{width}")
 
 
 def _flip(negative: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:

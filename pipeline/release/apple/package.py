@@ -105,12 +105,7 @@ def swift_package(
     wanted = target_of(bundle, manifest, PLATFORMS, "iOS or macOS", target)
     ships = [content.ships[row.ships] for rows in rows_of(content, wanted).values() for row in rows]
     module = _module(name, content.name)
-    if runtime:
-        refuse_unfit(runtime, line_of(ships[0].ort_release), ships[0].platform)
-        lowest = SwiftPackageVersion(version="", ios=runtime.lowest_ios, macos="")
-        versions = RuntimeVersions(str(runtime.release))
-    else:
-        lowest, versions = published_version(ships[0].ort_release, version)
+    lowest, versions = versions_for(ships[0].ort_release, ships[0].platform, version, runtime)
     systems = _systems(ships, lowest)
     sources = swift_sources(manifest, wanted, module)
     folder = f"Sources/{module}"
@@ -144,8 +139,21 @@ def _module(given: str | None, bundle: str) -> str:
     return name
 
 
-def published_version(wanted: str, given: str | None) -> tuple[SwiftPackageVersion, RuntimeVersions]:
-    """The row that holds for a bundle's release (1.24 or 1.24.2), and the versions of ONNX Runtime's package."""
+def versions_for(
+    wanted: str, platform: str, given: str | None, runtime: OwnRuntime | None
+) -> tuple[SwiftPackageVersion, RuntimeVersions]:
+    """The row that holds for a bundle's release (1.24 or 1.24.2), and the versions of ONNX Runtime that apps take.
+
+    Raises ConfigError or CheckFailed for a release without a Swift package and a build that does not fit.
+    """
+    if runtime:
+        refuse_unfit(runtime, line_of(wanted), platform)
+        row = SwiftPackageVersion(version="", ios=runtime.lowest_ios, macos="")
+        return row, RuntimeVersions(str(runtime.release))
+    return _published(wanted, given)
+
+
+def _published(wanted: str, given: str | None) -> tuple[SwiftPackageVersion, RuntimeVersions]:
     line = line_of(wanted)
     if given is not None and (not VERSION.fullmatch(given) or line_of(given) != line):
         raise ConfigError(
