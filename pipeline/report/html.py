@@ -29,6 +29,7 @@ from pipeline.report.layout import (
 )
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.modes import mode_listings
+from pipeline.report.operators import BAR, needed_operators, time_tables
 from pipeline.report.page_data import latencies, page_data
 from pipeline.report.rows import MeasuredRow
 from pipeline.report.wording import visible
@@ -94,7 +95,9 @@ def render(
         proofs=tuple(listing for listing in map(proof_listing, report.proofs) if listing.rows),
         sections={section.title: section for section in sections(report)},
         views=profiles.views(report),
-        profiles=(*profiles.folded(report.profiles), *([profiles.summary(report.profiles)] if report.profiles else ())),
+        times=time_tables(report.profiles),
+        profiles=(profiles.summary(report.profiles),) if report.profiles else (),
+        needed=needed_operators(report),
         graphs=graphs(report),
         inventory=inventory(report),
         legend=wording.legend(report),
@@ -199,6 +202,7 @@ def _template(name: str) -> jinja2.Template:
         wording=wording,
         classes=_classes,
         box_height=BOX_HEIGHT,
+        bar_width=BAR,
         most_places=MOST_PLACES,
     )
     return environment.get_template(name)

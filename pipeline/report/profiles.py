@@ -1,7 +1,6 @@
 """Profiles as tables for every format: what providers took, times by operator, where the trace lies."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from operator import itemgetter
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -85,39 +84,6 @@ def operators(one: Profiled) -> Listing:
                 f"{100 * row.share:.1f} %",
             )
             for row in rows
-        ),
-    )
-
-
-MOST_COLUMNS = 8
-"""Profiles beside each other in one table: results.json has all."""
-
-
-def folded(profiles: Sequence[Profiled]) -> tuple[Listing, ...]:
-    """One table of operators for each model and device, a column for each profile, the fastest first."""
-    groups: dict[tuple[str, str], list[tuple[float, Profiled, dict[tuple[str, str], float]]]] = {}
-    for one in profiles:
-        if one.profile:
-            times = {(row.operator, row.provider): row.nanoseconds for row in one.profile.operators}
-            groups.setdefault((one.model or one.name, one.device), []).append((sum(times.values()), one, times))
-    return tuple(_folded(*key, sorted(group, key=itemgetter(0))) for key, group in groups.items())
-
-
-def _folded(
-    model: str, device: str, group: Sequence[tuple[float, Profiled, Mapping[tuple[str, str], float]]]
-) -> Listing:
-    shown = group[:MOST_COLUMNS]
-    slowest: dict[tuple[str, str], float] = {}
-    for _, _, times in shown:
-        for key, time in times.items():
-            slowest[key] = max(slowest.get(key, 0.0), time)
-    rest = f", the fastest {len(shown)} of {len(group)} profiles" if len(shown) < len(group) else ""
-    return Listing(
-        title=f"Operators of {model}{' on ' if device else ''}{device}{rest}",
-        head=("Operator", "Provider", *(f"{one.variant or one.name} {one.run}" for _, one, _ in shown)),
-        rows=tuple(
-            (key[0], _provider(key[1]), *(wording.duration(times.get(key)) for _, _, times in shown))
-            for key in sorted(slowest, key=lambda key: -slowest[key])[:SHOWN]
         ),
     )
 

@@ -17,7 +17,9 @@ from pipeline.partition.placement import ClaimReason, PlacedNode, Placement
 from pipeline.report.graph import MOST_BOXES, draw_graph, drawings
 from pipeline.report.html import read_template, render
 from pipeline.report.model import CampaignReport
+from pipeline.report.operators import BAR, needed_operators, time_tables
 from tests.partition_samples import chain
+from tests.report.test_profile_view import profile, profiled
 
 
 def placement(count: int, every: int, provider: str = "nnapi", name: str = "/block/node") -> Placement:
@@ -131,3 +133,28 @@ def test_partition_writes_a_page_of_its_own(tmp_path: Path) -> None:
     assert "CPU · 2 nodes" in text
     tags = Tags(text)
     assert {link[1:] for link in tags.links} <= set(tags.ids)
+
+
+def test_operators_of_profiles_stand_side_by_side() -> None:
+    slow = profiled("none-fixed", profile(("a", "Conv", 80.0), ("b", "Erf", 20.0)))
+    fast = profiled("all-fixed", profile(("a@", "Conv", 10.0), ("b", "Erf", 30.0)), run="nnapi")
+    (table,) = time_tables([slow, fast])
+    assert table.heads == ("all-fixed nnapi", "none-fixed cpu")
+    assert [(row.operator, row.provider, row.style, row.change) for row in table.rows] == [
+        ("Conv", "cpu", "on-cpu", "+80 ns"), ("Erf", "cpu", "on-cpu", "-10 ns"), ("Conv", "nnapi", "g0", "-10 ns"),
+    ]  # fmt: skip
+    assert [cell.text for cell in table.rows[0].cells] == ["-", "80 ns"]
+    assert [cell.width for cell in table.rows[0].cells] == [0.0, BAR]
+
+
+def test_operators_of_a_reduced_build_name_what_ships(report: CampaignReport) -> None:
+    first, second, *_ = report.artifacts
+    made = (
+        msgspec.structs.replace(first, operators={"ai.onnx:Conv": 2, "ai.onnx:Relu": 1}),
+        msgspec.structs.replace(second, operators={"ai.onnx:Erf": 1}),
+    )
+    ships = msgspec.structs.replace(report.choices[0], model=first.model, variant=first.variant.name)
+    name = f"{first.model}/{first.variant.name}"
+    changed = msgspec.structs.replace(report, artifacts=made, choices=(ships,))
+    assert needed_operators(changed).rows == (("ai.onnx:Conv", f"{name} (2)"), ("ai.onnx:Relu", f"{name} (1)"))
+    assert "Operators of a reduced build" in render(changed)
