@@ -102,8 +102,8 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
 def with_earlier(assembled: Assembled, store: Store) -> Assembled:
     """Beside what the campaign of the same name before it measured, where there is one that this release reads."""
     own = assembled.report
-    before = itertools.takewhile(lambda one: one.id != own.campaign, store.campaigns())
-    known = [one for one in before if one.name == own.name and one.document and not one.document.searching]
+    before = itertools.takewhile(lambda one: one.id != own.campaign, store.campaigns(own.name))
+    known = [one for one in before if one.document and not one.document.searching]
     return dataclasses.replace(assembled, earlier=assemble(store, known[-1]).report) if known else assembled
 
 
