@@ -105,7 +105,8 @@ def _median(measured: MeasuredVariant) -> float:
 
 def _fastest(target: Target, fitting: list[MeasuredVariant], rule: DecisionRule) -> Choice:
     best = min(fitting, key=_median)
-    verdicts = {id(m): _verdict(m, best, rule) for m in fitting if m is not best}
+    compared = {id(m): compare(m.group, best.group, rule) for m in fitting if m is not best}
+    verdicts = {key: found.verdict if found else None for key, found in compared.items()}
     rivals = [m for m in fitting if m is best or verdicts[id(m)] is not Verdict.SLOWER]
     tied = [m for m in rivals if _median(m) <= (1 + rule.margin) * _median(best)]
     chosen = min(tied, key=lambda m: plainness(m.artifact, m.options))
@@ -122,11 +123,6 @@ def _fastest(target: Target, fitting: list[MeasuredVariant], rule: DecisionRule)
     names = tuple(f"{m.artifact.variant.name}/{options_name(m.options)}" for m in undecided)
     return Choice(target=target, artifact=chosen.artifact, options=chosen.options, reason=reason, measured=True,
                   device=chosen.device, undecided=names)  # fmt: skip
-
-
-def _verdict(one: MeasuredVariant, best: MeasuredVariant, rule: DecisionRule) -> Verdict | None:
-    comparison = compare(one.group, best.group, rule)
-    return comparison.verdict if comparison else None
 
 
 def _advised(target: Target, artifacts: Sequence[Artifact], rejected: Sequence[Rejected]) -> Choice | None:

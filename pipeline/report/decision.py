@@ -166,13 +166,11 @@ ALWAYS_AGAINST = {
 
 def decisions(report: CampaignReport) -> tuple[ShipAnswer, ...]:
     """Every choice and every refusal to choose, in the order of the report."""
-    return (*(_chosen(report, one) for one in report.choices), *_withheld(report))
-
-
-def _withheld(report: CampaignReport) -> Iterator[ShipAnswer]:
-    for one in report.withheld:
-        yield ShipAnswer(model=one.model, target=one.target, sureness=Sureness.NOTHING, how_sure="nothing may ship",
-                       against=(one.reason,))  # fmt: skip
+    withheld = (
+        ShipAnswer(model=one.model, target=one.target, sureness=Sureness.NOTHING, against=(one.reason,))
+        for one in report.withheld
+    )
+    return (*(_chosen(report, one) for one in report.choices), *withheld)
 
 
 def row_of(report: CampaignReport, choice: ChoiceRow) -> Row | None:
@@ -202,7 +200,7 @@ def _chosen(report: CampaignReport, choice: ChoiceRow) -> ShipAnswer:
         sureness=sureness,
         what=(choice.variant, choice.run),
         figures=tuple((name, text) for name, text in figures if text != wording.DASH),
-        gain=_gain(compared, sureness) if compared else "the baseline itself" if row and row.baseline else "",
+        gain=_gain(compared) if compared else "the baseline itself" if row and row.baseline else "",
         interval=_places(compared),
         how_sure=_how_sure(choice, sureness, compared),
         against=tuple(dict.fromkeys(_against(report, choice, row))),
@@ -210,9 +208,9 @@ def _chosen(report: CampaignReport, choice: ChoiceRow) -> ShipAnswer:
     )
 
 
-def _gain(compared: Comparison, sureness: Sureness) -> str:
+def _gain(compared: Comparison) -> str:
     """How much faster or slower, in words: 38 % less time than none-fixed/cpu."""
-    if sureness is Sureness.UNDECIDED:
+    if compared.low is None or compared.verdict is Verdict.NOT_SHOWN:
         return f"No gain shown over {compared.baseline}"
     share = abs(1 - compared.ratio)
     word = "less" if compared.ratio < 1 else "more"

@@ -10,9 +10,10 @@ from pipeline.campaign.record import Host
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof, ProvenLibrary
 from pipeline.report import html, markdown, terminal
-from pipeline.report.decision import BannerState, banner
+from pipeline.report.decision import BannerState, Sureness, banner, decisions
 from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Withheld
 from tests.report.test_proof import PROOF
+from tests.report_samples import make_report
 
 GOOD = OutputCheck(output="y", passed=True, max_abs_error=1e-7, max_rel_error=1e-6, limit=1e-4)
 WRONG = OutputCheck(
@@ -46,6 +47,19 @@ def test_what_was_checked_and_measured_is_ready() -> None:
     found = banner(report())
     assert found is not None
     assert (found.state, found.headline, found.reasons) == (BannerState.READY, "Ready to ship: 1 artifact", ())
+
+
+def test_a_gain_that_is_shown_is_said_although_others_may_be_as_good() -> None:
+    """Which of several is the fastest is one question, whether the chosen gains over the baseline another."""
+    sample = make_report()
+    undecided = msgspec.structs.replace(sample.choices[0], undecided=("all-fixed/cpu",))
+    (answer,) = decisions(msgspec.structs.replace(sample, choices=(undecided,)))
+    assert answer.sureness is Sureness.UNDECIDED
+    assert answer.gain == "38 % less time than none-fixed/cpu"
+    assert "1 other may be as fast or faster: measure again" in answer.how_sure
+    (unmeasured,) = decisions(msgspec.structs.replace(sample, rows=()))
+    assert unmeasured.sureness is Sureness.UNMEASURED
+    assert unmeasured.gain == ""
 
 
 def test_a_failed_proof_stops_before_anything_else_is_said() -> None:

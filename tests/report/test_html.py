@@ -92,7 +92,7 @@ def test_what_runs_is_known_by_its_digest() -> None:
         policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
         assert policy is not None
         allowed = unescape(policy[1])
-        assert allowed.startswith("default-src 'none'; script-src 'sha256-")
+        assert allowed.startswith("default-src 'none'; base-uri 'none'; form-action 'none'; script-src 'sha256-")
         assert "unsafe" not in allowed
         for content in (
             *re.findall(r"<script>(.*?)</script>", text, re.DOTALL),

@@ -4,7 +4,7 @@
 (() => {
   const byId = (id) => document.getElementById(id);
   const section = byId("explore-part");
-  const FIRST_ROWS = 50, MORE_ROWS = 500, MOST_DRAWN = 8, DASH = "-";
+  const FIRST_ROWS = 25, MORE_ROWS = 500, MOST_DRAWN = 8, DASH = "-";
   const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]];
   const SIZES = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
 
@@ -32,7 +32,8 @@
   if (!section || !("DecompressionStream" in window)) return;
 
   const unpacked = async (id) => {
-    const packed = Uint8Array.from(atob(byId(id).textContent.trim()), (char) => char.charCodeAt(0));
+    const text = byId(id).textContent;
+    const packed = "fromBase64" in Uint8Array ? Uint8Array.fromBase64(text) : Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
     return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
   };
 
