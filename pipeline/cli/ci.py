@@ -1,40 +1,15 @@
-"""Options that write what systems of continuous integration read, and what is done in GitHub Actions unasked."""
+"""What systems of continuous integration read, written where it is asked for, and in GitHub Actions unasked."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
+    from pipeline.partition.answer import PartitionDocument
     from pipeline.report.ci import CiDocument
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-FILE = click.Path(path_type=Path, dir_okay=False)
-
-junit_option = click.option(
-    "--junit", "junit_to", type=FILE, metavar="FILE", help="Write JUnit XML: a test case for each run."
-)
-sarif_option = click.option(
-    "--sarif", "sarif_to", type=FILE, metavar="FILE",
-    help="Write SARIF 2.1.0: failures and findings, with fingerprints that stay the same from run to run.",
-)  # fmt: skip
-markdown_option = click.option(
-    "--markdown", "markdown_to", type=FILE, metavar="FILE",
-    help="Write the result as Markdown of at most 60,000 characters, as for a comment on a pull request.",
-)  # fmt: skip
-
-FILES = ("junit_to", "sarif_to", "markdown_to")
-"""What commands with `ci_options` get of them, for `write_ci`."""
-
-
-def ci_options(command: Function) -> Function:
-    """Add the three options to a command, which gets their values as keywords for `write_ci`."""
-    for option in (markdown_option, sarif_option, junit_option):
-        command = option(command)
-    return command
 
 
 def write_ci(
@@ -64,3 +39,24 @@ def write_ci(
                 file.write(f"{document.summary}\n")
         except OSError as error:
             click.echo(f"the step's summary was not written: {summary}: {error.strerror}", err=True)
+
+
+def write_claims(
+    documents: "Sequence[PartitionDocument]", *, sarif_to: Path | None, svg: Path | None, page: Path | None
+) -> None:
+    """Claims as what a CI reads, as a drawing of one model, and as a page, where they are asked for."""
+    from pipeline.core.errors import ConfigError
+    from pipeline.core.files import write_text
+    from pipeline.partition.draw import draw
+    from pipeline.report.ci_campaign import of_partition
+    from pipeline.report.html import render_answers
+
+    answers = [answer for document in documents for answer in document.models]
+    write_ci(of_partition(answers), sarif_to=sarif_to)
+    if svg and len(answers) != 1:
+        remedy = "name one model, or leave --svg out"
+        raise ConfigError("--svg draws one model", why=f"{len(answers)} are named", remedy=remedy)
+    if svg and not answers[0].error:
+        write_text(svg, draw(answers[0]))
+    if page:
+        write_text(page, render_answers(answers))

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pipeline.cli.ci import ci_options, markdown_option, write_ci
+from pipeline.cli.ci import write_ci
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
+    ci_options,
     data_options,
     dataset_from,
     json_option,
     library_name,
     library_option,
+    markdown_option,
     progress,
     shows_text,
     sizes,

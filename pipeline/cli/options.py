@@ -218,6 +218,31 @@ def write_result(json_text: bytes, destination: str) -> None:
         write_bytes(Path(destination), text)
 
 
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+junit_option = click.option(
+    "--junit", "junit_to", type=FILE, metavar="FILE", help="Write JUnit XML: a test case for each run."
+)
+sarif_option = click.option(
+    "--sarif", "sarif_to", type=FILE, metavar="FILE",
+    help="Write SARIF 2.1.0: failures and findings, with fingerprints that stay the same from run to run.",
+)  # fmt: skip
+markdown_option = click.option(
+    "--markdown", "markdown_to", type=FILE, metavar="FILE",
+    help="Write the result as Markdown of at most 60,000 characters, as for a comment on a pull request.",
+)  # fmt: skip
+
+FILES = ("junit_to", "sarif_to", "markdown_to")
+"""What commands with `ci_options` get of them, for `write_ci`."""
+
+
+def ci_options(command: AnyCommand) -> AnyCommand:
+    """Add the three options to a command, which gets their values as keywords for `write_ci` (cli/ci.py)."""
+    for option in (markdown_option, sarif_option, junit_option):
+        command = option(command)
+    return command
+
+
 def quiet() -> bool:
     """Whether this is `ort-mobile --quiet …`: no tables, no progress."""
     return bool(click.get_current_context().find_root().params.get("quiet"))

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.ci import sarif_option, write_ci
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
     data_options,
@@ -17,6 +16,7 @@ from pipeline.cli.options import (
     provider_options,
     provider_words,
     release,
+    sarif_option,
     settings_of,
     shows_text,
     sizes,
@@ -27,27 +27,6 @@ from pipeline.core.providers import PROVIDER_RULES
 if TYPE_CHECKING:
     from device_runner.library_facts import LibraryFacts
     from pipeline.partition.answer import ModelAnswer, Optimize, PartitionDocument, Settings
-
-
-def _draw(answers: "tuple[ModelAnswer, ...]", destination: Path) -> None:
-    from pipeline.core.errors import ConfigError
-    from pipeline.core.files import write_bytes
-    from pipeline.partition.draw import draw
-
-    if len(answers) != 1:
-        raise ConfigError(
-            "--svg draws one model", why=f"{len(answers)} are named", remedy="name one model, or leave --svg out"
-        )
-    if not answers[0].error:
-        write_bytes(destination, draw(answers[0]).encode())
-
-
-def _write_page(documents: "Sequence[PartitionDocument]", destination: Path) -> None:
-    from pipeline.core.files import write_bytes
-    from pipeline.report.html import render_answers
-
-    answers = [answer for document in documents for answer in document.models]
-    write_bytes(destination, render_answers(answers).encode())
 
 
 def _check_fix(paths: tuple[str, ...], destination: Path) -> None:
@@ -215,9 +194,9 @@ def partition(
     the exit code is 1. With --reference the exit code is 4 if the library's claims differ; for a release without
     rules, the library's claims are the answer.
     """
+    from pipeline.cli.ci import write_claims
     from pipeline.partition.answer import Optimize, PartitionDocument, ProvidersDocument
     from pipeline.partition.reference.compare import compare_answers
-    from pipeline.report.ci_campaign import of_partition
 
     advice = {name: answers.pop(name) for name in ("advise", "fix", "dimension", "test_data", "input_values")}
     providers = providers or tuple(PROVIDER_RULES)
@@ -237,11 +216,7 @@ def partition(
         documents = [compared]
     if json_to:
         write_json(documents[0] if len(documents) == 1 else ProvidersDocument.of(providers, found), json_to)
-    write_ci(of_partition(answer for document in documents for answer in document.models), sarif_to=sarif_to)
     if shows_text(json_to):
         _show(documents)
-    if svg:
-        _draw(documents[0].models, svg)
-    if page:
-        _write_page(documents, page)
+    write_claims(documents, sarif_to=sarif_to, svg=svg, page=page)
     ctx.exit(max(_exit_code(document, advice["fix"]) for document in documents))

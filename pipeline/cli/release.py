@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.ci import ci_options, write_ci
 from pipeline.cli.command import Command
-from pipeline.cli.options import database_option, json_option, progress, shows_text, write_json
+from pipeline.cli.options import ci_options, database_option, json_option, progress, shows_text, write_json
 
 if TYPE_CHECKING:
     from pipeline.check.library_proof import LibraryProof
@@ -31,9 +30,9 @@ def report(
 
     The table is shown as well.
     """
+    from pipeline.cli.show import write_campaign
     from pipeline.job.stored import list_campaigns, stored, write_reports
     from pipeline.report import terminal
-    from pipeline.report.ci_campaign import of_campaign
 
     if list_only:
         campaigns = list_campaigns(folder, database)
@@ -44,7 +43,7 @@ def report(
         return
     assembled = stored(folder, database, campaign)
     write_reports(assembled, folder)
-    write_ci(of_campaign(assembled.report), **ci)
+    write_campaign(assembled.report, ci=ci)
     if json_to:
         write_json(assembled.report, json_to)
     if shows_text(json_to):

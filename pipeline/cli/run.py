@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from device_runner.providers import PROVIDERS, provider_named
-from pipeline.cli.ci import FILES, ci_options, write_ci
 from pipeline.cli.command import Command
 from pipeline.cli.measuring import measure_options, measured_as
 from pipeline.cli.options import (
+    FILES,
     as_argument,
+    ci_options,
     data_options,
     dataset_from,
     devices_option,
@@ -307,12 +308,11 @@ def run(
         quick=quick, wait_seconds=wait_seconds,
     )  # fmt: skip
     result = completed_job(ctx, settings, options)
-    from pipeline.cli.show import job_document, show_job
-    from pipeline.report.ci_campaign import of_campaign
+    from pipeline.cli.show import job_document, show_job, write_campaign
 
     if json_to:
         write_json(job_document(result), json_to)
-    write_ci(of_campaign(result.assembled.report, result.findings), **ci)
+    write_campaign(result.assembled.report, result.findings, ci=ci)
     show_job(result, text=shows_text(json_to))
     ctx.exit(result.exit_code)
 

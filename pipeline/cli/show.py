@@ -1,6 +1,7 @@
 """What a job shows at its end, and findings as every command shows them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -8,11 +9,14 @@ import click
 from device_runner.minimize import Denied
 from pipeline.campaign.deny_list import deny_list
 from pipeline.campaign.options import options_name
+from pipeline.cli.ci import write_ci
 from pipeline.core.errors import Finding, Severity, errors
 from pipeline.job import JobResult
 from pipeline.job.assemble import Assembled
 from pipeline.release.manifest import content_digest
 from pipeline.report import terminal
+from pipeline.report.ci_campaign import of_campaign
+from pipeline.report.model import CampaignReport
 from pipeline.report.terminal import open_console
 from pipeline.report.wording import visible
 
@@ -78,3 +82,8 @@ def show_findings(findings: Iterable[Finding]) -> None:
         for label, text in (("why", finding.why), ("remedy", finding.remedy)):
             if text:
                 click.echo(f"  {label}: {visible(text)}", err=True)
+
+
+def write_campaign(report: CampaignReport, findings: Iterable[Finding] = (), *, ci: Mapping[str, Path | None]) -> None:
+    """What a CI reads of a campaign, with what speaks against its release; `ci` is what `ci_options` were given."""
+    write_ci(of_campaign(report, findings), **ci)

@@ -5,9 +5,10 @@ from typing import Any
 
 import click
 
-from pipeline.cli.ci import FILES, ci_options, write_ci
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
+    FILES,
+    ci_options,
     data_options,
     dataset_from,
     devices_option,
@@ -131,11 +132,10 @@ def tune(
         wait_seconds=wait_seconds,
     )  # fmt: skip
     result = completed_job(ctx, whole, options)
-    from pipeline.cli.show import job_document, show_job
-    from pipeline.report.ci_campaign import of_campaign
+    from pipeline.cli.show import job_document, show_job, write_campaign
 
     if json_to:
         write_json(job_document(result) | {"tuned": result.assembled.report.tuned}, json_to)
-    write_ci(of_campaign(result.assembled.report, result.findings), **ci)
+    write_campaign(result.assembled.report, result.findings, ci=ci)
     show_job(result, text=shows_text(json_to))
     ctx.exit(result.exit_code)

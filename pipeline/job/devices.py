@@ -67,6 +67,11 @@ def patience(name: str, seconds: float, stop: threading.Event) -> Waiting:
     return waiting
 
 
+def open_patiently(name: str, wait_seconds: float) -> Device:
+    """One device, waited for while another process has it; raises what `open_device` raises."""
+    return open_device(name, patience(name, wait_seconds, threading.Event()))
+
+
 @contextlib.contextmanager
 def opened(names: Sequence[str], wait_seconds: float = 0.0) -> Iterator[OpenDevices]:
     """Open the devices, all at once; those that cannot be used are left out with their reason.

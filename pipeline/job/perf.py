@@ -1,21 +1,20 @@
 """Measures model files as they are, without converting, storing or choosing: a quick look, by the same method."""
 
 import tempfile
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from device_runner.device import Device, DeviceFacts, open_device
+from device_runner.device import Device, DeviceFacts
 from device_runner.minimize import Denied
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import PlannedRun, decision_rule, distinct, in_modes, recorded
 from pipeline.campaign.store import open_store
 from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.core.progress import Progress
-from pipeline.job.devices import blame_crashes, measure_all, patience, unfinished
+from pipeline.job.devices import blame_crashes, measure_all, open_patiently, unfinished
 from pipeline.job.perf_files import PerfOrder, inputs_of_files, planned_files, preflight, warnings
 from pipeline.job.profiles import profile_run
 from pipeline.job.record import host, new_campaign, versions
@@ -42,8 +41,7 @@ def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
     for file in order.files:
         if not file.is_file():
             raise ConfigError("no such model file", where=str(file), remedy="check the path")
-    waiting = patience(order.device, order.wait_seconds, threading.Event())
-    with open_device(order.device, waiting) as device, tempfile.TemporaryDirectory() as work:
+    with open_patiently(order.device, order.wait_seconds) as device, tempfile.TemporaryDirectory() as work:
         facts, devices, campaign = device.facts(), {device.name: device}, new_campaign("perf")
         judge = preflight(order, device)
         possible, skipped = planned_files(order, device.name, facts, judge)

@@ -1,20 +1,17 @@
 """The sequence of the whole job, and what it leaves in its output folder."""
 
-import dataclasses
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from pipeline.campaign.options import check_runs
-from pipeline.campaign.record import JobRecord
-from pipeline.campaign.store import Store, open_store
+from pipeline.campaign.store import open_store
 from pipeline.config import Config
 from pipeline.core.files import scratch
-from pipeline.core.progress import Progress, StageLog, StageTime
+from pipeline.core.progress import Progress, StageLog
 from pipeline.job.accuracy import with_accuracy
-from pipeline.job.assemble import Assembled, assemble, with_earlier
+from pipeline.job.assemble import assemble, with_earlier, with_stages
 from pipeline.job.campaign import CampaignJob, JobOptions
 from pipeline.job.folder import DATABASE, locked
 from pipeline.job.gate import check_against_targets
@@ -63,18 +60,8 @@ def run_job(config: Config, options: JobOptions, shown: Progress) -> JobResult:
             ended = measured(job, work, progress)
             assembled = with_earlier(assemble(store, ended.campaign), store)
             assembled, content, findings = ship_or_refuse(assembled, folder, library=options.library, progress=progress)
-            assembled = _with_stages(assembled, store, progress.stages)
+            assembled = with_stages(assembled, store, progress.stages)
         write_reports(assembled, folder)
     return JobResult(
         assembled=assembled, folder=folder, content=content, left=ended.left, denied=ended.denied, findings=findings
     )
-
-
-def _with_stages(assembled: Assembled, store: Store, stages: Iterable[StageTime]) -> Assembled:
-    """With the stages of this job, stored beside those of jobs that worked on the campaign before: for its trace."""
-
-    def more(record: JobRecord) -> JobRecord:
-        return msgspec.structs.replace(record, stages=(*record.stages, *stages))
-
-    store.amend(assembled.report.campaign, more)
-    return dataclasses.replace(assembled, record=more(assembled.record))

@@ -92,8 +92,12 @@ def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFin
         if model.error:
             text = "; ".join(filter(None, (model.error, model.remedy)))
             yield CiFinding(rule="model", severity=Severity.ERROR, place=model.name, text=text, file=model.file)
-    for rule, name, where, text in (*_failed(report), *_wrong(report)):
-        yield CiFinding(rule=rule, severity=Severity.ERROR, place=where, text=text, file=files.get(name, ""))
+    for one in report.failures:
+        where, file = place(one.device, one.model, one.variant, one.run), files.get(one.model, "")
+        yield CiFinding(rule=one.kind, severity=Severity.ERROR, place=where, text=_failure_text(one), file=file)
+    for name, where, text in _wrong(report):
+        file = files.get(name, "")
+        yield CiFinding(rule="outputs_differ", severity=Severity.ERROR, place=where, text=text, file=file)
     for held in report.withheld:
         where, file = place(held.target, held.model), files.get(held.model, "")
         yield CiFinding(rule="withheld", severity=Severity.ERROR, place=where, text=held.reason, file=file)
@@ -103,27 +107,20 @@ def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFin
             text = "; ".join(filter(None, (title, said, remedy)))
             file = files.get(where.partition(" / ")[0], "")
             yield CiFinding(rule="proof", severity=severity, place=where, text=text, file=file)
-    for one in more:
-        yield CiFinding(rule="release", severity=one.severity, place=one.where, text=one.text)
+    for against in more:
+        yield CiFinding(rule="release", severity=against.severity, place=against.where, text=against.text)
     for warning in report.warnings:
         yield CiFinding(rule="warning", severity=Severity.WARNING, place=report.name, text=warning)
 
 
-def _failed(report: CampaignReport) -> Iterator[tuple[str, str, str, str]]:
-    """Rule, model, place and text of what failed."""
-    for one in report.failures:
-        where = place(one.device, one.model, one.variant, one.run)
-        yield one.kind, one.model, where, _failure_text(one)
-
-
-def _wrong(report: CampaignReport) -> Iterator[tuple[str, str, str, str]]:
-    """Rule, model, place and text of outputs that differ."""
+def _wrong(report: CampaignReport) -> Iterator[tuple[str, str, str]]:
+    """Model, place and text of outputs that differ."""
     for row in report.rows:
         for check in row.checks:
             if check.failed:
                 where = place(row.device, row.model, row.variant, row.run)
                 reason = check.reason or "not what the original computes"
-                yield "outputs_differ", row.model, where, f"{check.output}: {reason}"
+                yield row.model, where, f"{check.output}: {reason}"
 
 
 def of_partition(answers: Iterable[ModelAnswer]) -> CiDocument:

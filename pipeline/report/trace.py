@@ -42,7 +42,9 @@ def encode(name: str, campaign: str, runs: Sequence[RunRecord], stages: Sequence
 def _events(runs: Sequence[RunRecord], stages: Sequence[StageTime]) -> Iterator[Event]:
     for number, (host, found) in enumerate(_by(stages, lambda one: one.host), start=1):
         yield from _process(number, f"ort-mobile on {host or 'this computer'}", "stages")
-        yield from (_slice(number, one.name, *_span(one), {"steps": one.steps}) for one in found)
+        for one in found:
+            start = (epoch_ms(one.started_at) or 0) * 1000
+            yield _slice(number, one.name, start, one.elapsed_ns // 1000, {"steps": one.steps})
     first = 1 + len({one.host for one in stages})
     lanes = _by(runs, lambda run: (run.result.host, run.result.device))
     for number, ((host, device), its) in enumerate(lanes, start=first):
@@ -73,10 +75,6 @@ def _slice(pid: int, name: str, start: int, duration: int, args: Mapping[str, An
         "ph": "X", "pid": pid, "tid": THREAD, "name": visible(name), "cat": category, "ts": start, "dur": duration,
         "args": args,
     }  # fmt: skip
-
-
-def _span(stage: StageTime) -> tuple[int, int]:
-    return (epoch_ms(stage.started_at) or 0) * 1000, stage.elapsed_ns // 1000
 
 
 def parts_of(result: RunResult) -> tuple[tuple[str, int], ...]:

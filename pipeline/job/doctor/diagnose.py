@@ -2,13 +2,11 @@
 
 import math
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from device_runner.device import open_device
 from device_runner.errors import RunnerError
 from pipeline.campaign.doctor.checks import CHECKS
 from pipeline.campaign.doctor.diagnosis import (
@@ -26,7 +24,7 @@ from pipeline.campaign.statistics.compare import LOOKS
 from pipeline.campaign.store import Store
 from pipeline.core.errors import ExitCode, MissingError, PipelineError
 from pipeline.core.progress import Progress
-from pipeline.job.devices import patience
+from pipeline.job.devices import open_patiently
 from pipeline.job.doctor.bench import Bench, OutputsOfStart, kept_in, tried_on
 from pipeline.job.doctor.first_look import first_look
 from pipeline.job.doctor.order import DoctorModel, DoctorOrder, checked
@@ -44,7 +42,7 @@ def diagnose(order: DoctorOrder, progress: Progress) -> DoctorReport:
     """
     ready, failed = _usable(order.models)
     with (
-        open_device(order.device, patience(order.device, order.wait_seconds, threading.Event())) as device,
+        open_patiently(order.device, order.wait_seconds) as device,
         tempfile.TemporaryDirectory() as work,
         kept_in(order.folder, Path(work)) as store,
     ):
