@@ -1,5 +1,7 @@
 """The page as people meet it: sizes, keyboard, paper, no script, hostile names; audited by axe, seen in pictures."""
 
+import shutil
+import subprocess
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -210,6 +212,15 @@ def test_the_pictures_in_the_documentation_are_the_page(
     assert known.size == shot.size
     small = [image.resize((shot.width // 8, shot.height // 8), Image.Resampling.BOX) for image in (known, shot)]
     assert max(ImageStat.Stat(ImageChops.difference(*small)).mean) < ALIKE
+
+
+def test_the_script_has_no_errors_of_syntax(tmp_path: Path) -> None:
+    if not shutil.which("node"):
+        pytest.skip("no node here: install Node.js")
+    file = tmp_path / "report.js"
+    file.write_text(html.read_template("report.js"), encoding="utf-8")
+    done = subprocess.run(["node", "--check", str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_vendored_files_are_those_of_the_package() -> None:
