@@ -56,19 +56,15 @@ def _answers(asked: Mapping[str, tuple[PartitionRequest, int, list[PlannedRun]]]
             prediction = summarized(answer) if answer else Prediction(error=str(outcome.error))
             found |= {planned_id(planned): prediction for planned in runs}
             if answer and answer.decisions:
-                _keep_best(placed, answer, runs[0])
+                one = placement_of(answer, model=runs[0].model, variant=runs[0].variant, device=runs[0].device)
+                key = one.model, one.provider
+                placed[key] = min(one, placed.get(key, one), key=_rank)
             stage.done()
     return Predicted(found, tuple(placed[key] for key in sorted(placed)))
 
 
-def _keep_best(placed: dict[tuple[str, str], Placement], answer: ModelAnswer, planned: PlannedRun) -> None:
-    """Most nodes by share, then fewest partitions, then the first by name: tasks end in any order."""
-    placement = placement_of(answer, model=planned.model, variant=planned.variant, device=planned.device)
-    key = placement.model, placement.provider
-    placed[key] = min(placement, placed.get(key, placement), key=_rank)
-
-
 def _rank(one: Placement) -> tuple[float, int, str, str]:
+    """Most nodes by share, then fewest partitions, then the first by name: tasks end in any order."""
     return -one.claimed / len(one.nodes), one.partitions, one.variant, one.device
 
 

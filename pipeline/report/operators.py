@@ -69,7 +69,8 @@ def _table(model: str, device: str, group: Sequence[Profiled]) -> TimeTable:
     times = [{(row.operator, row.provider): row.nanoseconds for row in _rows(one)} for one in shown]
     slowest = {key: max(found.get(key, 0.0) for found in times) for found in times for key in found}
     keys = sorted(slowest, key=lambda key: -slowest[key])[:MOST_OPERATORS]
-    styles = _styles(providers=[key[1] for key in slowest])
+    others = sorted({key[1] for key in slowest} - {CPU})
+    styles = {CPU: "on-cpu"} | {name: f"g{place % 10}" for place, name in enumerate(others)}
     longest = max(slowest.values(), default=0.0) or 1.0
     rest = f", {len(shown)} of {len(ordered)} profiles" if len(shown) < len(ordered) else ""
     return TimeTable(
@@ -90,12 +91,6 @@ def _table(model: str, device: str, group: Sequence[Profiled]) -> TimeTable:
 
 def _rows(one: Profiled) -> Sequence[OperatorTime]:
     return one.profile.operators if one.profile else ()
-
-
-def _styles(providers: Sequence[str]) -> dict[str, str]:
-    """The CPU is grey, other providers have the colours of partitions by name."""
-    others = sorted(set(providers) - {CPU})
-    return {CPU: "on-cpu"} | {name: f"g{place % 10}" for place, name in enumerate(others)}
 
 
 def _cell(times: Mapping[Key, float], key: Key, longest: float) -> TimeCell:
