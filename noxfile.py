@@ -6,7 +6,6 @@ environment: `commands` and `development` install, the others require one of the
 
 import functools
 import os
-import platform
 import shutil
 from pathlib import Path
 
@@ -236,17 +235,18 @@ def lowest(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *(session.posargs or FAST_TESTS))
 
 
-EMULATOR = ("qemu-user", "libc6-arm64-cross", "libstdc++6-arm64-cross")
-"""Debian's packages that run code for arm64 on another computer."""
+EMULATOR = ("qemu-user", "libc6-arm64-cross", "libstdc++6-arm64-cross", "libc6-armel-cross")
+"""Debian's packages that run code for ARM on another computer."""
 
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def install_emulator(session: nox.Session) -> None:
-    """Install what runs the arm64 library; tests of it skip by name without."""
-    emulator = shutil.which("qemu-aarch64") and Path("/usr/aarch64-linux-gnu/lib").is_dir()
-    install_packages(session, EMULATOR, "tests of arm64", present=platform.machine() == "aarch64" or bool(emulator))
+    """Install what runs ARM's libraries; tests of them skip by name without."""
+    loaders = ("aarch64-linux-gnu/lib/libstdc++.so.6", "arm-linux-gnueabi/lib/ld-linux.so.3")
+    there = all(Path("/usr", one).exists() for one in loaders) and all(map(shutil.which, ("qemu-aarch64", "qemu-arm")))
+    install_packages(session, EMULATOR, "tests of ARM", present=there)
 
 
 def install_packages(session: nox.Session, names: tuple[str, ...], what: str, *, present: bool) -> None:

@@ -121,7 +121,7 @@ def _read_facts(path: Path, digest: str) -> LibraryFacts:
         sha256=digest,
         size_bytes=len(content),
         abi=elf.abi,
-        system=_system(elf, content),
+        system="android" if "libc.so" in elf.needed else "linux",
         release=_text(rb"\0VERS_(\d+\.\d+\.\d+)\0", content),
         commit=_text(rb"git-commit-id=([0-9a-f]{7,40})", content),
         kind=_kind(content),
@@ -145,16 +145,9 @@ def _objection(elf: Elf, content: bytes) -> str:
     if end > size:
         return f"the file is cut off: {size} of at least {end} bytes are there"
     exported = any(symbol.name == "OrtGetApiBase" and symbol.section for symbol in elf.symbols)
-    if not (exported if elf.bits == 64 else b"\0OrtGetApiBase\0" in content):
+    if not exported:
         return "it does not export OrtGetApiBase"
     return ""
-
-
-def _system(elf: Elf, content: bytes) -> str:
-    """Of 32-bit files the dynamic section is not read: the name of glibc's C library stands in those for Linux."""
-    if elf.bits == 64:
-        return "android" if "libc.so" in elf.needed else "linux"
-    return "linux" if b"\0libc.so.6\0" in content else "android"
 
 
 def _kind(content: bytes) -> str:

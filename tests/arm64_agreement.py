@@ -1,7 +1,8 @@
-"""Agreement of our rules with the arm64 library of an AAR: claims of the ground truth's models, in one process.
+"""Agreement of our rules with ARM's libraries of an AAR: claims of the ground truth's models, in one process each.
 
-As a program: `python -m tests.arm64_agreement [--library android:1.29.0] [--every N] [ARCHIVE...]`; exit status 1 where
-a claim differs. The onnxruntime of the library's release must be installed, because its shapes count.
+As a program: `python -m tests.arm64_agreement [--library android:1.29.0] [--abi ABI] [--every N] [ARCHIVE...]`; exit
+status 1 where a claim differs; without `--abi` both are asked, armeabi-v7a each seventh of the small models. The
+onnxruntime of the library's release must be installed, because its shapes count.
 """
 
 import argparse
@@ -10,13 +11,14 @@ import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
 import onnx
 
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import resolve
-from pipeline.core.abis import ARM64
+from pipeline.core.abis import ARM32, ARM64
 from pipeline.core.releases import line_of
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, make_settings
@@ -29,6 +31,8 @@ from tests.ground_truth import ORACLE
 SETTINGS = (("nnapi", 27), ("nnapi", 31), ("xnnpack", 31))
 """Providers with the API level."""
 ARCHIVES = ("real", "dags", "ops")
+THINNED = 7
+"""Of the small models armeabi-v7a is asked each so-many-th, unless it is named."""
 
 
 Member = tuple[str, str]
@@ -88,15 +92,16 @@ def main() -> int:
     parser.add_argument("archives", nargs="*", default=list(ARCHIVES))
     parser.add_argument("--library", default="android:1.29.0")
     parser.add_argument("--every", type=int, default=1, help="each so-many-th model")
+    parser.add_argument("--abi", choices=(ARM64, ARM32), action="append")
     chosen = parser.parse_args()
-    library = resolve(chosen.library, ARM64).android()
     wrong = 0
-    for archive in chosen.archives:
-        for provider, level in SETTINGS:
-            counts, different = compare(library, members(archive, chosen.every), provider, level)
-            wrong += len(different)
-            print(f"{archive:5s} {provider:8s} {level} {dict(counts)}", flush=True)
-            print("".join(f"      {line}\n" for line in different[:5]), end="")
+    for abi, archive, (provider, level) in product(chosen.abi or (ARM64, ARM32), chosen.archives, SETTINGS):
+        library = resolve(chosen.library, abi).android()
+        thinned = 1 if chosen.abi or abi == ARM64 or archive == "real" else THINNED
+        counts, different = compare(library, members(archive, chosen.every * thinned), provider, level)
+        wrong += len(different)
+        print(f"{abi:11s} {archive:5s} {provider:8s} {level} {dict(counts)}", flush=True)
+        print("".join(f"      {line}\n" for line in different[:5]), end="")
     return 1 if wrong else 0
 
 

@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,7 +23,7 @@ from device_runner.files import (
     scratch_folder,
 )
 from device_runner.local import machine_abi
-from device_runner.probe.build import zig_command, zig_version
+from device_runner.probe.build import LINUX_TARGETS, zig_command, zig_version
 
 TABLE = Path(__file__).with_name("symbols.txt")
 VERSIONED = frozenset({"libdl.so", "libm.so", "libc.so"})
@@ -40,19 +41,20 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """One row's symbol; `size_bytes` is an object's, 0 for functions."""
+    """One row's symbol; `size_bytes` is an object's, 0 for functions; `machine` the only one of the row, "" for all."""
 
     name: str
     library: str
     how: How
     size_bytes: int = 0
+    machine: str = ""
 
 
 def parse_table(text: str) -> tuple[Symbol, ...]:
     """Symbols in the order of the table; raises ValueError for a line or a name that cannot be right."""
     symbols = [symbol for line in text.splitlines() for symbol in _parse_line(line)]
-    names = [symbol.name for symbol in symbols]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    names = Counter((symbol.name, symbol.machine) for symbol in symbols)
+    twice = sorted({name for (name, _), count in names.items() if count > 1})
     if twice:
         raise ValueError(f"listed twice: {', '.join(twice)}")
     return tuple(symbols)
@@ -63,15 +65,23 @@ def _parse_line(line: str) -> Iterable[Symbol]:
     if not words:
         return
     how, library, *names = words
+    machine, _, how = how.rpartition(":")
     for name in names:
         symbol, _, size = name.partition(":")
-        yield Symbol(symbol, library, How(how), int(size or 0))
+        yield Symbol(symbol, library, How(how), int(size or 0), machine)
 
 
 @lru_cache(maxsize=1)
 def table() -> tuple[Symbol, ...]:
     """The committed table."""
     return parse_table(TABLE.read_text("utf-8"))
+
+
+def symbols_of(library: str, machine: str) -> tuple[Symbol, ...]:
+    """What a shim library defines on a machine; a row for that machine goes before the one for all."""
+    rows = {symbol.name: symbol for symbol in table() if not symbol.machine}
+    rows |= {symbol.name: symbol for symbol in table() if symbol.machine == machine}
+    return tuple(symbol for symbol in rows.values() if symbol.library == library and symbol.how is not How.ABSENT)
 
 
 def shim_libraries() -> tuple[str, ...]:
@@ -119,8 +129,9 @@ MACHINES: dict[str, Machine] = {
     "aarch64": Machine(
         passes="adrp x16, :got:{target}\n  ldr x16, [x16, :got_lo12:{target}]\n  br x16", jumps="b {target}"
     ),
+    "arm": Machine(passes="b {target}", jumps="b {target}"),
 }
-"""By the name that `uname -m` gives."""
+"""By the name of qemu's program for it, which on 64 bits is that of `uname -m`."""
 
 
 def assembler(symbols: tuple[Symbol, ...], machine: Machine) -> str:
@@ -176,7 +187,7 @@ ASKS_WITH = ("checksum.c", "json.c", "platform.c")
 ADAPTERS: dict[str, tuple[str, ...]] = {
     "libdl.so": (),
     "libm.so": ("math.c",),
-    "libc.so": ("stdio.c", "text.c", "system.c", "threads.c"),
+    "libc.so": ("stdio.c", "text.c", "system.c", "threads.c", "arm.c"),
     "liblog.so": ("log.c",),
     "libandroid.so": ("android.c",),
 }
@@ -223,8 +234,8 @@ def find_compiler() -> Compiler:
 def cross_compiler(abi: str) -> Compiler:
     """The package ziglang for another processor's Linux; raises UnavailableError where it is not installed."""
     if zig := zig_command():
-        triple = HOST_ABIS[abi].triple
-        return Compiler((*zig, "cc", "-target", triple), f"{zig_version()} {triple}")
+        flags = LINUX_TARGETS[HOST_ABIS[abi].probe]
+        return Compiler((*zig, "cc", *flags), f"{zig_version()} {' '.join(flags)}")
     raise UnavailableError(
         f"no compiler for {abi}",
         why="the package ziglang is not installed; cc builds for this computer only",
@@ -244,7 +255,7 @@ def build_host(processor: Processor | None = None) -> Path:
         # Somebody removed or changed a part: without the fake NNAPI a library would call null pointers.
         shutil.rmtree(folder, ignore_errors=True)
         with own_folder_errors(folder):
-            _make(compiler, MACHINES[HOST_ABIS[found.abi].machine], folder)
+            _make(compiler, HOST_ABIS[found.abi].machine, folder)
     return folder
 
 
@@ -256,7 +267,7 @@ def _digest(compiler: Compiler) -> str:
     return total.hexdigest()
 
 
-def _make(compiler: Compiler, machine: Machine, folder: Path) -> None:
+def _make(compiler: Compiler, machine: str, folder: Path) -> None:
     """Build in a folder of its own and rename it: another process may do the same, and one of both wins."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(BUILD_PREFIX, folder.parent)
@@ -279,10 +290,10 @@ def _make(compiler: Compiler, machine: Machine, folder: Path) -> None:
                 raise
 
 
-def _make_shim(compiler: Compiler, machine: Machine, library: str, work: Path, target: Path) -> None:
-    symbols = tuple(symbol for symbol in table() if symbol.library == library and symbol.how is not How.ABSENT)
+def _make_shim(compiler: Compiler, machine: str, library: str, work: Path, target: Path) -> None:
+    symbols = symbols_of(library, machine)
     source, script = work / f"{library}.s", work / f"{library}.map"
-    source.write_text(assembler(symbols, machine), "utf-8")
+    source.write_text(assembler(symbols, MACHINES[machine]), "utf-8")
     script.write_text(version_script(symbols), "utf-8")
     adapters = [str(SOURCES / "shims" / name) for name in ADAPTERS[library]]
     link = (*LINK, f"-Wl,-soname,{library}", f"-Wl,--version-script={script}")

@@ -30,6 +30,7 @@ class CpuProfile:
     part: int
     variant: int = 0
     features: str
+    architecture: int = 8
 
 
 V8 = "fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid"
@@ -47,9 +48,22 @@ CPUS: dict[str, CpuProfile] = {
 no A55, whose instructions are the A76's); with i8mm as well (A710 in newer emulators, `i8mm` in all)."""
 
 
+V7 = "half thumb fastmult vfp edsp neon vfpv3 tls vfpv4 idiva idivt vfpd32 lpae evtstrm"
+V8_32 = f"{V7} aes pmull sha1 sha2 crc32"
+
+CPUS_32: dict[str, CpuProfile] = {
+    "cortex-a7": CpuProfile(qemu="cortex-a7", part=0xC07, features=V7, architecture=7),
+    "cortex-a53": CpuProfile(qemu="max", part=0xD03, features=V8_32),
+    "cortex-a55": CpuProfile(qemu="max", part=0xD05, variant=2, features=f"{V8_32} fphp asimdhp asimddp"),
+    "cortex-a76": CpuProfile(qemu="max", part=0xD0B, variant=4, features=f"{V8_32} fphp asimdhp asimddp"),
+}
+"""The same for code of 32 bits: an ARMv7 core, and ARMv8 cores that run it. qemu has one ARMv8 core for it, with all
+instructions; the library takes those that the part number has."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostAbi:
-    """How programs of an ABI are built and run on Linux: `machine` as `uname -m` gives it, `triple` as zig calls it.
+    """How programs of an ABI are built and run on Linux: `machine` as qemu calls it, `probe` as builds do.
 
     `loader` is the dynamic linker below a system's root, `package` Debian's package with the C library for another
     computer, which lies in /usr/`root`. `cpus` are the profiles of an emulator; the library has other kernels for each
@@ -57,7 +71,6 @@ class HostAbi:
     """
 
     machine: str
-    triple: str
     probe: str
     root: str
     loader: str
@@ -74,7 +87,6 @@ class HostAbi:
 HOST_ABIS: dict[str, HostAbi] = {
     "x86_64": HostAbi(
         machine="x86_64",
-        triple="x86_64-linux-gnu.2.28",
         probe="linux-x86_64",
         root="x86_64-linux-gnu",
         loader="lib64/ld-linux-x86-64.so.2",
@@ -82,12 +94,20 @@ HOST_ABIS: dict[str, HostAbi] = {
     ),
     "arm64-v8a": HostAbi(
         machine="aarch64",
-        triple="aarch64-linux-gnu.2.28",
         probe="linux-aarch64",
         root="aarch64-linux-gnu",
         loader="lib/ld-linux-aarch64.so.1",
         package="libc6-arm64-cross",
         cpus=CPUS,
+        usual=("cortex-a53", "cortex-a76"),
+    ),
+    "armeabi-v7a": HostAbi(
+        machine="arm",
+        probe="linux-armel",
+        root="arm-linux-gnueabi",
+        loader="lib/ld-linux.so.3",
+        package="libc6-armel-cross",
+        cpus=CPUS_32,
         usual=("cortex-a53", "cortex-a76"),
     ),
 }
@@ -132,6 +152,7 @@ class Processor:
         """
         if not self.emulated:
             return self
+        folder.mkdir(parents=True, exist_ok=True)
         for path in Path(self.command[-1]).iterdir():
             if path.name not in ("proc", "sys"):
                 (folder / path.name).symlink_to(path)
@@ -151,7 +172,7 @@ def cpu_files(profile: CpuProfile, cores: int) -> Iterator[tuple[str, str]]:
         "BogoMIPS\t: 52.00",
         f"Features\t: {profile.features}",
         f"CPU implementer\t: 0x{ARM:02x}",
-        "CPU architecture: 8",
+        f"CPU architecture: {profile.architecture}",
         f"CPU variant\t: 0x{profile.variant:x}",
         f"CPU part\t: 0x{profile.part:03x}",
         "CPU revision\t: 1",
@@ -183,7 +204,7 @@ def find_processor(abi: str, cpu: str = "") -> Processor:
         raise UnavailableError(what, remedy=f"use {' or '.join(HOST_ABIS)}, or a phone (adb:SERIAL)")
     row = HOST_ABIS[abi]
     if cpu and cpu not in row.cpus:
-        known = f"there are {', '.join(row.cpus)}" if row.cpus else "CPUs are chosen of arm64-v8a only"
+        known = f"there are {', '.join(row.cpus)}" if row.cpus else "CPUs are chosen of ARM's ABIs only"
         raise SpecError(
             f"no CPU {cpu!r} for {abi}", why=known, remedy="name one of them, as in ?abi=arm64-v8a&cpu=cortex-a53"
         )
@@ -200,7 +221,7 @@ def _check_system(abi: str) -> None:
     """Linux with glibc runs every ABI here, its own without help and arm64 by an emulator."""
     libc = platform.libc_ver()[0] or ("without glibc" if platform.system() == "Linux" else "")
     here = f"{platform.system()} {platform.machine()} {libc}".strip()
-    known = platform.machine() in {row.machine for row in HOST_ABIS.values()}
+    known = machine_abi() in HOST_ABIS
     runs = HOST_ABIS[abi].cpus or abi == machine_abi()
     if (platform.system(), platform.libc_ver()[0]) != ("Linux", "glibc") or not known or not runs:
         raise UnavailableError(
@@ -227,8 +248,11 @@ def _emulator(abi: str) -> str:
     """The emulator of ORT_MOBILE_QEMU (the program, or the folder that it is in), else that on PATH."""
     name = HOST_ABIS[abi].emulator
     given = os.environ.get("ORT_MOBILE_QEMU", "")
+    others = {row.emulator for row in HOST_ABIS.values()} - {name}
     if given and Path(given).is_file():
-        return str(Path(given).absolute())
+        if Path(given).name.removesuffix("-static") not in others:
+            return str(Path(given).absolute())
+        given = str(Path(given).parent)
     found = next((path for one in (name, f"{name}-static") if (path := shutil.which(one, path=given or None))), None)
     if found is None:
         raise _missing(abi, f"no {name}" + (f" in {given}" if given else ""), "ORT_MOBILE_QEMU")

@@ -41,8 +41,13 @@ NDK_TRIPLES = {
 }
 """ABI to the prefix of the NDK's compilers."""
 
-LINUX_TARGETS = {"linux-x86_64": "x86_64-linux-gnu.2.28", "linux-aarch64": "aarch64-linux-gnu.2.28"}
-"""Our name to zig's; glibc 2.28 is what the newest wheels of onnxruntime want."""
+LINUX_TARGETS: dict[str, tuple[str, ...]] = {
+    "linux-x86_64": ("-target", "x86_64-linux-gnu.2.28"),
+    "linux-aarch64": ("-target", "aarch64-linux-gnu.2.28"),
+    "linux-armel": ("-target", "arm-linux-gnueabi.2.28", "-mcpu=cortex_a7"),
+}
+"""Our name to zig's options; glibc 2.28 is what the newest wheels of onnxruntime want. armel passes floats in general
+registers, as Android's armeabi-v7a does."""
 
 TARGETS = (HOST, *NDK_TRIPLES, *LINUX_TARGETS)
 
@@ -68,7 +73,7 @@ class ProbeRecipe:
 
 
 def build_probe(target: str = HOST, *, api_level: int = DEFAULT_API_LEVEL, flags: Sequence[str] = ()) -> Path:
-    """The probe for a target (`host`, an Android ABI, linux-x86_64, linux-aarch64), built unless it is in the cache.
+    """The probe for a target (`host`, an Android ABI, one of `LINUX_TARGETS`), built unless it is in the cache.
 
     `flags` go to the compiler. Raises UnavailableError without a compiler, RunnerError when it fails.
     """
@@ -152,7 +157,7 @@ def _zig(target: str) -> tuple[str, ...]:
 
 
 def _linux_recipe(target: str, flags: tuple[str, ...]) -> ProbeRecipe:
-    arguments = ("cc", "-target", LINUX_TARGETS[target], "-fno-sanitize=undefined", *_compile(flags), "-s")
+    arguments = ("cc", *LINUX_TARGETS[target], "-fno-sanitize=undefined", *_compile(flags), "-s")
     return ProbeRecipe(zig_version(), ((*_zig(target), *arguments, "-ldl", "-lpthread"),))
 
 

@@ -12,8 +12,9 @@ PT_LOAD, PT_INTERP, PT_NOTE, PT_TLS = 1, 3, 4, 7
 PT_GNU_STACK, PT_GNU_RELRO = 0x6474E551, 0x6474E552
 DT = {
     "needed": 1, "strtab": 5, "symtab": 6, "rela": 7, "relasz": 8, "strsz": 10, "soname": 14, "rpath": 15,
-    "textrel": 22, "jmprel": 23, "pltrelsz": 2, "runpath": 29, "flags": 30, "relr": 36, "android_relr": 0x6FFFE000,
-    "gnu_hash": 0x6FFFFEF5, "flags_1": 0x6FFFFFFB, "verneed": 0x6FFFFFFE, "verneednum": 0x6FFFFFFF,
+    "rel": 17, "relsz": 18, "textrel": 22, "jmprel": 23, "pltrelsz": 2, "runpath": 29, "flags": 30,
+    "relr": 36, "android_relr": 0x6FFFE000, "gnu_hash": 0x6FFFFEF5, "flags_1": 0x6FFFFFFB, "verneed": 0x6FFFFFFE,
+    "verneednum": 0x6FFFFFFF,
 }  # fmt: skip
 
 
@@ -109,9 +110,8 @@ def read_elf(path: Path) -> Elf:
 
 
 def parse_elf(data: bytes) -> Elf:
-    """As `read_elf`, of bytes. Of 32-bit files the header and segments only: nothing here judges more of them."""
-    elf = _parse_header(_reader(data))
-    return _parse_dynamic(_reader(data), elf) if elf.bits == 64 else elf
+    """As `read_elf`, of bytes."""
+    return _parse_dynamic(_reader(data), _parse_header(_reader(data)))
 
 
 def read_header(path: Path) -> Elf:
@@ -170,7 +170,8 @@ def _tags(reader: _Reader, segments: tuple[Segment, ...]) -> tuple[tuple[int, in
     for segment in segments:
         if segment.type != 2:
             continue
-        for key, value in reader.rows("QQ", segment.offset, segment.file_size // 16):
+        wide = reader.bits == 64
+        for key, value in reader.rows("QQ" if wide else "II", segment.offset, segment.file_size // (16 if wide else 8)):
             if key == 0:
                 break
             pairs.append((key, value))
@@ -184,14 +185,15 @@ def _symbols(reader: _Reader, segments: tuple[Segment, ...], tags: dict[int, int
     if start < 0 or DT["gnu_hash"] not in tags:
         return
     count = _symbol_count(reader, _offset(segments, tags[DT["gnu_hash"]]))
-    for name, _, _, section, _, _ in reader.rows("IBBHQQ", start, max(count, _referenced(reader, segments, tags) + 1)):
-        yield ElfSymbol(reader.text(strings + name), section)
+    layout, place = ("IBBHQQ", 3) if reader.bits == 64 else ("IIIBBH", 5)
+    for row in reader.rows(layout, start, max(count, _referenced(reader, segments, tags) + 1)):
+        yield ElfSymbol(reader.text(strings + row[0]), row[place])
 
 
 def _symbol_count(reader: _Reader, table: int) -> int:
     """Symbols by the gnu hash table: undefined ones lie before its first, chains end with a set low bit."""
     buckets, first, bloom_words, _ = reader.unpack("IIII", table)
-    start = table + 16 + bloom_words * 8
+    start = table + 16 + bloom_words * reader.bits // 8
     highest = max((row[0] for row in reader.rows("I", start, buckets)), default=0)
     if highest < first:
         return first
@@ -207,10 +209,15 @@ def _referenced(reader: _Reader, segments: tuple[Segment, ...], tags: dict[int, 
 
 
 def _relocation_infos(reader: _Reader, segments: tuple[Segment, ...], tags: dict[int, int]) -> Iterator[int]:
-    for table, size in (("rela", "relasz"), ("jmprel", "pltrelsz")):
+    """As 64-bit files have them, the symbol in the upper half; 32-bit ARM has entries without addend."""
+    wide = reader.bits == 64
+    for table, size in (("rela", "relasz") if wide else ("rel", "relsz"), ("jmprel", "pltrelsz")):
         if DT[table] in tags:
-            start = _offset(segments, tags[DT[table]])
-            yield from (info for _, info, _ in reader.rows("QQq", start, tags.get(DT[size], 0) // 24))
+            start, length = _offset(segments, tags[DT[table]]), tags.get(DT[size], 0)
+            if wide:
+                yield from (info for _, info, _ in reader.rows("QQq", start, length // 24))
+            else:
+                yield from (info >> 8 << 32 | info & 0xFF for _, info in reader.rows("II", start, length // 8))
 
 
 def _notes(reader: _Reader, segment: Segment) -> Iterator[tuple[str, int, bytes]]:

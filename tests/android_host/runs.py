@@ -30,14 +30,15 @@ def run(
     flags: tuple[NnapiFlag, ...] = (),
     level: OptimizationLevel = OptimizationLevel.ALL,
     library: str | None = None,
+    threads: int = 1,
     timeout_seconds: float = 120.0,
 ) -> RunResult:
-    """One inference on inputs from a fixed seed, with one thread."""
+    """One inference on inputs from a fixed seed."""
     spec = RunSpec(
         id=model.stem,
         model=str(model),
         library=library,
-        options=RunOptions(provider=provider, flags=flags, intra_op_threads=1, optimization_level=level),
+        options=RunOptions(provider=provider, flags=flags, intra_op_threads=threads, optimization_level=level),
         dimensions=DIMENSIONS,
         warmup=0,
         min_runs=1,

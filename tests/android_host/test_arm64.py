@@ -54,6 +54,36 @@ def test_a_model_runs_in_the_library_of_phones(
     assert (result.load_ns, result.first_run_ns, result.latencies_ns, result.memory_peak_bytes) == (0, 0, (), 0)
 
 
+ARM32 = "armeabi-v7a"
+
+
+@pytest.fixture(scope="session")
+def arm32(release: str) -> LibraryFacts:
+    return fetch(release, ARM32)
+
+
+@pytest.mark.parametrize(("provider", "threads"), [("cpu", 4), ("nnapi", 1)])
+def test_a_model_runs_in_the_32_bit_library(
+    library: LibraryFacts, arm32: LibraryFacts, mnist: Path, tmp_path: Path, provider: str, threads: int
+) -> None:
+    with AndroidHost("x86_64", library) as fast:
+        wanted = outputs(run(fast, mnist, tmp_path / "x86_64", provider=provider))
+    with AndroidHost("arm32", arm32, Phone(cpu="cortex-a7")) as device:
+        result = run(device, mnist, tmp_path / "arm32", provider=provider, threads=threads)
+    assert distance(outputs(result), wanted) < 1e-5
+    assert (result.cpu, result.latencies_ns, result.ort_version) == ("cortex-a7", (), arm32.release)
+
+
+def test_the_32_bit_library_says_what_it_claims_and_refuses(arm32: LibraryFacts, mnist: Path, tmp_path: Path) -> None:
+    """A file that is no model is its error: the library's exceptions find their way through frames of 32 bits."""
+    garbage = tmp_path / "garbage.onnx"
+    garbage.write_bytes(b"hello")
+    questions = [ModelQuestion(id="mnist", model=mnist), ModelQuestion(id="garbage", model=garbage)]
+    good, bad = ask(arm32, questions, Session(phone=Phone(api_level=29)))
+    assert good.subgraphs
+    assert (bad.signal, "Protobuf" in bad.message or "protobuf" in bad.message) == ("", True)
+
+
 def test_the_device_is_named_by_library_abi_and_cpu(arm64: LibraryFacts) -> None:
     with open_device(f"android-host:{arm64.path}?abi={ARM64}&cpu=cortex-a53&api_level=28") as device:
         facts = device.facts()

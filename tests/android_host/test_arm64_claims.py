@@ -28,6 +28,13 @@ def arm64(release: str) -> LibraryFacts:
     return fetch(release, "arm64-v8a")
 
 
+def test_our_rules_for_arm_are_the_32_bit_librarys_too(arm64: LibraryFacts, release: str) -> None:
+    models = [one for archive, every, part in SAMPLE for one in members(archive, every * 4, part)]
+    counts, different = compare(fetch(release, "armeabi-v7a"), models, "nnapi", 31)
+    assert different == []
+    assert counts["same"] >= 0.9 * len(models)
+
+
 @pytest.mark.parametrize(("provider", "level"), SETTINGS)
 def test_our_rules_for_arm_are_the_arm64_librarys(arm64: LibraryFacts, provider: str, level: int) -> None:
     models = [one for archive, every, part in SAMPLE for one in members(archive, every, part)]

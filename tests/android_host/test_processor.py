@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.android_host.processor import CPUS, Processor, check_host, cpu_files, find_processor
+from device_runner.android_host.processor import CPUS, CPUS_32, Processor, check_host, cpu_files, find_processor
 from device_runner.device import open_device
 from device_runner.errors import SpecError, UnavailableError
 
@@ -115,13 +115,40 @@ def test_emulators_that_cannot_do_it_are_refused_by_name(
     ("abi", "cpu", "told"),
     [
         ("arm64-v8a", "cortex-a999", "no CPU 'cortex-a999'"),
-        ("x86_64", "cortex-a53", "of arm64-v8a only"),
+        ("x86_64", "cortex-a53", "of ARM's ABIs only"),
+        ("armeabi-v7a", "i8mm", "no CPU 'i8mm' for armeabi-v7a"),
         ("riscv64", "", "does not run libraries for riscv64"),
-        ("armeabi-v7a", "", "does not run libraries for armeabi-v7a"),
+        ("x86", "", "does not run libraries for x86"),
     ],
 )
 def test_abis_and_cpus_that_do_not_exist_are_refused(abi: str, cpu: str, told: str) -> None:
     assert told in refusal(abi, cpu)
+
+
+def test_code_of_32_bits_has_an_emulator_and_a_c_library_of_its_own(tmp_path: Path) -> None:
+    """They lie beside those for arm64, in the same folders."""
+    assert "apt-get install qemu-user libc6-armel-cross" in refusal("armeabi-v7a")
+    assert "no qemu-arm" in refusal("armeabi-v7a")
+    program = emulator(tmp_path / "bin", cores="cortex-a7 max") / "qemu-aarch64"
+    program.rename(program.with_name("qemu-arm"))
+    assert "no lib/ld-linux.so.3" in refusal("armeabi-v7a")
+    loader = tmp_path / "root" / "usr" / "arm-linux-gnueabi" / "lib" / "ld-linux.so.3"
+    loader.parent.mkdir(parents=True)
+    loader.touch()
+    found = find_processor("armeabi-v7a", "cortex-a7")
+    assert found.command == (str(tmp_path / "bin" / "qemu-arm"), "-cpu", "cortex-a7", "-L", str(loader.parents[1]))
+    text = dict(cpu_files(CPUS_32["cortex-a7"], 1))["proc/cpuinfo"]
+    assert ("CPU architecture: 7" in text, "0xc07" in text, "neon" in text) == (True, True, True)
+
+
+def test_a_root_for_linux_has_the_c_library_and_the_files_of_the_cpu(tmp_path: Path) -> None:
+    found = find_processor("arm64-v8a", "cortex-a53")
+    root = tmp_path / "own"
+    rooted = found.rooted(root)
+    assert rooted.command == (*found.command[:-1], str(root))
+    assert (root / "lib" / "ld-linux-aarch64.so.1").is_file()
+    assert "0xd03" in (root / "proc" / "cpuinfo").read_text()
+    assert Processor(abi="x86_64").rooted(tmp_path / "none") == Processor(abi="x86_64")
 
 
 @pytest.mark.parametrize("name", CPUS)

@@ -15,6 +15,7 @@ from device_runner.android_host.build import (
     check_imports,
     parse_table,
     shim_libraries,
+    symbols_of,
     table,
     version_script,
 )
@@ -40,7 +41,14 @@ def test_functions_with_bionics_own_structures_are_never_passed_on() -> None:
     assert not passed & {"sigaction", "sem_init", "sem_wait", "fprintf", "fwrite", "nftw", "sysconf", "llroundl"}
 
 
-@pytest.mark.parametrize("text", ["adapt libc.so a\npass libm.so a", "pass libc.so a a"])
+def test_functions_whose_structures_have_another_size_on_32_bits_are_adapted_there() -> None:
+    adapted = {symbol.name for symbol in symbols_of("libc.so", "arm") if symbol.how is How.ADAPT}
+    assert adapted >= {"pthread_mutex_lock", "pthread_create", "stat", "readdir", "mbrtowc", "__mmap2"}
+    wide = {symbol.name: symbol.how for symbol in symbols_of("libc.so", "aarch64")}
+    assert (wide["stat"], "__mmap2" in wide) == (How.PASS, False)
+
+
+@pytest.mark.parametrize("text", ["adapt libc.so a\npass libm.so a", "pass libc.so a a", "arm:pass libc.so a a"])
 def test_a_symbol_listed_twice_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="listed twice: a"):
         parse_table(text)

@@ -8,6 +8,7 @@
  *   delay STAGE NANOSECONDS                fault STAGE KIND CODE FIRST COUNT
  */
 #define _GNU_SOURCE
+#include <inttypes.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -38,7 +39,7 @@ static bool add_device(struct profile *to, const char *line) {
     struct device *device = &to->devices[to->device_count];
     if (to->device_count == DEVICES_MAX) return false;
     to->device_count++;
-    return sscanf(line, "device %63s %d %ld %63s", device->name, &device->type, &device->level, device->version) == 4;
+    return sscanf(line, "device %63s %d %" SCNd64 " %63s", device->name, &device->type, &device->level, device->version) == 4;
 }
 
 static bool add_code(struct profile *to, const char *word, unsigned code) {
@@ -94,7 +95,7 @@ static bool add_line(struct profile *to, const char *line) {
     if (!strcmp(word, "fault")) return add_fault(to, line);
     if (!strcmp(word, "delay")) return add_delay(to, line);
     if (!strcmp(word, "refuse")) return add_refusal(to, line);
-    if (!strcmp(word, "level")) return sscanf(line, "level %ld", &to->level) == 1;
+    if (!strcmp(word, "level")) return sscanf(line, "level %" SCNd64, &to->level) == 1;
     if (strcmp(word, "operation") && strcmp(word, "type")) return false;
     return sscanf(line, "%*s %u", &code) == 1 && add_code(to, word, code);
 }

@@ -6,7 +6,7 @@
 
 #define ADAPTER __attribute__((visibility("hidden")))
 
-/* Android's long double on 64 bits, by bits and by register. */
+/* Android's long double, by bits and by register: binary128 on 64 bits, a double on 32. */
 #if defined(__x86_64__)
 typedef __float128 binary128;
 #else

@@ -1,6 +1,5 @@
 /* Streams and formatted output: Android's FILE objects are an array (__sF) or variables, glibc's are its own. */
 #define _GNU_SOURCE
-#include <float.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +7,11 @@
 
 #include "bionic.h"
 
+#if defined(__LP64__)
 #define BIONIC_FILE_BYTES 152
+#else
+#define BIONIC_FILE_BYTES 84
+#endif
 #define BIONIC_FILES 3
 
 /* Filled in by the assembler's data section; code of old NDKs takes addresses inside bionic___sF for its streams. */
@@ -29,9 +32,11 @@ static FILE *host(FILE *stream) {
     return streams[(address - bionic___sF) / BIONIC_FILE_BYTES];
 }
 
-/* A long double is IEEE binary128 on Android, and x87's 80 bits here on x86_64: its text is wrong. */
+/* A long double is IEEE binary128 on Android's x86_64, and x87's 80 bits here: its text is wrong. */
 static void report_long_double(const char *format) {
-    if (sizeof(long double) == sizeof(binary128) && LDBL_MANT_DIG == 113) return;
+#if !defined(__x86_64__)
+    return;
+#endif
     for (const char *at = strchr(format, '%'); at; at = strchr(at + 1, '%')) {
         at += 1 + strspn(at + 1, "-+ #0123456789.*'");
         if (*at == 'L') fprintf(stderr, "android-host: long double in the format \"%s\" is printed wrongly\n", format);

@@ -15,7 +15,7 @@
 #define PROPERTY_BYTES 92 /* PROP_VALUE_MAX, the end mark included */
 #define UNKNOWN (-1)
 
-typedef uint64_t bionic_sigset;
+typedef unsigned long bionic_sigset;
 
 ADAPTER int *bionic___errno(void) { return &errno; }
 
@@ -64,7 +64,14 @@ ADAPTER long bionic_pathconf(const char *path, int name) {
 }
 
 /* bionic's flags: PHYS 1, MOUNT 2, DEPTH 4, CHDIR 8. Its types: F 0, D 1, DNR 2, DP 3, NS 4, SL 5, SLN 6. */
-typedef int (*visitor)(const char *, const struct stat *, int, struct FTW *);
+#if defined(__LP64__)
+#define bionic_stat_structure stat
+#define nftw_of_bionic nftw
+#else
+#define bionic_stat_structure stat64
+#define nftw_of_bionic nftw64
+#endif
+typedef int (*visitor)(const char *, const struct bionic_stat_structure *, int, struct FTW *);
 static __thread visitor visit;
 
 static int bionic_type(int type) {
@@ -75,7 +82,7 @@ static int bionic_type(int type) {
     return 4;
 }
 
-static int visit_one(const char *path, const struct stat *status, int type, struct FTW *place) {
+static int visit_one(const char *path, const struct bionic_stat_structure *status, int type, struct FTW *place) {
     return visit(path, status, bionic_type(type), place);
 }
 
@@ -84,7 +91,7 @@ ADAPTER int bionic_nftw(const char *path, visitor each, int descriptors, int fla
     int here = (flags & 1 ? FTW_PHYS : 0) | (flags & 2 ? FTW_MOUNT : 0) | (flags & 4 ? FTW_DEPTH : 0) |
              (flags & 8 ? FTW_CHDIR : 0);
     visit = each;
-    int result = nftw(path, visit_one, descriptors, here);
+    int result = nftw_of_bionic(path, visit_one, descriptors, here);
     visit = outer;
     return result;
 }
@@ -99,7 +106,7 @@ ADAPTER int bionic_sigemptyset(bionic_sigset *set) {
     return 0;
 }
 
-/* Both hold one bit for each signal from bit 0 on; glibc's set is longer and would overrun bionic's 8 bytes. */
+/* Both hold one bit for each signal from bit 0 on; glibc's set is longer and would overrun bionic's 8 bytes (4 on 32 bits). */
 ADAPTER int bionic_pthread_sigmask(int how, const bionic_sigset *set, bionic_sigset *old) {
     sigset_t here, before;
     sigemptyset(&here);

@@ -15,6 +15,12 @@
 
 #include "bionic.h"
 
+#if defined(__arm__) /* in arm.c */
+extern int bionic_pthread_mutex_lock(void *mutex), bionic_pthread_mutex_unlock(void *mutex);
+#define pthread_mutex_lock bionic_pthread_mutex_lock
+#define pthread_mutex_unlock bionic_pthread_mutex_unlock
+#endif
+
 enum { MUTEX_BYTES = 40, ATTRIBUTE_BYTES = 56, MONOTONIC = 2, STEP = 4, PATH_BYTES = 4096 };
 
 /* bionic's condition variable is a counter and needs an alignment of 4; glibc's has 64-bit atomics, for which arm64
@@ -65,6 +71,7 @@ ADAPTER int bionic_pthread_cond_wait(struct condition *condition, pthread_mutex_
     return bionic_pthread_cond_timedwait(condition, mutex, NULL);
 }
 
+#if !defined(__arm__)
 /* glibc's own functions clear what its types have: 8 bytes more than bionic's on arm64, where something else is. */
 ADAPTER int bionic_pthread_mutex_init(void *mutex, const pthread_mutexattr_t *attributes) {
     pthread_mutex_t made;
@@ -86,6 +93,8 @@ ADAPTER int bionic_pthread_getattr_np(pthread_t thread, void *attributes) {
     if (!code) memcpy(attributes, &made, ATTRIBUTE_BYTES);
     return code;
 }
+
+#endif
 
 /* An emulator may show this computer's processor: where a folder is named, its files stand for the system's. */
 static const char *shown(const char *path, char other[PATH_BYTES]) {
