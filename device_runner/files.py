@@ -200,6 +200,19 @@ RUN_PREFIX = "ort-mobile-run-"
 
 
 @contextlib.contextmanager
+def taking_turns(path: Path) -> Iterator[None]:
+    """While it lasts other processes and threads wait that name the same file to lock, which stays there, empty.
+
+    The end of a process ends its turn. A file system without locks lets all of them go on. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
 def scratch_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """A new folder in `parent` (the system's temporary folder), removed at the end. Raises OSError."""
     new = Path(tempfile.mkdtemp(prefix=NEW + prefix, dir=parent))

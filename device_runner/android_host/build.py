@@ -21,6 +21,7 @@ from device_runner.files import (
     own_folder_errors,
     remove_abandoned,
     scratch_folder,
+    taking_turns,
 )
 from device_runner.local import machine_abi
 from device_runner.probe.build import LINUX_TARGETS, zig_command, zig_version
@@ -251,11 +252,13 @@ def build_host(processor: Processor | None = None) -> Path:
     found = processor or find_processor(default_abi())
     compiler = find_compiler() if found.abi == machine_abi() else cross_compiler(found.abi)
     folder = cache_folder() / "android-host" / "shims" / _digest(compiler)
-    if not are_sound(folder, (*shim_libraries(), NNAPI, ASK)):
-        # Somebody removed or changed a part: without the fake NNAPI a library would call null pointers.
-        shutil.rmtree(folder, ignore_errors=True)
-        with own_folder_errors(folder):
-            _make(compiler, HOST_ABIS[found.abi].machine, folder)
+    parts = (*shim_libraries(), NNAPI, ASK)
+    if not are_sound(folder, parts):
+        with own_folder_errors(folder), taking_turns(folder.with_name(f".lock-{folder.name[:16]}")):
+            if not are_sound(folder, parts):  # another process may have built them
+                # Somebody removed or changed a part: without the fake NNAPI a library would call null pointers.
+                shutil.rmtree(folder, ignore_errors=True)
+                _make(compiler, HOST_ABIS[found.abi].machine, folder)
     return folder
 
 
@@ -268,7 +271,7 @@ def _digest(compiler: Compiler) -> str:
 
 
 def _make(compiler: Compiler, machine: str, folder: Path) -> None:
-    """Build in a folder of its own and rename it: another process may do the same, and one of both wins."""
+    """Build in a folder of its own and rename it, so that nobody sees a part; without locks two may do so at once."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(BUILD_PREFIX, folder.parent)
     with scratch_folder(BUILD_PREFIX, folder.parent) as building:

@@ -24,6 +24,7 @@ from device_runner.files import (
     own_folder_errors,
     remove_abandoned,
     scratch_folder,
+    taking_turns,
 )
 from device_runner.probe import android
 from device_runner.probe.elf import read_elf
@@ -80,7 +81,9 @@ def build_probe(target: str = HOST, *, api_level: int = DEFAULT_API_LEVEL, flags
     recipe = find_recipe(target, api_level, tuple(flags))
     path = cache_folder() / "probe" / digest(recipe) / PROBE
     if not are_sound(path.parent, [PROBE]):
-        make(recipe, path)
+        with own_folder_errors(path), taking_turns(path.parent.with_name(f".lock-{path.parent.name[:16]}")):
+            if not are_sound(path.parent, [PROBE]):  # another process may have built it
+                make(recipe, path)
     return path
 
 

@@ -1,7 +1,11 @@
 """The table of symbols, what is generated from it, and what a library may import."""
 
 import ctypes
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +98,27 @@ def test_shims_load_together_and_pass_calls_on() -> None:
     assert {path: dirname(path) for path in wanted} == wanted
     strlen = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_char_p)(versioned(handle, b"strlen", b"LIBC"))
     assert strlen(b"four") == 4
+
+
+BUILDER = """
+import sys
+from device_runner.android_host import build
+made = build._make
+build._make = lambda *given: (print("made", flush=True), made(*given))
+build.build_host()
+"""
+
+
+@pytest.mark.long
+def test_two_processes_that_need_the_shims_build_them_once(tmp_path: Path) -> None:
+    try:
+        check_host()
+    except UnavailableError as missing:
+        pytest.skip(f"android-host: {missing}")
+    environment = {**os.environ, "ORT_MOBILE_CACHE": str(tmp_path)}
+    both = [
+        subprocess.Popen([sys.executable, "-c", BUILDER], stdout=subprocess.PIPE, text=True, env=environment)
+        for _ in range(2)
+    ]
+    assert "".join(process.communicate(timeout=300)[0] for process in both) == "made\n"
+    assert [process.returncode for process in both] == [0, 0]
