@@ -28,7 +28,7 @@ ELSEWHERE = {
     r"nox -s pipeline$|nox -s tests$": "installs and runs for minutes: .ci/run does it in a fresh clone",
     r"nox -s": "a session that calls a command below; tests/test_project.py holds sessions and commands together",
     r"adb:|devices SERIAL": "needs a phone: tests/device runs these options against a real adbd",
-    r"app\.aar|onnxruntime-(android|release)\.aar|android-host:|--library android:|--reference android:":
+    r"app\.aar|onnxruntime-(android|release)\.aar|-host:|--(library|reference) (android|wheel):":
         "needs an Android library: tests/android_host",
     r"library get|library show": "needs the network or a package: tests/library",
     r"#previous|--run-a": "compares campaigns that measured: tests/job/test_sides.py",
