@@ -6,7 +6,6 @@ same library on a computer of its own processor needs no emulator, and is then t
 
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -110,7 +109,8 @@ def check_needed(library: LibraryFacts, processor: Processor) -> None:
     if not processor.emulated:
         return
     row = HOST_ABIS[library.abi]
-    places = [Path(library.path).parent, *_library_folders(Path(processor.command[-1]), row.root)]
+    roots = [Path(processor.command[-1], folder) for folder in ("lib", "lib64", "usr/lib")]
+    places = [Path(library.path).parent, *roots, *(root / row.root for root in roots)]
     missing = [name for name in library.needed if not any((place / name).exists() for place in places)]
     if missing:
         package = row.package.replace("libc6", "libstdc++6")
@@ -120,8 +120,3 @@ def check_needed(library: LibraryFacts, processor: Processor) -> None:
             why="a library for Linux needs the C++ library of its processor",
             remedy=f"`apt-get install {package}`, or unpack it into the root that ORT_MOBILE_SYSROOT names",
         )
-
-
-def _library_folders(root: Path, triple: str) -> Iterator[Path]:
-    for folder in ("lib", "lib64", "usr/lib"):
-        yield from (root / folder, root / folder / triple)
