@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from device_runner.android_host.calls import HANG, ModelQuestion, Session, ask
+from device_runner.android_host.calls import HANG, ModelQuestion, Session, ask, read_calls
 from device_runner.android_host.device import AndroidHost, Driver, DriverProfile, DriverStage, Fault, FaultKind, Phone
 from device_runner.android_host.processor import CPUS, cpu_files
 from device_runner.device import open_device
@@ -68,8 +68,10 @@ def test_a_model_runs_in_the_32_bit_library(
 ) -> None:
     with AndroidHost("x86_64", library) as fast:
         wanted = outputs(run(fast, mnist, tmp_path / "x86_64", provider=provider))
-    with AndroidHost("arm32", arm32, Phone(cpu="cortex-a7")) as device:
+    calls = tmp_path / "calls.jsonl"
+    with AndroidHost("arm32", arm32, Phone(cpu="cortex-a7", calls=calls)) as device:
         result = run(device, mnist, tmp_path / "arm32", provider=provider, threads=threads)
+    assert provider == "cpu" or [call["level"] for call in read_calls(calls) if "FeatureLevel" in call["call"]]
     assert distance(outputs(result), wanted) < 1e-5
     assert (result.cpu, result.latencies_ns, result.ort_version) == ("cortex-a7", (), arm32.release)
 

@@ -7,7 +7,7 @@
 #include "driver.h"
 
 API int64_t ANeuralNetworks_getRuntimeFeatureLevel(void) {
-    record(NO_ERROR, "_getRuntimeFeatureLevel", "\"level\":%lld,\"caller\":\"%s\"", profile()->level, CALLER);
+    record(NO_ERROR, "_getRuntimeFeatureLevel", "\"level\":%lld,\"caller\":\"%s\"", (long long)profile()->level, CALLER);
     return profile()->level;
 }
 
@@ -42,7 +42,7 @@ API int ANeuralNetworksDevice_getType(const struct device *device, int32_t *type
 API int ANeuralNetworksDevice_getFeatureLevel(const struct device *device, int64_t *level) {
     *level = device->level;
     return record(NO_ERROR, "Device_getFeatureLevel", "\"name\":\"%s\",\"level\":%lld,\"caller\":\"%s\"", device->name,
-                  device->level, CALLER);
+                  (long long)device->level, CALLER);
 }
 
 static bool type_accepted(const struct device *device, const struct operand *operand) {
