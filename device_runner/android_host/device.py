@@ -4,9 +4,8 @@ Its name may carry options behind a question mark, as in `android-host:app.aar?a
 Its times say nothing about a phone; every result is marked so.
 """
 
+import contextlib
 import re
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +21,7 @@ from device_runner.android_host.build import build_host, check_imports
 from device_runner.android_host.processor import HOST_ABIS, SLOWNESS, Processor, default_abi, find_processor, untimed
 from device_runner.device import TYPE_CODES, DeviceFacts, DriverType, NnapiDevice, Waiting, no_waiting, read_options
 from device_runner.errors import RunnerError, SpecError
+from device_runner.files import remove_abandoned, scratch_folder
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import Library, resolve
 from device_runner.local import LocalDevice, host_facts, machine_abi
@@ -293,6 +293,10 @@ def _parse_level(text: str, where: str) -> int:
     raise SpecError(f"api_level {text!r} does not exist", where=where, remedy=remedy)
 
 
+FOLDER = "ort-mobile-android-"
+"""Of the folders with what the library sees of a phone; one whose process was killed goes with the next."""
+
+
 class AndroidHost:
     """Runs specs with an Android library. A spec's own library (AAR or .so) goes before the device's."""
 
@@ -302,7 +306,9 @@ class AndroidHost:
         self._name = name
         self._library = library
         self._phone = phone or Phone()
-        self._folder = Path(tempfile.mkdtemp(prefix="ort-mobile-android-"))
+        remove_abandoned(FOLDER)
+        self._opened = contextlib.ExitStack()
+        self._folder = self._opened.enter_context(scratch_folder(FOLDER))
         try:
             self._processor = find_processor(library.abi, self._phone.cpu)
             native = library.abi == machine_abi()
@@ -369,7 +375,7 @@ class AndroidHost:
 
     def close(self) -> None:
         """Remove its folder."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self

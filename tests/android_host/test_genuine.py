@@ -3,6 +3,7 @@
 import importlib.metadata
 import random
 import re
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 
@@ -52,6 +53,17 @@ def test_a_device_by_release_says_that_it_is_no_phone(release: str, mnist: Path)
         assert Mark.NOT_A_PHONE in result.marks
         assert device.facts().api_level == 28
         assert result.device == device.name
+
+
+def test_the_folder_of_a_killed_process_goes_with_the_next(
+    library: LibraryFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "ort-mobile-android-left").mkdir()
+    with AndroidHost("android-host", library):
+        assert len(list(tmp_path.iterdir())) == 1
+        assert not (tmp_path / "ort-mobile-android-left").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_thousand_processes_in_turn(library: LibraryFacts, mnist: Path) -> None:
