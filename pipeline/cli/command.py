@@ -16,11 +16,11 @@ SECTIONS: dict[str, frozenset[str]] = {
     }),
     "State of the phone": frozenset({
         "--stable", "--keep-screen-on", "--max-thermal-status", "--max-battery-celsius", "--min-battery-percent",
-        "--wait-seconds",
+        "--wait", "--wait-seconds",
     }),
     "Fixes": frozenset({"--advise", "--fix"}),
     "Inputs": frozenset({"--test-data", "--input", "--labels", "--preprocess", "--part", "--samples"}),
-    "Output": frozenset({"--junit", "--sarif", "--markdown", "--json", "--svg", "--help"}),
+    "Output": frozenset({"--junit", "--sarif", "--html", "--markdown", "--json", "--svg", "--help"}),
 }  # fmt: skip
 """Options by the title under which help lists them, in that order; the others come first."""
 
