@@ -68,7 +68,7 @@ def patiently(work: Callable[[], T], stop: threading.Event | None = None, second
 
 
 @dataclass(frozen=True, slots=True)
-class Spool:
+class RunSpool:
     """The folder of runs that wait for one database; each file is one run, whole or not at all."""
 
     folder: Path
@@ -99,6 +99,6 @@ class Spool:
                 log.warning("%s: left out: its content was changed", path)
 
 
-def spool_of(where: str) -> Spool:
+def spool_of(where: str) -> RunSpool:
     """The spool of a database by its URL without a password."""
-    return Spool(state_folder() / "spool" / hashlib.sha256(where.encode()).hexdigest()[:16])
+    return RunSpool(state_folder() / "spool" / hashlib.sha256(where.encode()).hexdigest()[:16])

@@ -10,7 +10,7 @@ import pytest
 from device_runner.files import state_folder
 from pipeline.campaign.measure import measure
 from pipeline.campaign.store import open_store
-from pipeline.campaign.store.patience import Spool, spool_of
+from pipeline.campaign.store.patience import RunSpool, spool_of
 from pipeline.core.errors import MissingError
 from tests.campaign.store.samples import CAMPAIGN, run_record
 from tests.postgres import PostgresServer, own_server
@@ -74,12 +74,12 @@ def test_run_of_a_campaign_that_was_deleted_stays(server: PostgresServer, caplog
 def test_spool_without_room_says_so_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     with caplog.at_level(logging.ERROR):
-        assert Spool(tmp_path / "file" / "below").keep(run_record()) is None
+        assert RunSpool(tmp_path / "file" / "below").keep(run_record()) is None
     assert "in memory only" in caplog.text
 
 
 def test_spooled_file_that_was_changed_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    spool = Spool(tmp_path)
+    spool = RunSpool(tmp_path)
     path = spool.keep(run_record())
     assert path is not None
     assert [run for _, run in spool.waiting()] == [run_record()]
