@@ -15,7 +15,6 @@ from pipeline.campaign.record import CampaignRecord, JobRecord, RecordedRun, Run
 from pipeline.campaign.store import Store
 from pipeline.check.compare import OutputCheck
 from pipeline.config import MeasureMode, Target, wanted_variants
-from pipeline.core.progress import StageTime
 from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.job.profiles import finding, profiles_of
 from pipeline.job.tune_answer import tune_report, tuned_choices, why_none
@@ -106,16 +105,6 @@ def with_earlier(assembled: Assembled, store: Store) -> Assembled:
     before = itertools.takewhile(lambda one: one.id != own.campaign, store.campaigns(own.name))
     known = [one for one in before if one.document and not one.document.searching]
     return dataclasses.replace(assembled, earlier=assemble(store, known[-1]).report) if known else assembled
-
-
-def with_stages(assembled: Assembled, store: Store, stages: Iterable[StageTime]) -> Assembled:
-    """With the stages of this job, stored beside those of jobs that worked on the campaign before: for its trace."""
-
-    def more(record: JobRecord) -> JobRecord:
-        return msgspec.structs.replace(record, stages=(*record.stages, *stages))
-
-    store.amend(assembled.report.campaign, more)
-    return dataclasses.replace(assembled, record=more(assembled.record))
 
 
 def _optimized(variant: Variant) -> int:

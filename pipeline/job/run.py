@@ -11,14 +11,14 @@ from pipeline.config import Config
 from pipeline.core.files import scratch
 from pipeline.core.progress import Progress, StageLog
 from pipeline.job.accuracy import with_accuracy
-from pipeline.job.assemble import assemble, with_earlier, with_stages
+from pipeline.job.assemble import assemble, with_earlier
 from pipeline.job.campaign import CampaignJob, JobOptions
 from pipeline.job.folder import DATABASE, locked
 from pipeline.job.gate import check_against_targets
 from pipeline.job.prepare import ARTIFACTS, find, left_out, numbered, prepare, quick
 from pipeline.job.result import JobResult
 from pipeline.job.ship import ship_or_refuse, write_operator_configs
-from pipeline.job.stored import keep_campaign, kept_campaigns, write_reports
+from pipeline.job.stored import keep_campaign, kept_campaigns, with_stages, write_reports
 from pipeline.job.tune import measured
 
 

@@ -4,17 +4,19 @@ A database may be a lab's, with the campaigns of many folders: a folder keeps th
 the database where that was not its results.sqlite, so that reports and releases are never made of another's campaign.
 """
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from device_runner.reading import read_regular
-from pipeline.campaign.record import CampaignRecord
+from pipeline.campaign.record import CampaignRecord, JobRecord
 from pipeline.campaign.store import Store, lasting, open_store
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import write_bytes, write_text
+from pipeline.core.progress import StageTime
 from pipeline.job.assemble import Assembled, assemble, with_earlier
 from pipeline.job.folder import DATABASE, KEPT
 from pipeline.job.proofs import proven
@@ -168,6 +170,16 @@ def _url(folder: Path | None, database: str | None) -> str:
             remedy="name the output folder of `ort-mobile run`, or a --database",
         )
     return f"sqlite:///{file}"
+
+
+def with_stages(assembled: Assembled, store: Store, stages: Iterable[StageTime]) -> Assembled:
+    """With the stages of this job, stored beside those of jobs that worked on the campaign before: for its trace."""
+
+    def more(record: JobRecord) -> JobRecord:
+        return msgspec.structs.replace(record, stages=(*record.stages, *stages))
+
+    store.amend(assembled.report.campaign, more)
+    return dataclasses.replace(assembled, record=more(assembled.record))
 
 
 def write_reports(assembled: Assembled, folder: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from device_runner.result import Struct
 from pipeline.core.providers import PROVIDER_RULES
-from pipeline.partition.answer import Decision, ModelAnswer
+from pipeline.partition.answer import ModelAnswer
 
 CPU_KIND, KERNEL_KIND = -1, -2
 """Kinds of nodes without a partition: refused ones, and those that a provider on the CPU has kernels for."""
@@ -96,7 +96,7 @@ def placement_of(answer: ModelAnswer, *, model: str, variant: str = "", device: 
             operator=one.op_type,
             partition=one.partition if one.claimed else None,
             reason=None if one.claimed else reasons.setdefault((one.reason or "", one.remedy or ""), len(reasons)),
-            inputs=_inputs(one, place, producer),
+            inputs=tuple(dict.fromkeys(producer[read] for read in one.inputs if producer.get(read, place) != place)),
         )
         for place, one in enumerate(answer.decisions)
     )
@@ -109,11 +109,6 @@ def placement_of(answer: ModelAnswer, *, model: str, variant: str = "", device: 
         nodes=nodes,
         reasons=tuple(ClaimReason(reason=reason, remedy=remedy) for reason, remedy in reasons),
     )
-
-
-def _inputs(decision: Decision, place: int, producer: Mapping[str, int]) -> tuple[int, ...]:
-    found = dict.fromkeys(producer[name] for name in decision.inputs if name in producer)
-    return tuple(one for one in found if one != place)
 
 
 @dataclass(frozen=True, slots=True)

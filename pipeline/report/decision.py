@@ -6,7 +6,6 @@ from enum import StrEnum
 
 from device_runner.result import Status
 from pipeline.campaign.statistics import Comparison, Doubt, Verdict
-from pipeline.check.compare import OutputCheck
 from pipeline.report import wording
 from pipeline.report.drawing import log_place
 from pipeline.report.model import CampaignReport, ChoiceRow, Row
@@ -70,12 +69,12 @@ def _cautions(report: CampaignReport) -> Iterator[str]:
     checks = {(one.model, one.variant): one.checks for one in report.checks}
     failed = [key for key, found in checks.items() if any(check.failed for check in found)]
     if failed:
-        yield f"{_variants(len(failed))} failed the numeric check and {'is' if len(failed) == 1 else 'are'} left out"
+        yield f"{_variants(len(failed))} failed the numeric check and {_are(len(failed))} left out"
     differing = [row for row in report.rows if any(check.failed for check in row.checks)]
     if differing:
         yield f"outputs differ in {len(differing)} of {len(report.rows)} rows measured on devices"
     yield from _accuracy_cautions(report, shipped)
-    unknown = {key: found for key, found in checks.items() if key in shipped and _undecided(found)}
+    unknown = {key: found for key, found in checks.items() if key in shipped and any(one.unknown for one in found)}
     if unknown:
         random = any(check.random_inputs for found in unknown.values() for check in found)
         advice = "on random inputs: give test data" if random else "on this test data"
@@ -102,10 +101,6 @@ def _accuracy_cautions(report: CampaignReport, shipped: set[tuple[str, str]]) ->
 
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
-
-
-def _undecided(checks: Sequence[OutputCheck]) -> bool:
-    return any(check.unknown for check in checks)
 
 
 def _variants(number: int) -> str:

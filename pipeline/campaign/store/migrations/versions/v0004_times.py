@@ -56,11 +56,13 @@ def upgrade() -> None:
 def _values(row: Mapping[Any, Any]) -> dict[str, Any]:
     started_ms = _epoch_ms(row["started_at"])
     elapsed_ns = _elapsed_ns(row["result"])
+    packed = bytes(row["nanoseconds"] or b"")
+    latencies = struct.unpack(f"<{len(packed) // 8}q", packed[: len(packed) // 8 * 8])
     added = {
         "host": "",
         "started_at_ms": started_ms,
         "ended_at_ms": None if started_ms is None or not elapsed_ns else started_ms + elapsed_ns // 1_000_000,
-        "median_ns": _median_ns(bytes(row["nanoseconds"] or b"")),
+        "median_ns": median_low(latencies) if latencies else None,
     }
     return {"id": row["id"], **added, "digest": digest((*(row[name] for name in BEFORE), *added.values()))}
 
@@ -77,8 +79,3 @@ def _elapsed_ns(result: str) -> int:
         return msgspec.json.decode(result, type=StoredTimes).elapsed_ns
     except msgspec.DecodeError:
         return 0
-
-
-def _median_ns(packed: bytes) -> int | None:
-    latencies = struct.unpack(f"<{len(packed) // 8}q", packed[: len(packed) // 8 * 8])
-    return median_low(latencies) if latencies else None

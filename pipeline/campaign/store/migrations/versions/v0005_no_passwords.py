@@ -4,8 +4,6 @@ A row whose digest is not that of its content was damaged before: it loses the U
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
@@ -27,7 +25,10 @@ def upgrade() -> None:
         row = connection.execute(read, {"id": name}).mappings().one()
         document = _without_database(row["document"])
         if document is not None:
-            connection.execute(change, {"id": name, "document": document, "digest": _digest(row, document)})
+            sound = row["digest"] == digest(row[column] for column in DIGESTED)
+            changed = {**row, "document": document}
+            value = digest(changed[column] for column in DIGESTED) if sound else row["digest"]
+            connection.execute(change, {"id": name, "document": document, "digest": value})
 
 
 def _without_database(text: str) -> str | None:
@@ -41,9 +42,3 @@ def _without_database(text: str) -> str | None:
     except (ValueError, TypeError, KeyError):
         return None
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-
-
-def _digest(row: Mapping[Any, Any], document: str) -> str:
-    sound = row["digest"] == digest(row[name] for name in DIGESTED)
-    changed = {**row, "document": document}
-    return digest(changed[name] for name in DIGESTED) if sound else row["digest"]
