@@ -9,7 +9,7 @@ from device_runner.result import Status
 from pipeline.campaign.history import History, HistoryPoint, history
 from pipeline.campaign.provenance import facts_of_place, facts_of_run
 from pipeline.campaign.record import CampaignRecord, JobRecord, RunRecord
-from pipeline.campaign.statistics import describe, ranks
+from pipeline.campaign.statistics import ranks
 from pipeline.campaign.store import Store
 from pipeline.config import MeasureMode
 from pipeline.core.errors import ConfigError
@@ -76,9 +76,12 @@ def _histories(store: Store, campaigns: Sequence[CampaignRecord]) -> tuple[Histo
 def _measured(store: Store, campaign: CampaignRecord, record: JobRecord) -> Iterator[tuple[Lane, HistoryPoint | str]]:
     """What a campaign measured of each planned run in its steady state, or why it did not."""
     runs: dict[str, list[RunRecord]] = {}
-    for run in store.runs(campaign.id):
+    medians: dict[str, list[int]] = {}
+    for run, median_ns in store.run_medians(campaign.id):
         if not run.spec.profile:
             runs.setdefault(run.planned, []).append(run)
+            if run.result.status is Status.OK and median_ns is not None:
+                medians.setdefault(run.planned, []).append(median_ns)
     devices = {facts.name: facts for facts in store.devices(campaign.id)}
     for planned in record.planned:
         if not planned.same_as and planned.mode is MeasureMode.STEADY:
@@ -87,26 +90,28 @@ def _measured(store: Store, campaign: CampaignRecord, record: JobRecord) -> Iter
                 device=planned.device, model=planned.model, variant=planned.variant, run=planned.run,
                 runs=runs.get(planned.id, ()),
             )  # fmt: skip
-            yield lane, _point(campaign, record, measured, devices.get(planned.device))
+            yield lane, _point(campaign, record, measured, medians.get(planned.id, ()), devices.get(planned.device))
 
 
 def _point(
-    campaign: CampaignRecord, record: JobRecord, measured: MeasuredRow, device: DeviceFacts | None
+    campaign: CampaignRecord,
+    record: JobRecord,
+    measured: MeasuredRow,
+    medians_ns: Sequence[int],
+    device: DeviceFacts | None,
 ) -> HistoryPoint | str:
-    group = run_group(measured)
-    numbers = describe(group)
-    if numbers is None:
+    if not medians_ns:
         failures = [run.result.failure.message for run in measured.runs if run.result.failure]
         return failures[0] if failures else "no round of it was run"
-    if not ranks(group):
+    if not ranks(run_group(measured)):
         return "its times are not a phone's"
-    middle = statistics.median(numbers.round_medians_ns)
+    middle = statistics.median(medians_ns)
     first = next(run for run in measured.runs if run.result.status is Status.OK)
     return HistoryPoint(
         campaign=campaign.id,
         created_at=campaign.created_at,
         median_ns=middle,
-        rounds=len(numbers.round_medians_ns),
-        sd=statistics.stdev(numbers.round_medians_ns) / middle if len(numbers.round_medians_ns) > 1 else 0.0,
+        rounds=len(medians_ns),
+        sd=statistics.stdev(medians_ns) / middle if len(medians_ns) > 1 else 0.0,
         facts={**facts_of_run(first), **facts_of_place(measured.device, device, record.host)},
     )

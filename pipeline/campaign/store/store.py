@@ -1,10 +1,10 @@
 """The store: campaigns, devices, artifacts and runs in, the same values out."""
 
 import logging
+import math
 import struct
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import median_low
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -13,13 +13,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from device_runner.device import DeviceFacts
-from device_runner.result import RunResult, epoch_ms
+from device_runner.result import RunResult
 from device_runner.spec import RunSpec
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunRecord
 from pipeline.campaign.store.errors import StoreError, damaged, told
 from pipeline.campaign.store.patience import is_away, patiently, spool_of
 from pipeline.campaign.store.tables import artifacts, campaigns, devices, latencies, row_digest, runs
-from pipeline.campaign.store.writer import REPEATED, RunRow, RunWriter, text_of
+from pipeline.campaign.store.writer import REPEATED, RunRow, RunWriter, run_columns, text_of
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import MissingError, PipelineError
 from pipeline.core.variant import Artifact
@@ -30,6 +30,13 @@ log = logging.getLogger(__name__)
 
 RAW_LATENCIES = sa.type_coerce(latencies.c.nanoseconds, sa.types.NULLTYPE).label("nanoseconds")
 """As the database has them: SQLAlchemy fails on a damaged value before its digest can be looked at."""
+
+CHECKED_BYTES = 256 << 20
+"""SQLite files up to this size are checked as a whole before runs are read: at most some 0.3 s.
+
+In larger ones damage is found where it is read: by SQLite in its pages, by digests in rows; that of other campaigns is
+not. No check sees that an index page was replaced by another of the same index: its rows are missing then.
+"""
 
 
 class Store:
@@ -136,7 +143,7 @@ class Store:
         return brought
 
     def _row(self, run: RunRecord) -> RunRow:
-        columns, samples = _run_columns(run), len(run.result.latencies_ns)
+        columns, samples = run_columns(run), len(run.result.latencies_ns)
         nanoseconds = _packed(run.result.latencies_ns, self.where)
         columns["digest"] = row_digest("runs", {**columns, "samples": samples, "nanoseconds": nanoseconds})
         return RunRow(columns=columns, samples=samples, nanoseconds=nanoseconds)
@@ -173,6 +180,21 @@ class Store:
 
     def runs(self, campaign: str) -> tuple[RunRecord, ...]:
         """All runs of a campaign with their raw latencies, in the order in which they were stored."""
+        found = []
+        for row in self._run_rows(campaign):
+            run = self._run(row)
+            timed = msgspec.structs.replace(run.result, latencies_ns=self._latencies(row))
+            found.append(msgspec.structs.replace(run, result=timed))
+        return tuple(found)
+
+    def run_medians(self, campaign: str) -> tuple[tuple[RunRecord, int | None], ...]:
+        """All runs of a campaign without latencies, each with their lower median in nanoseconds; None of no latencies.
+
+        Latencies are checked with their row, but not decoded: histories read thousands of runs.
+        """
+        return tuple((self._run(row), row["median_ns"]) for row in self._run_rows(campaign))
+
+    def _run_rows(self, campaign: str) -> Sequence[Mapping[Any, Any]]:
         query = (
             sa.select(runs, latencies.c.samples, RAW_LATENCIES)
             .join_from(runs, latencies, isouter=True)
@@ -184,7 +206,7 @@ class Store:
             self._check_pages(connection)
             return connection.execute(query).mappings().all()
 
-        return tuple(self._run(row) for row in self._read(work))
+        return self._read(work)
 
     def artifacts(self, campaign: str) -> tuple[Artifact, ...]:
         """All artifacts of a campaign by model and variant."""
@@ -243,7 +265,10 @@ class Store:
 
     def _check_pages(self, connection: Connection) -> None:
         """SQLite's own check of its file: pages that are lost would be rows that nobody misses. Raises StoreError."""
-        if connection.dialect.name == "sqlite":
+        if connection.dialect.name != "sqlite":
+            return
+        size = [int(connection.exec_driver_sql(f"PRAGMA {what}").scalar_one()) for what in ("page_count", "page_size")]
+        if math.prod(size) <= CHECKED_BYTES:
             found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
             if found != "ok":
                 raise damaged("its file", self.where, str(found))
@@ -268,9 +293,9 @@ class Store:
         return self._decode(row["document"], kind, name)
 
     def _run(self, row: Mapping[Any, Any]) -> RunRecord:
-        name = f"round {row['round']} of the run {row['spec_id']}"
+        """The run of a row, without its latencies."""
+        name = _name_of_run(row)
         self._check("runs", name, row)
-        result = self._decode(row["result"], RunResult, name)
         prediction = row["prediction"]
         return RunRecord(
             campaign=row["campaign_id"],
@@ -279,15 +304,15 @@ class Store:
             model=row["model"],
             variant=row["variant"],
             spec=self._decode(row["spec"], RunSpec, name),
-            result=msgspec.structs.replace(result, latencies_ns=self._latencies(row, name)),
+            result=self._decode(row["result"], RunResult, name),
             checks=self._decode(row["checks"], tuple[OutputCheck, ...], name),
             prediction=None if prediction is None else self._decode(prediction, Prediction, name),
         )
 
-    def _latencies(self, row: Mapping[Any, Any], name: str) -> tuple[int, ...]:
+    def _latencies(self, row: Mapping[Any, Any]) -> tuple[int, ...]:
         data, samples = row["nanoseconds"], row["samples"]
         if not isinstance(data, bytes) or len(data) != 8 * samples:
-            raise damaged(name, self.where, "its latencies are lost or cut off")
+            raise damaged(_name_of_run(row), self.where, "its latencies are lost or cut off")
         return struct.unpack(f"<{samples}q", data)
 
     def _decode(self, text: str, kind: type[T], name: str) -> T:
@@ -300,6 +325,10 @@ class Store:
                 why=str(error),
                 remedy="another program or a later release wrote it: use that, or start again with another --output",
             ) from error
+
+
+def _name_of_run(row: Mapping[Any, Any]) -> str:
+    return f"round {row['round']} of the run {row['spec_id']}"
 
 
 def _put_device(connection: Connection, campaign: str, facts: DeviceFacts) -> None:
@@ -334,40 +363,6 @@ def _insert_campaign(connection: Connection, campaign: CampaignRecord) -> bool:
     }
     connection.execute(campaigns.insert().values(**row, digest=row_digest("campaigns", row)))
     return True
-
-
-def _run_columns(run: RunRecord) -> dict[str, Any]:
-    result = run.result
-    return {
-        "campaign_id": run.campaign,
-        "spec_id": run.spec.id,
-        "planned": run.planned,
-        "round": run.round,
-        "model": run.model,
-        "variant": run.variant,
-        "device": result.device,
-        "provider": run.spec.options.provider,
-        "status": result.status.value,
-        "failure_kind": None if result.failure is None else result.failure.kind.value,
-        "started_at": result.started_at,
-        **_columns_for_sql(result),
-        "spec": text_of(run.spec),
-        "result": text_of(msgspec.structs.replace(result, latencies_ns=())),
-        "checks": text_of(run.checks),
-        "prediction": None if run.prediction is None else text_of(run.prediction),
-    }
-
-
-def _columns_for_sql(result: RunResult) -> dict[str, str | int | None]:
-    """What SQL can draw: where a run was, when it began and ended in milliseconds since 1970, its usual latency."""
-    started_ms = epoch_ms(result.started_at)
-    ended_ms = None if started_ms is None or not result.elapsed_ns else started_ms + result.elapsed_ns // 1_000_000
-    return {
-        "host": result.host,
-        "started_at_ms": started_ms,
-        "ended_at_ms": ended_ms,
-        "median_ns": median_low(result.latencies_ns) if result.latencies_ns else None,
-    }
 
 
 def _packed(latencies_ns: tuple[int, ...], where: str) -> bytes:

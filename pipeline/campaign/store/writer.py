@@ -9,13 +9,15 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import median_low
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from device_runner.result import FailureKind
+from device_runner.result import FailureKind, RunResult, epoch_ms
+from pipeline.campaign.record import RunRecord
 from pipeline.campaign.store.patience import is_away
 from pipeline.campaign.store.tables import latencies, runs
 
@@ -145,6 +147,41 @@ def _found(connection: Connection, rows: Sequence[RunRow]) -> Iterator[tuple[Ide
             identity = (campaign, found.spec_id, found.round)
             if identity in wanted:
                 yield identity, (found.id, found.failure_kind)
+
+
+def run_columns(run: RunRecord) -> dict[str, Any]:
+    """The columns of a run but its key and its digest, which covers the latencies too."""
+    result = run.result
+    return {
+        "campaign_id": run.campaign,
+        "spec_id": run.spec.id,
+        "planned": run.planned,
+        "round": run.round,
+        "model": run.model,
+        "variant": run.variant,
+        "device": result.device,
+        "provider": run.spec.options.provider,
+        "status": result.status.value,
+        "failure_kind": None if result.failure is None else result.failure.kind.value,
+        "started_at": result.started_at,
+        **_columns_for_sql(result),
+        "spec": text_of(run.spec),
+        "result": text_of(msgspec.structs.replace(result, latencies_ns=())),
+        "checks": text_of(run.checks),
+        "prediction": None if run.prediction is None else text_of(run.prediction),
+    }
+
+
+def _columns_for_sql(result: RunResult) -> dict[str, str | int | None]:
+    """What SQL can draw: where a run was, when it began and ended in milliseconds since 1970, its usual latency."""
+    started_ms = epoch_ms(result.started_at)
+    ended_ms = None if started_ms is None or not result.elapsed_ns else started_ms + result.elapsed_ns // 1_000_000
+    return {
+        "host": result.host,
+        "started_at_ms": started_ms,
+        "ended_at_ms": ended_ms,
+        "median_ns": median_low(result.latencies_ns) if result.latencies_ns else None,
+    }
 
 
 def text_of(value: object) -> str:

@@ -351,6 +351,9 @@ def test_a_row_that_is_not_as_it_was_stored_is_named(name: str, filled: str) -> 
         assert "restore a copy" in caught.value.remedy
         for other, read in READS.items():
             assert other == table or read(store)
+        if table == "runs":
+            with pytest.raises(StoreError, match="the database is damaged"):
+                store.run_medians("c1")
 
 
 def test_every_exchanged_or_zeroed_page_of_a_database_is_found_or_harmless(filled: str, tmp_path: Path) -> None:

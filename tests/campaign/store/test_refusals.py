@@ -2,11 +2,15 @@
 
 import socket
 import sqlite3
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from pipeline.campaign.store import Store, open_store
+from pipeline.campaign.store import store as store_module
 from pipeline.campaign.store.errors import hidden
 from pipeline.core.errors import ConfigError, MissingError, PipelineError
 from tests.campaign.store.samples import CAMPAIGN, run_record
@@ -148,3 +152,56 @@ def test_a_value_that_something_else_changed(tmp_path: Path) -> None:
 )
 def test_passwords_are_not_shown(url: str, shown: str) -> None:
     assert hidden(url) == shown
+
+
+@pytest.fixture
+def many_pages(file_url: str) -> list[bytes]:
+    """The pages of a database whose index of runs has several of them."""
+    with open_store(file_url) as store:
+        store.start(CAMPAIGN)
+        names = [f"{'long' * 40}{number:03}" for number in range(30)]
+        with ThreadPoolExecutor(20) as threads:
+            list(threads.map(lambda name: store.add_run(run_record(name)), names))
+    path = Path(file_url.removeprefix("sqlite:///"))
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute("PRAGMA journal_mode=DELETE")
+        size = connection.execute("PRAGMA page_size").fetchone()[0]
+    connection.close()
+    whole = path.read_bytes()
+    return [whole[start : start + size] for start in range(0, len(whole), size)]
+
+
+def runs_of_pages(pages: list[bytes], path: Path) -> int | None:
+    """How many runs are read; None where damage is reported."""
+    path.write_bytes(b"".join(pages))
+    try:
+        with open_store(f"sqlite:///{path}") as store:
+            return len(store.runs("c1"))
+    except PipelineError:
+        return None
+
+
+def test_lost_pages_of_files_too_large_for_a_check_are_found_where_they_are_read(
+    many_pages: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "CHECKED_BYTES", 0)
+    path = tmp_path / "broken.sqlite"
+    kinds = Counter(
+        runs_of_pages([*many_pages[:n], bytes(len(page)), *many_pages[n + 1 :]], path)
+        for n, page in enumerate(many_pages)
+    )
+    assert kinds[None] > 5
+    assert set(kinds) <= {None, 30}, "runs are missing, and nothing is said"
+
+
+def test_a_large_file_is_not_read_as_a_whole(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_store(file_url) as store:
+        statements: list[str] = []
+        sa.event.listen(store._engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+        size = Path(file_url.removeprefix("sqlite:///")).stat().st_size
+        for limit, checked in ((1 << 30, True), (size + (1 << 20), True), (1, False)):
+            monkeypatch.setattr(store_module, "CHECKED_BYTES", limit)
+            statements.clear()
+            store.runs("c1")
+            assert ("PRAGMA quick_check(1)" in statements) == checked

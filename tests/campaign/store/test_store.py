@@ -37,6 +37,15 @@ def test_everything_comes_back_as_it_went_in(store: Store) -> None:
     assert store.runs("other") == ()
 
 
+def test_medians_come_without_latencies(store: Store) -> None:
+    ok, bad = run_record(latencies_ns=(9, 5, 7, 6)), failed(FailureKind.MODEL_LOAD, spec="s2")
+    store.add_run(ok)
+    store.add_run(bad)
+    bare = msgspec.structs.replace(ok, result=msgspec.structs.replace(ok.result, latencies_ns=()))
+    assert store.run_medians("c1") == ((bare, 6), (bad, None))
+    assert store.run_medians("other") == ()
+
+
 def test_a_run_is_stored_once(store: Store) -> None:
     assert store.add_run(run_record(latencies_ns=(1,)))
     assert not store.add_run(run_record(latencies_ns=(2,)))
