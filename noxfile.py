@@ -74,7 +74,7 @@ def commands(session: nox.Session) -> None:
 @nox.session(default=False)
 def development(session: nox.Session) -> None:
     """The environment of tests, lint, types, docs and benchmarks."""
-    session.install("-e", ".[android]", *groups("test", "lint", "typecheck"))
+    session.install("-e", ".[android]", *groups("test", "lint", "typecheck", "browser"))
     PROGRAMS["development"] = session.bin
 
 

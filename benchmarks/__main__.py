@@ -13,6 +13,7 @@ BENCHMARKS = {
     "probe": "what the probe adds to an inference, and time to the first one against Python",
     "campaign": "what a campaign adds to a run, and 1 to 200 devices at once",
     "farm": "campaigns on 1 and 16 real adbd devices: what a run costs beside its probe",
+    "page": "opening the report page of 10,000 runs and a graph of 2,000 nodes in Chromium (needs playwright)",
     "push": "pushes beside `adb push` and adbutils, and what a campaign of eight variants pushes",
     "op_config": "operator configs of one large and 1,000 small artifacts against the stock tool",
     "aware": "NNAPI-aware files: spliced beside those of the genuine Android library",

@@ -34,7 +34,7 @@ MOST_NAMES = 1_500
 """Names of nodes on one page, shared by its graphs; the JSON documents have all."""
 
 MOST_REASONS, MOST_TOLD, MOST_MEASURED = 12, 4, 4
-NAME_LENGTH, LINE_LENGTH, TOLD_LENGTH = 48, 30, 100
+NAME_LENGTH, LINE_LENGTH, TOLD_LENGTH = 72, 30, 100
 CHARACTER, BOX_HEIGHT, LAYER_HEIGHT, MARGIN = 6.9, 42, 66, 12
 COLOURS = 10
 """Fills of partitions in turn: g0 to g9 in graph.css."""

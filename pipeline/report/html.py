@@ -125,17 +125,26 @@ def _compact(report: CampaignReport, drawn: Sequence[Results]) -> Listing:
     """Every row in one table, where not all have pictures."""
     if sum(len(found.rows) for found in drawn) == len(report.rows):
         return NO_TABLE
-    head = ("Device", "Model", *(column.title for column in COLUMNS))
-    rows = ((row.device, row.model, *(column.text(row) for column in COLUMNS)) for row in report.rows)
+    plain = {"Variant", "Run"} | ({"Status"} if all(wording.status(row) == Status.OK for row in report.rows) else set())
+    shown = [column for column in _filled(COLUMNS, report.rows) if column.title not in plain]
+    head = ("Device", "Model", "Variant and run", *(column.title for column in shown))
+    rows = (
+        (row.device, row.model, f"{row.variant} {row.run}", *(column.text(row) for column in shown))
+        for row in report.rows
+    )
     return Listing(title="All rows", head=head, rows=tuple(rows))
+
+
+def _filled(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Column, ...]:
+    """Those that say something of any row."""
+    return tuple(column for column in columns if any(column.text(row) != wording.DASH for row in rows))
 
 
 def _table(found: Results, raw: Mapping[charts.RowKey, Sequence[int]]) -> ResultTable:
     uncounted = not_a_phone(found.rows)
-    shown = tuple(column for column in PAGE_COLUMNS if any(column.text(row) != wording.DASH for row in found.rows))
     return ResultTable(
         found=found,
-        columns=shown,
+        columns=_filled(PAGE_COLUMNS, found.rows),
         note="Not measured on a phone: these runs show what works, and their times rank nothing." if uncounted else "",
         distribution=None if uncounted else charts.distribution(found.rows, raw),
         scatters=() if uncounted else charts.scatters(found.rows),

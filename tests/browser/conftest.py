@@ -61,7 +61,10 @@ def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
         made.page.on("pageerror", lambda error: made.complaints.append(str(error)))
         made.page.goto(path.as_uri() + fragment)
         if options.get("java_script_enabled", True) and 'id="run-data"' in text:
+            made.page.evaluate("document.getElementById('explore-part').scrollIntoView()")
             made.page.wait_for_selector("#explore-part[data-ready]", state="attached")
+            if not fragment:
+                made.page.evaluate("scrollTo(0, 0)")
         return made
 
     yield opened

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from device_runner.result import Status
 from pipeline.campaign.record import Host
 from pipeline.report import drawing, html, page_data
 from pipeline.report.model import CampaignReport
@@ -128,6 +129,21 @@ def test_every_row_has_a_cell_for_every_head(page: Page) -> None:
     assert {len(row) for row in rows} == {len(head)}
     cells = [" ".join(cell.split()) for row in page.rows for cell in row]
     assert {"2.07 ms", "0.62 0.61 to 0.63", "same within 5 %", "differ 2.4e-01 top-1 84.0%", "failed"} <= set(cells)
+
+
+def test_a_large_campaign_has_every_row_in_one_table_without_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no column that says nothing of any row."""
+    monkeypatch.setattr(html, "MOST_ROWS", 3)
+    monkeypatch.setattr(html, "MOST_DRAWN", 1)
+    report = make_report()
+    plain = re.search(r"<noscript>(.*?)</noscript>", html.render(report), re.DOTALL)
+    assert plain is not None
+    rows = Page(plain[1]).rows
+    assert rows[0][:5] == ["Device", "Model", "Variant and run", "Status", "Median"]
+    assert [row[:3] for row in rows[1:]] == [[row.device, row.model, f"{row.variant} {row.run}"] for row in report.rows]
+    assert all(set(cells) != {"-"} for cells in zip(*rows[1:], strict=True))
+    good = tuple(row for row in report.rows if row.status is Status.OK and not row.failed_rounds)
+    assert "Status" not in html.render(msgspec.structs.replace(report, rows=good)).split("<noscript>")[1]
 
 
 def test_screen_readers_are_told(page: Page) -> None:

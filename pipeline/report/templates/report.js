@@ -236,16 +236,22 @@
     if (document.activeElement !== byId("filter-text")) byId("filter-text").value = wanted.get("text") || "";
     head();
     body(found);
-    distributions(found);
-    drawing.unobserve(byId("timeline-part"));
-    pending = () => timeline(found);
-    drawing.observe(byId("timeline-part"));
+    inSight("explore-distribution", () => distributions(found));
+    inSight("timeline-part", () => timeline(found));
   };
-  let pending;
-  const drawing = new IntersectionObserver((entries) => {
-    if (entries.some((entry) => entry.isIntersecting) && pending) {
-      pending();
-      pending = undefined;
+  // What is drawn once an element comes near the window; drawing it again replaces what still waits.
+  const waiting = new Map();
+  const inSight = (id, draw) => {
+    waiting.set(byId(id), draw);
+    nearby.unobserve(byId(id));
+    nearby.observe(byId(id));
+  };
+  const nearby = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (!isIntersecting || !waiting.has(target)) continue;
+      const draw = waiting.get(target);
+      waiting.delete(target);
+      draw();
     }
   }, { rootMargin: "200px" });
 
@@ -272,5 +278,7 @@
   };
   section.hidden = false;
   document.querySelectorAll("[data-explore]").forEach((each) => { each.hidden = false; });
-  begin().catch(() => { section.hidden = true; });
+  const unreadable = () => { section.hidden = true; };
+  if (location.hash.includes("=")) begin().catch(unreadable);
+  else inSight("explore-part", () => begin().catch(unreadable));
 })();
