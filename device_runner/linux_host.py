@@ -4,8 +4,7 @@ Its name may carry options behind a question mark, as in `linux-host:wheel:1.29.
 same library on a computer of its own processor needs no emulator, and is then timed like `local`.
 """
 
-import shutil
-import tempfile
+import contextlib
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,6 +14,7 @@ import msgspec
 from device_runner.android_host.processor import HOST_ABIS, SLOWNESS, Processor, default_abi, find_processor, untimed
 from device_runner.device import DeviceFacts, read_options
 from device_runner.errors import RunnerError, SpecError, UnavailableError
+from device_runner.files import remove_abandoned, scratch_folder
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import Library, resolve
 from device_runner.local import LocalDevice, host_facts, machine_abi
@@ -24,6 +24,8 @@ from device_runner.spec import RunSpec
 
 SCHEME = "linux-host"
 OPTIONS = ("abi", "cpu")
+
+FOLDER = "ort-mobile-linux-"
 
 
 def open_linux_host(rest: str) -> "LinuxHost":
@@ -46,9 +48,11 @@ class LinuxHost:
         """Raises UnavailableError where the library's ABI cannot run here, SpecError for a CPU that does not exist."""
         self._name = name
         self._library = library
-        self._folder = Path(tempfile.mkdtemp(prefix="ort-mobile-linux-"))
+        remove_abandoned(FOLDER)
+        self._opened = contextlib.ExitStack()
+        folder = self._opened.enter_context(scratch_folder(FOLDER))
         try:
-            self._processor = find_processor(library.abi, cpu).rooted(self._folder)
+            self._processor = find_processor(library.abi, cpu).rooted(folder)
             check_needed(library, self._processor)
             native = library.abi == machine_abi()
             self._local = LocalDevice(
@@ -93,7 +97,7 @@ class LinuxHost:
 
     def close(self) -> None:
         """Remove its folder."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self
