@@ -12,7 +12,7 @@ from typing import Self
 import msgspec
 
 from device_runner.android_host.processor import HOST_ABIS, SLOWNESS, Processor, default_abi, find_processor, untimed
-from device_runner.device import DeviceFacts, read_options
+from device_runner.device import DeviceFacts, Waiting, no_waiting, read_options
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.files import remove_abandoned, scratch_folder
 from device_runner.library_facts import LibraryFacts
@@ -28,7 +28,7 @@ OPTIONS = ("abi", "cpu")
 FOLDER = "ort-mobile-linux-"
 
 
-def open_linux_host(rest: str) -> "LinuxHost":
+def open_linux_host(rest: str, _waiting: Waiting = no_waiting) -> "LinuxHost":
     """The device that `linux-host:REST` names; raises SpecError for a bad option, UnavailableError for no library."""
     text, _, query = rest.partition("?")
     name = f"{SCHEME}:{rest}"

@@ -1,11 +1,13 @@
 """The device `linux-host` with a library of this computer's own processor, where nothing is emulated."""
 
+import importlib
+import inspect
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from device_runner.device import open_device
+from device_runner.device import OPENERS, no_waiting, open_device
 from device_runner.local import wheel_library
 
 
@@ -17,3 +19,9 @@ def test_the_folder_of_a_killed_process_goes_with_the_next(tmp_path: Path, monke
         assert len(list(tmp_path.iterdir())) == 1
         assert not (tmp_path / "ort-mobile-linux-left").exists()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", OPENERS.values())
+def test_every_kind_of_device_can_be_opened_with_a_way_to_wait(text: str) -> None:
+    module, _, function = text.partition(":")
+    inspect.signature(getattr(importlib.import_module(module), function)).bind("rest", no_waiting)
