@@ -22,7 +22,7 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 EXAMPLE = "build_configs/mnist.toml"
 OWN_SESSIONS = (
     "device or android_host or network or postgresql or example or slow or fresh_machine or first_hour or trained "
-    "or every_model or consumer or browser"
+    "or every_model or consumer or browser or lab"
 )
 """Marks of tests that need more than the development environment, or long."""
 
@@ -225,6 +225,13 @@ def browser_tests(session: nox.Session) -> None:
     session.install("-e", ".", *groups("test", "browser"))
     keep_downloads(session)
     session.run("python", "-m", "pytest", "tests/browser", "-m", "browser", "-rs", *session.posargs)
+
+
+@nox.session
+def lab_tests(session: nox.Session) -> None:
+    """Four hosts in network namespaces and what happens to a lab at random; LAB_EVENTS=50 for the full session."""
+    session.install("-e", ".", *groups("test", "extra"))
+    session.run("python", "-m", "pytest", "-m", "lab", *session.posargs)
 
 
 @nox.session

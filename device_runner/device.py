@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 from urllib.parse import parse_qsl
 
+import msgspec
+
 from device_runner.errors import SpecError
 from device_runner.library_source import Library
 from device_runner.result import Conditions, RunResult, Struct
@@ -61,6 +63,8 @@ class Readiness(StrEnum):
 class DeviceFacts(Struct, frozen=True, kw_only=True):
     """What a device is. 0, "" and empty tuples where it does not tell.
 
+    `host` is the computer that it is attached to and `serial` the number that its maker gave it: with them devices of
+    several hosts are told apart (`identity`), and both are "" in facts of earlier releases.
     `platform` is android, linux, macos; `abis` are Android's names (arm64-v8a, x86_64, ...), best first;
     `core_max_mhz` has one entry per core. `advice` says what to do when it is not ready. `nnapi` is None where no probe
     has looked yet; `nnapi_devices` are named from API level 29 on.
@@ -86,6 +90,22 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     thermal_status: int | None = None
     nnapi: bool | None = None
     nnapi_devices: tuple[NnapiDevice, ...] = ()
+    host: str = ""
+    serial: str = ""
+
+
+def identity(facts: DeviceFacts) -> str:
+    """The name of a device among those of all hosts, by its own name, its host and its serial.
+
+    A phone keeps its name at whichever host and address it is reached: `adb:` and its serial. What is a part of a host
+    (`local`, `android-host:…`), an emulator, or a phone on the network that does not say its serial, is NAME@HOST.
+    """
+    scheme, _, rest = facts.name.partition(":")
+    serial = split_server(rest)[0]
+    of_a_host = scheme != "adb" or serial.startswith("emulator-") or (on_network(serial) and not facts.serial)
+    if of_a_host:
+        return f"{facts.name}@{facts.host}"
+    return f"adb:{facts.serial if on_network(serial) else serial}"
 
 
 class Device(Protocol):
@@ -158,6 +178,62 @@ Waiting = Callable[[str], bool]
 def no_waiting(_holder: str) -> bool:
     """A device that another process has is not waited for."""
     return False
+
+
+class NamedDevice:
+    """A device under another name, as in a lab where several hosts have a `local`."""
+
+    def __init__(self, device: Device, facts: DeviceFacts) -> None:
+        self.name = facts.name
+        self._device = device
+        self._facts = facts
+
+    def facts(self) -> DeviceFacts:
+        """The facts that it was given its name with."""
+        return self._facts
+
+    def library_for(self, given: str | None) -> Library:
+        """That of the device."""
+        return self._device.library_for(given)
+
+    def run(self, spec: RunSpec) -> RunResult:
+        """Its result, under this name."""
+        return msgspec.structs.replace(self._device.run(spec), device=self.name)
+
+    def close(self) -> None:
+        """Close the device."""
+        self._device.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class NamedConditionedDevice(NamedDevice):
+    """The same of a device with conditions."""
+
+    def __init__(self, device: Device, facts: DeviceFacts, conditioned: Conditioned) -> None:
+        super().__init__(device, facts)
+        self._conditioned = conditioned
+
+    def conditions(self) -> Conditions:
+        """Those of the device; raises RunnerError when it does not answer."""
+        return self._conditioned.conditions()
+
+    def arrange(self, *, fixed_performance: bool, screen_on: bool) -> list[str]:
+        """Arrange the device."""
+        return self._conditioned.arrange(fixed_performance=fixed_performance, screen_on=screen_on)
+
+
+def named(device: Device, facts: DeviceFacts) -> Device:
+    """The device under the name in `facts`."""
+    if isinstance(device, Conditioned):
+        return NamedConditionedDevice(device, facts, device)
+    return NamedDevice(device, facts)
 
 
 OPENERS: dict[str, str] = {

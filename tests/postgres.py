@@ -48,6 +48,8 @@ class PostgresServer:
         command = ["-D", f"{self.folder}/data", "-U", "tester", "-A", "trust", "-E", "UTF8", "--no-sync"]
         initdb = [str(self.programs / "initdb"), *command]
         subprocess.run(initdb, user=self.user, check=True, capture_output=True, cwd=self.folder)
+        with (self.folder / "data/pg_hba.conf").open("a") as rules:
+            rules.write(f"host all all {self.address}/24 trust\n")
 
     def start(self) -> None:
         """Start it and wait until it takes connections."""
@@ -55,7 +57,7 @@ class PostgresServer:
         options = ["-D", f"{self.folder}/data", "-p", str(self.port), "-k", str(self.folder), "-F"]
         command = [str(self.programs / "postgres"), *options, *(word for one in settings for word in ("-c", one))]
         with (self.folder / "log").open("ab") as out:
-            self.process = subprocess.Popen(command, user=self.user, stderr=out, start_new_session=True)
+            self.process = subprocess.Popen(command, user=self.user, stderr=out)
         wait_for_server(self.url)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:

@@ -18,6 +18,7 @@ ALLOWED = (
     r"mounting a small disk needs root",
     r"a small disk of its own can only be mounted by root",
     r"this system does not let root mount a tmpfs",
+    r"network namespaces need root",
     r"cannot mount a small file system here: .*",
     r"no file system of 50 MB can be mounted: that needs root",
     r"a real adbd is run on x86-64 Linux only",

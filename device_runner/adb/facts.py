@@ -102,7 +102,7 @@ def _ask(link: Link, root: str, probe: str) -> NnapiAnswer | None:
 PROPERTIES = (
     "ro.build.version.sdk", "ro.build.version.release", "ro.product.cpu.abilist", "ro.product.manufacturer",
     "ro.product.model", "ro.soc.manufacturer", "ro.soc.model", "ro.board.platform", "ro.hardware.chipname",
-    "ro.chipname", "ro.hardware", "ro.build.fingerprint",
+    "ro.chipname", "ro.hardware", "ro.build.fingerprint", "ro.serialno",
 )  # fmt: skip
 
 SECTIONS = {
@@ -174,6 +174,7 @@ def parse_facts(name: str, said: dict[str, str]) -> DeviceFacts:
         api_level=api_level,
         os_release=_line(said.get("ro.build.version.release", "") or said.get("kernel", "")),
         fingerprint=_line(said.get("ro.build.fingerprint", "")),
+        serial="".join(SERIAL.findall(said.get("ro.serialno", ""))[:1]),
         core_max_mhz=_mhz(said.get("max_khz", "")),
         memory_bytes=_match(r"MemTotal:\s*(\d+) kB", said.get("meminfo", "")) * 1024,
         page_bytes=_number(said.get("page", "")),
@@ -239,6 +240,9 @@ def _found(pattern: str, text: str) -> int | None:
 def _match(pattern: str, text: str) -> int:
     return _found(pattern, text) or 0
 
+
+SERIAL = re.compile(r"^(?!unknown$|0+$)[A-Za-z0-9._-]{4,64}$")
+"""By which a device can be told from others; emulators say `unknown`."""
 
 STATES: dict[str, tuple[Readiness, str]] = {
     "device": (Readiness.READY, ""),

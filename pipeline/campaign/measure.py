@@ -148,6 +148,8 @@ class CampaignPlan:
     """The folder for traces of profile runs."""
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     """By device, what it runs in place of rounds of `planned_runs`."""
+    fence: Callable[[str], str] | None = None
+    """Asked before each run with the device's name: why it may not run any more, or "". None: it always may."""
 
     @property
     def rounds(self) -> int:
@@ -206,7 +208,7 @@ def measure(
     Ctrl-C, and an error of the store, stop the workers after the run that each is in; what they had is stored.
     """
     stop = threading.Event()
-    stored = _Stored(store, plan.campaign)
+    stored = _Stored(store, plan.campaign, next(iter(devices)) if len(devices) == 1 else None)
     workers = [_Worker(plan, device, stored, work, progress, stop) for device in devices.values()]
     with ThreadPoolExecutor(max_workers=max(1, len(workers)), thread_name_prefix="device") as pool:
         futures = [pool.submit(worker.run) for worker in workers]
@@ -232,10 +234,10 @@ def runs_left(plan: CampaignPlan, store: Store) -> Counter[str]:
 class _Stored:
     """What is stored of a campaign when it starts or goes on: runs that are done, planned runs that cannot work."""
 
-    def __init__(self, store: Store, campaign: str) -> None:
+    def __init__(self, store: Store, campaign: str, device: str | None = None) -> None:
         self.store = store
-        self.finished = store.finished(campaign)
-        self.given_up = store.failed(campaign)
+        self.finished = store.finished(campaign, device)
+        self.given_up = store.failed(campaign, device)
 
 
 class _Worker:
@@ -283,10 +285,16 @@ class _Worker:
 
     def _rounds(self) -> UnfinishedDevice | None:
         for planned, number in self._due():
-            reason = self._unfit() or ("interrupted" if self.stop.is_set() else self._run_one(planned, number))
+            reason = self._unfit() or self._stopped() or self._run_one(planned, number)
             if reason:
                 return UnfinishedDevice(device=self.device.name, reason=reason)
         return None
+
+    def _stopped(self) -> str:
+        """Why no further run may begin, or ""."""
+        if self.stop.is_set():
+            return "interrupted"
+        return self.plan.fence(self.device.name) if self.plan.fence else ""
 
     def _due(self) -> Iterator[tuple[PlannedRun, int]]:
         """What is to be run: as the device's schedule decides, else what is left of the rounds."""

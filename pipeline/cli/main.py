@@ -75,6 +75,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Devices, libraries and builds": {
         "devices": ("pipeline.cli.devices:devices", "List devices and whether each is ready."),
+        "lab": ("pipeline.cli.lab:lab", "Run campaigns on many hosts, with PostgreSQL as their queue."),
         "library": ("pipeline.cli.library:library", "Download and inspect libraries of ONNX Runtime."),
         "build": ("pipeline.cli.build:build", "Plan and run custom builds of ONNX Runtime."),
         "build-probe": ("pipeline.cli.devices:build_probe", "Build the program that measures, for a device."),

@@ -1,6 +1,6 @@
 """The campaign of a job: planned for the devices that are there, entered in the store, measured."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +16,9 @@ from pipeline.config import Config
 from pipeline.core.progress import Progress
 from pipeline.job.devices import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, opened
 from pipeline.job.gate import TargetCheck, possible_runs
-from pipeline.job.judge import OutputJudge, inputs_of
+from pipeline.job.judge import campaign_plan, inputs_of
 from pipeline.job.predict import predict
-from pipeline.job.prepare import ARTIFACTS, PROFILES, Prepared
+from pipeline.job.prepare import ARTIFACTS, Prepared
 from pipeline.job.record import (
     conversion_skips,
     host,
@@ -91,7 +91,8 @@ class CampaignJob:
             left = self._measured(plan, planned_runs, campaign, field, work, progress)
             wanted = self.options.blame
             denied = blame_crashes(plan, field.devices, field.facts, self.store, progress) if wanted else ()
-            return EndedCampaign(campaign=campaign, left=(*left, *_away(campaign, field)), denied=denied)
+            left += field.away({run.device for run in campaign.job().planned}, self.store.devices(campaign.id))
+            return EndedCampaign(campaign=campaign, left=tuple(left), denied=denied)
 
     def _measured(
         self,
@@ -134,24 +135,20 @@ class CampaignJob:
         predictions: Mapping[str, Prediction],
     ) -> CampaignPlan:
         """What is run of planned runs, with the inputs and the judge of their models."""
-        references = {name: reference for one in self.prepared for name, reference in one.references.items()}
-        inputs = {
-            name: inputs_of(one.reference, one.model.dimensions)
-            for one in self.prepared
-            if one.reference
-            for name in one.references
-        }
-        return CampaignPlan(
-            campaign=campaign,
-            planned_runs=planned_runs,
-            measure=self.config.measure,
-            conditions=self.config.conditions,
-            artifacts=self.folder / ARTIFACTS,
-            inputs=inputs,
+        return campaign_plan(
+            self.config,
+            campaign,
+            planned_runs,
+            self.folder,
+            references={name: reference for one in self.prepared for name, reference in one.references.items()},
+            inputs={
+                name: inputs_of(one.reference, one.model.dimensions)
+                for one in self.prepared
+                if one.reference
+                for name in one.references
+            },
             libraries=libraries,
-            judge=OutputJudge(references, self.config.check, self.config.accuracy, self.folder / ARTIFACTS),
             predictions=predictions,
-            profiles=self.folder / PROFILES,
         )
 
     def enter(
@@ -193,11 +190,3 @@ class CampaignJob:
             accuracy=tuple(found for one in prepared for found in one.accuracy),
             searches=tuple(found for one in prepared for found in one.searches),
         )
-
-
-def _away(campaign: CampaignRecord, field: OpenDevices) -> Iterator[UnfinishedDevice]:
-    """Devices of a resumed campaign that could not be opened this time."""
-    reasons = {one.device: one.text for one in field.unusable}
-    for name in dict.fromkeys(run.device for run in campaign.job().planned):
-        if name not in field.devices:
-            yield UnfinishedDevice(device=name, reason=reasons.get(name, "it is not connected"))

@@ -9,10 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from device_runner.device import Device, DeviceFacts, Readiness, Waiting, is_selector, open_device
 from device_runner.errors import RunnerError, SpecError
 from device_runner.minimize import Denied
-from device_runner.result import FailureKind, RunResult
+from device_runner.result import FailureKind, RunResult, host_name
 from pipeline.campaign.deny_list import blame
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure, runs_left
 from pipeline.campaign.plan import PlannedRun, planned_id
@@ -38,6 +40,14 @@ class OpenDevices:
     devices: dict[str, Device]
     facts: dict[str, DeviceFacts]
     unusable: tuple[Skipped, ...]
+
+    def away(self, wanted: Iterable[str], stored: Iterable[DeviceFacts]) -> Iterator[UnfinishedDevice]:
+        """Devices of a resumed campaign that could not be opened this time; another host's are its own concern."""
+        reasons = {one.device: one.text for one in self.unusable}
+        hosts = {facts.name: facts.host for facts in stored}
+        for name in sorted(wanted):
+            if name not in self.devices and hosts.get(name, "") in ("", host_name()):
+                yield UnfinishedDevice(device=name, reason=reasons.get(name, "it is not connected"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +125,7 @@ def _open(name: str, stack: contextlib.ExitStack, waiting: Waiting) -> tuple[Dev
     """The device, which is closed with the stack, and its facts; or why it cannot be used. Raises SpecError."""
     try:
         device = stack.enter_context(open_device(name, waiting))
-        facts = device.facts()
+        facts = msgspec.structs.replace(device.facts(), host=host_name())
     except SpecError:
         raise
     except RunnerError as error:

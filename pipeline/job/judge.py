@@ -1,7 +1,7 @@
 """The outputs of runs: what a model is given, and how what a device gives is compared with the original's."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,13 +10,16 @@ from device_runner.files import tensor_bytes
 from device_runner.result import RunResult
 from device_runner.spec import TensorFile
 from pipeline.accuracy.score import OutputsRequest, measure_outputs
+from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import Inputs, PlannedRun, planned_id
+from pipeline.campaign.record import Prediction
 from pipeline.check.compare import OutputCheck, compare_outputs, read_tensor, top1_check
 from pipeline.check.many import tolerance_for
 from pipeline.check.reference import Reference
 from pipeline.check.saturation import excused
-from pipeline.config import AccuracyConfig, CheckConfig
+from pipeline.config import AccuracyConfig, CheckConfig, Config
 from pipeline.core.errors import PipelineError
+from pipeline.job.prepare import ARTIFACTS, PROFILES
 
 log = logging.getLogger(__name__)
 
@@ -102,3 +105,29 @@ class OutputJudge:
         return msgspec.structs.replace(
             check, metric=found.metric, value=found.value, original_value=found.reference_value
         )
+
+
+def campaign_plan(
+    config: Config,
+    campaign: str,
+    planned_runs: Sequence[PlannedRun],
+    folder: Path,
+    *,
+    references: Mapping[str, Reference],
+    inputs: Mapping[str, Inputs],
+    libraries: Mapping[str, str | None],
+    predictions: Mapping[str, Prediction],
+) -> CampaignPlan:
+    """What is run of planned runs; references and inputs are by the source of a run, their files in `folder`."""
+    return CampaignPlan(
+        campaign=campaign,
+        planned_runs=planned_runs,
+        measure=config.measure,
+        conditions=config.conditions,
+        artifacts=folder / ARTIFACTS,
+        inputs=inputs,
+        libraries=libraries,
+        judge=OutputJudge(references, config.check, config.accuracy, folder / ARTIFACTS),
+        predictions=predictions,
+        profiles=folder / PROFILES,
+    )

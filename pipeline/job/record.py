@@ -4,7 +4,7 @@ import os
 import platform
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeVar
@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from device_runner.device import DeviceFacts, is_selector, on_network, split_server
+from device_runner.device import identity as device_identity
 from device_runner.result import utc_now
 from pipeline import __version__
 from pipeline.campaign.record import CampaignRecord, FailureRow, Host, JobRecord, ModelFacts, RecordedRun, Skipped
@@ -166,6 +167,7 @@ def resume(
         if campaign.document
         and continues(campaign.document, plan)
         and now.keys() >= set(map(identity, store.artifacts(campaign.id)))
+        and not strangers(store.devices(campaign.id), facts)
     ]
     if not same:
         return None
@@ -179,6 +181,18 @@ def resume(
         facts=[facts[device] for device in sorted(new_devices(document, plan))],
         made=[artifact for one, artifact in now.items() if one not in stored],
     )
+
+
+def strangers(stored: Iterable[DeviceFacts], facts: Mapping[str, DeviceFacts]) -> list[str]:
+    """Devices of a stored campaign that are others now, under the same name: `local` and emulators of another host.
+
+    Earlier releases did not store the host: what they stored counts as the same.
+    """
+    return [
+        one.name
+        for one in stored
+        if one.host and one.name in facts and device_identity(one) != device_identity(facts[one.name])
+    ]
 
 
 def as_read(value: T) -> T:

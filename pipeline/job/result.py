@@ -1,12 +1,17 @@
-"""What a job left, and the exit code that says how it ended."""
+"""The end of a job: choice, bundle and report of what was measured, and the exit code that says how it ended."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from device_runner.minimize import Denied
 from pipeline.campaign.measure import UnfinishedDevice
+from pipeline.campaign.store import Store
 from pipeline.core.errors import ExitCode, Finding, errors
-from pipeline.job.assemble import Assembled
+from pipeline.core.progress import StageLog
+from pipeline.job.assemble import Assembled, assemble, with_earlier
+from pipeline.job.devices import EndedCampaign
+from pipeline.job.ship import ship_or_refuse
+from pipeline.job.stored import with_stages, write_reports
 from pipeline.release.manifest import Content
 
 
@@ -37,3 +42,14 @@ class JobResult:
         if refused or any(check.failed for check in checks):
             return ExitCode.CHECK_FAILED
         return ExitCode.SOME_FAILED if report.failures or self.left or not self.content else ExitCode.DONE
+
+
+def close_job(store: Store, folder: Path, ended: EndedCampaign, library: str | None, progress: StageLog) -> JobResult:
+    """Choose, bundle and report what a campaign measured."""
+    assembled = with_earlier(assemble(store, ended.campaign), store)
+    assembled, content, findings = ship_or_refuse(assembled, folder, library=library, progress=progress)
+    assembled = with_stages(assembled, store, progress.stages)
+    write_reports(assembled, folder)
+    return JobResult(
+        assembled=assembled, folder=folder, content=content, left=ended.left, denied=ended.denied, findings=findings
+    )

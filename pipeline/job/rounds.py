@@ -4,7 +4,7 @@ What looks best of many is partly lucky: in the rounds that chose it its interva
 S.3). So the choice and what it is compared with run again, in rounds that choose nothing.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,30 +28,38 @@ def measure_and_confirm(
     progress: Progress,
 ) -> list[UnfinishedDevice]:
     """Run the rounds of a plan, then the fresh ones of what was chosen; devices that ended early have none."""
-    if plan.measure.rounds == "auto":
-        plan = replace(plan, schedules=looking(plan, planned_runs, store))
-    left = measure_all(plan, field.devices, store, work, progress)
+    left = measure_all(with_looks(plan, planned_runs, store), field.devices, store, work, progress)
     ended = {one.device for one in left}
-    again = [run for run in _to_confirm(plan.planned_runs, campaign, store) if run.device not in ended]
+    chosen = to_confirm(campaign, store)
+    again = [run for run in plan.planned_runs if run.device not in ended and planned_id(run) in chosen]
     if again:
-        devices = {run.device for run in again}
-        rounds = {name: [run for run in again if run.device == name] for name in devices}
-        schedules = {
-            name: OpenTurns(
-                ((run, FRESH_FROM + number) for number in range(FRESH_ROUNDS) for run in order_of_round(runs, number)),
-                store,
-                campaign.id,
-            )
-            for name, runs in rounds.items()
-        }
-        fresh = replace(plan, planned_runs=again, schedules=schedules)
-        opened = {name: field.devices[name] for name in sorted(devices)}
-        left += measure_all(fresh, opened, store, work, progress)
+        opened = {name: field.devices[name] for name in sorted({run.device for run in again})}
+        left += measure_all(fresh_plan(plan, again, store), opened, store, work, progress)
     return left
 
 
-def _to_confirm(planned_runs: Sequence[PlannedRun], campaign: CampaignRecord, store: Store) -> Iterator[PlannedRun]:
-    """The runs of every choice that rests on a comparison."""
+def with_looks(plan: CampaignPlan, planned_runs: Sequence[PlannedRun], store: Store) -> CampaignPlan:
+    """The plan with schedules that end rounds early, where that is asked for."""
+    return replace(plan, schedules=looking(plan, planned_runs, store)) if plan.measure.rounds == "auto" else plan
+
+
+def fresh_plan(plan: CampaignPlan, again: Sequence[PlannedRun], store: Store) -> CampaignPlan:
+    """The plan of the fresh rounds of some runs."""
+    rounds = {name: [run for run in again if run.device == name] for name in {run.device for run in again}}
+    schedules = {
+        name: OpenTurns(
+            ((run, FRESH_FROM + number) for number in range(FRESH_ROUNDS) for run in order_of_round(runs, number)),
+            store,
+            plan.campaign,
+        )
+        for name, runs in rounds.items()
+    }
+    return replace(plan, planned_runs=again, schedules=schedules)
+
+
+def to_confirm(campaign: CampaignRecord, store: Store) -> dict[str, str]:
+    """The runs of every choice that rests on a comparison: ids of planned runs with their devices."""
     found = assemble(store, campaign)
-    names = {run.id for choice in found.choices for run in compared_runs(found.record, choice, found.report.rows)}
-    yield from (run for run in planned_runs if planned_id(run) in names)
+    return {
+        run.id: run.device for choice in found.choices for run in compared_runs(found.record, choice, found.report.rows)
+    }

@@ -1,5 +1,7 @@
 """The sequence of the whole job, and what it leaves in its output folder."""
 
+import contextlib
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -11,14 +13,13 @@ from pipeline.config import Config
 from pipeline.core.files import scratch
 from pipeline.core.progress import Progress, StageLog
 from pipeline.job.accuracy import with_accuracy
-from pipeline.job.assemble import assemble, with_earlier
 from pipeline.job.campaign import CampaignJob, JobOptions
 from pipeline.job.folder import DATABASE, locked
 from pipeline.job.gate import check_against_targets
 from pipeline.job.prepare import ARTIFACTS, find, left_out, numbered, prepare, quick
-from pipeline.job.result import JobResult
-from pipeline.job.ship import ship_or_refuse, write_operator_configs
-from pipeline.job.stored import keep_campaign, kept_campaigns, with_stages, write_reports
+from pipeline.job.result import JobResult, close_job
+from pipeline.job.ship import write_operator_configs
+from pipeline.job.stored import keep_campaign, kept_campaigns
 from pipeline.job.tune import measured
 
 
@@ -41,6 +42,13 @@ def _with_kept_database(config: Config, folder: Path) -> Config:
 def run_job(config: Config, options: JobOptions, shown: Progress) -> JobResult:
     """Do the whole job; raises PipelineError when nothing of it can be done."""
     progress = StageLog(shown)
+    with prepared_job(config, options, progress) as (job, work):
+        return close_job(job.store, job.folder, measured(job, work, progress), options.library, progress)
+
+
+@contextlib.contextmanager
+def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Iterator[tuple[CampaignJob, Path]]:
+    """The job with everything before its first run done, and a folder for what is left of runs."""
     check_runs(config.runs)
     hints: tuple[str, ...] = (left_out(config),) if options.quick else ()
     config = quick(config) if options.quick else config
@@ -56,12 +64,4 @@ def run_job(config: Config, options: JobOptions, shown: Progress) -> JobResult:
         checked = check_against_targets(config, artifacts, folder)
         entered = partial(keep_campaign, folder, database=config.output.database)
         with open_store(database_url(config, folder)) as store:
-            job = CampaignJob(config, options, prepared, folder, store, checked, hints, entered)
-            ended = measured(job, work, progress)
-            assembled = with_earlier(assemble(store, ended.campaign), store)
-            assembled, content, findings = ship_or_refuse(assembled, folder, library=options.library, progress=progress)
-            assembled = with_stages(assembled, store, progress.stages)
-        write_reports(assembled, folder)
-    return JobResult(
-        assembled=assembled, folder=folder, content=content, left=ended.left, denied=ended.denied, findings=findings
-    )
+            yield CampaignJob(config, options, prepared, folder, store, checked, hints, entered), work

@@ -169,7 +169,7 @@ def journal_of(folder: str) -> list[tuple[str, int, str]]:
 def noted_store(ground: Ground) -> NotedStore:
     """The store of the campaign; its file is in the ground's folder."""
     plain = open_store(f"sqlite:///{ground.folder}/results.sqlite")
-    noted = NotedStore(plain._engine, plain.where)
+    noted = NotedStore(plain.engine, plain.where)
     noted.journal = Path(ground.folder) / "journal"
     noted.start(CAMPAIGN)
     return noted

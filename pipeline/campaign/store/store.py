@@ -47,7 +47,7 @@ class Store:
 
     def __init__(self, engine: Engine, where: str) -> None:
         self.where = where
-        self._engine = engine
+        self.engine = engine
         self._writing = threading.Lock()
         self._entrance = RunWriter(engine, self._writing)
         self._spool = spool_of(where)
@@ -67,7 +67,7 @@ class Store:
                 _put_artifact(connection, campaign.id, artifact)
             return True
 
-        return self._write(work)
+        return self.write(work)
 
     def amend(
         self,
@@ -95,7 +95,7 @@ class Store:
                 _put_artifact(connection, campaign, artifact)
             return changed
 
-        return self._write(work)
+        return self.write(work)
 
     def add_run(self, run: RunRecord, stop: threading.Event | None = None) -> bool:
         """Enter a run with its latencies; False, and nothing changed, where that run is there already.
@@ -148,40 +148,40 @@ class Store:
         columns["digest"] = row_digest("runs", {**columns, "samples": samples, "nanoseconds": nanoseconds})
         return RunRow(columns=columns, samples=samples, nanoseconds=nanoseconds)
 
-    def finished(self, campaign: str) -> frozenset[tuple[str, int]]:
-        """The planned run and the round of every run of a campaign that need not be done again."""
+    def finished(self, campaign: str, device: str | None = None) -> frozenset[tuple[str, int]]:
+        """The planned run and the round of every run of a campaign, or a device of it, that need not be done again."""
         done = sa.or_(runs.c.failure_kind.is_(None), runs.c.failure_kind.not_in(REPEATED))
-        query = sa.select(runs.c.planned, runs.c.round).where(runs.c.campaign_id == campaign, done)
-        return self._read(lambda connection: frozenset((row.planned, row.round) for row in connection.execute(query)))
+        query = sa.select(runs.c.planned, runs.c.round).where(*_of(campaign, device), done)
+        return self.read(lambda connection: frozenset((row.planned, row.round) for row in connection.execute(query)))
 
-    def failed(self, campaign: str) -> frozenset[str]:
+    def failed(self, campaign: str, device: str | None = None) -> frozenset[str]:
         """The planned runs that failed or were skipped for a reason of their own, and would again."""
         query = sa.select(runs.c.planned).where(
-            runs.c.campaign_id == campaign, runs.c.failure_kind.is_not(None), runs.c.failure_kind.not_in(REPEATED)
+            *_of(campaign, device), runs.c.failure_kind.is_not(None), runs.c.failure_kind.not_in(REPEATED)
         )
-        return self._read(lambda connection: frozenset(connection.scalars(query)))
+        return self.read(lambda connection: frozenset(connection.scalars(query)))
 
     def campaigns(self, name: str = "") -> tuple[CampaignRecord, ...]:
         """All campaigns, or those of a name, in the order in which they were entered, whatever the clock said then."""
         query = sa.select(campaigns).order_by(campaigns.c.sequence)
         query = query.where(campaigns.c.name == name) if name else query
-        rows = self._read(lambda connection: connection.execute(query).mappings().all())
+        rows = self.read(lambda connection: connection.execute(query).mappings().all())
         return tuple(self._campaign(row) for row in rows)
 
     def names(self) -> dict[str, str]:
         """The names of all campaigns by their ids, in the order in which they were entered; nothing else is read."""
         query = sa.select(campaigns.c.id, campaigns.c.name).order_by(campaigns.c.sequence)
-        return self._read(lambda connection: {row.id: row.name for row in connection.execute(query)})
+        return self.read(lambda connection: {row.id: row.name for row in connection.execute(query)})
 
     def campaign(self, name: str) -> CampaignRecord:
         """The campaign with this id, which must be there."""
         query = sa.select(campaigns).where(campaigns.c.id == name)
-        return self._campaign(self._read(lambda connection: connection.execute(query).mappings().one()))
+        return self._campaign(self.read(lambda connection: connection.execute(query).mappings().one()))
 
-    def runs(self, campaign: str) -> tuple[RunRecord, ...]:
-        """All runs of a campaign with their raw latencies, in the order in which they were stored."""
+    def runs(self, campaign: str, device: str | None = None) -> tuple[RunRecord, ...]:
+        """All runs of a campaign, or of a device of it, with raw latencies, in the order in which they were stored."""
         found = []
-        for row in self._run_rows(campaign):
+        for row in self._run_rows(campaign, device):
             run = self._run(row)
             timed = msgspec.structs.replace(run.result, latencies_ns=self._latencies(row))
             found.append(msgspec.structs.replace(run, result=timed))
@@ -194,11 +194,11 @@ class Store:
         """
         return tuple((self._run(row), row["median_ns"]) for row in self._run_rows(campaign))
 
-    def _run_rows(self, campaign: str) -> Sequence[Mapping[Any, Any]]:
+    def _run_rows(self, campaign: str, device: str | None = None) -> Sequence[Mapping[Any, Any]]:
         query = (
             sa.select(runs, latencies.c.samples, RAW_LATENCIES)
             .join_from(runs, latencies, isouter=True)
-            .where(runs.c.campaign_id == campaign)
+            .where(*_of(campaign, device))
             .order_by(runs.c.id)
         )
 
@@ -206,25 +206,25 @@ class Store:
             self._check_pages(connection)
             return connection.execute(query).mappings().all()
 
-        return self._read(work)
+        return self.read(work)
 
     def artifacts(self, campaign: str) -> tuple[Artifact, ...]:
         """All artifacts of a campaign by model and variant."""
         query = sa.select(artifacts).where(artifacts.c.campaign_id == campaign)
         query = query.order_by(artifacts.c.model, artifacts.c.variant)
-        rows = self._read(lambda connection: connection.execute(query).mappings().all())
+        rows = self.read(lambda connection: connection.execute(query).mappings().all())
         named = [(f"the artifact {row['model']} {row['variant']}", row) for row in rows]
         return tuple(self._document("artifacts", name, row, Artifact) for name, row in named)
 
     def devices(self, campaign: str) -> tuple[DeviceFacts, ...]:
         """All devices of a campaign by name."""
         query = sa.select(devices).where(devices.c.campaign_id == campaign).order_by(devices.c.name)
-        rows = self._read(lambda connection: connection.execute(query).mappings().all())
+        rows = self.read(lambda connection: connection.execute(query).mappings().all())
         return tuple(self._document("devices", f"the device {row['name']}", row, DeviceFacts) for row in rows)
 
     def close(self) -> None:
         """Close every connection."""
-        self._engine.dispose()
+        self.engine.dispose()
 
     def __enter__(self) -> Self:
         return self
@@ -234,21 +234,23 @@ class Store:
     ) -> None:
         self.close()
 
-    def _read(self, work: Callable[[Connection], T]) -> T:
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """`work` in one transaction, again where the server was away."""
+
         def once() -> T:
-            with self._engine.begin() as connection:
+            with self.engine.begin() as connection:
                 return work(connection)
 
         with told(self.where):
             return patiently(once)
 
-    def _write(self, work: Callable[[Connection], T]) -> T:
+    def write(self, work: Callable[[Connection], T]) -> T:
         """`work` in one transaction; once more where another process entered the same since it looked.
 
         Threads take turns: SQLite lets them wait for each other by polling, and some for too long. Where the server
         goes away during the commit, `work` is done twice: it must find what it did.
         """
-        engine = self._engine.execution_options(writes=True)
+        engine = self.engine.execution_options(writes=True)
 
         def once() -> T:
             with engine.begin() as connection:
@@ -329,6 +331,11 @@ class Store:
 
 def _name_of_run(row: Mapping[Any, Any]) -> str:
     return f"round {row['round']} of the run {row['spec_id']}"
+
+
+def _of(campaign: str, device: str | None) -> tuple[sa.ColumnElement[bool], ...]:
+    """The conditions of runs of a campaign, or of a device of it."""
+    return (runs.c.campaign_id == campaign, *((runs.c.device == device,) if device is not None else ()))
 
 
 def _put_device(connection: Connection, campaign: str, facts: DeviceFacts) -> None:

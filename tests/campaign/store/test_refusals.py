@@ -114,7 +114,7 @@ def add_many(store: Store) -> None:
 
 def limit_pages(store: Store, pages: int) -> None:
     """SQLite says of a file that may not grow what it says of a full disk."""
-    with store._engine.connect() as connection:
+    with store.engine.connect() as connection:
         connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
 
 

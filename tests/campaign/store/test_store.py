@@ -190,7 +190,7 @@ def test_runs_of_one_moment_share_a_commit_and_one_that_is_refused_costs_no_othe
     assert store.add_run(lost)
     records = [*good, twin, stray, run_record("lost")]
     commits: list[int] = []
-    event.listen(store._engine, "commit", lambda _: commits.append(1))
+    event.listen(store.engine, "commit", lambda _: commits.append(1))
     with ThreadPoolExecutor(max_workers=len(records)) as pool:
         with store._writing:
             answers = [pool.submit(store.add_run, record) for record in records]

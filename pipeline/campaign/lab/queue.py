@@ -1,0 +1,218 @@
+"""The jobs of a lab: a campaign is submitted with one for each device, hosts take and end them; and its files.
+
+Nothing here decides who works: an advisory lock does (session.py). States only say what is left to do.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from device_runner.device import DeviceFacts
+from pipeline.campaign.lab.tables import attached, blobs, files, hosts, jobs
+from pipeline.campaign.store import Store, StoreError
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import replacing, sha256_of
+
+PART_BYTES = 1 << 20
+"""Files are stored in parts of this size, so that neither side has more of one in memory."""
+
+MOST_BYTES = 8 << 30
+"""What the files of one campaign may have together."""
+
+WAITING, RUNNING, MEASURED, DONE, FAILED, CANCELLED = "waiting", "running", "measured", "done", "failed", "cancelled"
+
+OPEN = (WAITING, RUNNING)
+ENDED = (DONE, FAILED, CANCELLED)
+
+ROUNDS, FRESH = "rounds", "fresh"
+"""The stages of a job: the rounds that choose what ships, and those that say how good the choice is."""
+
+MOST_ATTEMPTS = 3
+"""How often a device that was left before the end is taken again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabJob:
+    """One device of one campaign. `reason` says why it was left, refused or ended without all of its runs."""
+
+    campaign: str
+    device: str
+    state: str
+    stage: str = ROUNDS
+    attempts: int = 0
+    host: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabFile:
+    """A file of a campaign by its path in an output folder."""
+
+    name: str
+    sha256: str
+    size_bytes: int
+
+
+def attached_devices(store: Store) -> dict[str, DeviceFacts]:
+    """The devices that the hosts of a lab have, by their names among all; the newest facts of each."""
+    query = sa.select(attached.c.name, attached.c.document).order_by(attached.c.seen)
+    rows = store.read(lambda connection: connection.execute(query).all())
+    return {row.name: msgspec.json.decode(row.document, type=DeviceFacts) for row in rows}
+
+
+def keep_files(store: Store, paths: Mapping[str, Path]) -> list[LabFile]:
+    """Store files by content, in transactions of one part; what is there already is not sent again.
+
+    Raises ConfigError for more than `MOST_BYTES`.
+    """
+    total = sum(path.stat().st_size for path in paths.values())
+    if total > MOST_BYTES:
+        raise ConfigError(
+            f"the files of this campaign have {total >> 20} MB", where="lab submit",
+            why=f"a campaign may put {MOST_BYTES >> 20} MB into the database", remedy="submit fewer models or variants",
+        )  # fmt: skip
+    found = []
+    for name, path in paths.items():
+        digest = sha256_of(path)
+        found.append(LabFile(name=name, sha256=digest, size_bytes=path.stat().st_size))
+        known = store.read(partial(_parts, digest=digest))
+        with path.open("rb") as file:
+            for number, content in enumerate(iter(partial(file.read, PART_BYTES), b"")):
+                if number not in known:
+                    store.write(partial(_put_part, digest=digest, number=number, content=content))
+    return found
+
+
+def _parts(connection: Connection, digest: str) -> set[int]:
+    return set(connection.scalars(sa.select(blobs.c.part).where(blobs.c.sha256 == digest)))
+
+
+def _put_part(connection: Connection, digest: str, number: int, content: bytes) -> None:
+    if number not in _parts(connection, digest):
+        connection.execute(blobs.insert().values(sha256=digest, part=number, content=content))
+
+
+def fetch_file(store: Store, file: LabFile, path: Path) -> None:
+    """Write a stored file to a path, whole or not at all, unless it is there. Raises StoreError for another content."""
+    if path.is_file() and path.stat().st_size == file.size_bytes and sha256_of(path) == file.sha256:
+        return
+    digest = hashlib.sha256()
+    with replacing(path) as temporary, temporary.open("wb") as out:
+        for number in range(-(-file.size_bytes // PART_BYTES)):
+            part = store.read(partial(_part, digest=file.sha256, number=number))
+            digest.update(part or b"")
+            out.write(part or b"")
+        if digest.hexdigest() != file.sha256:
+            raise StoreError(
+                f"the file {file.name} is not as it was submitted", where=store.where,
+                why="parts of it are lost or were changed", remedy="submit the campaign again",
+            )  # fmt: skip
+
+
+def _part(connection: Connection, digest: str, number: int) -> bytes | None:
+    query = sa.select(blobs.c.content).where(blobs.c.sha256 == digest, blobs.c.part == number)
+    return connection.execute(query).scalar()
+
+
+def submit_jobs(store: Store, campaign: str, devices: Iterable[str], made: Sequence[LabFile]) -> None:
+    """Enter a job for each device, and the campaign's files, all in one transaction."""
+    rows = [{"campaign_id": campaign, "device": name, "state": WAITING, "stage": ROUNDS} for name in devices]
+
+    def work(connection: Connection) -> None:
+        if connection.execute(sa.select(jobs.c.device).where(jobs.c.campaign_id == campaign)).first():
+            return
+        connection.execute(jobs.insert().values(changed=sa.func.now()), rows)
+        if made:
+            values = [{"campaign_id": campaign, **{name: getattr(one, name) for name in one.__slots__}} for one in made]
+            connection.execute(files.insert(), values)
+
+    store.write(work)
+
+
+def files_of(store: Store, campaign: str) -> list[LabFile]:
+    """The files of a campaign."""
+    query = sa.select(files.c.name, files.c.sha256, files.c.size_bytes).where(files.c.campaign_id == campaign)
+    rows = store.read(lambda connection: connection.execute(query).mappings().all())
+    return [LabFile(**row) for row in rows]
+
+
+def jobs_of(store: Store, campaign: str | None = None) -> list[LabJob]:
+    """The jobs of a campaign, or of all."""
+    query = sa.select(jobs).order_by(jobs.c.campaign_id, jobs.c.device)
+    if campaign is not None:
+        query = query.where(jobs.c.campaign_id == campaign)
+    return [_job(row) for row in store.read(lambda connection: connection.execute(query).mappings().all())]
+
+
+def _job(row: Mapping[Any, Any]) -> LabJob:
+    return LabJob(
+        campaign=row["campaign_id"], device=row["device"], state=row["state"], stage=row["stage"],
+        attempts=row["attempts"], host=row["host"], reason=row["reason"],
+    )  # fmt: skip
+
+
+def open_jobs(connection: Connection, devices: Sequence[str]) -> list[LabJob]:
+    """Jobs of these devices that are left to do, the oldest campaign first."""
+    query = sa.select(jobs).where(jobs.c.device.in_(devices), jobs.c.state.in_(OPEN)).order_by(jobs.c.campaign_id)
+    return [_job(row) for row in connection.execute(query).mappings()]
+
+
+def change_job(store: Store, job: LabJob, **values: object) -> None:
+    """Change an open job; one that was cancelled or has ended stays as it is."""
+    same = (jobs.c.campaign_id == job.campaign, jobs.c.device == job.device, jobs.c.state.in_((*OPEN, MEASURED)))
+    change = jobs.update().where(*same).values(changed=sa.func.now(), **values)
+    store.write(lambda connection: connection.execute(change))
+
+
+def stages_to_end(connection: Connection) -> list[str]:
+    """Campaigns of which every device has its rounds behind it, and some wait for the choice."""
+    left = sa.func.count().filter(jobs.c.state.in_(OPEN))
+    measured = sa.func.count().filter(jobs.c.state == MEASURED)
+    query = sa.select(jobs.c.campaign_id).group_by(jobs.c.campaign_id).having(left == 0, measured > 0)
+    return list(connection.scalars(query))
+
+
+def end_stage(store: Store, campaign: str, chosen: Mapping[str, str]) -> None:
+    """Enter the fresh rounds: `chosen` has planned runs with their devices; devices without any are done."""
+    again: dict[str, list[str]] = {}
+    for run, device in chosen.items():
+        again.setdefault(device, []).append(run)
+    waits = (jobs.c.campaign_id == campaign, jobs.c.state == MEASURED)
+
+    def work(connection: Connection) -> None:
+        for device, names in again.items():
+            values = {"state": WAITING, "stage": FRESH, "again": msgspec.json.encode(names).decode()}
+            connection.execute(
+                jobs.update().where(*waits, jobs.c.device == device).values(changed=sa.func.now(), **values)
+            )
+        connection.execute(jobs.update().where(*waits).values(changed=sa.func.now(), state=DONE))
+
+    store.write(work)
+
+
+def again_of(store: Store, job: LabJob) -> set[str]:
+    """The planned runs of a job's fresh rounds."""
+    query = sa.select(jobs.c.again).where(jobs.c.campaign_id == job.campaign, jobs.c.device == job.device)
+    return set(msgspec.json.decode(store.read(lambda connection: connection.execute(query).scalar()) or "[]"))
+
+
+def cancel_jobs(store: Store, campaign: str) -> int:
+    """Cancel what is left of a campaign; how many jobs that were. Hosts stop before their next run."""
+    same = (jobs.c.campaign_id == campaign, jobs.c.state.in_((*OPEN, MEASURED)))
+    values = {"state": CANCELLED, "reason": "cancelled", "changed": sa.func.now()}
+    return store.write(lambda connection: connection.execute(jobs.update().where(*same).values(values)).rowcount)
+
+
+def lab_hosts(store: Store) -> list[dict[str, Any]]:
+    """The hosts of a lab: name, versions, what they say, and for how long nothing was heard of them."""
+    silent = sa.extract("epoch", sa.func.now() - hosts.c.seen).label("silent_seconds")
+    query = sa.select(hosts.c.name, hosts.c.versions, hosts.c.note, silent).order_by(hosts.c.name)
+    rows = store.read(lambda connection: connection.execute(query).mappings().all())
+    return [{**row, "silent_seconds": round(float(row["silent_seconds"]), 1)} for row in rows]

@@ -1,0 +1,137 @@
+"""`ort-mobile lab`: campaigns on the hosts of a lab."""
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipeline.cli.command import Group
+from pipeline.cli.options import devices_option, json_option, output_option, progress, shows_text, write_json
+
+database_option = click.option(
+    "--database", metavar="URL", envvar="ORT_MOBILE_DATABASE",
+    help="PostgreSQL of the lab: postgresql://USER@HOST/DATABASE?sslmode=verify-full.  [env: ORT_MOBILE_DATABASE]",
+)  # fmt: skip
+
+
+@click.group(cls=Group)
+def lab() -> None:
+    """Run campaigns on many hosts, with PostgreSQL as queue, lease of devices and store.
+
+    Each host runs `lab work`; a campaign that was submitted needs the submitting computer no more.
+    """
+
+
+def _database(given: str | None) -> str:
+    from pipeline.core.errors import ConfigError
+
+    if not given:
+        raise ConfigError(
+            "no database is named", where="--database", why="a lab's queue is in its database",
+            remedy="pass --database postgresql://USER@HOST/DATABASE, or set ORT_MOBILE_DATABASE",
+        )  # fmt: skip
+    return given
+
+
+@lab.command("submit")
+@click.argument("config", type=click.Path(path_type=Path))
+@database_option
+@devices_option
+@output_option
+@json_option
+def submit_command(
+    config: Path, database: str | None, devices: tuple[str, ...], output: Path | None, json_to: str | None
+) -> None:
+    """Convert and check the models of CONFIG here, and put the campaign into the queue of a lab."""
+    import msgspec
+
+    from pipeline.config import read_config
+    from pipeline.job import JobOptions
+    from pipeline.job.lab.submit import submit
+
+    settings = read_config(config, existing=True)
+    if database:
+        output_table = msgspec.structs.replace(settings.output, database=database)
+        settings = msgspec.structs.replace(settings, output=output_table)
+    done = submit(settings, JobOptions(output=output, devices=devices), progress())
+    if json_to:
+        document = {name: getattr(done, name) for name in done.__slots__}
+        write_json({"version": 1, **document}, json_to)
+    if shows_text(json_to):
+        click.echo(f"{done.campaign}: submitted for {len(done.devices)} devices, at most {done.runs} runs")
+        click.echo(f"files: {done.files}, {done.bytes:,} bytes; this computer may be switched off")
+
+
+@lab.command("work")
+@database_option
+@click.option(
+    "--device", "devices", multiple=True, default=("adb:*",), show_default=True,
+    help="Devices of this host to work on: adb:*, adb:SERIAL, local, android-host:LIBRARY; repeatable.",
+)  # fmt: skip
+@click.option("--once", is_flag=True, help="End when nothing is left to do for the devices of this host.")
+def work_command(database: str | None, devices: tuple[str, ...], once: bool) -> None:
+    """Measure what is submitted on the devices of this host, until it is stopped.
+
+    On SIGTERM or Ctrl-C each device finishes its run; what is left is taken up again by this host or another.
+    """
+    import threading
+
+    from pipeline.job.lab.work import work
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    work(_database(database), devices, stop, once=once)
+
+
+@lab.command("status")
+@click.argument("campaign", required=False)
+@database_option
+@json_option
+def status_command(campaign: str | None, database: str | None, json_to: str | None) -> None:
+    """Show the hosts of a lab, their devices, and what is left of submitted campaigns, or of one CAMPAIGN."""
+    from pipeline.job.lab.status import lab_status, status_lines
+
+    found = lab_status(_database(database), campaign)
+    if json_to:
+        write_json(found, json_to)
+    if shows_text(json_to):
+        for line in status_lines(found):
+            click.echo(line)
+
+
+@lab.command("cancel")
+@click.argument("campaign")
+@database_option
+def cancel_command(campaign: str, database: str | None) -> None:
+    """Give up what is left of CAMPAIGN (its id or name); what was measured stays, and `lab close` reports it."""
+    from pipeline.campaign.lab.queue import cancel_jobs
+    from pipeline.campaign.store import open_store
+    from pipeline.job.lab.close import found_campaign
+
+    with open_store(_database(database)) as store:
+        record = found_campaign(store, campaign)
+        click.echo(f"{record.id}: {cancel_jobs(store, record.id)} devices cancelled; each stops before its next run")
+
+
+@lab.command("close")
+@click.argument("campaign", required=False)
+@database_option
+@output_option
+@json_option
+@click.pass_context
+def close_command(
+    ctx: click.Context, /, campaign: str | None, database: str | None, output: Path | None, json_to: str | None
+) -> Any:
+    """Choose, bundle and report what the lab measured of CAMPAIGN (by default the newest), on this computer."""
+    from pipeline.cli.show import job_document, show_job
+    from pipeline.job.lab.close import close
+
+    result = close(_database(database), campaign, output, progress())
+    if json_to:
+        write_json(job_document(result), json_to)
+    show_job(result, text=shows_text(json_to))
+    sys.stdout.flush()
+    ctx.exit(result.exit_code)

@@ -1,0 +1,267 @@
+"""The agent of a host: takes jobs of devices that are attached to it, one thread for each, until it is told to stop.
+
+Its session with the database is its lease of every device. What may happen at any moment (a kill, a cable pulled, the
+database restarted, this process stopped for a while) ends the session; then workers stop before their next run, the
+agent opens a new session, and goes on with what nobody else has taken.
+"""
+
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import exc
+
+from device_runner.device import named
+from device_runner.errors import RunnerError
+from device_runner.result import host_name
+from pipeline.campaign.lab.queue import (
+    DONE,
+    FAILED,
+    FRESH,
+    MEASURED,
+    MOST_ATTEMPTS,
+    OPEN,
+    RUNNING,
+    WAITING,
+    LabJob,
+    again_of,
+    change_job,
+    end_stage,
+    files_of,
+    jobs_of,
+    open_jobs,
+    stages_to_end,
+)
+from pipeline.campaign.lab.session import LabSession, SessionLost
+from pipeline.campaign.measure import measure
+from pipeline.campaign.plan import planned_id
+from pipeline.campaign.store import Store, open_store
+from pipeline.campaign.store.patience import is_away
+from pipeline.job.devices import opened
+from pipeline.job.lab.attached import Attached
+from pipeline.job.lab.carry import Carried, fetched, lab_versions, other_versions
+from pipeline.job.lab.plan import plan_here, planned_here
+from pipeline.job.rounds import fresh_plan, to_confirm, with_looks
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 1.0
+SIGN_SECONDS = 2.0
+REST_SECONDS = 5.0
+"""For how long a device that was left is not taken again."""
+
+MOST_DEVICES = 512
+"""Of one host: each has a thread while it works."""
+
+
+@dataclass(slots=True)
+class Agent:
+    """What an agent knows: `busy` are devices with a thread, `refused` campaigns that this host may not measure."""
+
+    store: Store
+    attached: Attached
+    stop: threading.Event
+    host: str
+    busy: dict[str, Future[None]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    resting: dict[str, float] = field(default_factory=dict)
+    carried: dict[str, Carried] = field(default_factory=dict)
+    fetching: threading.Lock = field(default_factory=threading.Lock)
+
+
+def work(database: str, devices: tuple[str, ...], stop: threading.Event, *, once: bool = False, host: str = "") -> None:
+    """Work for a lab until `stop`; with `once` until nothing is left to do for the devices of this host.
+
+    Raises PipelineError for a database that cannot be used when it begins; later its absence is waited for.
+    """
+    with open_store(database) as store, ThreadPoolExecutor(MOST_DEVICES, thread_name_prefix="lab") as pool:
+        agent = Agent(store, Attached(devices), stop, host or host_name())
+        agent.attached.look()
+        LabSession(store.engine, agent.host).close()
+        try:
+            while not stop.is_set():
+                with _session(agent) as session:
+                    if session and _until_lost(agent, session, pool, once=once):
+                        return
+                stop.wait(TICK_SECONDS)
+        finally:
+            stop.set()
+
+
+class _session:  # noqa: N801 # a context manager
+    """The session of an agent, with its signs of life; None while the database is away."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.session: LabSession | None = None
+
+    def __enter__(self) -> LabSession | None:
+        try:
+            self.session = LabSession(self.agent.store.engine, self.agent.host)
+        except exc.SQLAlchemyError as error:
+            if not is_away(error):
+                raise
+            log.warning("the database is away")
+            return None
+        threading.Thread(target=_live, args=(self.agent, self.session), daemon=True, name="signs").start()
+        return self.session
+
+    def __exit__(self, *_: object) -> None:
+        if self.session:
+            self.session.close()
+
+
+def _live(agent: Agent, session: LabSession) -> None:
+    """Give signs of life, and look at what is attached, as long as the session lasts."""
+    versions = msgspec.json.encode(lab_versions()).decode()
+    try:
+        while True:
+            agent.attached.look(busy=set(agent.busy))
+            note = "; ".join((*agent.attached.notes, *dict.fromkeys(agent.refused.values())))
+            for other in session.sign_of_life(versions, note):
+                log.warning("%s gave no sign of life: its session was ended", other)
+            documents = {name: msgspec.json.encode(one).decode() for name, one in dict(agent.attached.facts).items()}
+            session.show(documents)
+            if agent.stop.wait(SIGN_SECONDS):
+                return
+    except SessionLost as error:
+        log.info("signs of life end: %s", error)
+
+
+def _until_lost(agent: Agent, session: LabSession, pool: ThreadPoolExecutor, *, once: bool) -> bool:
+    """Take jobs until the session is lost, or the agent is to stop; True at the end of all work with `once`."""
+    try:
+        while not agent.stop.wait(TICK_SECONDS):
+            for name in [name for name, future in agent.busy.items() if future.done()]:
+                if (error := agent.busy.pop(name).exception()) is not None:
+                    log.error("%s: %s", name, error)
+            jobs = session.ask(lambda connection: open_jobs(connection, list(agent.attached.facts)))
+            for job in jobs:
+                _take(agent, session, pool, job)
+            for campaign in session.ask(stages_to_end):
+                _begin(agent, pool, f"campaign {campaign}", partial(_confirm, agent, session, campaign))
+            if once and not jobs and not agent.busy:
+                return True
+    except SessionLost as error:
+        log.warning("the session with the database was lost: %s", error)
+    return False
+
+
+def _take(agent: Agent, session: LabSession, pool: ThreadPoolExecutor, job: LabJob) -> None:
+    rests = agent.resting.get(job.device, 0.0) > time.monotonic()
+    if job.device in agent.busy or job.campaign in agent.refused or rests or len(agent.busy) >= MOST_DEVICES:
+        return
+    if session.take(job.device):
+        _begin(agent, pool, job.device, partial(_work_on, agent, session, job))
+
+
+def _begin(agent: Agent, pool: ThreadPoolExecutor, name: str, what: Callable[[], None]) -> None:
+    if name not in agent.busy:
+        agent.busy[name] = pool.submit(what)
+
+
+def _work_on(agent: Agent, session: LabSession, job: LabJob) -> None:
+    """Measure one device of a campaign, whose lease this host has, and give the lease back."""
+    try:
+        if session.state_of(job.campaign, job.device) not in OPEN:
+            return  # it ended between being listed and being leased
+        reason = ""
+        try:
+            carried = _carried(agent, job.campaign)
+            refusal = other_versions(carried.record)
+            if refusal:
+                agent.refused[job.campaign] = f"{job.campaign} is refused: {refusal}"
+                change_job(agent.store, job, reason=f"{agent.host} is refused: {refusal}")
+                return
+            change_job(agent.store, job, state=RUNNING, host=agent.host)
+            reason = _measured(agent, session, job, carried)
+        except (RunnerError, OSError) as error:
+            reason = str(error)
+        _note(agent, session, job, reason)
+    except SessionLost as error:
+        log.warning("%s: left for now: %s", job.device, error)
+    finally:
+        _give_back(session, job.device)
+
+
+def _give_back(session: LabSession, device: str) -> None:
+    try:
+        session.give_back(device)
+    except SessionLost as error:
+        log.debug("%s: no lease to give back: %s", device, error)
+
+
+def _carried(agent: Agent, campaign: str) -> Carried:
+    """The campaign with its files; fetched once for all devices of this host."""
+    with agent.fetching:
+        if campaign not in agent.carried:
+            record = agent.store.campaign(campaign)
+            agent.carried[campaign] = fetched(agent.store, record, files_of(agent.store, campaign))
+        return agent.carried[campaign]
+
+
+def _measured(agent: Agent, session: LabSession, job: LabJob, carried: Carried) -> str:
+    """Run what is left of a job; why it was left before the end, or ""."""
+    name = agent.attached.opens[job.device]
+
+    def fence(_device: str) -> str:
+        if agent.stop.is_set():
+            return "interrupted"
+        try:
+            state = session.state_of(job.campaign, job.device)
+        except SessionLost as error:
+            return f"the lease was lost: {error}"
+        return "" if state in OPEN else f"the job is {state or 'gone'}"
+
+    with opened([name]) as found, tempfile.TemporaryDirectory(prefix="ort-mobile-lab.") as work:
+        device, now = next(iter(found.devices.values())), next(iter(found.facts.values()))
+        facts = msgspec.structs.replace(now, name=job.device, host=agent.host)
+        planned = planned_here(carried, facts)
+        plan = replace(plan_here(carried, planned, facts), fence=fence)
+        if job.stage == FRESH:
+            again = again_of(agent.store, job)
+            plan = fresh_plan(plan, [run for run in plan.planned_runs if planned_id(run) in again], agent.store)
+        else:
+            plan = with_looks(plan, planned, agent.store)
+        left = measure(plan, {job.device: named(device, facts)}, agent.store, Path(work))
+    return left[0].reason if left else ""
+
+
+def _note(agent: Agent, session: LabSession, job: LabJob, reason: str) -> None:
+    """Say in the queue how a job ended, or why it was left: by a host whose lease still holds, and nobody else."""
+    if session.state_of(job.campaign, job.device) not in OPEN:
+        return
+    if not reason:
+        change_job(agent.store, job, state=DONE if job.stage == FRESH else MEASURED, reason="")
+    elif agent.stop.is_set():
+        change_job(agent.store, job, state=WAITING, reason="")
+    else:
+        log.warning("%s: left: %s", job.device, reason)
+        attempts = job.attempts + 1
+        agent.resting[job.device] = time.monotonic() + REST_SECONDS
+        state = FAILED if attempts >= MOST_ATTEMPTS else WAITING
+        change_job(agent.store, job, state=state, attempts=attempts, reason=f"{agent.host}: {reason}")
+
+
+def _confirm(agent: Agent, session: LabSession, campaign: str) -> None:
+    """After the rounds of all devices: choose, and enter the fresh rounds of what was chosen. One host does it."""
+    lease = f"campaign {campaign}"
+    try:
+        if not session.take(lease):
+            return
+        try:
+            jobs = jobs_of(agent.store, campaign)
+            if any(job.state in OPEN for job in jobs) or not any(job.state == MEASURED for job in jobs):
+                return
+            end_stage(agent.store, campaign, to_confirm(agent.store.campaign(campaign), agent.store))
+        finally:
+            _give_back(session, lease)
+    except SessionLost as error:
+        log.warning("%s: the choice is left for another: %s", campaign, error)

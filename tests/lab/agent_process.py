@@ -1,0 +1,48 @@
+"""An agent in a process of its own that is started again when it dies, as systemd does: URL HOST COUNT FILE.
+
+The process that it forks is the agent; FILE has its id.
+"""
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from device_runner import device
+from pipeline.job.lab import work as lab_work
+from tests.lab.farm import SCHEME, rigs
+
+
+def agent(url: str, host: str, names: tuple[str, ...]) -> None:
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    lab_work.work(url, names, stop, host=host)
+
+
+def main(url: str, host: str, count: str, file: str) -> None:
+    device.OPENERS[SCHEME] = "tests.lab.farm:open_rig"
+    first, _, last = count.rpartition("-")
+    names = rigs(int(last))[int(first or 0) :]
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    while not stopping.is_set():
+        child = os.fork()
+        if not child:
+            try:
+                agent(url, host, names)
+                os._exit(0)
+            except BaseException as error:  # noqa: BLE001 # what systemd sees is that it ended
+                print(f"{host}: {error}", file=sys.stderr, flush=True)
+                os._exit(1)
+        Path(file).write_text(str(child))
+        while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG) is None:
+            if stopping.wait(0.2):
+                os.kill(child, signal.SIGCONT)
+                os.kill(child, signal.SIGTERM)
+                os.waitpid(child, 0)
+                return
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

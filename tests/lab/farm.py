@@ -1,0 +1,111 @@
+"""A lab in one process: agents as threads, devices that only sleep and are seen by all of them, a journal of starts."""
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from device_runner.device import DeviceFacts, Waiting, no_waiting
+from device_runner.result import host_name
+from pipeline.campaign.lab.queue import keep_files, submit_jobs
+from pipeline.campaign.plan import in_modes, plan_runs, recorded
+from pipeline.campaign.record import CampaignRecord, Host, JobRecord, ModelFacts
+from pipeline.campaign.store import Store
+from pipeline.check.compare import OutputPrecision
+from pipeline.check.reference import Reference
+from pipeline.config import Config, MeasureConfig, ModelConfig, RunConfig
+from pipeline.core.variant import Artifact, Level, Variant
+from pipeline.job.lab.carry import lab_versions
+from pipeline.job.lab.work import work
+from tests.scripted_devices import ScriptedDevice, latencies_of
+
+FILE = b"what an artifact would be" * 100_000
+"""Of more than one part."""
+
+SCHEME, SECONDS, JOURNAL = "rig", "RIG_SECONDS", "RIG_JOURNAL"
+
+
+def open_rig(rest: str, _waiting: Waiting = no_waiting) -> ScriptedDevice:
+    """The device `rig:REST`."""
+    journal = os.environ.get(JOURNAL)
+    return ScriptedDevice(
+        f"{SCHEME}:{rest}", seconds=float(os.environ.get(SECONDS, "0.05")), journal=Path(journal) if journal else None
+    )
+
+
+def rigs(count: int) -> tuple[str, ...]:
+    return tuple(f"{SCHEME}:{number}" for number in range(count))
+
+
+def in_lab(names: Sequence[str]) -> list[str]:
+    """Their names among all hosts: every agent of this computer has them."""
+    return [f"{name}@{host_name()}" for name in names]
+
+
+def made(level: Level) -> Artifact:
+    """Equal bytes for every level: the first that is planned is measured for all."""
+    return Artifact(
+        model="m", variant=Variant(level=level), file="m.ort", size_bytes=len(FILE),
+        sha256=hashlib.sha256(FILE).hexdigest(), semantic_digest="b" * 64, operators={}, source_operators={},
+    )  # fmt: skip
+
+
+def submitted(store: Store, folder: Path, names: Sequence[str], rounds: int, name: str = "c1") -> CampaignRecord:
+    """A campaign of one model with two ways to run, in the queue; its file is removed where it was submitted."""
+    config = Config(
+        name="lab", models=(ModelConfig(path="m.onnx"),), devices=(f"{SCHEME}:0",),
+        measure=MeasureConfig(rounds=rounds), runs=(RunConfig(threads=(1, 2)),),
+    )  # fmt: skip
+    facts = [DeviceFacts(name=one, platform="linux", abis=("x86_64",)) for one in in_lab(names)]
+    artifacts = [made(Level.BASIC), made(Level.ALL)]
+    legal, _ = plan_runs(config.runs, artifacts, facts)
+    record = JobRecord(
+        config=config, host=Host(), versions=lab_versions(), models=(ModelFacts(name="m", file="m.onnx"),),
+        planned=tuple(recorded(in_modes(legal, config.measure), None)), skipped=(), failures=(), warnings=(), checks={},
+        references={"m": Reference(inputs=(), outputs=(), precision=OutputPrecision.FLOAT32)},
+    )  # fmt: skip
+    campaign = CampaignRecord(id=name, name="lab", created_at="2026-01-01T00:00:00.000Z", document=record)
+    store.start(campaign, facts, artifacts)
+    file = folder / "m.ort"
+    file.write_bytes(FILE)
+    kept = keep_files(store, {"artifacts/m.ort": file})
+    file.unlink()
+    submit_jobs(store, name, in_lab(names), kept)
+    return campaign
+
+
+@contextmanager
+def agent(url: str, host: str, names: tuple[str, ...]) -> Iterator[threading.Event]:
+    """An agent as a thread; the event stops it. An error of it is raised here."""
+    stop, errors = threading.Event(), []
+
+    def run() -> None:
+        try:
+            work(url, names, stop, host=host)
+        except BaseException as error:  # noqa: BLE001 # it is raised below
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name=host)
+    thread.start()
+    try:
+        yield stop
+    finally:
+        stop.set()
+        thread.join(60)
+    if errors:
+        raise errors[0]
+
+
+def check_stored(store: Store, campaign: CampaignRecord, rounds: int) -> None:
+    """Every planned run of every round is stored, once, with the numbers of its own device."""
+    runs = store.runs(campaign.id)
+    record = campaign.job()
+    assert sorted((run.planned, run.round) for run in runs) == sorted(
+        (planned.id, number) for planned in record.planned if not planned.same_as for number in range(rounds)
+    )
+    devices = {planned.id: planned.device for planned in record.planned}
+    for run in runs:
+        assert run.result.device == devices[run.planned]
+        assert run.result.latencies_ns == latencies_of(run.result.device.partition("@")[0], run.spec.id)

@@ -1,0 +1,203 @@
+"""Agents of a lab on a real PostgreSQL: what is submitted is measured once, whatever happens to agents and server."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from device_runner import device
+from device_runner.device import DeviceFacts, identity
+from pipeline.campaign.lab import session as lab_session
+from pipeline.campaign.lab.queue import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    WAITING,
+    cancel_jobs,
+    fetch_file,
+    jobs_of,
+    keep_files,
+    lab_hosts,
+)
+from pipeline.campaign.lab.session import LabSession, SessionLost
+from pipeline.campaign.lab.tables import blobs
+from pipeline.campaign.store import Store, StoreError, open_store
+from pipeline.core.errors import ConfigError, MissingError
+from pipeline.job.lab import work as lab_work
+from pipeline.job.lab.carry import lab_versions
+from pipeline.job.lab.status import lab_status, status_lines
+from pipeline.job.lab.submit import chosen_devices
+from tests.lab.farm import JOURNAL, SCHEME, agent, check_stored, rigs, submitted
+from tests.postgres import PostgresServer, own_server
+
+pytestmark = pytest.mark.postgresql
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with own_server() as found:
+        yield found
+
+
+@pytest.fixture
+def url(server: PostgresServer) -> str:
+    engine = sa.create_engine(server.url.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT")
+    name = f"t{time.monotonic_ns()}"
+    with engine.connect() as connection:
+        connection.execute(sa.text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return server.url.removesuffix("postgres") + name
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with open_store(url) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(device.OPENERS, SCHEME, "tests.lab.farm:open_rig")
+    monkeypatch.setattr(lab_work, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(lab_work, "REST_SECONDS", 0.1)
+
+
+def until(ended: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not ended():
+        assert time.monotonic() < deadline, "it does not end"
+        time.sleep(0.1)
+
+
+def all_in(store: Store, *states: str) -> Callable[[], bool]:
+    return lambda: all(job.state in states for job in jobs_of(store))
+
+
+def test_two_hosts_and_what_happens_to_them(
+    server: PostgresServer, url: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart of the database, a session that is ended, and an agent that stops, in one campaign."""
+    monkeypatch.setenv(JOURNAL, str(tmp_path / "journal"))
+    names, rounds = rigs(4), 12
+    campaign = submitted(store, tmp_path, names, rounds)
+    with agent(url, "h1", names) as first, agent(url, "h2", names):
+        until(lambda: len(store.finished(campaign.id)) >= 10)
+        server.restart(0.3)
+        until(lambda: len(store.finished(campaign.id)) >= 30)
+        with store.engine.begin() as connection:
+            ended = sa.text("SELECT pg_terminate_backend(backend) FROM lab_hosts WHERE name = 'h2'")
+            connection.execute(ended)
+        until(lambda: len(store.finished(campaign.id)) >= 50)
+        first.set()
+        until(all_in(store, DONE))
+    check_stored(store, campaign, rounds)
+    begun = len((tmp_path / "journal").read_text().splitlines())
+    stored = len(names) * 2 * rounds
+    assert stored <= begun <= stored + 3 * len(names), "each event costs a device at most the run that it is in"
+
+
+def test_cancelled_campaign_ends_and_keeps_what_was_measured(url: str, store: Store, tmp_path: Path) -> None:
+    names = rigs(2)
+    campaign = submitted(store, tmp_path, names, 1000)
+    with agent(url, "h1", names):
+        until(lambda: len(store.finished(campaign.id)) >= 4)
+        assert cancel_jobs(store, campaign.id) == 2
+        time.sleep(0.5)
+        kept = len(store.runs(campaign.id))
+        time.sleep(0.5)
+        assert len(store.runs(campaign.id)) == kept
+    assert all_in(store, CANCELLED)()
+
+
+def test_host_of_another_version_is_refused_and_says_why(
+    url: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = rigs(1)
+    campaign = submitted(store, tmp_path, names, 1)
+    other = {**lab_versions(), "onnxruntime": "1.0.0"}
+    monkeypatch.setattr("pipeline.job.lab.carry.lab_versions", lambda: other)
+    with agent(url, "old", names):
+        until(lambda: bool(jobs_of(store)[0].reason))
+        until(lambda: "refused" in str(lab_hosts(store)))
+    assert jobs_of(store)[0].state == WAITING
+    assert "onnxruntime 1.0.0, the campaign" in jobs_of(store)[0].reason
+    assert "is refused" in "\n".join(status_lines(lab_status(url)))
+    monkeypatch.undo()
+    monkeypatch.setitem(device.OPENERS, SCHEME, "tests.lab.farm:open_rig")
+    with agent(url, "new", names):
+        until(all_in(store, DONE))
+    check_stored(store, campaign, 1)
+
+
+def test_device_that_cannot_be_used_fails_with_its_reason_and_costs_no_other(
+    url: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a disk that is full on one host: its cache cannot be written."""
+    monkeypatch.setenv("ORT_MOBILE_CACHE", "/dev/null/cache")
+    names = rigs(2)
+    submitted(store, tmp_path, names, 1)
+    with agent(url, "full", names):
+        until(all_in(store, FAILED))
+    assert all("full: " in job.reason and job.attempts == 3 for job in jobs_of(store))
+
+
+def test_silent_host_loses_its_session(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped process holds its connection; only others can see that it gives no sign of life."""
+    monkeypatch.setattr(lab_session, "SILENT_SECONDS", 0.3)
+    stopped, other = LabSession(store.engine, "stopped"), LabSession(store.engine, "other")
+    stopped.sign_of_life("{}", "")
+    assert stopped.take("phone")
+    assert not other.take("phone")
+    until(lambda: "stopped" in other.sign_of_life("{}", ""), 15)
+    until(lambda: other.take("phone"), 15)
+    with pytest.raises(SessionLost):
+        stopped.state_of("c", "phone")
+    stopped.close()
+    other.close()
+
+
+def test_lab_needs_postgresql(tmp_path: Path) -> None:
+    with open_store(f"sqlite:///{tmp_path / 'x.sqlite'}") as found, pytest.raises(ConfigError, match="PostgreSQL"):
+        LabSession(found.engine, "h")
+
+
+def test_file_whose_parts_were_changed_is_refused(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "m.ort"
+    path.write_bytes(bytes(3 << 20))
+    (kept,) = keep_files(store, {"artifacts/m.ort": path})
+    fetch_file(store, kept, tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == path.read_bytes()
+    store.write(lambda connection: connection.execute(blobs.update().where(blobs.c.part == 1).values(content=b"x")))
+    with pytest.raises(StoreError, match="not as it was submitted"):
+        fetch_file(store, kept, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("facts", "name"),
+    [
+        (DeviceFacts(name="local", platform="linux", host="h1"), "local@h1"),
+        (DeviceFacts(name="adb:emulator-5554", platform="android", host="h1", serial="EMU"), "adb:emulator-5554@h1"),
+        (DeviceFacts(name="adb:R58M1@10.0.0.5:5037", platform="android", host="h1"), "adb:R58M1"),
+        (DeviceFacts(name="adb:10.0.0.7:5555", platform="android", host="h1", serial="R58M1"), "adb:R58M1"),
+        (DeviceFacts(name="adb:127.0.0.1:5555", platform="android", host="h1"), "adb:127.0.0.1:5555@h1"),
+        (DeviceFacts(name="android-host:1.29.0", platform="linux", host="h2"), "android-host:1.29.0@h2"),
+    ],
+)
+def test_names_among_all_hosts(facts: DeviceFacts, name: str) -> None:
+    assert identity(facts) == name
+
+
+def test_config_means_devices_of_the_lab() -> None:
+    facts = {
+        name: DeviceFacts(name=name, platform="android", model=model)
+        for name, model in (("adb:A", "Pixel 8"), ("adb:B", "SM-S918B"), ("local@h1", ""), ("local@h2", ""))
+    }
+    assert list(chosen_devices(["adb:*"], facts)) == ["adb:A", "adb:B"]
+    assert list(chosen_devices(["adb:model=Pixel*"], facts)) == ["adb:A"]
+    assert list(chosen_devices(["local"], facts)) == ["local@h1", "local@h2"]
+    assert list(chosen_devices(["local@h2", "adb:B"], facts)) == ["adb:B", "local@h2"]
+    with pytest.raises(MissingError, match="no host of the lab"):
+        chosen_devices(["adb:C"], facts)
