@@ -36,7 +36,7 @@ def test_no_table_is_read_as_a_whole(read: str, store: Store) -> None:
             explained = EXPLAIN[connection.dialect.name] + statement
             plans.extend(str(row[-1]) for row in connection.exec_driver_sql(explained, parameters))
 
-    engine = store._engine
+    engine = store.engine
     sa.event.listen(engine, "before_cursor_execute", explain)
     READS[read](store)
     sa.event.remove(engine, "before_cursor_execute", explain)
