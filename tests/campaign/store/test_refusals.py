@@ -198,7 +198,7 @@ def test_lost_pages_of_files_too_large_for_a_check_are_found_where_they_are_read
 def test_a_large_file_is_not_read_as_a_whole(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_store(file_url) as store:
         statements: list[str] = []
-        sa.event.listen(store._engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+        sa.event.listen(store.engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
         size = Path(file_url.removeprefix("sqlite:///")).stat().st_size
         for limit, checked in ((1 << 30, True), (size + (1 << 20), True), (1, False)):
             monkeypatch.setattr(store_module, "CHECKED_BYTES", limit)
