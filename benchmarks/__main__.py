@@ -19,6 +19,7 @@ BENCHMARKS = {
     "aware": "NNAPI-aware files: spliced beside those of the genuine Android library",
     "quantization": "static quantization against onnxruntime.quantization by hand: time and memory",
     "pairs": "equal runs and 3 % more work through the engine: wrong verdicts, what is found, seconds (--minutes N)",
+    "store": "a store of millions of runs: wall time of `report` and `gate --history` (--runs N)",
     "facade": "the released Java class beside ONNX Runtime's calls by hand: opening a model and the first inference",
     "delta": "deltas between real models: bytes of each form (needs PyPI)",
     "partition": "claims: agreement and time against the stock usability checker, growth with nodes",

@@ -115,12 +115,8 @@ def row_digest(table: str, row: Mapping[Any, Any]) -> str:
 
 def digest(values: Iterable[object]) -> str:
     """32 hexadecimal digits for these values, their types and their order."""
-    found = blake2b(digest_size=DIGEST_BYTES)
-    for value in values:
-        kind, data = _encoded(value)
-        found.update(b"%s%d:" % (kind, len(data)))
-        found.update(data)
-    return found.hexdigest()
+    parts = (b"%s%d:%s" % (kind, len(data), data) for kind, data in map(_encoded, values))
+    return blake2b(b"".join(parts), digest_size=DIGEST_BYTES).hexdigest()
 
 
 def _encoded(value: object) -> tuple[bytes, bytes]:
