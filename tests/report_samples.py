@@ -104,13 +104,14 @@ def measured(model: str, device: str) -> list[MeasuredRow]:
 
 
 def with_times(rows: list[MeasuredRow], before: Conditions) -> list[MeasuredRow]:
-    """The runs of rows one after another, two seconds each, with what the device said before each."""
+    """The runs of rows one after another, two seconds each, driven by lab-7, with what the device said before each."""
     made, number = [], 0
     for one in rows:
         runs = []
         for run in one.runs:
             started = (datetime(2026, 1, 31, 8, 0, tzinfo=UTC) + timedelta(seconds=2 * number)).isoformat()
-            changed = msgspec.structs.replace(run.result, started_at=started, before=before)
+            changed = msgspec.structs.replace(run.result, started_at=started, before=before, host="lab-7",
+                                              elapsed_ns=1_800_000_000, push_ns=40_000_000)  # fmt: skip
             runs.append(msgspec.structs.replace(run, result=changed))
             number += 1
         made.append(replace(one, runs=tuple(runs)))

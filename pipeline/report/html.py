@@ -21,6 +21,7 @@ from pipeline.report.layout import (
     Listing,
     Results,
     accuracies,
+    drivers,
     inventory,
     proof_listing,
     results,
@@ -101,6 +102,7 @@ def render(
         profiles=(profiles.summary(report.profiles),) if report.profiles else (),
         needed=needed_operators(report),
         graphs=graphs(report),
+        drivers=drivers(measured),
         inventory=inventory(report),
         legend=wording.legend(report),
     )

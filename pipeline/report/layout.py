@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from device_runner.device import DeviceFacts
+from device_runner.result import RunResult
 from pipeline.campaign.record import ArtifactAccuracy
 from pipeline.check.compare import remedy_of
 from pipeline.check.library_proof import LibraryProof
@@ -15,6 +16,7 @@ from pipeline.report import proof as proof_texts
 from pipeline.report import wording
 from pipeline.report.accuracy import REPORT_HEAD, report_cells
 from pipeline.report.model import CampaignReport, Row
+from pipeline.report.rows import MeasuredRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +166,34 @@ def inventory(report: CampaignReport) -> tuple[Listing, ...]:
         _artifacts(report.artifacts),
     )
     return tuple(listing for listing in listings if listing.rows)
+
+
+def drivers(measured: Sequence[MeasuredRow]) -> Listing:
+    """The computers that ran a campaign or drove its devices: how long its runs took, and how much of it was pushing.
+
+    Runs of releases that did not note it are not counted; no rows where no run did.
+    """
+    found: dict[tuple[str, str], list[RunResult]] = {}
+    for one in measured:
+        for run in one.runs:
+            if run.result.elapsed_ns:
+                found.setdefault((run.result.host, one.device), []).append(run.result)
+    rows = (
+        (
+            host or wording.DASH,
+            device,
+            str(len(its)),
+            wording.instant(min(one.started_at for one in its)),
+            wording.duration(sum(one.elapsed_ns for one in its)),
+            wording.duration(sum(one.push_ns for one in its) or None),
+        )
+        for (host, device), its in sorted(found.items())
+    )
+    return Listing(
+        title="Computers that drove the devices",
+        head=("Computer", "Device", "Runs", "First run", "Time in runs", "Of it pushing files"),
+        rows=tuple(rows),
+    )
 
 
 def _artifacts(artifacts: Sequence[Artifact]) -> Listing:

@@ -6,15 +6,23 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from PIL import Image, ImageChops, ImageStat
 
 from device_runner.result import Conditions
+from pipeline.core.progress import StageTime
+from pipeline.core.providers import XNNPACK
 from pipeline.report import html
+from pipeline.report.model import CampaignReport
+from pipeline.report.profile_view import profile_views
 from pipeline.report.rows import MeasuredRow
-from tests.browser.conftest import Open, Opened, packed
+from pipeline.report.trace import FILE_NAME, encode
+from tests.browser.conftest import Browser, Open, Opened, packed
 from tests.conftest import ROOT
+from tests.report.test_graph import placement
 from tests.report.test_html import HOSTILE, UPLOT
+from tests.report.test_profile_view import AFTER, BEFORE
 from tests.report_samples import make_report, measured, with_times
 
 pytestmark = pytest.mark.browser
@@ -26,6 +34,10 @@ AXE = (
 UPLOT_PACKAGE = (
     "uplot@1.6.32", "sha512-KIMVnG68zvu5XXUbC4LQEPnhwOxBuLyW1AHtpm6IKTXImkbLgkMy+jabjLgSLMasNuGGzQm/ep3tOkyTxpiQIw==",
 )  # fmt: skip
+SPEEDSCOPE = (
+    "speedscope@1.25.0",
+    "sha512-cpf9HWTZf1ijLXBJrk87Ve/54tnYx6rlf0gUThvn3ook6h63hLXVOQiMf44PT+XoV503cPfvfiT5gP5vojp6Ag==",
+)
 WIDTHS = (390, 768, 1280)
 PICTURES = ROOT / "docs" / "pictures"
 ALIKE = 6.0
@@ -33,13 +45,28 @@ ALIKE = 6.0
 
 
 def rows(device: str = "adb:R58M123", model: str = "mnist") -> list[MeasuredRow]:
-    """The sample's runs with instants and temperatures."""
+    """The sample's runs with instants, durations, temperatures and the computer that drove the devices."""
     return with_times([*measured(model, "local"), *measured(model, device)], Conditions(battery_celsius=31.5))
+
+
+def whole_report(
+    name: str = "mnist", model: str = "mnist", device: str = "adb:R58M123", text: str = ""
+) -> CampaignReport:
+    """The sample with graphs of two providers, profiles of two variants, and what they say beside each other."""
+    graphs = (placement(40, 7, name=f"/block/conv{text}"), placement(9, 3, XNNPACK, name=f"/node{text}"))
+    found = [msgspec.structs.replace(one, model=model, device=device) for one in (BEFORE, AFTER)]
+    return msgspec.structs.replace(
+        make_report(name, model, device, text),
+        placements=tuple(msgspec.structs.replace(one, model=model, device=device) for one in graphs),
+        profiles=tuple(found),
+        profile_views=profile_views(found, {}, {"all-fixed": 1}),
+    )
 
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    return html.render(make_report(), rows())
+    before = msgspec.structs.replace(make_report(), campaign="before")
+    return html.render(whole_report(), rows(), before)
 
 
 def quiet(opened: Opened) -> None:
@@ -71,10 +98,17 @@ def test_nothing_is_fetched_and_nothing_refused(open_page: Open, text: str) -> N
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_page_is_no_wider_than_its_window(open_page: Open, text: str, width: int) -> None:
     long_name = "a_model_with_a_name_" + 8 * "that_has_no_place_to_break_"
-    for given in (text, html.render(make_report(model=long_name, device="adb:" + 60 * "X"), rows(60 * "X", long_name))):
+    for given in (
+        text,
+        html.render(whole_report(model=long_name, device="adb:" + 60 * "X"), rows(60 * "X", long_name)),
+    ):
         opened = open_page(given, width=width)
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
         assert opened.page.evaluate("getComputedStyle(document.querySelector('td')).display") == "table-cell"
+        opened.page.locator("#changed").or_(opened.page.locator("#results")).first.scroll_into_view_if_needed()
+        cells = opened.page.locator("#changed ~ .scroll td", has_text="2.07 ms").all()
+        assert len(cells) == (4 if given is text else 0)
+        assert all(each.evaluate("(cell) => cell.clientWidth") >= 35 for each in cells)  # not a digit on each line
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
@@ -95,6 +129,10 @@ def test_tables_and_pictures_stand_without_a_script(open_page: Open, text: str) 
     page = opened.page
     assert page.locator("table:visible").count() >= 5
     assert page.locator("svg[role=img]:visible").count() >= 20
+    box = page.locator(".graph a.cpu").first
+    box.click()
+    assert page.locator(f"{box.get_attribute('href')} li").first.is_visible()
+    assert page.locator("svg.time:visible").count() >= 5
     assert not page.locator("#explore-part").is_visible()
     assert not page.get_by_role("link", name="Explore").is_visible()
     quiet(opened)
@@ -109,7 +147,7 @@ def test_what_ships_and_what_failed_are_on_the_first_screen(open_page: Open, tex
 
 
 def test_hostile_names_are_only_text(open_page: Open) -> None:
-    report = make_report(name=HOSTILE, model=HOSTILE, device=HOSTILE, text=HOSTILE)
+    report = whole_report(name=HOSTILE, model=HOSTILE, device=HOSTILE, text=HOSTILE)
     opened = open_page(html.render(report, rows(HOSTILE, HOSTILE)))
     opened.page.on("dialog", lambda dialog: opened.complaints.append(dialog.message))
     drawn_timeline(opened)
@@ -212,6 +250,34 @@ def test_the_pictures_in_the_documentation_are_the_page(
     assert known.size == shot.size
     small = [image.resize((shot.width // 8, shot.height // 8), Image.Resampling.BOX) for image in (known, shot)]
     assert max(ImageStat.Stat(ImageChops.difference(*small)).mean) < ALIKE
+
+
+def test_speedscope_opens_the_trace(browser: Browser, tmp_path: Path) -> None:
+    """The genuine viewer, from its package: no error, nothing asked for but its own files, the parts where we say."""
+    for name, content in packed(*SPEEDSCOPE).items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    runs = [run for one in rows() for run in one.runs]
+    stage = StageTime(
+        name="convert", steps=2, started_at="2026-01-31T07:59:00.000Z", elapsed_ns=9 * 10**8, host="lab-7"
+    )
+    (tmp_path / FILE_NAME).write_bytes(encode("mnist", "c0ffee", runs, [stage]))
+    page = browser.new_page()
+    opened = Opened(page=page)
+    page.on("request", lambda request: opened.requests.append(request.url))
+    page.on("pageerror", lambda error: opened.complaints.append(str(error)))
+    page.on("console", lambda message: opened.complaints.extend([message.text] if message.type == "error" else []))
+    page.on("dialog", lambda dialog: opened.complaints.append(dialog.message))
+    page.goto((tmp_path / "dist" / "release" / "index.html").as_uri())
+    page.locator("input[type=file]").set_input_files(tmp_path / FILE_NAME)
+    page.get_by_text("ort-mobile on lab-7").first.wait_for()
+    page.keyboard.press("n")
+    page.get_by_text("d of lab-7").first.wait_for()
+    assert page.title().startswith(FILE_NAME)
+    page.close()
+    assert opened.complaints == []
+    assert all(url.startswith(("file:", "blob:", "data:")) for url in opened.requests)
 
 
 def test_the_script_has_no_errors_of_syntax(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from array import array
 from collections import Counter
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 
@@ -18,6 +19,7 @@ from device_runner.result import Status
 from pipeline.campaign.record import Host
 from pipeline.report import drawing, html, page_data
 from pipeline.report.model import CampaignReport
+from pipeline.report.rows import make_rows
 from pipeline.report.wording import visible
 from tests.report_samples import make_report, measured
 
@@ -144,6 +146,36 @@ def test_a_large_campaign_has_every_row_in_one_table_without_a_script(monkeypatc
     assert all(set(cells) != {"-"} for cells in zip(*rows[1:], strict=True))
     good = tuple(row for row in report.rows if row.status is Status.OK and not row.failed_rounds)
     assert "Status" not in html.render(msgspec.structs.replace(report, rows=good)).split("<noscript>")[1]
+
+
+def test_which_computer_drove_a_device_and_what_pushing_cost_is_said() -> None:
+    rows = measured("mnist", "local")
+    noted = msgspec.structs.replace(rows[0].runs[0].result, host="lab-7", elapsed_ns=4 * 10**9, push_ns=15 * 10**8,
+                                    started_at="2026-01-31T08:00:00.000Z")  # fmt: skip
+    run = msgspec.structs.replace(rows[0].runs[0], result=noted)
+    found = Page(html.render(make_report(), [replace(rows[0], runs=(run, run)), *rows[1:]]))
+    assert ["lab-7", "local", "2", "2026-01-31 08:00:00 UTC", "8.00 s", "3.00 s"] in found.rows
+    assert "drivers" not in Page(html.render(make_report(), rows)).values("id")
+
+
+def test_the_campaign_before_is_compared_where_there_is_one() -> None:
+    """What it measured 30 % slower on the phone is said to be faster now; a page without it has no such part."""
+    rows = measured("mnist", "adb:R58M123")
+    slower = [
+        replace(one, runs=tuple(
+            msgspec.structs.replace(run, result=msgspec.structs.replace(
+                run.result, latencies_ns=tuple(int(1.3 * ns) for ns in run.result.latencies_ns)))
+            for run in one.runs
+        ))
+        for one in rows
+    ]  # fmt: skip
+    now, before = (msgspec.structs.replace(make_report(), rows=make_rows(side).rows) for side in (rows, slower))
+    found = Page(html.render(now, earlier=msgspec.structs.replace(before, campaign="before")))
+    (row,) = (row for row in found.rows if row[:3] == ["adb:R58M123", "mnist", "extended-fixed/cpu"])
+    assert row[3:6] == ["1.67 ms", "1.28 ms", "0.77"]
+    assert row[-1].startswith("faster")
+    assert "#changed" in found.values("href")
+    assert "changed" not in Page(html.render(now)).values("id")
 
 
 def test_screen_readers_are_told(page: Page) -> None:
