@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-REVISION = "0006"
+REVISION = "0007"
 """The newest migration: what this release reads and writes."""
 
 metadata = sa.MetaData()
