@@ -1,9 +1,12 @@
 """What SQL sees of a store: its views on SQLite and PostgreSQL, with runs, failures and a lab's queue."""
 
+import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import sqlalchemy as sa
 
 from device_runner.result import FailureKind, epoch_ms
@@ -12,6 +15,13 @@ from pipeline.campaign.record import RunRecord
 from pipeline.campaign.store import open_store
 from tests.campaign.store.samples import CAMPAIGN, failed, run_record
 
+DASHBOARD = Path(__file__).resolve().parents[3] / "build_configs/lab/grafana/lab.json"
+GRAFANA = {
+    "${campaign:sqlstring}": "'mnist','other'",
+    "$__unixEpochFrom()": "1767225600",
+    "$__unixEpochTo()": "1767312000",
+}
+"""What Grafana writes into queries: the names that were chosen, and the times shown, here 2026-01-01."""
 STARTED = "2026-01-01T00:00:01.000Z"
 
 
@@ -23,7 +33,7 @@ def on_host(run: RunRecord, **changes: Any) -> RunRecord:
 def rows(url: str, query: str) -> list[dict[str, Any]]:
     engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.connect() as connection:
-        found = [dict(row) for row in connection.execute(sa.text(query)).mappings()]
+        found = [dict(row) for row in connection.exec_driver_sql(query).mappings()]
     engine.dispose()
     return found
 
@@ -62,3 +72,24 @@ def test_the_queue_shows_who_works_on_what(url: str) -> None:
     assert (waiting["campaign"], waiting["host_seen"], waiting["attempts"]) == ("mnist", None, 0)
     assert (working["host"], working["stage"]) == ("shelf", "measure")
     assert working["host_seen"] is not None
+
+
+@pytest.mark.parametrize("url", [pytest.param("postgresql", marks=pytest.mark.postgresql)], indirect=True)
+def test_every_query_of_the_dashboard_runs_and_finds_its_rows(url: str) -> None:
+    with open_store(url) as store:
+        store.start(CAMPAIGN)
+        store.add_run(on_host(run_record()))
+        store.add_run(on_host(failed(FailureKind.MODEL_LOAD, "s2")))
+    now = datetime.now(UTC)
+    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        job = {"campaign_id": "c1", "device": "a", "state": "waiting", "stage": "measure", "reason": "", "changed": now}
+        connection.execute(jobs.insert(), job)
+    engine.dispose()
+    document = json.loads(DASHBOARD.read_text())
+    queries = {panel["title"]: panel["targets"][0]["rawSql"] for panel in document["panels"]}
+    queries["variable"] = document["templating"]["list"][1]["query"]
+    for text, value in GRAFANA.items():
+        queries = {title: query.replace(text, value) for title, query in queries.items()}
+    found = {title: len(rows(url, query)) for title, query in queries.items()}
+    assert found == {"Median latency": 1, "Devices": 1, "Queue": 1, "Failures": 1, "variable": 1}
