@@ -60,6 +60,7 @@ def runs(model: str, device: int, factor: float, random: np.random.Generator) ->
         result = RunResult(
             spec_id="s", device=f"adb:{device}", status=Status.OK, started_at=at.isoformat(), load_ns=int(base),
             latencies_ns=tuple(map(int, times)), memory_peak_bytes=40_000_000 + device,
+            elapsed_ns=2 * 10**9, push_ns=10**8, host=f"lab-{device % 4}",
             before=Conditions(battery_celsius=30 + number, cpu_mhz=(1800, 2800), thermal_status=0),
         )  # fmt: skip
         spec = RunSpec(id="s", model=f"{model}.ort", options=RunOptions())
