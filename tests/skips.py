@@ -64,6 +64,7 @@ ALLOWED = (
     r"jiwer is not installed",
     r"junitparser is not installed",
     r"sarif-pydantic is not installed",
+    r"(starlette|uvicorn|schemathesis) is not installed",
     r"pycocotools is not installed",
 )
 

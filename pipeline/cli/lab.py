@@ -135,3 +135,23 @@ def close_command(
     show_job(result, text=shows_text(json_to))
     sys.stdout.flush()
     ctx.exit(result.exit_code)
+
+
+@lab.command("serve")
+@database_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need a token.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8700, show_default=True, help="0 finds a free one.")
+@click.option(
+    "--token-file", type=click.Path(path_type=Path),
+    help="File with the token that readers must have.  [env: ORT_MOBILE_LAB_TOKEN has the token itself]",
+)  # fmt: skip
+def serve_command(database: str | None, host: str, port: int, token_file: Path | None) -> None:
+    """Show campaigns, their progress and reports, and the lab as web pages and JSON; nothing can be changed there.
+
+    Browsers ask for the token as a password (any user name); programs send it as `Authorization: Bearer TOKEN`.
+    /openapi.json describes what is served. Ctrl-C ends it.
+    """
+    from pipeline.job.lab.serve import read_token, serve
+
+    url, token = _database(database), read_token(token_file)
+    serve(url, host, port, token, lambda address: click.echo(f"serving {address} - Ctrl-C ends it"))

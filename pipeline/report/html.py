@@ -179,6 +179,41 @@ def render_answers(answers: Sequence[ModelAnswer]) -> str:
     return _template("partition.html").render(graphs=draw_answers(answers))
 
 
+def render_listings(
+    title: str,
+    listings: Sequence[Listing],
+    links: Sequence[tuple[str, str]],
+    *,
+    lines: Sequence[str] = (),
+    targets: Mapping[str, str] | None = None,
+    events: str = "",
+) -> str:
+    """A small page of a server: tables, and `links` as texts with addresses.
+
+    `targets` has addresses for names in first columns; `events` is where the first table's news come from.
+    """
+    return _template("listing.html").render(
+        title=title, listings=listings, links=links, lines=lines, targets=targets or {}, events=events,
+        live=read_template("live.js"), page_policy=listing_policy(),
+    )  # fmt: skip
+
+
+def report_policy() -> str:
+    """The policy of report.html, for a server's header, too."""
+    return f"{NOTHING}; script-src {' '.join(map(_digest, _scripts()))}; style-src {_digest(_styles())}"
+
+
+def listing_policy() -> str:
+    """The policy of `render_listings`: its one script may ask its own server."""
+    live = _digest(read_template("live.js"))
+    return f"{NOTHING}; script-src {live}; style-src {_digest(_styles())}; connect-src 'self'"
+
+
+@cache
+def _styles() -> str:
+    return "".join(map(read_template, ("uplot.css", "report.css", "graph.css")))
+
+
 @cache
 def _scripts() -> tuple[str, ...]:
     return read_template("uplot.js"), read_template("report.js")
@@ -199,11 +234,9 @@ def _template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    styles = "".join(map(read_template, ("uplot.css", "report.css", "graph.css")))
-    runs = " ".join(map(_digest, _scripts()))
     environment.globals.update(
-        css=styles,
-        policy=f"{NOTHING}; script-src {runs}; style-src {_digest(styles)}",
+        css=_styles(),
+        policy=report_policy(),
         charts=charts,
         drawing=drawing,
         profile_texts=profiles,

@@ -5,9 +5,9 @@ where it stopped, and nothing is stored twice. Raw latencies are kept beside the
 row has a digest that is checked when it is read; databases of earlier releases are upgraded when they are opened.
 """
 
-from pipeline.campaign.store.database import lasting, open_store
+from pipeline.campaign.store.database import lasting, open_reading, open_store
 from pipeline.campaign.store.errors import StoreError
 from pipeline.campaign.store.store import Store
 from pipeline.campaign.store.writer import REPEATED
 
-__all__ = ["REPEATED", "Store", "StoreError", "lasting", "open_store"]
+__all__ = ["REPEATED", "Store", "StoreError", "lasting", "open_reading", "open_store"]

@@ -2,6 +2,7 @@
 
 import sqlite3
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from pipeline.core.errors import ConfigError, MissingError, PipelineError
 
 BUSY_SECONDS = 30.0
 RETRY_SECONDS = 0.01
+READING_SECONDS = 5.0
+"""How long a reader waits for SQLite's lock."""
 UPGRADE_LOCK = 0x6F72_746D_6F62_696C
 """PostgreSQL's advisory lock for upgrades: what one process finds must stay true until it has upgraded."""
 
@@ -27,6 +30,12 @@ SERVER_TIMEOUTS = {
 
 LIBPQ = ("psycopg", "psycopg2")
 """Drivers that take these options."""
+
+READ_ONLY = {
+    "sqlite": "PRAGMA query_only=ON",
+    "postgresql": "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+}
+"""Kind of database to what makes it refuse every write of a connection."""
 
 DRIVERS = {"postgresql": "ort-mobile-pipeline[postgresql]"}
 """Kind of database to what brings its driver; others have their module's name."""
@@ -50,6 +59,42 @@ def open_store(url: str, busy_seconds: float = BUSY_SECONDS) -> Store:
         store.close()
         raise
     return store
+
+
+def open_reading(url: str, busy_seconds: float = READING_SECONDS) -> Store:
+    """Open a database only to read it: nothing is made, upgraded or stored, and the database itself refuses writes.
+
+    A server that is away is not waited for. Raises ConfigError for what is neither SQLite nor PostgreSQL, or has the
+    tables of another release; MissingError where no database is.
+    """
+    parsed = _parse(url)
+    where, kind = hidden(url), parsed.get_backend_name()
+    if kind not in READ_ONLY:
+        raise ConfigError(
+            f"a database of the kind {kind!r} cannot be opened for reading only", where=where,
+            remedy="use SQLite or PostgreSQL",
+        )  # fmt: skip
+    if kind == "sqlite" and not str(parsed.database).startswith("file:") and not Path(str(parsed.database)).is_file():
+        raise MissingError("there is no such database file", where=where, remedy="name the file that has results")
+    engine = _engine(parsed, where, busy_seconds, READ_ONLY[kind])
+    try:
+        with told(where), engine.begin() as connection:
+            found = _revision(connection)
+        _refuse_other(found, where)
+    except BaseException:
+        engine.dispose()
+        raise
+    return Store(engine, where, patience_seconds=0.0)
+
+
+def _refuse_other(found: str | None, where: str) -> None:
+    """Raise ConfigError for the tables of another release, or none."""
+    if found != REVISION:
+        raise ConfigError(
+            f"the database has the schema {found}" if found else "the database has no tables of ort-mobile",
+            where=where, why=f"this release reads {REVISION}, and a reader upgrades nothing",
+            remedy="update ort-mobile, or upgrade the database with `ort-mobile report FOLDER --list`",
+        )  # fmt: skip
 
 
 def lasting(url: str) -> str:
@@ -85,7 +130,7 @@ def _parse(url: str) -> URL:
     return parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
 
 
-def _engine(url: URL, where: str, busy_seconds: float) -> Engine:
+def _engine(url: URL, where: str, busy_seconds: float, read_only: str = "") -> Engine:
     try:
         engine = sa.create_engine(url, **_server_options(url))
     except sa.exc.NoSuchModuleError as error:
@@ -103,8 +148,15 @@ def _engine(url: URL, where: str, busy_seconds: float) -> Engine:
     except (sa.exc.ArgumentError, TypeError, ValueError) as error:
         raise ConfigError("the database URL has a wrong part", where=where, why=str(error)) from error
     if url.get_backend_name() == "sqlite":
-        _arrange_sqlite(engine, busy_seconds)
+        _arrange_sqlite(engine, busy_seconds, write_ahead=not read_only)
+    if read_only:
+        event.listen(engine, "connect", partial(_refuse_writes, read_only))
     return engine
+
+
+def _refuse_writes(statement: str, connection: Any, _record: object) -> None:
+    connection.cursor().execute(statement)
+    connection.commit()
 
 
 def _server_options(url: URL) -> dict[str, Any]:
@@ -118,7 +170,7 @@ def _server_options(url: URL) -> dict[str, Any]:
     }
 
 
-def _arrange_sqlite(engine: Engine, busy_seconds: float) -> None:
+def _arrange_sqlite(engine: Engine, busy_seconds: float, *, write_ahead: bool) -> None:
     """Write-ahead log, foreign keys, and transactions that really begin where SQLAlchemy begins them.
 
     A writer takes the lock at once, so that what it reads stays true until it writes.
@@ -128,7 +180,8 @@ def _arrange_sqlite(engine: Engine, busy_seconds: float) -> None:
         connection.isolation_level = None
         for pragma in (f"busy_timeout={int(busy_seconds * 1000)}", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}").close()
-        _write_ahead(connection, time.monotonic() + busy_seconds)
+        if write_ahead:
+            _write_ahead(connection, time.monotonic() + busy_seconds)
 
     def begin(connection: Connection) -> None:
         writes = connection.get_execution_options().get("writes", False)

@@ -17,7 +17,7 @@ from device_runner.result import RunResult
 from device_runner.spec import RunSpec
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunRecord
 from pipeline.campaign.store.errors import StoreError, damaged, told
-from pipeline.campaign.store.patience import is_away, patiently, spool_of
+from pipeline.campaign.store.patience import PATIENCE_SECONDS, is_away, patiently, spool_of
 from pipeline.campaign.store.tables import artifacts, campaigns, devices, latencies, row_digest, runs
 from pipeline.campaign.store.writer import REPEATED, RunRow, RunWriter, run_columns, text_of
 from pipeline.check.compare import OutputCheck
@@ -45,8 +45,9 @@ class Store:
     What is read is checked against its digest; StoreError names the row that is not as it was stored.
     """
 
-    def __init__(self, engine: Engine, where: str) -> None:
+    def __init__(self, engine: Engine, where: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.where = where
+        self._patience_seconds = patience_seconds
         self.engine = engine
         self._writing = threading.Lock()
         self._entrance = RunWriter(engine, self._writing)
@@ -242,7 +243,7 @@ class Store:
                 return work(connection)
 
         with told(self.where):
-            return patiently(once)
+            return patiently(once, seconds=self._patience_seconds)
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """`work` in one transaction; once more where another process entered the same since it looked.

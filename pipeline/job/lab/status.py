@@ -16,25 +16,30 @@ MOST_REASONS = 5
 
 
 def lab_status(database: str, wanted: str | None = None) -> dict[str, Any]:
-    """Hosts, devices and campaigns of a lab; with `wanted` that campaign alone. Times are the database's."""
+    """The state of the lab whose database is at a URL; see `state_of`."""
     with open_store(database) as store:
-        campaigns = [found_campaign(store, wanted).id] if wanted else sorted({job.campaign for job in jobs_of(store)})
-        return {
-            "version": 1,
-            "hosts": [
-                {
-                    **row,
-                    "versions": msgspec.json.decode(row["versions"]),
-                    "state": "silent" if row["silent_seconds"] > SILENT_SECONDS else "working",
-                }
-                for row in lab_hosts(store)
-            ],
-            "devices": [
-                {"name": name, "host": facts.host, "model": facts.model, "soc": facts.soc}
-                for name, facts in attached_devices(store).items()
-            ],
-            "campaigns": [_campaign(store, name) for name in campaigns],
-        }
+        return state_of(store, wanted)
+
+
+def state_of(store: Store, wanted: str | None = None) -> dict[str, Any]:
+    """Hosts, devices and campaigns of a lab; with `wanted` that campaign alone. Times are the database's."""
+    campaigns = [found_campaign(store, wanted).id] if wanted else sorted({job.campaign for job in jobs_of(store)})
+    return {
+        "version": 1,
+        "hosts": [
+            {
+                **row,
+                "versions": msgspec.json.decode(row["versions"]),
+                "state": "silent" if row["silent_seconds"] > SILENT_SECONDS else "working",
+            }
+            for row in lab_hosts(store)
+        ],
+        "devices": [
+            {"name": name, "host": facts.host, "model": facts.model, "soc": facts.soc}
+            for name, facts in attached_devices(store).items()
+        ],
+        "campaigns": [_campaign(store, name) for name in campaigns],
+    }
 
 
 def _campaign(store: Store, name: str) -> dict[str, Any]:
