@@ -24,6 +24,7 @@ from alembic.runtime.migration import MigrationContext
 from msgspec import UNSET
 
 from device_runner.result import epoch_ms
+from pipeline.campaign.lab.tables import TABLES
 from pipeline.campaign.record import FailureRow
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.campaign.store.migrations import revisions, upgrade
@@ -199,6 +200,7 @@ def test_the_migrations_lead_to_the_tables_that_the_code_has(
     open_store(url).close()
     engine = engine_of(url)
     with engine.connect() as connection:
+        assert set(TABLES) < set(metadata.sorted_tables)
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     engine.dispose()
     assert revisions()[0] == REVISION
