@@ -3,8 +3,10 @@
 import hashlib
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from device_runner.device import DeviceFacts, Waiting, no_waiting
@@ -98,14 +100,32 @@ def agent(url: str, host: str, names: tuple[str, ...]) -> Iterator[threading.Eve
         raise errors[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What must not be, counted: planned runs without a result, results beyond the first, those of another device."""
+
+    missing: int
+    twice: int
+    wrong_device: int
+
+
+def faults(store: Store, campaign: CampaignRecord, rounds: int) -> Faults:
+    """Compare what is stored with every planned run of every round, and with the numbers of its own device."""
+    runs, record = store.runs(campaign.id), campaign.job()
+    stored = Counter((run.planned, run.round) for run in runs)
+    wanted = {(planned.id, number) for planned in record.planned if not planned.same_as for number in range(rounds)}
+    devices = {planned.id: planned.device for planned in record.planned}
+    return Faults(
+        missing=len(wanted - set(stored)),
+        twice=sum(stored.values()) - len(wanted & set(stored)),
+        wrong_device=sum(
+            run.result.device != devices.get(run.planned)
+            or run.result.latencies_ns != latencies_of(run.result.device.partition("@")[0], run.spec.id)
+            for run in runs
+        ),
+    )
+
+
 def check_stored(store: Store, campaign: CampaignRecord, rounds: int) -> None:
     """Every planned run of every round is stored, once, with the numbers of its own device."""
-    runs = store.runs(campaign.id)
-    record = campaign.job()
-    assert sorted((run.planned, run.round) for run in runs) == sorted(
-        (planned.id, number) for planned in record.planned if not planned.same_as for number in range(rounds)
-    )
-    devices = {planned.id: planned.device for planned in record.planned}
-    for run in runs:
-        assert run.result.device == devices[run.planned]
-        assert run.result.latencies_ns == latencies_of(run.result.device.partition("@")[0], run.spec.id)
+    assert faults(store, campaign, rounds) == Faults(missing=0, twice=0, wrong_device=0)
