@@ -165,8 +165,9 @@ class Tally:
     taken: dict[str, list[float]] = field(default_factory=dict)
 
     def event(self, found: Lab, store: Store, campaign: str, kind: str) -> None:
-        """Let it happen to a host at random, and see what became of its devices and of what was stored."""
-        number = random.randrange(HOSTS)
+        """Let it happen to a host that has devices, and see what became of them and of what was stored."""
+        owners = {job.host for job in jobs_of(store, campaign) if job.state == RUNNING and job.host}
+        number = int(random.choice(sorted(owners)).removeprefix("h"))
         watch = Watch(store, f"h{number}", other=kind in ("unplugged", "stopped"))
         watch.start()
         getattr(found, kind)(number)
