@@ -104,7 +104,7 @@ def test_a_campaign_leaves_a_device_that_stays_hot_and_arranges_the_others(tmp_p
 asked_of: list[Warm] = []
 
 
-def open_warm(_: str) -> Warm:
+def open_warm(_: str, _waiting: object) -> Warm:
     asked_of.append(Warm("warm:x", states=[HOT, COOL] if len(asked_of) % 2 == 0 else [HOT]))
     return asked_of[-1]
 
@@ -143,7 +143,7 @@ def test_perf_tries_a_run_again_that_the_way_to_the_device_spoiled(
 
     failures = iter([FailureKind.LOST_DEVICE])
     device = ScriptedDevice("told:y", lambda _: next(failures, None))
-    monkeypatch.setattr("pipeline.job.perf.open_device", lambda _: device)
+    monkeypatch.setattr("pipeline.job.devices.open_device", lambda *_: device)
     model, told = tmp_path / "m.onnx", tmp_path / "told.json"
     model.write_bytes(b"x")
     arguments = [str(model), "--device", "told:y", "--rounds", "2", "--json", str(told)]

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from device_runner.device import OPENERS, DeviceFacts
+from device_runner.device import OPENERS, DeviceFacts, Waiting
 from device_runner.minimize import Denied
 from device_runner.result import FailureKind
 from device_runner.spec import RunOptions, RunSpec
@@ -39,7 +39,7 @@ class BadDriver(ScriptedDevice):
 device = BadDriver()
 
 
-def open_told(_: str) -> BadDriver:
+def open_told(_: str, _waiting: Waiting) -> BadDriver:
     return device
 
 

@@ -51,11 +51,15 @@ def test_runs_say_where_they_were_and_from_when_until_when(tmp_path: Path) -> No
     with opened(tmp_path) as store:
         assert measure(plan, {"d": device}, store, tmp_path) == []
         first, second = (run.result for run in store.runs(CAMPAIGN.id))
+    ended = epoch_ms(utc_now())
     with contextlib.closing(sqlite3.connect(tmp_path / "results.sqlite")) as connection:
         rows = connection.execute("SELECT host, started_at_ms, ended_at_ms, median_ns FROM runs ORDER BY id").fetchall()
     assert [row[0] for row in rows] == [first.host, second.host] == [platform.node()] * 2
     times = [ms for row in rows for ms in row[1:3]]
-    assert [began, *times, epoch_ms(utc_now())] == sorted([began, *times, epoch_ms(utc_now())])
+    assert times == sorted(times)
+    assert began is not None
+    assert ended is not None
+    assert began <= times[0] <= times[-1] <= ended + 1  # elapsed time is another clock's than the time of day
     assert all(end - start >= 10 for _, start, end, _ in rows)
     assert [row[3] for row in rows] == [median_low(one.latencies_ns) for one in (first, second)]
 

@@ -33,6 +33,7 @@ ELSEWHERE = {
     r"library get|library show": "needs the network or a package: tests/library",
     r"#previous|--run-a": "compares campaigns that measured: tests/job/test_sides.py",
     r"ort-mobile doctor my": "measures for minutes: tests/job/test_doctor.py",
+    r"ort-mobile gate base/bundle": "measures two versions in turn: tests/job/test_regression.py",
     r"ort-mobile tune ": "searches for minutes: tests/job/test_tune.py",
     r"build doctor|build run": "needs a source tree of ONNX Runtime and its tools: tests/ort_build",
     r"^apt-get install": "changes the computer: nox -s android_host_tests installs the same packages",
