@@ -7,8 +7,8 @@ import pytest
 
 from tests.cli.commands import leaves, ort_mobile
 
-WITHOUT_RESULT = {"help", "completion", "schema"}
-"""Commands that print text or a schema by definition."""
+WITHOUT_RESULT = {"help", "completion", "schema", "lab work", "lab cancel", "lab serve"}
+"""Commands that print text or a schema by definition, or work until they are stopped."""
 
 NOT_RUN_HERE = {
     "plan": "measures a pilot (tests/job/test_modes.py)",
@@ -18,6 +18,9 @@ NOT_RUN_HERE = {
     "delta": "needs two bundles (tests/release/test_delta.py)",
     "apply": "needs a delta (tests/release/test_delta.py)",
     "sign": "needs a key (tests/release/test_signature.py)",
+    "lab submit": "needs a PostgreSQL (tests/lab/test_lab.py)",
+    "lab status": "needs a PostgreSQL (tests/lab/test_lab.py)",
+    "lab close": "needs a PostgreSQL (tests/lab/test_lab.py)",
     "release android": "needs a JDK (tests/release/android)",
     "release apple": "needs a target of Apple's (tests/release/apple)",
     "release all": "needs a key and gates (tests/job/test_release.py)",

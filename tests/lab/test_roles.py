@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from pipeline.campaign.lab.queue import DONE
 from pipeline.campaign.store import Store
 from tests.lab.farm import agent, check_stored, rigs, submitted
 from tests.lab.test_lab import all_in, scripted, server, store, until, url  # noqa: F401 # fixtures
+
+psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
 
 pytestmark = pytest.mark.postgresql
 
