@@ -153,7 +153,7 @@ def gate(
     candidate: Path | None,
     history: str,
     devices: tuple[str, ...],
-    wait_seconds: float,
+    lease_seconds: float,
     library: str | None,
     base_library: str | None,
     output: Path,
@@ -189,7 +189,7 @@ def gate(
             candidate=sources[1].with_library(library) if sources[1] else None,
             history=history,
             devices=devices,
-            wait_seconds=wait_seconds,
+            wait_seconds=lease_seconds,
         )
         report = run_gate(order, progress())
     write_ci(regression.document(report), junit_to=junit_to, sarif_to=sarif_to, markdown_to=markdown_to)

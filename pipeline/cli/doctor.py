@@ -66,7 +66,7 @@ def doctor(
     /,
     model: Path,
     device: str | None,
-    wait_seconds: float,
+    lease_seconds: float,
     library: str | None,
     minutes: float,
     dimensions: dict[str, int],
@@ -101,7 +101,7 @@ def doctor(
         order = DoctorOrder(models=(DoctorModel(path=model, data=data, dimensions=dimensions),))
     order = replace(
         order, device=device or order.device, library=library, minutes=minutes,
-        conditions=conditions_of(answers) or order.conditions, folder=output, resume=resume, wait_seconds=wait_seconds,
+        conditions=conditions_of(answers) or order.conditions, folder=output, resume=resume, wait_seconds=lease_seconds,
     )  # fmt: skip
     report = diagnose(order, progress())
     if json_to:

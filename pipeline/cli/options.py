@@ -26,7 +26,7 @@ devices_option = click.option(
     "--device", "devices", multiple=True, help="local, adb:SERIAL or adb:*; overrides the config."
 )
 wait_option = click.option(
-    "--wait", "wait_seconds", type=click.FloatRange(0, 604_800), default=0.0, metavar="SECONDS",
+    "--wait", "lease_seconds", type=click.FloatRange(0, 604_800), default=0.0, metavar="SECONDS",
     help="Wait so long for devices that other processes of this computer use.  [default: 0]",
 )  # fmt: skip
 output_option = click.option(

@@ -107,7 +107,7 @@ def perf(
     /,
     files: tuple[Path, ...],
     device: str,
-    wait_seconds: float,
+    lease_seconds: float,
     library: str | None,
     dimensions: dict[str, int],
     test_data: str | None,
@@ -149,7 +149,7 @@ def perf(
         conditions=conditions_of(answers),
         profiles=profiles,
         blame=blame,
-        wait_seconds=wait_seconds,
+        wait_seconds=lease_seconds,
     )
     measured = measure_files(order, progress())
     if profiles:

@@ -273,7 +273,7 @@ def run(
     model: Path | None,
     output: Path | None,
     devices: tuple[str, ...],
-    wait_seconds: float,
+    lease_seconds: float,
     library: str | None,
     convert_only: bool,
     resume: bool,
@@ -305,7 +305,7 @@ def run(
     settings = with_overrides(settings, **overrides)
     options = JobOptions(
         output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame,
-        quick=quick, wait_seconds=wait_seconds,
+        quick=quick, wait_seconds=lease_seconds,
     )  # fmt: skip
     result = completed_job(ctx, settings, options)
     from pipeline.cli.show import job_document, show_job, write_campaign

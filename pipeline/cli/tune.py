@@ -88,7 +88,7 @@ def tune(
     model: Path | None,
     output: Path | None,
     devices: tuple[str, ...],
-    wait_seconds: float,
+    lease_seconds: float,
     library: str | None,
     resume: bool,
     blame: bool,
@@ -129,7 +129,7 @@ def tune(
         resume=resume,
         blame=blame,
         tune=True,
-        wait_seconds=wait_seconds,
+        wait_seconds=lease_seconds,
     )  # fmt: skip
     result = completed_job(ctx, whole, options)
     from pipeline.cli.show import job_document, show_job, write_campaign

@@ -90,3 +90,10 @@ def test_perf_lists_its_options_in_sections(tmp_path: Path) -> None:
     titles = ["Options:", *(f"{title}:" for title in ("Provider options", "Session options", "Measurement",
               "State of the phone", "Output", "Examples"))]  # fmt: skip
     assert [line for line in text.splitlines() if line in titles] == titles
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_two_options_of_a_command_never_share_a_name_in_the_code(name: str) -> None:
+    """click gives the value of one of them to both."""
+    names = [param.name for param in COMMANDS[name].params]
+    assert len(names) == len(set(names))
