@@ -224,7 +224,7 @@ def _sureness(choice: ChoiceRow, row: Row | None, compared: Comparison | None) -
 
 def _how_sure(choice: ChoiceRow, sureness: Sureness, compared: Comparison | None) -> str:
     if sureness is Sureness.UNMEASURED:
-        return "chosen by what ONNX Runtime's documentation advises"
+        return "chosen without a measurement on a device like this"
     parts = []
     if compared and compared.low is not None and compared.high is not None:
         fresh = " that did not choose it" if choice.fresh else ""
