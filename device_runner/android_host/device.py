@@ -4,33 +4,30 @@ Its name may carry options behind a question mark, as in `android-host:app.aar?a
 Its times say nothing about a phone; every result is marked so.
 """
 
-import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from device_runner.android_host.build import build_host, check_imports
-from device_runner.android_host.processor import HOST_ABIS, SLOWNESS, Processor, default_abi, find_processor, untimed
+from device_runner.android_host.processor import Processor, default_abi, find_processor
 from device_runner.device import TYPE_CODES, DeviceFacts, DriverType, NnapiDevice, Waiting, no_waiting, read_options
-from device_runner.errors import RunnerError, SpecError
-from device_runner.files import remove_abandoned, scratch_folder
+from device_runner.errors import SpecError
+from device_runner.host_device import HostDevice
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import Library, resolve
-from device_runner.local import LocalDevice, host_facts, machine_abi
-from device_runner.probe.build import HOST, build_probe
+from device_runner.local import host_facts
 from device_runner.probe.protocol import ProbeAnswer
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
 from device_runner.reading import read_regular
-from device_runner.result import Failure, FailureKind, Mark, RunResult, without_measurement
-from device_runner.spec import RunSpec, StrictStruct
+from device_runner.result import Failure, Mark
+from device_runner.spec import StrictStruct
 
 SOURCES = Path(__file__).parent / "nnapi"
 PROFILE_VERSION = 1
@@ -297,39 +294,29 @@ FOLDER = "ort-mobile-android-"
 """Of the folders with what the library sees of a phone; one whose process was killed goes with the next."""
 
 
-class AndroidHost:
-    """Runs specs with an Android library. A spec's own library (AAR or .so) goes before the device's."""
+def loadable(library: Library) -> LibraryFacts:
+    """The facts of an Android library; raises UnavailableError for one that needs what the shims do not give."""
+    facts = library.android()
+    check_imports(facts.imports, facts.needed, where=facts.path)
+    return facts
+
+
+class AndroidHost(HostDevice):
+    """Runs specs with an Android library, an AAR or a .so."""
+
+    MARKS = (Mark.NOT_A_PHONE,)
 
     def __init__(self, name: str, library: LibraryFacts, phone: Phone | None = None) -> None:
         """Raises UnavailableError for a library that needs what the shims do not give, or whose ABI cannot run here."""
         check_imports(library.imports, library.needed, where=library.path)
-        self._name = name
-        self._library = library
+        super().__init__(name, library, FOLDER, loadable)
         self._phone = phone or Phone()
-        remove_abandoned(FOLDER)
-        self._opened = contextlib.ExitStack()
-        self._folder = self._opened.enter_context(scratch_folder(FOLDER))
         try:
-            self._processor = find_processor(library.abi, self._phone.cpu)
-            native = library.abi == machine_abi()
-            self._local = LocalDevice(
-                build_probe(HOST if native else HOST_ABIS[library.abi].probe),
-                environment=self._phone.environment(self._folder, self._processor),
-                emulator=self._processor.command,
-            )
+            processor = find_processor(library.abi, self._phone.cpu)
+            self._start(processor, self._phone.environment(self._folder, processor))
         except BaseException:
             self.close()
             raise
-
-    @property
-    def name(self) -> str:
-        """The whole name, options included."""
-        return self._name
-
-    @property
-    def library(self) -> LibraryFacts:
-        """The library that it runs."""
-        return self._library
 
     def facts(self) -> DeviceFacts:
         """The phone that it plays, on the hardware that it runs on."""
@@ -348,39 +335,6 @@ class AndroidHost:
             else (),
         )
 
-    def library_for(self, given: str | None) -> Library:
-        """The given library, else the one in its name."""
-        return resolve(given or self._library.path, self._library.abi)
-
-    def run(self, spec: RunSpec) -> RunResult:
-        """Execute one spec in a fresh process; what the library does, a crash included, is in the result.
-
-        An emulator has ten times the time limit, and its result no times and no memory.
-        """
-        try:
-            facts = self.library_for(spec.library).android()
-            check_imports(facts.imports, facts.needed, where=facts.path)
-        except RunnerError as error:
-            kind = FailureKind.WRONG_LIBRARY
-            failure = Failure(kind=kind, message=str(error), cause=error.why, remedy=error.remedy)
-            return without_measurement(spec, self.name, failure)
-        limit = spec.timeout_seconds * (SLOWNESS if self._processor.emulated else 1)
-        result = self._local.run(msgspec.structs.replace(spec, library=facts.path, timeout_seconds=limit))
-        result = msgspec.structs.replace(result, device=self.name, marks=(*result.marks, Mark.NOT_A_PHONE))
-        return untimed(result, self._processor.cpu) if self._processor.emulated else result
-
     def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> ProbeAnswer | Failure:
         """What the fake NNAPI says to these questions, with the phone's driver profile."""
         return self._local.inspect(asked, limit_seconds)
-
-    def close(self) -> None:
-        """Remove its folder."""
-        self._opened.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -81,7 +81,7 @@ PROOFS = "library_proofs"
 
 
 class LibraryProof(Struct, frozen=True, kw_only=True):
-    """What came of all rows, or why nothing was run (`not_run`, "" where it was).
+    """What came of all rows, or why nothing was run (`not_run`, "" where it was) for the `targets` that ship it.
 
     `bundle` is the content digest of the bundle; `left_out` names the targets of another platform than the library's.
     """
@@ -93,6 +93,7 @@ class LibraryProof(Struct, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     not_run: str = ""
+    targets: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:

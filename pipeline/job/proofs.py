@@ -50,7 +50,8 @@ def _proof(bundle: Path, library: str, targets: tuple[str, ...], progress: Progr
     try:
         return prove_bundle(bundle, ProofOrder(library=library, targets=targets), progress)
     except RunnerError as error:
-        return LibraryProof(bundle="", library=ProvenLibrary(file=Path(library).name), not_run=error.text)
+        file = ProvenLibrary(file=Path(library).name)
+        return LibraryProof(bundle="", library=file, not_run=error.text, targets=targets)
 
 
 def proven(assembled: Assembled, folder: Path) -> Assembled:

@@ -255,7 +255,7 @@ def _against(report: CampaignReport, choice: ChoiceRow, row: Row | None) -> Iter
     if row and row.failed_rounds:
         yield f"{row.failed_rounds} of {row.rounds + row.failed_rounds} rounds failed"
     for proof in report.proofs:
-        if proof.not_run:
+        if proof.not_run and choice.target in (proof.targets or (choice.target,)):
             yield f"not proven in {proof.library.file}"
     for caution in row.cautions if row else ():
         yield ALWAYS_AGAINST.get(caution.doubt, caution.doubt.value.replace("_", " "))

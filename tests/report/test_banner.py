@@ -131,3 +131,13 @@ def test_a_refused_bundle_stops() -> None:
 def test_instants_have_no_fractions_of_a_second() -> None:
     assert "2026-01-31 08:15:30 UTC" in texts(report())["html"]
     assert ".123" not in texts(report())["html"]
+
+
+def test_a_library_that_was_not_proven_speaks_against_its_own_targets_alone() -> None:
+    """Proofs of earlier releases do not say whose library it was: then it may be anybody's."""
+    choices = tuple(msgspec.structs.replace(CHOICE, target=name) for name in ("phones", "ios"))
+    library = ProvenLibrary(file="a.aar")
+    for targets, expected in ((("phones",), [True, False]), ((), [True, True])):
+        not_run = LibraryProof(bundle="", library=library, not_run="no C compiler", targets=targets)
+        answers = decisions(report(choices=choices, proofs=(not_run,)))
+        assert ["not proven in a.aar" in one.against for one in answers] == expected

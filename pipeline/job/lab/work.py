@@ -9,8 +9,9 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -95,27 +96,22 @@ def work(database: str, devices: tuple[str, ...], stop: threading.Event, *, once
             stop.set()
 
 
-class _session:  # noqa: N801 # a context manager
+@contextmanager
+def _session(agent: Agent) -> Iterator[LabSession | None]:
     """The session of an agent, with its signs of life; None while the database is away."""
-
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
-        self.session: LabSession | None = None
-
-    def __enter__(self) -> LabSession | None:
-        try:
-            self.session = LabSession(self.agent.store.engine, self.agent.host)
-        except exc.SQLAlchemyError as error:
-            if not is_away(error):
-                raise
-            log.warning("the database is away")
-            return None
-        threading.Thread(target=_live, args=(self.agent, self.session), daemon=True, name="signs").start()
-        return self.session
-
-    def __exit__(self, *_: object) -> None:
-        if self.session:
-            self.session.close()
+    try:
+        session = LabSession(agent.store.engine, agent.host)
+    except exc.SQLAlchemyError as error:
+        if not is_away(error):
+            raise
+        log.warning("the database is away")
+        yield None
+        return
+    threading.Thread(target=_live, args=(agent, session), daemon=True, name="signs").start()
+    try:
+        yield session
+    finally:
+        session.close()
 
 
 def _live(agent: Agent, session: LabSession) -> None:
