@@ -48,11 +48,12 @@ ONNX Runtime gives 16-bit floats out as 32-bit ones. Its Java API cannot make te
 TAKEN = frozenset({
     "ModelFile", "DeviceClass", "Result", "Context", "AssetFileDescriptor", "AssetManager", "Build",
     "Os", "NonNull", "Nullable", "NNAPIFlags", "File", "FileInputStream", "FileNotFoundException", "FileOutputStream",
-    "IOException", "InputStream", "FileChannel", "FloatBuffer", "DoubleBuffer", "LongBuffer", "IntBuffer",
+    "BufferedReader", "IOException", "InputStream", "InputStreamReader",
+    "FileChannel", "FloatBuffer", "DoubleBuffer", "LongBuffer", "IntBuffer",
     "ShortBuffer", "ByteBuffer", "ArrayList", "Arrays", "Collection", "ConcurrentHashMap", "EnumSet", "HashSet",
     "LinkedHashMap", "LinkedHashSet", "List", "Map", "Set", "TensorInfo",
     "AutoCloseable", "Exception", "IllegalArgumentException", "NoClassDefFoundError", "Object", "Override",
-    "RuntimeException", "String", "System",
+    "Process", "ProcessBuilder", "RuntimeException", "String", "System",
 })  # fmt: skip
 """Names that the sources use; what begins with Ort or Onnx may be ONNX Runtime's."""
 
