@@ -33,7 +33,7 @@ from device_runner.library_facts import (
     of_abi,
     read_facts,
 )
-from device_runner.reading import check_unpacked, read_regular
+from device_runner.reading import check_unpacked, decode_json, read_regular
 
 GROUP = "com.microsoft.onnxruntime"
 """Maven's group of all packages of ONNX Runtime."""
@@ -278,7 +278,7 @@ def read_entry(name: Name) -> Entry | None:
 def _noted(name: Name) -> Entry | None:
     """The note has the file's path in the folder of libraries, which may have moved since (earlier: a whole path)."""
     try:
-        entry = msgspec.json.decode(read_regular(_entry_path(name)), type=Entry)
+        entry = decode_json(read_regular(_entry_path(name)), Entry)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     path = library_folder() / entry.file

@@ -9,7 +9,7 @@ from msgspec.structs import fields, replace
 
 from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
-from device_runner.reading import read_regular
+from device_runner.reading import decode_json, read_regular
 from device_runner.result import Failure, FailureKind, Struct
 from device_runner.spec import RunOptions
 
@@ -118,7 +118,7 @@ def _values(options: RunOptions) -> list[tuple[str, str, str]]:
 def read_denied(path: Path) -> list[Denied]:
     """The deny list of a file, empty when there is none; raises RunnerError for another file."""
     try:
-        return msgspec.json.decode(read_regular(path), type=list[Denied])
+        return decode_json(read_regular(path), list[Denied])
     except FileNotFoundError:
         return []
     except (OSError, msgspec.DecodeError) as error:

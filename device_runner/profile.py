@@ -18,6 +18,7 @@ import msgspec
 
 from device_runner.errors import RunnerError
 from device_runner.files import PROFILE_LIMIT_BYTES
+from device_runner.reading import decode_json
 from device_runner.result import Failure, FailureKind, NodeTime, OperatorTime, Profile, RunResult, Struct, status_of
 from device_runner.spec import LogLevel, RunSpec
 
@@ -131,7 +132,7 @@ def _read_events(path: Path) -> list[_Event]:
             data = source.read(PROFILE_LIMIT_BYTES + 1)
         if len(data) > PROFILE_LIMIT_BYTES or data.count(b"{") > 2 * MOST_EVENTS:
             raise msgspec.ValidationError("it has more events than ONNX Runtime writes")
-        return msgspec.json.decode(data, type=list[_Event], strict=False)
+        return decode_json(data, list[_Event], strict=False)
     except (OSError, EOFError, zlib.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunnerError(
             "the profile cannot be read", where=str(path), why=str(error), remedy="run it again"

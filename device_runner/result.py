@@ -10,6 +10,7 @@ from statistics import median_low
 
 import msgspec
 
+from device_runner.reading import decode_json
 from device_runner.spec import ELEMENT_BYTES, RunSpec, TensorFile
 
 RESULT_VERSION = 1
@@ -249,7 +250,7 @@ def without_measurement(spec: RunSpec, device: str, failure: Failure) -> RunResu
 
 def decode_result(text: bytes | str) -> RunResult:
     """A RunResult from JSON; raises msgspec.DecodeError."""
-    return msgspec.json.decode(text, type=RunResult)
+    return decode_json(text, RunResult)
 
 
 def utc_now() -> str:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from device_runner.errors import SpecError
-from device_runner.reading import read_regular
+from device_runner.reading import decode_json, read_regular
 
 SPEC_VERSION = 1
 
@@ -182,7 +182,7 @@ class RunSpec(StrictStruct, frozen=True, kw_only=True):
 def decode_spec(text: bytes | str, where: str = "") -> RunSpec:
     """A RunSpec from JSON; raises SpecError for what is not one, naming the key, or for another version's."""
     try:
-        spec = msgspec.json.decode(text, type=RunSpec)
+        spec = decode_json(text, RunSpec)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         remedy = f"write a RunSpec of version {SPEC_VERSION}; docs/run-spec.schema.json describes it"
         raise SpecError("this is not a RunSpec", where=where, why=str(error), remedy=remedy) from error

@@ -19,6 +19,7 @@ from device_runner.device import (
 )
 from device_runner.probe.protocol import NnapiAnswer, ProbeAnswer, decode_answer, encode_inspection
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
+from device_runner.reading import decode_json
 from device_runner.result import Conditions, Status
 
 NNAPI_SECTIONS = {
@@ -77,7 +78,7 @@ def _shown(told: NnapiAnswer) -> tuple[NnapiDevice, ...]:
 
 def _noted(text: str) -> NnapiAnswer | None:
     with contextlib.suppress(msgspec.DecodeError):
-        return msgspec.json.decode(text.encode("utf-8", "replace"), type=NnapiAnswer)
+        return decode_json(text.encode("utf-8", "replace"), NnapiAnswer)
     return None
 
 

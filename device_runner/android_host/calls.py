@@ -23,6 +23,7 @@ from device_runner.android_host.processor import SLOWNESS, find_processor
 from device_runner.errors import RunnerError
 from device_runner.library_facts import LIBRARY, LibraryFacts
 from device_runner.probe.protocol import FLAG_BITS, LEVEL_NUMBERS
+from device_runner.reading import decode_json
 from device_runner.result import Status
 from device_runner.spec import NnapiFlag, OptimizationLevel, RunOptions, RunSpec
 
@@ -53,7 +54,7 @@ def read_calls(path: Path, caller: str = LIBRARY) -> list[Call]:
 
     `caller` is the file name of the library that the provider is in.
     """
-    calls = [msgspec.json.decode(line, type=Call) for line in path.read_bytes().splitlines()]
+    calls = [decode_json(line, Call) for line in path.read_bytes().splitlines()]
     for call in calls:
         call["call"] = call["call"].removeprefix(PREFIX)
     return [call for call in calls if call.get("caller", caller) == caller]
@@ -310,11 +311,11 @@ def _read_answers(output: bytes) -> tuple[list[LibraryAnswer], str]:
     begun = ""
     for line in output.splitlines():
         try:
-            head = msgspec.json.decode(line, type=_Line)
+            head = decode_json(line, _Line)
             if head.begun:
                 begun = head.begun
                 continue
-            answers.append(msgspec.json.decode(line, type=LibraryAnswer))
+            answers.append(decode_json(line, LibraryAnswer))
             begun = ""
         except (msgspec.DecodeError, UnicodeDecodeError):
             break

@@ -25,7 +25,7 @@ from device_runner.library_source import Library, resolve
 from device_runner.local import host_facts
 from device_runner.probe.protocol import ProbeAnswer
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
-from device_runner.reading import read_regular
+from device_runner.reading import decode_json, read_regular
 from device_runner.result import Failure, Mark
 from device_runner.spec import StrictStruct
 
@@ -139,7 +139,7 @@ def read_profile(path: Path) -> DriverProfile:
     """A profile from a JSON file; raises SpecError that names the key, the operation or the type that is wrong."""
     remedy = "docs/android-host.md lists the keys; names are NNAPI's, as CONV_2D and TENSOR_FLOAT32"
     try:
-        profile = msgspec.json.decode(read_regular(path), type=DriverProfile)
+        profile = decode_json(read_regular(path), DriverProfile)
         encode_profile(profile, 31)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         raise SpecError("this is not a driver profile", where=str(path), why=str(error), remedy=remedy) from error

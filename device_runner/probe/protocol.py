@@ -10,6 +10,7 @@ from device_runner.errors import SpecError
 from device_runner.failures import explain
 from device_runner.profile import fell_back
 from device_runner.providers import provider_named
+from device_runner.reading import decode_json
 from device_runner.result import (
     FASTEST_NS,
     ColdStart,
@@ -258,7 +259,7 @@ def answer_limit(spec: RunSpec) -> int:
 def decode_answer(stdout: bytes) -> ProbeAnswer | Failure:
     """The probe's document, or a `garbage` Failure for anything else."""
     try:
-        answer = msgspec.json.decode(stdout, type=ProbeAnswer)
+        answer = decode_json(stdout, ProbeAnswer)
         if answer.crc32 != zlib.crc32(stdout[: stdout.rfind(b',"crc32":')]):
             raise msgspec.ValidationError("its checksum is wrong")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

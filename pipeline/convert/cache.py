@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 
 from device_runner.files import sha256
-from device_runner.reading import read_regular
+from device_runner.reading import decode_json, read_regular
 from pipeline.convert.request import SessionSettings
 from pipeline.core.errors import ModelError
 from pipeline.core.files import replacing, share_file, write_bytes
@@ -204,7 +204,7 @@ class Cache:
     def find(self, key: str) -> tuple[CachedResult, Path] | None:
         """What was made for a key and its file; None when it was not, or when the file is not what was made."""
         try:
-            entry = msgspec.json.decode(read_regular(self.entries / f"{key}.json"), type=_Entry)
+            entry = decode_json(read_regular(self.entries / f"{key}.json"), _Entry)
             made, path = entry.made, self._object(entry.made)
             if entry.key != key or path.stat().st_size != made.size_bytes or sha256(path) != made.sha256:
                 return None

@@ -21,6 +21,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from device_runner.errors import RunnerError
+from device_runner.reading import decode_json
 from pipeline.core.errors import CLASSES, ModelError, PipelineError, class_name
 from pipeline.core.files import os_error
 
@@ -235,7 +236,7 @@ class _Pool(Generic[Request, Result]):
             (length,) = HEADER.unpack_from(child.buffer)
             if len(child.buffer) < HEADER.size + length:
                 break
-            reply = msgspec.json.decode(bytes(child.buffer[HEADER.size : HEADER.size + length]), type=Reply)
+            reply = decode_json(bytes(child.buffer[HEADER.size : HEADER.size + length]), Reply)
             del child.buffer[: HEADER.size + length]
             if not reply.note:
                 return self._outcome(child, reply)
@@ -330,12 +331,12 @@ def _answer(message: bytes) -> Reply:
     import importlib
     import inspect
 
-    call = msgspec.json.decode(message, type=Call)
+    call = decode_json(message, Call)
     module, _, name = call.function.partition(":")
     function = getattr(importlib.import_module(module), name)
     request_type = next(iter(inspect.signature(function).parameters.values())).annotation
     try:
-        value = function(msgspec.json.decode(call.argument, type=request_type))
+        value = function(decode_json(call.argument, request_type))
     except RunnerError as error:  # not PipelineError alone: device_runner's have the same four parts
         return Reply(failure=_failure(error))
     except OSError as error:

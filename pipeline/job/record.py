@@ -13,6 +13,7 @@ import msgspec
 
 from device_runner.device import DeviceFacts, is_selector, on_network, split_server
 from device_runner.device import identity as device_identity
+from device_runner.reading import decode_json
 from device_runner.result import utc_now
 from pipeline import __version__
 from pipeline.campaign.record import CampaignRecord, FailureRow, Host, JobRecord, ModelFacts, RecordedRun, Skipped
@@ -197,7 +198,7 @@ def strangers(stored: Iterable[DeviceFacts], facts: Mapping[str, DeviceFacts]) -
 
 def as_read(value: T) -> T:
     """A value as it is read back from the store: numbers and lists of a config may have become other equal ones."""
-    return msgspec.json.decode(msgspec.json.encode(value), type=type(value))
+    return decode_json(msgspec.json.encode(value), type(value))
 
 
 def known_on_network(store: Store, config: Config) -> list[str]:

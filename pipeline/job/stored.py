@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.reading import read_regular
+from device_runner.reading import decode_json, read_regular
 from pipeline.campaign.record import CampaignRecord, JobRecord
 from pipeline.campaign.store import Store, lasting, open_store
 from pipeline.core.errors import ConfigError
@@ -54,7 +54,7 @@ def kept_campaigns(folder: Path) -> KeptCampaigns:
     """What a folder keeps of its campaigns; nothing for one of earlier releases. Raises ConfigError for a bad file."""
     path = folder / KEPT
     try:
-        return msgspec.json.decode(read_regular(path), type=KeptCampaigns)
+        return decode_json(read_regular(path), KeptCampaigns)
     except FileNotFoundError:
         return KeptCampaigns()
     except (OSError, msgspec.DecodeError) as error:
@@ -138,7 +138,7 @@ def _own(store: Store, folder: Path | None, database: str | None, names: Sequenc
 def _reported(folder: Path) -> tuple[str, ...]:
     """The campaign that the folder's results.json is of."""
     try:
-        return (msgspec.json.decode(read_regular(folder / model.FILE_NAME, REPORT_BYTES), type=_Written).campaign,)
+        return (decode_json(read_regular(folder / model.FILE_NAME, REPORT_BYTES), _Written).campaign,)
     except (OSError, msgspec.DecodeError):
         return ()
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from device_runner.files import BUILD_PREFIX, cache_folder, remove_abandoned, scratch_folder
+from device_runner.reading import decode_json
 from pipeline.core.errors import PipelineError
 from pipeline.core.files import make_folder, sha256_of, storage_errors, write_bytes, write_text
 from pipeline.ort_build.plan import BuildPaths, BuildPlan, build_tree_digest, plan_build, plan_digest
@@ -201,7 +202,7 @@ def run_build(
 def read_record(folder: Path) -> BuildRecord | None:
     """The record of a build in the cache, None when there is none that is whole."""
     try:
-        record = msgspec.json.decode((folder / RECORD).read_bytes(), type=BuildRecord)
+        record = decode_json((folder / RECORD).read_bytes(), BuildRecord)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     whole = all(_size(folder / file.file) == file.size_bytes for file in record.files)

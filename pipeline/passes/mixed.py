@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
+from device_runner.reading import decode_json
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.passes.base import Effect, Model, Pass, PassContext
 from pipeline.passes.evaluator import Evaluator, PartitionCount, provider_settings
@@ -126,7 +127,7 @@ def search_of(proto: "onnx.ModelProto") -> MixedSearch | None:
     """The search that made a model; None for one that no search made. ModelError when it cannot be read."""
     text = next((entry.value for entry in proto.metadata_props if entry.key == PROPERTY), None)
     try:
-        return msgspec.json.decode(text, type=MixedSearch) if text is not None else None
+        return decode_json(text, MixedSearch) if text is not None else None
     except msgspec.DecodeError as error:
         raise ModelError("the record of the search cannot be read", why=str(error), remedy="quantize again") from error
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.reading import read_regular
+from device_runner.reading import decode_json, read_regular
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import copy_file, make_folder, scratch, sha256_of, storage_errors, write_bytes
 from pipeline.core.progress import NoProgress, Progress
@@ -109,7 +109,7 @@ def _object(cache: Path, digest: str) -> Path:
 
 def _found(cache: Path, entry: Path, key: str, context: PassContext) -> PassResult | None:
     try:
-        kept = msgspec.json.decode(read_regular(entry), type=CachedPasses)
+        kept = decode_json(read_regular(entry), CachedPasses)
         path = _object(cache, kept.sha256)
         if kept.key != key or sha256_of(path) != kept.sha256:
             return None

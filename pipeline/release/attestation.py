@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from device_runner.reading import read_regular
+from device_runner.reading import decode_json, read_regular
 from device_runner.result import Status, Struct
 from pipeline.campaign.record import ArtifactAccuracy
 from pipeline.check.compare import OutputCheck
@@ -139,8 +139,8 @@ def verify_attestation(folder: Path, manifest: Manifest, key: PublicKey) -> Atte
     if not path.is_file():
         return None
     try:
-        envelope = msgspec.json.decode(read_regular(path, ATTESTATION_BYTES), type=Envelope)
-        said = msgspec.json.decode(opened_envelope(envelope, key), type=TestsStatement)
+        envelope = decode_json(read_regular(path, ATTESTATION_BYTES), Envelope)
+        said = decode_json(opened_envelope(envelope, key), TestsStatement)
     except (msgspec.DecodeError, ValueError, RecursionError, OSError) as error:
         raise _refusal(folder, str(error)[:200]) from error
     if (said.type, said.predicate_type) != (STATEMENT_TYPE, PREDICATE_TYPE):

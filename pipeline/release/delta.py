@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from device_runner.files import ZIP_ERRORS, remove_abandoned, scratch_folder
-from device_runner.reading import read_regular
+from device_runner.reading import decode_json, read_regular
 from device_runner.result import Struct
 from pipeline.core.errors import CheckFailed, ConfigError, missing_extra
 from pipeline.core.files import copy_file, sha256_of, storage_errors, write_bytes, write_zip
@@ -236,7 +236,7 @@ def _read(archive: zipfile.ZipFile, path: Path) -> Delta:
     if archive.getinfo(DELTA_FILE).file_size > DELTA_BYTES:
         raise _damaged(path, f"{DELTA_FILE} has more than {DELTA_BYTES:,} bytes")
     try:
-        delta = msgspec.json.decode(archive.read(DELTA_FILE), type=Delta)
+        delta = decode_json(archive.read(DELTA_FILE), Delta)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(path, str(error)[:200]) from error
     if delta.version not in READABLE:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from device_runner.reading import read_regular
+from device_runner.reading import decode_json, read_regular
 from device_runner.result import Struct
 from device_runner.spec import ElementType, RunOptions
 from pipeline.check.compare import Tolerance
@@ -313,7 +313,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _decode(folder: Path, text: bytes) -> Manifest:
     try:
-        document = msgspec.json.decode(text, type=dict[str, Any])
+        document = decode_json(text, dict[str, Any])
         _check_version(folder, document.get("version"))
         manifest = msgspec.convert(document, Manifest)
         digest = content_digest(document["content"])

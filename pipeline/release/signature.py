@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from device_runner.reading import read_regular
+from device_runner.reading import decode_json, read_regular
 from device_runner.result import Struct
 from pipeline.core.errors import CheckFailed
 from pipeline.core.files import sha256_of, write_bytes
@@ -147,7 +147,7 @@ def signed_statement(content: bytes, key: PublicKey) -> Statement:
     A file that brings certificates is of the key that the first of them is for; who issued them is not checked.
     """
     try:
-        whole = msgspec.json.decode(content, type=SignatureBundle)
+        whole = decode_json(content, SignatureBundle)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"the file cannot be read ({str(error)[:200]})") from error
     if whole.media_type != MEDIA_TYPE:
@@ -156,7 +156,7 @@ def signed_statement(content: bytes, key: PublicKey) -> Statement:
     if named != key.fingerprint:
         raise ValueError(f"it names the key {named[:64]}, given is {key.fingerprint}")
     try:
-        found = msgspec.json.decode(opened_envelope(whole.envelope, key), type=Statement)
+        found = decode_json(opened_envelope(whole.envelope, key), Statement)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"what was signed is no statement on a model ({str(error)[:200]})") from error
     if (found.type, found.predicate_type) != (STATEMENT_TYPE, PREDICATE_TYPE):

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from device_runner.device import DeviceFacts
+from device_runner.reading import decode_json
 from device_runner.result import Status, Struct
 from pipeline.campaign.modes import ColdNumbers, MlperfNumbers, SustainedNumbers
 from pipeline.campaign.record import (
@@ -180,7 +181,7 @@ def decode(content: bytes, where: str = FILE_NAME) -> CampaignReport:
     """A report from the bytes of results.json; raises PipelineError for what is none, or another version's."""
     try:
         _check_version(content, where)
-        return msgspec.json.decode(content, type=CampaignReport)
+        return decode_json(content, CampaignReport)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PipelineError(
             "this is no results.json of ort-mobile", where=where, why=str(error),
@@ -193,7 +194,7 @@ class _Versioned(msgspec.Struct):
 
 
 def _check_version(content: bytes, where: str) -> None:
-    found = msgspec.json.decode(content, type=_Versioned).version
+    found = decode_json(content, _Versioned).version
     if found not in READ_VERSIONS:
         raise PipelineError(
             f"this results.json has version {found}",

@@ -20,6 +20,7 @@ from device_runner.adb import device, store
 from device_runner.adb.device import AdbDevice
 from device_runner.adb.link import Link
 from device_runner.adb.tools import Tools
+from device_runner.device import Waiting
 from device_runner.result import RunResult, utc_now
 from device_runner.spec import RunOptions
 from pipeline.campaign.measure import CampaignPlan, measure
@@ -181,8 +182,8 @@ def use_ground(ground: Ground) -> None:
     tools = Tools(Path(ground.probe), Path(ground.library))
 
     class GroundDevice(AdbDevice):
-        def __init__(self, link: Link, *, name: str) -> None:
-            super().__init__(link, name=name, root=roots[link.serial], tools=tools)
+        def __init__(self, link: Link, *, name: str, waiting: Waiting) -> None:
+            super().__init__(link, name=name, root=roots[link.serial], tools=tools, waiting=waiting)
 
     device.AdbDevice = GroundDevice  # type: ignore[misc, assignment]  # for this process only
     device.GRACE_SECONDS = GRACE_SECONDS  # type: ignore[attr-defined]  # imported there

@@ -3,6 +3,8 @@
 import errno
 import os
 import socket
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -78,3 +80,34 @@ def test_a_member_that_would_fill_the_disk_is_refused(size: int, packed: int, wh
 @pytest.mark.parametrize(("size", "packed"), [(1000 << 20, 900 << 20), (450 << 20, 1 << 20), (0, 0)])
 def test_usual_members_are_unpacked(size: int, packed: int) -> None:
     check_unpacked(_member(size, packed), 1000 << 20)
+
+
+FIRST_DECODERS = """
+import sys, threading
+import msgspec
+from device_runner.reading import decode_json
+
+sys.setswitchinterval(1e-6)
+for number in range(40):
+    inner = msgspec.defstruct(f"Inner{number}", [(f"a{field}", int, 1) for field in range(20)])
+    outer = msgspec.defstruct(f"Outer{number}", [(f"b{field}", inner | None, None) for field in range(20)])
+    start = threading.Barrier(8)
+    found = []
+
+    def first():
+        start.wait()
+        found.append(decode_json('{"b3": {"a2": 5}}', outer).b3.a2)
+
+    threads = [threading.Thread(target=first) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [5] * 8, found
+"""
+
+
+def test_threads_may_be_the_first_to_read_a_document_of_a_kind() -> None:
+    """With msgspec's own function the process ends with SIGSEGV."""
+    done = subprocess.run([sys.executable, "-c", FIRST_DECODERS], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from device_runner.device import DeviceFacts
+from device_runner.reading import decode_json
 from pipeline.campaign.lab.tables import attached, blobs, files, hosts, jobs
 from pipeline.campaign.store import Store, StoreError
 from pipeline.core.errors import ConfigError
@@ -64,7 +65,7 @@ def attached_devices(store: Store) -> dict[str, DeviceFacts]:
     """The devices that the hosts of a lab have, by their names among all; the newest facts of each."""
     query = sa.select(attached.c.name, attached.c.document).order_by(attached.c.seen)
     rows = store.read(lambda connection: connection.execute(query).all())
-    return {row.name: msgspec.json.decode(row.document, type=DeviceFacts) for row in rows}
+    return {row.name: decode_json(row.document, DeviceFacts) for row in rows}
 
 
 def keep_files(store: Store, paths: Mapping[str, Path]) -> list[LabFile]:

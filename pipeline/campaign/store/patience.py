@@ -18,6 +18,7 @@ import msgspec
 from sqlalchemy import exc
 
 from device_runner.files import state_folder
+from device_runner.reading import decode_json
 from pipeline.campaign.record import RunRecord
 from pipeline.core.errors import PipelineError
 from pipeline.core.files import write_bytes
@@ -89,7 +90,7 @@ class RunSpool:
         for path in sorted(self.folder.glob("*.json")):
             try:
                 content = path.read_bytes()
-                run = msgspec.json.decode(content, type=RunRecord)
+                run = decode_json(content, RunRecord)
             except (OSError, msgspec.MsgspecError) as error:
                 log.warning("%s: left out: %s", path, error)
                 continue

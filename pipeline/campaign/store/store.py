@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from device_runner.device import DeviceFacts
+from device_runner.reading import decode_json
 from device_runner.result import RunResult
 from device_runner.spec import RunSpec
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunRecord
@@ -282,9 +283,9 @@ class Store:
 
     def _campaign(self, row: Mapping[Any, Any]) -> CampaignRecord:
         self._check("campaigns", f"the campaign {row['id']}", row)
-        document, unreadable = None, ""
+        text, document, unreadable = row["document"], None, ""
         try:
-            document = msgspec.json.decode(row["document"], type=JobRecord | None)
+            document = None if text == "null" else decode_json(text, JobRecord)
         except msgspec.ValidationError as error:
             unreadable = str(error)
         return CampaignRecord(
@@ -320,7 +321,7 @@ class Store:
 
     def _decode(self, text: str, kind: type[T], name: str) -> T:
         try:
-            return msgspec.json.decode(text, type=kind)
+            return decode_json(text, kind)
         except (msgspec.DecodeError, TypeError) as error:
             raise StoreError(
                 f"{name} cannot be read from the database",
