@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 settings.register_profile("untimed", deadline=None, database=None)
 settings.load_profile("untimed")
 
-FETCHING = ("android_host", "browser", "consumer", "device", "network")
+FETCHING = ("android_host", "browser", "consumer", "device", "lab", "network")
 """Marks of tests that share downloads."""
 
 RUN_FOLDER = pytest.StashKey[Path | None]()

@@ -6,6 +6,7 @@ they are this computer, so that its probe runs on them whatever they say that th
 
 import json
 import sys
+from pathlib import Path
 
 from device_runner.adb import device
 from device_runner.adb.link import Link
@@ -16,12 +17,12 @@ from device_runner.probe.build import build_probe
 from pipeline.cli.main import main
 
 
-def use_folders(roots: dict[str, str]) -> None:
-    """Open each phone with its own folder."""
+def use_folders(roots: dict[str, str], probe: Path | None = None) -> None:
+    """Open each phone with its own folder, and with another probe than ours where one is given."""
 
     class FarmDevice(device.AdbDevice):
         def __init__(self, link: Link, *, name: str, waiting: Waiting) -> None:
-            tools = Tools(build_probe(), wheel_library())
+            tools = Tools(probe or build_probe(), wheel_library())
             super().__init__(link, name=name, root=roots[link.serial], tools=tools, waiting=waiting)
 
     device.AdbDevice = FarmDevice  # type: ignore[misc, assignment]  # for this process only

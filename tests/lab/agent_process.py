@@ -1,8 +1,9 @@
-"""An agent in a process of its own that is started again when it dies, as systemd does: URL HOST COUNT FILE.
+"""An agent in a process of its own that is started again when it dies, as systemd does: URL HOST DEVICES FILE.
 
-The process that it forks is the agent; FILE has its id.
+The process that it forks is the agent; FILE has its id. DEVICES are `adb:*`, or numbers of rigs (16, 16-32).
 """
 
+import json
 import os
 import signal
 import sys
@@ -11,7 +12,11 @@ from pathlib import Path
 
 from device_runner import device
 from pipeline.job.lab import work as lab_work
+from tests.device.farm_cli import use_folders
 from tests.lab.farm import SCHEME, rigs
+
+PHONES, PROBE = "LAB_PHONES", "LAB_PROBE"
+"""Environment variables: JSON of the phones' serials with their folders, and the probe that runs there."""
 
 
 def agent(url: str, host: str, names: tuple[str, ...]) -> None:
@@ -20,10 +25,17 @@ def agent(url: str, host: str, names: tuple[str, ...]) -> None:
     lab_work.work(url, names, stop, host=host)
 
 
-def main(url: str, host: str, count: str, file: str) -> None:
+def chosen(devices: str) -> tuple[str, ...]:
+    if devices.startswith("adb:"):
+        use_folders(json.loads(os.environ[PHONES]), Path(os.environ[PROBE]))
+        return (devices,)
     device.OPENERS[SCHEME] = "tests.lab.farm:open_rig"
-    first, _, last = count.rpartition("-")
-    names = rigs(int(last))[int(first or 0) :]
+    first, _, last = devices.rpartition("-")
+    return rigs(int(last))[int(first or 0) :]
+
+
+def main(url: str, host: str, devices: str, file: str) -> None:
+    names = chosen(devices)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     while not stopping.is_set():
