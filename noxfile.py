@@ -176,7 +176,7 @@ def device_tests(session: nox.Session) -> None:
 
     Schedules of faults take four minutes: `-- --schedule-seconds 20` for less, `-- --schedule-seconds 0` for all 1,000.
     """
-    pytest(session, "-m", "device", *session.posargs)
+    pytest(session, "tests/device", "-m", "device", *session.posargs)
 
 
 @development_session
@@ -206,7 +206,7 @@ def accuracy_tests(session: nox.Session) -> None:
 @development_session
 def fresh_machine_tests(session: nox.Session) -> None:
     """The README's commands where there are Python, pip and git alone, HOME is empty and paths have blanks."""
-    pytest(session, "-m", "fresh_machine", *session.posargs)
+    pytest(session, "tests/fresh_machine", "-m", "fresh_machine", *session.posargs)
 
 
 @nox.session
@@ -218,13 +218,11 @@ def extra_tests(session: nox.Session) -> None:
     )
 
 
-@nox.session
+@development_session
 def browser_tests(session: nox.Session) -> None:
     """The report page in a real Chromium: audit, keyboard, paper, widths; `-- --write-pictures` for docs/pictures."""
     install_packages(session, ("chromium",), "tests of the page", present=any(map(shutil.which, CHROMIUM)))
-    session.install("-e", ".", *groups("test", "browser"))
-    keep_downloads(session)
-    session.run("python", "-m", "pytest", "tests/browser", "-m", "browser", "-rs", *session.posargs)
+    pytest(session, "tests/browser", "-m", "browser", "-rs", *session.posargs)
 
 
 @nox.session
