@@ -18,7 +18,7 @@ import onnx
 
 from device_runner.library_facts import LibraryFacts
 from device_runner.library_source import resolve
-from pipeline.core.abis import ARM32, ARM64
+from pipeline.core.abis import ARM32, ARM64, X86_64
 from pipeline.core.releases import line_of
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, make_settings
@@ -50,7 +50,9 @@ def compare(
     library: LibraryFacts, models: Sequence[Member], provider: str, level: int
 ) -> tuple[Counter[str], list[str]]:
     """How many answers are the same, and those that differ; where there is no session neither side is asked."""
-    settings = make_settings(provider, release=str(line_of(library.release)), abi=library.abi, api_level=level)
+    settings = make_settings(
+        provider, release=str(line_of(library.release)), abi=library.abi, android=True, api_level=level
+    )
     counts, different = Counter[str](), []
     with tempfile.TemporaryDirectory() as folder:
         paths = list(unpacked(models, Path(folder)))
@@ -92,7 +94,7 @@ def main() -> int:
     parser.add_argument("archives", nargs="*", default=list(ARCHIVES))
     parser.add_argument("--library", default="android:1.29.0")
     parser.add_argument("--every", type=int, default=1, help="each so-many-th model")
-    parser.add_argument("--abi", choices=(ARM64, ARM32), action="append")
+    parser.add_argument("--abi", choices=(ARM64, ARM32, X86_64), action="append")
     chosen = parser.parse_args()
     wrong = 0
     for abi, archive, (provider, level) in product(chosen.abi or (ARM64, ARM32), chosen.archives, SETTINGS):

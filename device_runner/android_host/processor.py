@@ -118,6 +118,8 @@ ARM = 0x41
 """The implementer's number."""
 OLDEST_QEMU = (7, 2)
 """The oldest release that was tried."""
+ANSWER_SECONDS = 20.0
+"""How long an emulator may take to print its version: a program that hangs is no emulator."""
 CPU_FILES = "ORT_MOBILE_ANDROID_CPU"
 """The variable that names the shims the folder with /proc/cpuinfo and /sys/devices/system/cpu (shims/threads.c)."""
 
@@ -204,10 +206,9 @@ def find_processor(abi: str, cpu: str = "") -> Processor:
         raise UnavailableError(what, remedy=f"use {' or '.join(HOST_ABIS)}, or a phone (adb:SERIAL)")
     row = HOST_ABIS[abi]
     if cpu and cpu not in row.cpus:
-        known = f"there are {', '.join(row.cpus)}" if row.cpus else "CPUs are chosen of ARM's ABIs only"
-        raise SpecError(
-            f"no CPU {cpu!r} for {abi}", why=known, remedy="name one of them, as in ?abi=arm64-v8a&cpu=cortex-a53"
-        )
+        known = f"there are {', '.join(row.cpus)}" if row.cpus else "CPUs can be chosen for ARM's ABIs only"
+        remedy = "name one of them" if row.cpus else "name an ABI of ARM too, as in ?abi=arm64-v8a&cpu=cortex-a53"
+        raise SpecError(f"no CPU {cpu!r} for {abi}", why=known, remedy=remedy)
     _check_system(abi)
     if abi == machine_abi() and not cpu:
         return Processor(abi=abi)
@@ -276,7 +277,8 @@ def _check_emulator(emulator: str, cpus: Mapping[str, CpuProfile], cpu: str) -> 
     release, cores = _said(emulator, facts.st_size, facts.st_mtime_ns)
     remedy = "install QEMU 7.2 or newer (Debian 12 has it), or name one by ORT_MOBILE_QEMU"
     if release is None:
-        raise UnavailableError("this is no qemu-user", where=emulator, why="it does not say its version", remedy=remedy)
+        why = f"it does not print its version within {ANSWER_SECONDS:g} seconds"
+        raise UnavailableError("this is no qemu-user", where=emulator, why=why, remedy=remedy)
     shown = ".".join(map(str, release))
     if release < OLDEST_QEMU:
         raise UnavailableError("this emulator is too old", where=emulator, why=f"it is QEMU {shown}", remedy=remedy)
@@ -298,7 +300,12 @@ def _said(emulator: str, size_bytes: int, modified_ns: int) -> tuple[tuple[int, 
     for arguments in (("--version",), ("-cpu", "help")):
         try:
             done = subprocess.run(
-                [emulator, *arguments], capture_output=True, text=True, errors="replace", timeout=20, check=False
+                [emulator, *arguments],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=ANSWER_SECONDS,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired):
             return None, frozenset()

@@ -309,8 +309,8 @@ OPTIONS = (
         "--abi",
         default="",
         metavar="ABI",
-        help="ABI of the library in the app, such as arm64-v8a: a few quantized nodes are claimed on ARM or x86 only.  "
-        "[default: x86_64]",
+        help="Android ABI of the library in the app, such as arm64-v8a: a few quantized nodes are claimed on ARM or "
+        "x86 only, half precision by XNNPACK on ARM only.  [default: x86_64 of a desktop]",
     ),
     click.option(
         "--api-level", type=click.IntRange(min=1), help="NNAPI feature level (Android API level).  [default: 31]"
@@ -376,7 +376,8 @@ def settings_of(providers: tuple[str, ...], release: str, answers: dict[str, Any
     """The settings of each provider; ConfigError for values that it would refuse itself."""
     from pipeline.partition.answer import make_settings
 
-    return tuple(make_settings(provider, release=release, **answers) for provider in providers)
+    android = bool(answers.get("abi"))  # that of the library in the app; without it what a desktop does is asked
+    return tuple(make_settings(provider, release=release, android=android, **answers) for provider in providers)
 
 
 def same_command() -> str:

@@ -79,6 +79,7 @@ def settings_of(options: RunOptions, facts: DeviceFacts, release: str) -> Settin
             rules.name,
             release=release,
             abi=facts.abis[0] if facts.abis else "",
+            android=facts.platform == "android",
             api_level=level,
             coreml_options=[f"{key}={value}" for key, value in options.provider_options.items()],
             nnapi_flags=[flag.value for flag in options.flags],

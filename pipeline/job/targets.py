@@ -68,6 +68,7 @@ def provider_settings(config: Config) -> tuple[Settings, ...]:
             provider,
             release=release,
             abi=_abi_of(*config.targets),
+            android=any(t.platform is Platform.ANDROID for t in config.targets),
             api_level=nnapi_level(config),
             coreml_version=COREML_VERSIONS.get(oldest, 8 if oldest > 18 else 5) if oldest else None,
         )

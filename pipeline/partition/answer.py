@@ -31,7 +31,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything but the model that a claim depends on. Options that another provider reads are ignored.
 
     `provider` is a name of `PROVIDER_RULES`; ConfigError for another.
-    `ort_release` is (major, minor) of the ONNX Runtime on the phone, `abi` that of its library by Android's name.
+    `ort_release` is (major, minor) of the ONNX Runtime on the phone, `abi` that of its library by Android's name, and
+    `android` whether it is built for Android, whose XNNPACK has no half precision on x86 (android_library.md).
     `api_level` is NNAPI's feature level (27 to 31 as Android's API levels). `coreml_version` is 5 for iOS 15 to 8 for
     iOS 18. `coreml6_types` says whether the library was built by Apple's tools, which lets MLProgram take f16 and i64
     from release 1.24 on (ep_rules E.2).
@@ -40,6 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     ort_release: tuple[int, int] = DEFAULT_RELEASE
     abi: str = X86_64
+    android: bool = False
     api_level: int = 31
     coreml_version: int = 7
     require_static_input_shapes: bool = False
@@ -292,6 +294,7 @@ def make_settings(
     *,
     release: str = "",
     abi: str = "",
+    android: bool = False,
     api_level: int | None = None,
     coreml_version: int | None = None,
     coreml_options: Iterable[str] = (),
@@ -309,6 +312,7 @@ def make_settings(
         provider=provider,
         ort_release=line_of(release) if release else installed_release(),
         abi=read_abi(abi, "--abi") if abi else defaults.abi,
+        android=android,
         api_level=defaults.api_level if api_level is None else api_level,
         coreml_version=defaults.coreml_version if coreml_version is None else coreml_version,
         require_static_input_shapes=coreml.get("RequireStaticInputShapes") == "1",

@@ -44,6 +44,18 @@ def test_our_rules_for_arm_are_the_arm64_librarys(arm64: LibraryFacts, provider:
     assert counts["same"] >= 0.9 * len(models)
 
 
+HALF = (("real", 1, "mnist.fp16"), ("real", 1, "mlp_tabular.fp16"), ("ops", 12, "f16"))
+
+
+def test_our_rules_for_xnnpack_are_androids_on_x86_too(library: LibraryFacts, arm64: LibraryFacts) -> None:
+    """Half precision above all: its library for x86 has none, unlike ARM's and desktops'."""
+    models = [one for archive, every, part in HALF for one in members(archive, every, part)]
+    counts, different = compare(library, models, "xnnpack", 31)
+    assert different == []
+    assert counts["same"] >= 0.9 * len(models)
+    assert compare(arm64, models[:2], "xnnpack", 31)[0] == {"same": 2}
+
+
 SPLICED = ("mnist.qdq_s8s8", "mnist.fp16", "blazeface.qdq_u8u8", "fsrcnn.base")
 
 

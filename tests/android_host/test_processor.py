@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from device_runner.android_host import processor
 from device_runner.android_host.processor import CPUS, CPUS_32, Processor, check_host, cpu_files, find_processor
 from device_runner.device import open_device
 from device_runner.errors import SpecError, UnavailableError
@@ -111,11 +112,19 @@ def test_emulators_that_cannot_do_it_are_refused_by_name(
     assert told in refusal(cpu=cpu)
 
 
+def test_an_emulator_that_hangs_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = emulator(tmp_path / "hanging") / "qemu-aarch64"
+    program.write_text("#!/bin/sh\nexec sleep 1000\n")
+    monkeypatch.setenv("ORT_MOBILE_QEMU", str(program))
+    monkeypatch.setattr(processor, "ANSWER_SECONDS", 0.1)
+    assert "does not print its version within 0.1 seconds" in refusal()
+
+
 @pytest.mark.parametrize(
     ("abi", "cpu", "told"),
     [
         ("arm64-v8a", "cortex-a999", "no CPU 'cortex-a999'"),
-        ("x86_64", "cortex-a53", "of ARM's ABIs only"),
+        ("x86_64", "cortex-a53", "for ARM's ABIs only name an ABI of ARM too"),
         ("armeabi-v7a", "i8mm", "no CPU 'i8mm' for armeabi-v7a"),
         ("riscv64", "", "does not run libraries for riscv64"),
         ("x86", "", "does not run libraries for x86"),
@@ -159,7 +168,7 @@ def test_a_cpu_is_described_as_linux_describes_it(name: str, tmp_path: Path) -> 
     assert ("asimddp" in text) == (name != "cortex-a53")
     assert ("i8mm" in text) == (name in ("cortex-a710", "i8mm"))
     assert files["sys/devices/system/cpu/possible"] == "0-1\n"
-    processor = Processor(abi="arm64-v8a", cpu=name, command=("qemu",))
-    folder = Path(processor.environment(tmp_path)["ORT_MOBILE_ANDROID_CPU"])
+    emulated = Processor(abi="arm64-v8a", cpu=name, command=("qemu",))
+    folder = Path(emulated.environment(tmp_path)["ORT_MOBILE_ANDROID_CPU"])
     cores = len(os.sched_getaffinity(0))
     assert (folder / "proc/cpuinfo").read_text().count("processor") == cores

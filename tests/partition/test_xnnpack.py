@@ -19,9 +19,9 @@ def xnnpack(release: tuple[int, int] = (1, 23)) -> Settings:
 
 def one(op: str, dims: Any = (1, 4, 6, 6), *, opset: int = 17, inputs: Any = None, **rest: Any) -> onnx.ModelProto:
     """One node that reads `x` and the constants, and makes `y`."""
-    constants = rest.pop("constants", {})
+    constants, kind = rest.pop("constants", {}), rest.pop("kind", TensorProto.FLOAT)
     node = helper.make_node(op, inputs or ["x", *constants], ["y"], **rest)
-    return model([node], [value("x", dims, rest.get("kind", TensorProto.FLOAT))], ["y"], constants, opset=opset)
+    return model([node], [value("x", dims, kind)], ["y"], constants, opset=opset)
 
 
 def ones(*dims: int) -> np.ndarray[Any, Any]:
@@ -227,3 +227,26 @@ def test_a_clip_in_half_precision_makes_no_session_on_arm(
     load = answer(made, tmp_path, settings).load
     assert load is not None
     assert ("as 32-bit floats" in (load.error or "")) is fails
+
+
+HALF = {"kind": TensorProto.FLOAT16}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        one("Conv", constants={"w": np.ones((2, 4, 3, 3), np.float16)}, **HALF),
+        one("MaxPool", kernel_shape=[2, 2], opset=12, **HALF),
+        one("MatMul", (2, 3), constants={"b": np.ones((3, 4), np.float16)}, **HALF),
+        one("Softmax", axis=-1, **HALF),
+    ],
+    ids=lambda made: made.graph.node[0].op_type,
+)
+def test_half_precision_is_claimed_but_by_androids_library_for_x86(made: onnx.ModelProto, tmp_path: Path) -> None:
+    """docs/facts/android_library.md, numerics: it is compiled for ARM and desktop x86."""
+    desktop = Settings(provider="xnnpack")
+    phones = {abi: Settings(provider="xnnpack", abi=abi, android=True) for abi in ("arm64-v8a", "x86_64", "x86")}
+    found = {name: claims(made, tmp_path, settings) for name, settings in {"desktop": desktop, **phones}.items()}
+    assert found == {"desktop": [{"y"}], "arm64-v8a": [{"y"}], "x86_64": [], "x86": []}
+    (decision,) = answer(made, tmp_path, phones["x86_64"]).decisions
+    assert "without half precision" in str(decision.reason)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from pipeline.core.abis import ARM_ABIS
 from pipeline.partition.answer import Refusal
 from pipeline.partition.graph import Shape
 from pipeline.partition.rules import (
@@ -126,6 +127,22 @@ def softmax_reads_outside(case: Case) -> bool:
 def _on_node(case: Case) -> Case:
     """The target alone: XNNPACK reads the inputs of Gemm and MatMul, not those of the group around them."""
     return Case(case.graph, plain_unit(case.node), case.settings)
+
+
+def half_precision(case: Case) -> Refusal | None:
+    """XNNPACK is compiled with half precision for ARM and desktop x86 alone (android_library.md, numerics)."""
+    if case.dtype(0) != "f16" or not case.settings.android or case.settings.abi in ARM_ABIS:
+        return None
+    return Refusal(
+        "type",
+        f"input {show(case, 0)} is f16; Android's x86 libraries have XNNPACK without half precision, ARM's have it",
+        "compute in f32, or ask for the ABI of phones (--abi arm64-v8a)",
+    )
+
+
+def own_half_precision(case: Case) -> Refusal | None:
+    """The same of the node's own input, where a group around it is not looked at."""
+    return half_precision(_on_node(case))
 
 
 def gemm(case: Case) -> Refusal | None:

@@ -283,8 +283,8 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
 """What is known to go wrong with claimed operators, by type."""
 
 
-WITH_I8 = (dtype(0, ("f32", "f16", "u8", "i8")),)
-WITH_U8 = (dtype(0, ("f32", "f16", "u8")),)
+WITH_I8 = (check.half_precision, dtype(0, ("f32", "f16", "u8", "i8")))
+WITH_U8 = (check.half_precision, dtype(0, ("f32", "f16", "u8")))
 
 
 def _pool_type(case: Case) -> Refusal | None:
@@ -298,12 +298,12 @@ def _pool_type(case: Case) -> Refusal | None:
 TABLE: Table = {
     "Conv": Rule(since=11, types=WITH_I8, checks=(conv, *check.CONV)),
     "ConvTranspose": Rule(since=11, types=WITH_I8, checks=(conv, *check.CONV)),
-    "MaxPool": Rule(since=8, types=(_pool_type,), checks=(max_pool, *check.MAX_POOL)),
+    "MaxPool": Rule(since=8, types=(check.own_half_precision, _pool_type), checks=(max_pool, *check.MAX_POOL)),
     "AveragePool": Rule(since=7, types=WITH_U8, checks=(average_pool, *check.AVERAGE_POOL)),
     "Softmax": Rule(types=WITH_U8, checks=(softmax, check.softmax)),
     "Resize": Rule(since=10, types=WITH_I8, checks=(resize,)),
-    "Gemm": Rule(since=7, checks=(check.gemm,)),
-    "MatMul": Rule(checks=(check.matmul,)),
+    "Gemm": Rule(since=7, types=(check.own_half_precision,), checks=(check.gemm,)),
+    "MatMul": Rule(types=(check.own_half_precision,), checks=(check.matmul,)),
 }
 
 
