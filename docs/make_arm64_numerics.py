@@ -3,12 +3,14 @@
 python docs/make_arm64_numerics.py [--check | --kept] [--results FILE] [--subject NAME]… [--level LEVEL]…
 
 Every real model of the ground truth is converted for ARM and run in the Android library of LIBRARY for x86_64 and, by
-qemu-user, for arm64-v8a on each processor: hours. What was measured is kept in FILE, line by line, and not done again.
+qemu-user, for arm64-v8a on each processor: hours. What was measured is kept in FILE, line by line, and not done again;
+what a subject's time limit left out is tried again.
 """
 
 import argparse
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,8 +19,8 @@ import msgspec
 import numpy as np
 
 from device_runner.android_host.device import AndroidHost, Phone
+from device_runner.android_host.processor import SLOWNESS
 from device_runner.library_source import resolve
-from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.check.compare import MAX_RELATIVE_ERROR, OutputCheck, OutputPrecision, compare_outputs, read_tensor
 from pipeline.check.reference import Reference, ReferenceRequest, make_reference
@@ -51,8 +53,8 @@ IN_EVERY_FORM = ("mnist", "fsrcnn", "blazeface")
 LEVELS = (Level.NONE, Level.BASIC, Level.EXTENDED, Level.ALL)
 SAMPLES = 8
 """Random calibration samples of the forms that are made here."""
-SECONDS = 1800.0
-"""Time limit of a run: an emulated inference of ResNet50 takes minutes on a busy computer."""
+SECONDS = 1200.0
+"""Time limit of a subject, conversion apart: an emulated inference of ResNet50 takes a minute on a busy computer."""
 
 INTRO = """<!-- Made by docs/make_arm64_numerics.py: run that again. -->
 
@@ -64,7 +66,8 @@ qemu-user. *x86_64* is the library of the same AAR on an x86-64 computer. Differ
 the largest magnitude of the output. An error is against the original model without optimizations on the computer, and
 the budget that of every numeric check: {budgets}; *unknown* where random inputs cannot show it.
 
-Measured are {measured} of {known} models and forms; those that no table names were not measured.
+Measured are {measured} of {known} models and forms in {files} files; [the others](#what-was-not-measured) have no such
+artifacts, or took longer than the time limit of {minutes:g} minutes a model.
 
 """
 
@@ -78,7 +81,14 @@ REASONS = {
 """Why ARM's verdict on a model is not x86_64's, in words of the page."""
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class Unmeasured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A subject with all or the rest of its files left out, and why."""
+
+    subject: str
+    why: str
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """One artifact: how far each ARM processor is from x86_64, from the original, and the verdicts.
 
     `variants` share the file. `unlike` and `error` are by processor, None where the run failed; `failed` has why.
@@ -114,8 +124,19 @@ def form_of(name: str, precision: str) -> str:
     return "u8s8 QOperator" if ending == "qop" else ending.rpartition("qdq_")[2]
 
 
-def measure(subject: str, levels: Sequence[Level], known: set[tuple[str, str]]) -> Iterator[Measured]:
-    """Convert and run a subject's artifacts; those whose (subject, sha256) is known are left out."""
+def measure(
+    subject: str, levels: Sequence[Level], known: set[tuple[str, str]], seconds: float
+) -> Iterator[Measured | Unmeasured]:
+    """Convert and run a subject's artifacts while its time lasts, but those whose (subject, sha256) is known."""
+    try:
+        yield from _measure(subject, levels, known, seconds)
+    except PipelineError as error:
+        yield Unmeasured(subject=subject, why=error.reason)
+
+
+def _measure(
+    subject: str, levels: Sequence[Level], known: set[tuple[str, str]], seconds: float
+) -> Iterator[Measured | Unmeasured]:
     model, precision = subjects()[subject]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -127,9 +148,14 @@ def measure(subject: str, levels: Sequence[Level], known: set[tuple[str, str]]) 
         work.mkdir()
         request = ReferenceRequest(source=source, folder=str(folder / "reference"), work_folder=str(work))
         reference = make_reference(request)
-        for files in _artifacts(source, levels, folder):
-            if (subject, files[0].sha256) not in known:
-                yield _measured(subject, form_of(model, precision), files, reference, folder)
+        artifacts = [one for one in _artifacts(source, levels, folder) if (subject, one[0].sha256) not in known]
+        end = time.monotonic() + seconds
+        for number, files in enumerate(artifacts):
+            if time.monotonic() > end:
+                left = ", ".join(one.variant.name for rest in artifacts[number:] for one in rest)
+                yield Unmeasured(subject=subject, why=f"time limit of {seconds / 60:g} minutes: {left}")
+                return
+            yield _measured(subject, form_of(model, precision), files, reference, folder, end)
 
 
 def _in_precision(source: SourceModel, precision: str, folder: Path) -> SourceModel:
@@ -162,10 +188,15 @@ def _artifacts(source: SourceModel, levels: Sequence[Level], folder: Path) -> li
     return list(found.values())
 
 
-def _measured(subject: str, form: str, files: list[Artifact], reference: Reference, folder: Path) -> Measured:
+def _measured(
+    subject: str, form: str, files: list[Artifact], reference: Reference, folder: Path, end: float
+) -> Measured:
     outputs, failed = {}, {}
     for place in PLACES:
-        result = _run(folder / "out" / files[0].file, files[0], reference, folder / place, place)
+        spec = _spec(folder / "out" / files[0].file, files[0], reference, folder / place, end - time.monotonic())
+        abi, cpu = PLACES[place]
+        with AndroidHost(place, resolve(LIBRARY, abi).android(), Phone(cpu=cpu)) as device:
+            result = device.run(spec)
         if result.failure:
             failed[place] = f"{result.failure.kind.value}: {result.failure.cause or result.failure.message}"
         else:
@@ -187,22 +218,19 @@ def _measured(subject: str, form: str, files: list[Artifact], reference: Referen
     )
 
 
-def _run(file: Path, artifact: Artifact, reference: Reference, folder: Path, place: str) -> RunResult:
-    abi, cpu = PLACES[place]
-    with AndroidHost(place, resolve(LIBRARY, abi).android(), Phone(cpu=cpu)) as device:
-        return device.run(
-            RunSpec(
-                id="numerics",
-                model=str(file),
-                options=RunOptions(intra_op_threads=1, session_config=artifact.session_options),
-                inputs=reference.inputs,
-                warmup=0,
-                min_runs=1,
-                min_seconds=0.0,
-                timeout_seconds=SECONDS,
-                outputs_folder=str(folder),
-            )
-        )
+def _spec(file: Path, artifact: Artifact, reference: Reference, folder: Path, seconds: float) -> RunSpec:
+    """One inference; devices multiply the time limit by how much slower they say an emulator is."""
+    return RunSpec(
+        id="numerics",
+        model=str(file),
+        options=RunOptions(intra_op_threads=1, session_config=artifact.session_options),
+        inputs=reference.inputs,
+        warmup=0,
+        min_runs=1,
+        min_seconds=0.0,
+        timeout_seconds=max(seconds, 60.0) / SLOWNESS,
+        outputs_folder=str(folder),
+    )
 
 
 def _unlike(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:
@@ -226,12 +254,17 @@ def _verdict(checks: Iterable[OutputCheck]) -> str:
     return "unknown" if any(check.unknown for check in found) else "within"
 
 
-def page(rows: Sequence[Measured]) -> str:
-    """The whole page: a table by form, and a row for each subject."""
+def page(rows: Sequence[Measured], left_out: Sequence[Unmeasured]) -> str:
+    """The whole page: a table by form, a row for each subject, and why others or some of their files have none."""
     budgets = ", ".join(f"{share:g} {kind.value}" for kind, share in MAX_RELATIVE_ERROR.items())
     lines = [
         INTRO.format(
-            library=LIBRARY, budgets=budgets, measured=len({row.subject for row in rows}), known=len(subjects())
+            library=LIBRARY,
+            budgets=budgets,
+            measured=len({row.subject for row in rows}),
+            known=len(subjects()),
+            files=len(rows),
+            minutes=SECONDS / 60,
         ),
         "## By form\n\n",
     ]
@@ -248,12 +281,14 @@ def page(rows: Sequence[Measured]) -> str:
     )
     lines.append("| --- | --- | --- | --- | --- | --- |\n")
     lines[1:1] = _summary(rows)
-    measured = dict.fromkeys(row.subject for row in rows)
-    lines += [_subject_row(subject, [row for row in rows if row.subject == subject]) for subject in measured]
+    of_subject = {subject: [row for row in rows if row.subject == subject] for subject in subjects()}
+    lines += [_subject_row(subject, mine) for subject, mine in of_subject.items() if mine]
     failures = [(row, place) for row in rows for place in row.failed]
     if failures:
         lines.append("\n## What did not run\n\n| model | files | where | why |\n| --- | --- | --- | --- |\n")
         lines += [f"| {row.subject} | {', '.join(row.variants)} | {at} | {row.failed[at]} |\n" for row, at in failures]
+    lines.append("\n## What was not measured\n\n| model | why |\n| --- | --- |\n")
+    lines += [f"| {one.subject} | {one.why} |\n" for one in left_out]
     return "".join(lines)
 
 
@@ -325,7 +360,7 @@ def stale(rows: Sequence[Measured], kept: Mapping[tuple[str, str], Measured]) ->
     wrong = []
     known = {(one.subject, variant): one for one in kept.values() for variant in one.variants}
     for row in rows:
-        before = known.get((row.subject, row.variants[0]))
+        before = kept.get((row.subject, row.sha256)) or known.get((row.subject, row.variants[0]))
         if before is None:
             wrong.append(f"{row.subject} {row.variants[0]}: the page does not have this file")
         elif row.verdict != before.verdict or any(
@@ -337,6 +372,22 @@ def stale(rows: Sequence[Measured], kept: Mapping[tuple[str, str], Measured]) ->
     return wrong
 
 
+Line = Measured | Unmeasured
+
+
+def _split(lines: Iterable[Line]) -> tuple[dict[tuple[str, str], Measured], list[Unmeasured]]:
+    """What was measured by subject and sha256, and of what was not the last word on each subject."""
+    measured: dict[tuple[str, str], Measured] = {}
+    left_out: dict[str, Unmeasured] = {}
+    for line in lines:
+        if isinstance(line, Measured):
+            measured[line.subject, line.sha256] = line
+            left_out.pop(line.subject, None)
+        else:
+            left_out[line.subject] = line
+    return measured, list(left_out.values())
+
+
 def main() -> int:
     """Measure what is not kept yet and write the page; with --check measure again and say what differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -345,28 +396,30 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=RESULTS, help="where what was measured is kept")
     parser.add_argument("--subject", action="append", choices=tuple(subjects()), metavar="NAME", help="this one only")
     parser.add_argument("--level", action="append", choices=[level.value for level in LEVELS], help="this one only")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="time limit of a subject")
     chosen = parser.parse_args()
     levels = [Level(name) for name in chosen.level or LEVELS]
-    kept = {}
-    if chosen.results.is_file():
-        rows = [msgspec.json.decode(line, type=Measured) for line in chosen.results.read_bytes().splitlines()]
-        kept = {(row.subject, row.sha256): row for row in rows}
+    text = chosen.results.read_bytes() if chosen.results.is_file() else b""
+    lines = [msgspec.json.decode(line, type=Line) for line in text.splitlines()]
+    kept, left_out = _split(lines)
     chosen.results.parent.mkdir(parents=True, exist_ok=True)
-    fresh = []
+    fresh: list[Line] = []
     for subject in () if chosen.kept else chosen.subject or subjects():
-        try:
-            for row in measure(subject, levels, set() if chosen.check else set(kept)):
-                fresh.append(row)
-                if not chosen.check:
-                    with chosen.results.open("ab") as file:
-                        file.write(msgspec.json.encode(row) + b"\n")
-        except PipelineError as error:
-            print(f"{subject}: {error}", file=sys.stderr)
+        for line in measure(subject, levels, set() if chosen.check else set(kept), chosen.seconds):
+            fresh.append(line)
+            print(msgspec.json.encode(line).decode(), file=sys.stderr, flush=True)
+            if not chosen.check:
+                with chosen.results.open("ab") as file:
+                    file.write(msgspec.json.encode(line) + b"\n")
     if chosen.check:
-        wrong = stale(fresh, kept)
-        print("\n".join(wrong) or f"{len(fresh)} files give what the page says")
+        measured, missing = _split(fresh)
+        reasons = {one.subject: one.why for one in left_out}
+        wrong = stale(list(measured.values()), kept)
+        wrong += [f"{one.subject}: {one.why}" for one in missing if one.subject not in reasons]
+        print("\n".join(wrong) or f"{len(measured)} files give what the page says")
         return 1 if wrong else 0
-    PAGE.write_text(page([*kept.values(), *fresh]), encoding="utf-8")
+    kept, left_out = _split([*lines, *fresh])
+    PAGE.write_text(page(list(kept.values()), left_out), encoding="utf-8")
     return 0
 
 
