@@ -74,6 +74,7 @@ def test_what_failed_there_is_not_judged(artifacts: Path) -> None:
     assert remedy_of(check) == "measure on a phone, or check on a computer with VNNI"
     for name in ("all-fixed-u8u8", "basic-fixed-u8s8pc", "all-fixed"):
         assert excused([WRONG], artifacts / f"mnist.{name}.ort") == (WRONG,)
+    assert excused([WRONG], artifacts / "mnist.all-fixed-u8s8pc.ort", "cortex-a53") == (WRONG,), "emulated: as phones"
     right = OutputCheck(output="logits", passed=True)
     assert excused([right], artifacts / "mnist.all-fixed-u8s8pc.ort") == (right,)
 

@@ -223,7 +223,7 @@ class _Prover:
             if result.failure:
                 return ProofRun(result=result)
             actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
-        checks = expected.compared(actual, self.bundle / shipped.file)
+        checks = expected.compared(actual, self.bundle / shipped.file, result.cpu)
         return ProofRun(result=result, checks=checks, calls=summarize(read_calls(calls)) if calls.is_file() else None)
 
     def _expected(self, shipped: Shipped) -> ExpectedOutputs:
