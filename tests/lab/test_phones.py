@@ -8,9 +8,11 @@ import contextlib
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -42,6 +44,9 @@ SECONDS = 6.0
 
 PORT = "5137"
 """Of the adb server in each namespace, where nothing else is."""
+
+LISTENS = f"import socket, sys; sys.exit(socket.socket().connect_ex(('127.0.0.1', {PORT})))"
+"""Python that ends with 0 where the adb server takes connections."""
 
 LOWEST_CHARGE = 30
 """The first phone's, in percent; every other has a charge of its own, too."""
@@ -94,9 +99,18 @@ def phones_in(found: Lab) -> Iterator[list[Phone]]:
     adb = [adbutils.adb_path(), "-P", PORT]
     environment = {"HOME": str(found.folder), "PATH": "/usr/bin:/bin", "ADB_USB": "0", "ADB_EMU": "0", "ADB_MDNS": "0"}
 
+    def listens(name: str) -> bool:
+        return subprocess.run([*inside(name), sys.executable, "-c", LISTENS], check=False).returncode == 0
+
+    def connected(name: str, serial: str) -> bool:
+        command = [*inside(name), *adb, "connect", serial]
+        done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=60)
+        return "connected to" in done.stdout
+
     def connect(name: str) -> None:
+        until(partial(listens, name), 60)  # a client that finds no server would start one
         for phone in phones:
-            subprocess.run([*inside(name), *adb, "connect", phone.serial], env=environment, check=True, timeout=60)
+            until(partial(connected, name, phone.serial), 60)
 
     try:
         phones.extend(_phone(found.folder / f"phone-{number}", number) for number in range(COUNT))
