@@ -1,5 +1,5 @@
--- Roles of a lab's database, with the least that each needs. Run once, as the owner of the tables, after
--- `ort-mobile lab status` has made them:   psql "$DATABASE" -f roles.sql
+-- Roles of a lab's database, with the least that each needs. Run it as the owner of the tables, after
+-- `ort-mobile lab status` has made them, and again after each update of ort-mobile:   psql "$DATABASE" -f roles.sql
 -- Then give people and hosts login roles of their own:   CREATE ROLE hosts LOGIN PASSWORD '…' IN ROLE ort_mobile_agent;
 -- All agents log in as one role: a host may end the session of another that gives no sign of life only then.
 
@@ -18,6 +18,8 @@ REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 
 -- Reports, dashboards and `lab status`.
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO ort_mobile_reader;
+-- Tables and views that a later release adds, too: they are the owner's, who runs this.
+ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO ort_mobile_reader, ort_mobile_submitter;
 
 -- `lab work`: reads plans and files, adds results, and says what it does. It cannot change a plan, a file or a result
 -- that is stored, nor remove anything but failures that are to be measured again.
@@ -51,5 +53,16 @@ CREATE POLICY agents_repeat ON latencies FOR DELETE TO ort_mobile_agent USING (E
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO ort_mobile_submitter;
 GRANT INSERT ON campaigns, artifacts, devices, lab_jobs, lab_files, lab_blobs TO ort_mobile_submitter;
 GRANT UPDATE (state, reason, changed) ON lab_jobs TO ort_mobile_submitter;
+-- `lab submit` removes the content of files that only campaigns use that ended 30 days ago.
+GRANT DELETE ON lab_blobs TO ort_mobile_submitter;
+ALTER TABLE lab_blobs ENABLE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS everybody_reads ON lab_blobs;
+CREATE POLICY everybody_reads ON lab_blobs FOR SELECT USING (true);
+DROP POLICY IF EXISTS submitters_add ON lab_blobs;
+CREATE POLICY submitters_add ON lab_blobs FOR INSERT TO ort_mobile_submitter WITH CHECK (true);
+DROP POLICY IF EXISTS submitters_remove ON lab_blobs;
+CREATE POLICY submitters_remove ON lab_blobs FOR DELETE TO ort_mobile_submitter USING (NOT EXISTS (
+  SELECT FROM lab_files f JOIN lab_jobs j USING (campaign_id) WHERE f.sha256 = lab_blobs.sha256
+  AND (j.state NOT IN ('done', 'failed', 'cancelled') OR j.changed > now() - interval '30 days')));
 -- `lab close` adds the times of its own stages to a campaign.
 GRANT UPDATE (document, digest) ON campaigns TO ort_mobile_submitter;

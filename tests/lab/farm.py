@@ -3,15 +3,16 @@
 import hashlib
 import os
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from device_runner.device import DeviceFacts, Waiting, no_waiting
 from device_runner.result import host_name
-from pipeline.campaign.lab.queue import keep_files, submit_jobs
+from pipeline.campaign.lab.queue import jobs_of, keep_files, submit_jobs
 from pipeline.campaign.plan import in_modes, plan_runs, recorded
 from pipeline.campaign.record import CampaignRecord, Host, JobRecord, ModelFacts
 from pipeline.campaign.store import Store
@@ -98,6 +99,17 @@ def agent(url: str, host: str, names: tuple[str, ...]) -> Iterator[threading.Eve
         thread.join(60)
     if errors:
         raise errors[0]
+
+
+def until(ended: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not ended():
+        assert time.monotonic() < deadline, "it does not end"
+        time.sleep(0.1)
+
+
+def all_in(store: Store, *states: str) -> Callable[[], bool]:
+    return lambda: all(job.state in states for job in jobs_of(store))
 
 
 @dataclass(frozen=True, slots=True)

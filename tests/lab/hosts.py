@@ -24,6 +24,7 @@ from pipeline.campaign.lab.queue import DONE, ENDED, OPEN, RUNNING, jobs_of
 from pipeline.campaign.lab.tables import jobs
 from pipeline.campaign.record import CampaignRecord
 from pipeline.campaign.store import Store
+from tests.lab.farm import all_in, until
 from tests.postgres import PostgresServer, own_server
 
 EVENTS = int(os.environ.get("LAB_EVENTS", "2"))
@@ -133,13 +134,6 @@ def inside(name: str) -> list[str]:
     return ["ip", "netns", "exec", name]
 
 
-def until(ended: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not ended():
-        assert time.monotonic() < deadline, "it does not end"
-        time.sleep(0.5)
-
-
 def busy_share(store: Store, campaign: str, devices: int) -> float:
     """The share of the time of all devices, from the first run's begin to the last one's end, that runs took."""
     runs = store.runs(campaign)
@@ -208,7 +202,7 @@ class Tally:
                     future.result()
             finally:
                 pool.shutdown(cancel_futures=True)
-        until(lambda: all(job.state in ENDED for job in jobs_of(store)), 1800)
+        until(all_in(store, *ENDED), 1800)
         assert not [job for job in jobs_of(store) if job.state != DONE]
         return campaigns
 

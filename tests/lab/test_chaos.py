@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.campaign.lab.queue import DONE, jobs_of
+from pipeline.campaign.lab.queue import DONE
 from pipeline.campaign.store import open_store
-from tests.lab.farm import JOURNAL, SECONDS, Faults, check_stored, faults, rigs, submitted
-from tests.lab.hosts import EVENTS, HOSTS, Tally, agents, busy_share, lab, stored_in, until
+from tests.lab.farm import JOURNAL, SECONDS, Faults, all_in, check_stored, faults, rigs, submitted, until
+from tests.lab.hosts import EVENTS, HOSTS, Tally, agents, busy_share, lab, stored_in
 
 pytestmark = pytest.mark.lab
 
@@ -52,7 +52,7 @@ def test_a_thousand_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         campaign = submitted(store, tmp_path, rigs(count), rounds)
         until(lambda: len(store.finished(campaign.id)) > 100, 600)
         found.killed(0)
-        until(lambda: all(job.state == DONE for job in jobs_of(store)), 3600)
+        until(all_in(store, DONE), 3600)
         check_stored(store, campaign, rounds)
         share = busy_share(store, campaign.id, count)
     with capsys.disabled():

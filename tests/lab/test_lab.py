@@ -1,7 +1,6 @@
 """Agents of a lab on a real PostgreSQL: what is submitted is measured once, whatever happens to agents and server."""
 
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,54 +24,13 @@ from pipeline.campaign.lab.session import LabSession, SessionLost
 from pipeline.campaign.lab.tables import blobs
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.core.errors import ConfigError, MissingError
-from pipeline.job.lab import work as lab_work
 from pipeline.job.lab.carry import lab_versions
 from pipeline.job.lab.status import lab_status, status_lines
 from pipeline.job.lab.submit import chosen_devices
-from tests.lab.farm import JOURNAL, SCHEME, agent, check_stored, rigs, submitted
-from tests.postgres import PostgresServer, own_server
+from tests.lab.farm import JOURNAL, SCHEME, agent, all_in, check_stored, rigs, submitted, until
+from tests.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgresql
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with own_server() as found:
-        yield found
-
-
-@pytest.fixture
-def url(server: PostgresServer) -> str:
-    engine = sa.create_engine(server.url.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT")
-    name = f"t{time.monotonic_ns()}"
-    with engine.connect() as connection:
-        connection.execute(sa.text(f"CREATE DATABASE {name}"))
-    engine.dispose()
-    return server.url.removesuffix("postgres") + name
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with open_store(url) as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(device.OPENERS, SCHEME, "tests.lab.farm:open_rig")
-    monkeypatch.setattr(lab_work, "TICK_SECONDS", 0.05)
-    monkeypatch.setattr(lab_work, "REST_SECONDS", 0.1)
-
-
-def until(ended: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not ended():
-        assert time.monotonic() < deadline, "it does not end"
-        time.sleep(0.1)
-
-
-def all_in(store: Store, *states: str) -> Callable[[], bool]:
-    return lambda: all(job.state in states for job in jobs_of(store))
 
 
 def test_two_hosts_and_what_happens_to_them(

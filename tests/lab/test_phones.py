@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from pipeline.campaign.lab.queue import attached_devices
 from pipeline.campaign.record import FRESH_FROM, CampaignRecord
 from pipeline.campaign.store import Store, open_store
 from pipeline.config import read_config
+from pipeline.core.errors import MissingError
 from pipeline.core.progress import NoProgress
 from pipeline.job import JobOptions
 from pipeline.job.lab.submit import submit
@@ -32,8 +34,8 @@ from tests.debian_packages import unpacked
 from tests.device.adb_farm import BATTERY, ENDS_WITH_US, Phone
 from tests.device.test_campaign_over_adb import EXAMPLE
 from tests.lab.agent_process import PHONES, PROBE
-from tests.lab.farm import Faults
-from tests.lab.hosts import EVENTS, HOSTS, Lab, Tally, agents, inside, lab, network, stored_in, until
+from tests.lab.farm import Faults, until
+from tests.lab.hosts import EVENTS, HOSTS, Lab, Tally, agents, inside, lab, network, stored_in
 
 pytestmark = pytest.mark.lab
 
@@ -188,7 +190,13 @@ def test_events_on_phones_that_all_hosts_reach(tmp_path: Path, capsys: pytest.Ca
 
         def begin(number: int) -> CampaignRecord:
             options = JobOptions(output=tmp_path / f"out{number}")
-            return store.campaign(submit(read_config(config, existing=True), options, NoProgress()).campaign)
+            while True:
+                try:
+                    name = submit(read_config(config, existing=True), options, NoProgress()).campaign
+                except MissingError:  # the database is being restarted: who submits tries again
+                    time.sleep(1.0)
+                else:
+                    return store.campaign(name)
 
         with agents(found, ["adb:*"] * HOSTS, settings):
             until(lambda: len(attached_devices(store)) == COUNT, 300)

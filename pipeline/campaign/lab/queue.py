@@ -27,6 +27,12 @@ PART_BYTES = 1 << 20
 MOST_BYTES = 8 << 30
 """What the files of one campaign may have together."""
 
+KEPT_DAYS = 30
+"""For how long after its end the files of a campaign stay, for `lab close` and for campaigns that use the same."""
+
+FILES_LOCK = 0x6F72_746D_6669_6C65
+"""PostgreSQL's advisory lock of what enters or removes files."""
+
 WAITING, RUNNING, MEASURED, DONE, FAILED, CANCELLED = "waiting", "running", "measured", "done", "failed", "cancelled"
 
 OPEN = (WAITING, RUNNING)
@@ -113,7 +119,8 @@ def fetch_file(store: Store, file: LabFile, path: Path) -> None:
         if digest.hexdigest() != file.sha256:
             raise StoreError(
                 f"the file {file.name} is not as it was submitted", where=store.where,
-                why="parts of it are lost or were changed", remedy="submit the campaign again",
+                why=f"parts of it are lost or were changed; {KEPT_DAYS} days after a campaign's end they are removed",
+                remedy="submit the campaign again",
             )  # fmt: skip
 
 
@@ -123,18 +130,48 @@ def _part(connection: Connection, digest: str, number: int) -> bytes | None:
 
 
 def submit_jobs(store: Store, campaign: str, devices: Iterable[str], made: Sequence[LabFile]) -> None:
-    """Enter a job for each device, and the campaign's files, all in one transaction."""
+    """Enter a job for each device, and the campaign's files, all in one transaction.
+
+    Raises StoreError where files were removed since they were stored.
+    """
     rows = [{"campaign_id": campaign, "device": name, "state": WAITING, "stage": ROUNDS} for name in devices]
+    wanted = {one.sha256: -(-one.size_bytes // PART_BYTES) for one in made}
 
     def work(connection: Connection) -> None:
+        _alone_with_files(connection)
         if connection.execute(sa.select(jobs.c.device).where(jobs.c.campaign_id == campaign)).first():
             return
+        if sum(len(_parts(connection, digest)) for digest in wanted) < sum(wanted.values()):
+            raise StoreError(
+                "files of the campaign are gone", where=store.where, remedy="submit it again",
+                why="they were those of a campaign that ended long ago, and were removed at this moment",
+            )  # fmt: skip
         connection.execute(jobs.insert().values(changed=sa.func.now()), rows)
         if made:
             values = [{"campaign_id": campaign, **{name: getattr(one, name) for name in one.__slots__}} for one in made]
             connection.execute(files.insert(), values)
 
     store.write(work)
+
+
+def remove_old_files(store: Store, days: int = KEPT_DAYS) -> int:
+    """Remove the content of files that only campaigns use that ended so many days ago; how many parts that were."""
+    young = sa.func.now() - sa.func.make_interval(0, 0, 0, days)
+    kept = sa.or_(jobs.c.state.not_in(ENDED), jobs.c.changed > young)
+    used = sa.select(files.c.sha256).join(jobs, jobs.c.campaign_id == files.c.campaign_id).where(kept)
+    submitted = sa.select(files.c.sha256)
+    old = blobs.delete().where(blobs.c.sha256.in_(submitted), blobs.c.sha256.not_in(used))
+
+    def work(connection: Connection) -> int:
+        _alone_with_files(connection)
+        return connection.execute(old).rowcount
+
+    return store.write(work)
+
+
+def _alone_with_files(connection: Connection) -> None:
+    """Until the end of this transaction no other enters or removes files: what was found there stays true."""
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(FILES_LOCK)))
 
 
 def files_of(store: Store, campaign: str) -> list[LabFile]:
@@ -178,6 +215,13 @@ def stages_to_end(connection: Connection) -> list[str]:
     measured = sa.func.count().filter(jobs.c.state == MEASURED)
     query = sa.select(jobs.c.campaign_id).group_by(jobs.c.campaign_id).having(left == 0, measured > 0)
     return list(connection.scalars(query))
+
+
+def ended_campaigns(connection: Connection, names: Iterable[str]) -> set[str]:
+    """Campaigns whose folders have these names, and of which no device has anything left to do."""
+    left = sa.func.count().filter(jobs.c.state.not_in(ENDED))
+    query = sa.select(jobs.c.campaign_id).where(sa.func.replace(jobs.c.campaign_id, ":", "-").in_(list(names)))
+    return set(connection.scalars(query.group_by(jobs.c.campaign_id).having(left == 0)))
 
 
 def end_stage(store: Store, campaign: str, chosen: Mapping[str, str]) -> None:

@@ -31,6 +31,9 @@ SERVER_TIMEOUTS = {
 LIBPQ = ("psycopg", "psycopg2")
 """Drivers that take these options."""
 
+MAY_NOT = "42501"
+"""PostgreSQL's code for a user without the privilege."""
+
 READ_ONLY = {
     "sqlite": "PRAGMA query_only=ON",
     "postgresql": "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
@@ -217,10 +220,23 @@ def _prepare(engine: Engine, where: str) -> None:
     try:
         with engine.execution_options(writes=True).begin() as connection:
             _upgrade(connection, where)
-    except (sa.exc.IntegrityError, sa.exc.ProgrammingError):
+    except (sa.exc.IntegrityError, sa.exc.ProgrammingError) as error:
         with engine.begin() as connection:
-            if _revision(connection) != REVISION:
-                raise
+            if _revision(connection) == REVISION:
+                return
+        if getattr(error.orig, "sqlstate", "") == MAY_NOT:
+            raise _not_the_owner(found, where) from error
+        raise
+
+
+def _not_the_owner(found: str | None, where: str) -> ConfigError:
+    """For a user of a lab's database that may not change its tables, as the roles of build_configs/lab have it."""
+    return ConfigError(
+        f"the database has the schema {found}, and this user may not upgrade it" if found
+        else "the database has no tables of ort-mobile, and this user may not make them",
+        where=where, why=f"this release reads and writes {REVISION}",
+        remedy="run `ort-mobile lab status` of this release as the owner of the tables, then roles.sql again",
+    )  # fmt: skip
 
 
 def _upgrade(connection: Connection, where: str) -> None:

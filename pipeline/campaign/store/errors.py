@@ -90,6 +90,11 @@ REFUSALS = (
         error=MissingError,
     ),
     DatabaseRefusal(
+        said="permission denied",
+        what="the database's user may not do this",
+        remedy="use a user with the role for it; for a lab's see docs/lab.md",
+    ),
+    DatabaseRefusal(
         said="does not exist",
         what="the database server does not know this database, user or table",
         remedy="create it (createdb NAME), or correct the URL",

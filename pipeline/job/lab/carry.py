@@ -101,9 +101,14 @@ class Carried:
         return tuple(map(here, self.record.config.targets))
 
 
+def carried_folder(campaign: str = "") -> Path:
+    """Where this host has the files of a campaign; without one, the folder in which those of all campaigns are."""
+    return cache_folder() / "lab" / campaign.replace(":", "-")
+
+
 def fetched(store: Store, campaign: CampaignRecord, files: Iterable[LabFile], folder: Path | None = None) -> Carried:
     """A campaign with its files, by default in this user's cache; raises StoreError, DiskFullError and their like."""
-    folder = folder or cache_folder() / "lab" / campaign.id.replace(":", "-")
+    folder = folder or carried_folder(campaign.id)
     for file in files:
         fetch_file(store, file, folder / file.name)
     return Carried(campaign=campaign, record=campaign.job(), artifacts=store.artifacts(campaign.id), folder=folder)

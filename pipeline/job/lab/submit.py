@@ -11,6 +11,7 @@ from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.lab.queue import (
     attached_devices,
     keep_files,
+    remove_old_files,
     submit_jobs,
 )
 from pipeline.campaign.lab.session import LabSession
@@ -86,6 +87,7 @@ def submit(config: Config, options: JobOptions, progress: Progress) -> Submitted
         predicted = predict(planned, facts, job.checked.release, job.folder / ARTIFACTS, progress)
         campaign = job.enter(facts, planned, skipped, partial(_for_lab, predicted=predicted))
         references = campaign.job().references
+        remove_old_files(job.store)
         made = keep_files(job.store, carried_files(job.folder, measurable, references, job.config.targets))
         submit_jobs(job.store, campaign.id, facts, made)
     return Submitted(

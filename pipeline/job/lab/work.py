@@ -6,21 +6,21 @@ agent opens a new session, and goes on with what nobody else has taken.
 """
 
 import logging
-import tempfile
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 import msgspec
 from sqlalchemy import exc
 
 from device_runner.device import named
 from device_runner.errors import RunnerError
+from device_runner.files import RUN_PREFIX, remove_abandoned, scratch_folder
 from device_runner.result import host_name
 from pipeline.campaign.lab.queue import (
     DONE,
@@ -35,6 +35,7 @@ from pipeline.campaign.lab.queue import (
     again_of,
     change_job,
     end_stage,
+    ended_campaigns,
     files_of,
     jobs_of,
     open_jobs,
@@ -47,7 +48,7 @@ from pipeline.campaign.store import Store, open_store
 from pipeline.campaign.store.patience import is_away
 from pipeline.job.devices import opened
 from pipeline.job.lab.attached import Attached
-from pipeline.job.lab.carry import Carried, fetched, lab_versions, other_versions
+from pipeline.job.lab.carry import Carried, carried_folder, fetched, lab_versions, other_versions
 from pipeline.job.lab.plan import plan_here, planned_here
 from pipeline.job.rounds import fresh_plan, to_confirm, with_looks
 
@@ -58,23 +59,36 @@ SIGN_SECONDS = 2.0
 REST_SECONDS = 5.0
 """For how long a device that was left is not taken again."""
 
+OPEN_SECONDS = 10.0
+"""For how long a device is waited for that another process of this host has, as when one was killed that ends now."""
+
+TIDY_SECONDS = 60.0
+"""Between two looks for files of campaigns that have ended."""
+
+WORK_PREFIX = "ort-mobile-lab-"
+
 MOST_DEVICES = 512
 """Of one host: each has a thread while it works."""
 
 
 @dataclass(slots=True)
 class Agent:
-    """What an agent knows: `busy` are devices with a thread, `refused` campaigns that this host may not measure."""
+    """What an agent knows: `busy` are devices with a thread, `refused` campaigns that this host may not measure.
+
+    `working` has the campaigns of busy devices.
+    """
 
     store: Store
     attached: Attached
     stop: threading.Event
     host: str
     busy: dict[str, Future[None]] = field(default_factory=dict)
+    working: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     resting: dict[str, float] = field(default_factory=dict)
     carried: dict[str, Carried] = field(default_factory=dict)
     fetching: threading.Lock = field(default_factory=threading.Lock)
+    tidied: float = -TIDY_SECONDS
 
 
 def work(database: str, devices: tuple[str, ...], stop: threading.Event, *, once: bool = False, host: str = "") -> None:
@@ -84,7 +98,10 @@ def work(database: str, devices: tuple[str, ...], stop: threading.Event, *, once
     """
     with open_store(database) as store, ThreadPoolExecutor(MOST_DEVICES, thread_name_prefix="lab") as pool:
         agent = Agent(store, Attached(devices), stop, host or host_name())
+        for prefix in (WORK_PREFIX, RUN_PREFIX):
+            remove_abandoned(prefix)
         agent.attached.look()
+        threading.Thread(target=_look, args=(agent,), daemon=True, name="look").start()
         LabSession(store.engine, agent.host).close()
         try:
             while not stop.is_set():
@@ -114,12 +131,20 @@ def _session(agent: Agent) -> Iterator[LabSession | None]:
         session.close()
 
 
+def _look(agent: Agent) -> None:
+    """Look at what is attached until the agent stops. Not between signs of life: phones may take long to answer."""
+    while not agent.stop.wait(SIGN_SECONDS):
+        try:
+            agent.attached.look(list(agent.busy))
+        except (RunnerError, OSError) as error:
+            log.warning("devices could not be looked at: %s", error)
+
+
 def _live(agent: Agent, session: LabSession) -> None:
-    """Give signs of life, and look at what is attached, as long as the session lasts."""
+    """Give signs of life, and say what is attached, as long as the session lasts."""
     versions = msgspec.json.encode(lab_versions()).decode()
     try:
         while True:
-            agent.attached.look(busy=set(agent.busy))
             note = "; ".join((*agent.attached.notes, *dict.fromkeys(agent.refused.values())))
             for other in session.sign_of_life(versions, note):
                 log.warning("%s gave no sign of life: its session was ended", other)
@@ -136,6 +161,7 @@ def _until_lost(agent: Agent, session: LabSession, pool: ThreadPoolExecutor, *, 
     try:
         while not agent.stop.wait(TICK_SECONDS):
             for name in [name for name, future in agent.busy.items() if future.done()]:
+                agent.working.pop(name, None)
                 if (error := agent.busy.pop(name).exception()) is not None:
                     log.error("%s: %s", name, error)
             jobs = session.ask(lambda connection: open_jobs(connection, list(agent.attached.facts)))
@@ -143,19 +169,35 @@ def _until_lost(agent: Agent, session: LabSession, pool: ThreadPoolExecutor, *, 
                 _take(agent, session, pool, job)
             for campaign in session.ask(stages_to_end):
                 _begin(agent, pool, f"campaign {campaign}", partial(_confirm, agent, session, campaign))
-            if once and not jobs and not agent.busy:
+            over = once and not jobs and not agent.busy
+            if over or time.monotonic() - agent.tidied > TIDY_SECONDS:
+                _tidy(agent, session)
+            if over:
                 return True
     except SessionLost as error:
         log.warning("the session with the database was lost: %s", error)
     return False
 
 
+def _tidy(agent: Agent, session: LabSession) -> None:
+    """Forget campaigns that have ended, and remove their files, also those of an agent that was here before."""
+    agent.tidied = time.monotonic()
+    with suppress(OSError):  # no folder, or none that can be read
+        names = [path.name for path in carried_folder().iterdir()]
+        for campaign in session.ask(partial(ended_campaigns, names=names)) - set(agent.working.values()):
+            agent.carried.pop(campaign, None)
+            agent.refused.pop(campaign, None)
+            shutil.rmtree(carried_folder(campaign), ignore_errors=True)
+
+
 def _take(agent: Agent, session: LabSession, pool: ThreadPoolExecutor, job: LabJob) -> None:
     rests = agent.resting.get(job.device, 0.0) > time.monotonic()
     if job.device in agent.busy or job.campaign in agent.refused or rests or len(agent.busy) >= MOST_DEVICES:
         return
-    if session.take(job.device):
-        _begin(agent, pool, job.device, partial(_work_on, agent, session, job))
+    name = agent.attached.opens.get(job.device)
+    if name and session.take(job.device):
+        agent.working[job.device] = job.campaign
+        _begin(agent, pool, job.device, partial(_work_on, agent, session, job, name))
 
 
 def _begin(agent: Agent, pool: ThreadPoolExecutor, name: str, what: Callable[[], None]) -> None:
@@ -163,8 +205,8 @@ def _begin(agent: Agent, pool: ThreadPoolExecutor, name: str, what: Callable[[],
         agent.busy[name] = pool.submit(what)
 
 
-def _work_on(agent: Agent, session: LabSession, job: LabJob) -> None:
-    """Measure one device of a campaign, whose lease this host has, and give the lease back."""
+def _work_on(agent: Agent, session: LabSession, job: LabJob, name: str) -> None:
+    """Measure one device of a campaign, whose lease this host has and which it opens by `name`; give the lease back."""
     try:
         if session.state_of(job.campaign, job.device) not in OPEN:
             return  # it ended between being listed and being leased
@@ -177,7 +219,7 @@ def _work_on(agent: Agent, session: LabSession, job: LabJob) -> None:
                 change_job(agent.store, job, reason=f"{agent.host} is refused: {refusal}")
                 return
             change_job(agent.store, job, state=RUNNING, host=agent.host)
-            reason = _measured(agent, session, job, carried)
+            reason = _measured(agent, session, job, name, carried)
         except (RunnerError, OSError) as error:
             reason = str(error)
         _note(agent, session, job, reason)
@@ -203,9 +245,8 @@ def _carried(agent: Agent, campaign: str) -> Carried:
         return agent.carried[campaign]
 
 
-def _measured(agent: Agent, session: LabSession, job: LabJob, carried: Carried) -> str:
+def _measured(agent: Agent, session: LabSession, job: LabJob, name: str, carried: Carried) -> str:
     """Run what is left of a job; why it was left before the end, or ""."""
-    name = agent.attached.opens[job.device]
 
     def fence(_device: str) -> str:
         if agent.stop.is_set():
@@ -216,7 +257,7 @@ def _measured(agent: Agent, session: LabSession, job: LabJob, carried: Carried) 
             return f"the lease was lost: {error}"
         return "" if state in OPEN else f"the job is {state or 'gone'}"
 
-    with opened([name]) as found, tempfile.TemporaryDirectory(prefix="ort-mobile-lab.") as work:
+    with opened([name], OPEN_SECONDS) as found, scratch_folder(WORK_PREFIX) as work:
         device, now = next(iter(found.devices.values())), next(iter(found.facts.values()))
         facts = msgspec.structs.replace(now, name=job.device, host=agent.host)
         planned = planned_here(carried, facts)
@@ -226,7 +267,7 @@ def _measured(agent: Agent, session: LabSession, job: LabJob, carried: Carried) 
             plan = fresh_plan(plan, [run for run in plan.planned_runs if planned_id(run) in again], agent.store)
         else:
             plan = with_looks(plan, planned, agent.store)
-        left = measure(plan, {job.device: named(device, facts)}, agent.store, Path(work))
+        left = measure(plan, {job.device: named(device, facts)}, agent.store, work)
     return left[0].reason if left else ""
 
 

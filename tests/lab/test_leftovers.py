@@ -1,0 +1,128 @@
+"""What campaigns leave on hosts and in the database, when it is removed, and what a host does without its lease."""
+
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from device_runner.files import cache_folder
+from pipeline.campaign.lab.queue import (
+    DONE,
+    cancel_jobs,
+    fetch_file,
+    files_of,
+    keep_files,
+    remove_old_files,
+    submit_jobs,
+)
+from pipeline.campaign.lab.session import LabSession
+from pipeline.campaign.lab.tables import blobs, jobs
+from pipeline.campaign.store import Store, StoreError
+from pipeline.job.lab import work as lab_work
+from tests.lab.farm import FILE, JOURNAL, SECONDS, agent, all_in, check_stored, in_lab, rigs, submitted, until
+
+pytestmark = pytest.mark.postgresql
+
+
+def parts(store: Store) -> int:
+    return int(store.read(lambda connection: connection.scalar(sa.select(sa.func.count()).select_from(blobs))) or 0)
+
+
+def aged(store: Store, days: int) -> None:
+    """As if all jobs had last changed so long ago."""
+    past = sa.func.now() - sa.func.make_interval(0, 0, 0, days)
+    store.write(lambda connection: connection.execute(jobs.update().values(changed=past)))
+
+
+def test_host_removes_files_of_campaigns_that_have_ended(
+    url: str,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also of one that was cancelled, and of one that an agent before had fetched; never of one that goes on."""
+    monkeypatch.setattr(lab_work, "TIDY_SECONDS", 0.1)
+    folder, names = cache_folder() / "lab", rigs(2)
+    submitted(store, tmp_path, names[:1], 1000, "c:1")
+    submitted(store, tmp_path, names[1:], 1, "c:2")
+    (folder / "c-9").mkdir(parents=True)
+    submitted(store, tmp_path, ("rig:9",), 1, "c:9")
+    cancel_jobs(store, "c:9")
+    (folder / "of-another-database").mkdir()
+    with agent(url, "h1", names):
+        until(lambda: len(store.finished("c:1")) > 2 and len(store.finished("c:2")) > 1)
+        until(lambda: {path.name for path in folder.iterdir()} == {"c-1", "of-another-database"})
+        assert (folder / "c-1/artifacts/m.ort").read_bytes() == FILE
+        assert cancel_jobs(store, "c:1") == 1
+        until(lambda: {path.name for path in folder.iterdir()} == {"of-another-database"})
+
+
+def test_files_of_campaigns_that_ended_long_ago_leave_the_database(store: Store, tmp_path: Path) -> None:
+    submitted(store, tmp_path, rigs(1), 1, "c1")
+    stored = parts(store)
+    aged(store, 100)
+    assert (remove_old_files(store), parts(store)) == (0, stored), "the campaign has not ended"
+    cancel_jobs(store, "c1")
+    assert remove_old_files(store) == 0, "it ended now"
+    submitted(store, tmp_path, rigs(2)[1:], 1, "c2")
+    aged(store, 100)
+    assert remove_old_files(store) == 0, "another uses the same file"
+    cancel_jobs(store, "c2")
+    aged(store, 31)
+    assert (remove_old_files(store), parts(store)) == (stored, 0)
+    with pytest.raises(StoreError, match="30 days after a campaign's end they are removed"):
+        fetch_file(store, files_of(store, "c1")[0], tmp_path / "copy")
+
+
+def test_files_that_are_removed_while_they_are_submitted_again_are_missed(
+    store: Store,
+    tmp_path: Path,
+) -> None:
+    campaign = submitted(store, tmp_path, rigs(1), 1, "c1")
+    cancel_jobs(store, "c1")
+    aged(store, 31)
+    store.start(msgspec.structs.replace(campaign, id="c2"))
+    file = tmp_path / "m.ort"
+    file.write_bytes(FILE)
+    kept = keep_files(store, {"artifacts/m.ort": file})
+    assert remove_old_files(store) > 0
+    with pytest.raises(StoreError, match="files of the campaign are gone"):
+        submit_jobs(store, "c2", in_lab(rigs(1)), kept)
+
+
+def test_host_that_lost_its_lease_begins_nothing_until_it_has_it_again(
+    url: str,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Then it goes on with what nobody has stored: the run that it was in when it lost the lease is not done twice."""
+    journal = tmp_path / "journal"
+    monkeypatch.setenv(JOURNAL, str(journal))
+    monkeypatch.setenv(SECONDS, "0.3")
+    (name,), rounds = rigs(1), 8
+    campaign = submitted(store, tmp_path, (name,), rounds)
+    other = LabSession(store.engine, "other")
+    end = sa.text("SELECT pg_terminate_backend(backend) FROM lab_hosts WHERE name = 'h1'")
+
+    def taken() -> bool:
+        with store.engine.begin() as connection:
+            connection.execute(end)
+        return other.take(in_lab((name,))[0])
+
+    def begun() -> int:
+        return len(journal.read_text().splitlines())
+
+    with agent(url, "h1", (name,)):
+        until(lambda: len(store.finished(campaign.id)) >= 2)
+        until(taken)
+        time.sleep(0.5)  # the run that it was in ends
+        before = begun()
+        time.sleep(1.0)
+        assert begun() == before == len(store.finished(campaign.id)) < 2 * rounds
+        other.close()
+        until(all_in(store, DONE))
+    check_stored(store, campaign, rounds)
+    assert begun() == 2 * rounds
