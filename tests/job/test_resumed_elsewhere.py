@@ -1,0 +1,66 @@
+"""Hosts that resume one campaign of one database: whose device is whose, and whose concern is one that is not there."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from device_runner.device import DeviceFacts
+from pipeline.campaign.plan import in_modes, plan_runs, recorded
+from pipeline.campaign.record import CampaignRecord, Host, JobRecord, ModelFacts
+from pipeline.campaign.store import open_store
+from pipeline.config import Config, ModelConfig, RunConfig
+from pipeline.job import devices
+from pipeline.job.devices import OpenDevices
+from pipeline.job.record import resume, strangers
+from tests.campaign.store.samples import ARTIFACT
+
+SKIPPED = "it is not connected"
+
+
+def facts_at(host: str, name: str = "local", serial: str = "") -> dict[str, DeviceFacts]:
+    return {name: DeviceFacts(name=name, platform="linux", abis=("x86_64",), host=host, serial=serial)}
+
+
+def record_for(facts: dict[str, DeviceFacts]) -> JobRecord:
+    config = Config(
+        name="joint", models=(ModelConfig(path="m.onnx"),), devices=tuple(facts), runs=(RunConfig(threads=(1,)),)
+    )
+    legal, _ = plan_runs(config.runs, [ARTIFACT], list(facts.values()))
+    assert legal
+    return JobRecord(
+        config=config, host=Host(), versions={}, models=(ModelFacts(name="m", file="m.onnx"),),
+        planned=tuple(recorded(in_modes(legal, config.measure), None)), skipped=(), failures=(), warnings=(), checks={},
+        references={},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "serial", "same"),
+    [
+        ("local", "", False),
+        ("adb:emulator-5554", "", False),
+        ("adb:10.0.0.7:5555", "R58M1", True),
+        ("adb:R58M1", "", True),
+    ],
+)
+def test_local_of_another_host_is_another_device(tmp_path: Path, name: str, serial: str, same: bool) -> None:
+    """A second host's `local` would measure nothing, and ship the first one's numbers."""
+    first, second = facts_at("h1", name, serial), facts_at("h2", name, serial)
+    record = record_for(first)
+    with open_store(f"sqlite:///{tmp_path / 'results.sqlite'}") as store:
+        campaign = CampaignRecord(id="c1", name="joint", created_at="2026-01-01T00:00:00.000Z", document=record)
+        store.start(campaign, first.values(), [ARTIFACT])
+        assert strangers(store.devices("c1"), first) == []
+        assert getattr(resume(store, record, [ARTIFACT], first), "id", None) == "c1"
+        assert (resume(store, record, [ARTIFACT], second) is not None) == same
+        earlier = [msgspec.structs.replace(one, host="") for one in first.values()]
+        assert strangers(earlier, second) == [], "earlier releases did not store the host"
+
+
+def test_device_of_another_host_is_not_reported_as_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "host_name", lambda: "h2")
+    stored = [*facts_at("h1", "adb:A").values(), *facts_at("h2", "adb:B").values(), *facts_at("", "adb:C").values()]
+    field = OpenDevices(devices={}, facts={}, unusable=())
+    away = {one.device: one.reason for one in field.away([one.name for one in stored], stored)}
+    assert away == {"adb:B": SKIPPED, "adb:C": SKIPPED}
