@@ -1,6 +1,7 @@
 """Agents of a lab on a real PostgreSQL: what is submitted is measured once, whatever happens to agents and server."""
 
 import time
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,34 @@ def test_device_that_cannot_be_used_fails_with_its_reason_and_costs_no_other(
     with agent(url, "full", names):
         until(all_in(store, FAILED))
     assert all("full: " in job.reason and job.attempts == 3 for job in jobs_of(store))
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_host_whose_clock_is_off_keeps_its_leases(
+    url: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """Leases and signs of life go by the database's clock, the times of runs by the host's own."""
+
+    class Shifted(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Shifted":
+            return super().now(tz) + timedelta(hours=hours)
+
+    clock = time.time
+    monkeypatch.setattr("device_runner.result.datetime", Shifted)
+    monkeypatch.setattr(time, "time", lambda: clock() + 3600 * hours)
+    names, rounds = rigs(1), 30
+    campaign, other = submitted(store, tmp_path, names, rounds), LabSession(store.engine, "other")
+    with agent(url, "h1", names):
+        until(lambda: len(store.finished(campaign.id)) >= 2)
+        while not all_in(store, DONE)():
+            assert other.sign_of_life("{}", "") == [], "no session is ended because of a clock"
+            time.sleep(0.1)
+        assert {host["name"]: host["state"] for host in lab_status(url)["hosts"]}["h1"] == "working"
+    other.close()
+    check_stored(store, campaign, rounds)
+    begun = [datetime.fromisoformat(run.result.started_at) for run in store.runs(campaign.id)]
+    assert all(abs((one - datetime.now(UTC)).total_seconds() / 3600 - hours) < 0.5 for one in begun)
 
 
 def test_silent_host_loses_its_session(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
