@@ -28,6 +28,7 @@ from pipeline.cli.run import options_of, run_settings
 if TYPE_CHECKING:
     from pipeline.job.pairs import PairOrder
     from pipeline.job.perf_files import PerfOrder
+    from pipeline.report.regression import GateReport
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -171,27 +172,18 @@ def gate(
     were all slower than usual; without BASE and CANDIDATE it shows the history.
     """
     from pipeline.core.files import write_text
-    from pipeline.job.read_subjects import read_sources
-    from pipeline.job.regression import GateOrder, exit_code, run_gate
+    from pipeline.job.regression import exit_code, history_report
     from pipeline.report import regression
     from pipeline.report.history_plot import history_svg
     from pipeline.report.terminal import open_console, show_parts
 
     if (base is None) is not (candidate is None) or not (base or history):
         raise click.UsageError("name BASE and CANDIDATE, or a --history, or all three", ctx)
-    pairs, files = _orders([path for path in (base, candidate) if path], answers)
-    with tempfile.TemporaryDirectory() as work:
-        sources = read_sources([base, candidate], files, Path(work)) if base and candidate else (None, None)
-        order = GateOrder(
-            folder=output,
-            pairs=pairs,
-            base=sources[0].with_library(base_library or library) if sources[0] else None,
-            candidate=sources[1].with_library(library) if sources[1] else None,
-            history=history,
-            devices=devices,
-            wait_seconds=lease_seconds,
-        )
-        report = run_gate(order, progress())
+    if base and candidate:
+        places = {"folder": output, "history": history, "devices": devices, "wait_seconds": lease_seconds}
+        report = _measured_gate((base, base_library or library), (candidate, library), answers, places)
+    else:
+        report = history_report(history, answers["least"] / 100)
     write_ci(regression.document(report), junit_to=junit_to, sarif_to=sarif_to, markdown_to=markdown_to)
     if svg_to:
         write_text(svg_to, history_svg(report.histories))
@@ -201,6 +193,20 @@ def gate(
         show_parts(regression.listings(report), regression.sections(report), open_console())
         click.echo(regression.headline(report))
     ctx.exit(exit_code(report))
+
+
+def _measured_gate(
+    base: tuple[Path, str | None], candidate: tuple[Path, str | None], answers: dict[str, Any], places: dict[str, Any]
+) -> "GateReport":
+    """The report on two paths, each with its library; `places` are the other fields of a GateOrder."""
+    from pipeline.job.read_subjects import read_sources
+    from pipeline.job.regression import GateOrder, run_gate
+
+    pairs, files = _orders([base[0], candidate[0]], answers)
+    with tempfile.TemporaryDirectory() as work:
+        sides = read_sources([base[0], candidate[0]], files, Path(work))
+        before, after = (side.with_library(given[1]) for side, given in zip(sides, (base, candidate), strict=True))
+        return run_gate(GateOrder(pairs=pairs, base=before, candidate=after, **places), progress())
 
 
 @click.command(cls=Command)

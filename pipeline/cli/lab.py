@@ -48,7 +48,7 @@ def submit_command(
     import msgspec
 
     from pipeline.config import read_config
-    from pipeline.job import JobOptions
+    from pipeline.job.campaign import JobOptions
     from pipeline.job.lab.submit import submit
 
     settings = read_config(config, existing=True)

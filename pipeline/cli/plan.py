@@ -56,7 +56,7 @@ def plan(
     from pipeline.campaign.pilot import PERCENTS
     from pipeline.config import read_config
     from pipeline.core.errors import ExitCode
-    from pipeline.job import JobOptions
+    from pipeline.job.campaign import JobOptions
     from pipeline.job.pilot import pilot
     from pipeline.report.pilot import pilot_listing, pilot_notes
     from pipeline.report.terminal import open_console, show_parts

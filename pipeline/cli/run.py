@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from device_runner.spec import RunOptions
     from pipeline.config import Config
     from pipeline.dataset import Dataset
-    from pipeline.job import JobOptions, JobResult
+    from pipeline.job.campaign import JobOptions
+    from pipeline.job.result import JobResult
 
 
 @click.command(cls=Command)
@@ -293,7 +294,7 @@ def run(
     if (config is None) == (model is None):
         raise click.UsageError("give either a config file or --model MODEL.onnx", ctx)
     from pipeline.config import read_config
-    from pipeline.job import JobOptions
+    from pipeline.job.campaign import JobOptions
 
     data = dataset_from(test_data, input_values, preprocess=overrides.pop("preprocess"), labels=labels)
     if (data.given or data.preprocess or labels) and not model:
@@ -363,7 +364,7 @@ def config_of_model(model: Path, data: "Dataset") -> "Config":
 def completed_job(ctx: click.Context, settings: "Config", options: "JobOptions") -> "JobResult":
     """Do a job; one that is interrupted ends the command with what is kept and how to go on."""
     from pipeline.core.errors import ExitCode
-    from pipeline.job import run_job
+    from pipeline.job.run import run_job
 
     try:
         return run_job(settings, options, progress())

@@ -51,7 +51,7 @@ def release_all(
     from pipeline.cli.show import job_document, show_findings, show_job
     from pipeline.config import read_config
     from pipeline.core.errors import errors
-    from pipeline.job import JobOptions
+    from pipeline.job.campaign import JobOptions
     from pipeline.job.release import ReleaseOrder, check_order, early_findings, gate_findings, make_release
     from pipeline.job.run import output_folder
 

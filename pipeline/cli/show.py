@@ -11,8 +11,8 @@ from pipeline.campaign.deny_list import deny_list
 from pipeline.campaign.options import options_name
 from pipeline.cli.ci import write_ci
 from pipeline.core.errors import Finding, Severity, errors
-from pipeline.job import JobResult
 from pipeline.job.assemble import Assembled
+from pipeline.job.result import JobResult
 from pipeline.release.manifest import content_digest
 from pipeline.report import terminal
 from pipeline.report.ci_campaign import of_campaign

@@ -112,7 +112,7 @@ def tune(
     import msgspec
 
     from pipeline.config import TuneConfig, read_config
-    from pipeline.job import JobOptions
+    from pipeline.job.campaign import JobOptions
 
     data = dataset_from(test_data, input_values)
     if data.given and not model:

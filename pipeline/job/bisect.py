@@ -10,8 +10,9 @@ from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.core.files import scratch
 from pipeline.core.progress import Progress
 from pipeline.job.devices import OpenDevices, opened
-from pipeline.job.folder import DATABASE, locked
+from pipeline.job.folder import locked
 from pipeline.job.pairs import PairOrder, PairsPlan, measure_pairs, plan_pairs
+from pipeline.job.stored import DATABASE
 from pipeline.job.subjects import Subject, SubjectPair, SubjectSource, pair_of, require_unchanged
 from pipeline.report.bisection import BisectionReport, BisectionRow
 from pipeline.report.regression import GatedRun, GateOutcome

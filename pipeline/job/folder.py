@@ -13,14 +13,12 @@ from pipeline.convert.operator_configs import CONFIG_FILE, TYPED_CONFIG_FILE
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import PART, WORK_PREFIX, make_folder, storage_errors
 from pipeline.job.prepare import ARTIFACTS, PROFILES, REFERENCES
+from pipeline.job.stored import DATABASE, KEPT
 from pipeline.model.ort_format import parse_each_once
 from pipeline.release.bundle import BUNDLE, refuse_foreign, restore_interrupted
 from pipeline.report import html, markdown, model, trace, tuning
 
 LOCK = ".lock"
-DATABASE = "results.sqlite"
-KEPT = "campaign.json"
-"""Which campaigns are the folder's, and where they are stored: job/stored.py."""
 MARKS = (LOCK, DATABASE)
 """A folder with one of these is a job's; what else it has was written by jobs before."""
 

@@ -1,21 +1,19 @@
 """Histories out of a store: what campaigns of one name measured, one after the other."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from device_runner.device import DeviceFacts
 from device_runner.result import Status
 from pipeline.campaign.history import History, HistoryPoint, history
-from pipeline.campaign.provenance import facts_of_place, facts_of_run
-from pipeline.campaign.record import CampaignRecord, JobRecord, RunRecord
-from pipeline.campaign.statistics import ranks
-from pipeline.campaign.store import Store
+from pipeline.campaign.provenance import Facts, facts_of_place, facts_of_run
+from pipeline.campaign.record import CampaignRecord, JobRecord
+from pipeline.campaign.statistics import Round, RunGroup, ranks
+from pipeline.campaign.store import RunMedian, Store, open_store
 from pipeline.config import MeasureMode
 from pipeline.core.errors import ConfigError
-from pipeline.job.folder import DATABASE
-from pipeline.job.stored import has_campaigns, own_campaign
-from pipeline.report.rows import MeasuredRow, run_group
+from pipeline.job.stored import DATABASE, has_campaigns, own_campaign
 
 Lane = tuple[str, str, str]
 """Device, model, and VARIANT/RUN."""
@@ -29,8 +27,7 @@ def read_histories(text: str) -> tuple[History, ...]:
     """
     place, _, name = text.partition("#") if not Path(text).exists() else (text, "", "")
     folder = Path(place) if has_campaigns(Path(place)) else None
-    with own_campaign(folder, None if folder else _url(place)) as (store, own):
-        wanted = name or own.name
+    with _opened(folder, place, name) as (store, wanted):
         found = [one for one in store.campaigns(wanted) if not (one.document and one.document.searching)]
         if not found:
             raise ConfigError(
@@ -39,6 +36,17 @@ def read_histories(text: str) -> tuple[History, ...]:
                 remedy="run `ort-mobile run` first, or name the campaigns behind a #, as in results.sqlite#NAME",
             )  # fmt: skip
         return _histories(store, found)
+
+
+@contextmanager
+def _opened(folder: Path | None, place: str, name: str) -> Iterator[tuple[Store, str]]:
+    """The open store and the name of the campaigns: that of the newest unless one is given."""
+    if folder is None and name:  # nothing need be asked of a lab's thousands of campaigns
+        with open_store(_url(place)) as store:
+            yield store, name
+    else:
+        with own_campaign(folder, None if folder else _url(place)) as (store, own):
+            yield store, name or own.name
 
 
 def _url(place: str) -> str:
@@ -58,8 +66,9 @@ def _histories(store: Store, campaigns: Sequence[CampaignRecord]) -> tuple[Histo
     points: dict[Lane, list[HistoryPoint]] = {}
     missing: dict[Lane, dict[str, str]] = {}
     seen: list[tuple[str, dict[Lane, HistoryPoint | str]]] = []
+    timed = store.run_medians(one.id for one in campaigns if one.document)
     for campaign in campaigns:
-        found = dict(_measured(store, campaign, campaign.document)) if campaign.document else {}
+        found = dict(_measured(store, campaign, campaign.document, next(timed))) if campaign.document else {}
         seen.append((campaign.id, found))
     unreadable = {one.id: f"stored by another release: {one.unreadable or 'it has no plan'}" for one in campaigns
                   if one.document is None}  # fmt: skip
@@ -73,45 +82,36 @@ def _histories(store: Store, campaigns: Sequence[CampaignRecord]) -> tuple[Histo
     return tuple(history(lane, points.get(lane, []), missing.get(lane)) for lane in dict.fromkeys([*points, *missing]))
 
 
-def _measured(store: Store, campaign: CampaignRecord, record: JobRecord) -> Iterator[tuple[Lane, HistoryPoint | str]]:
+def _measured(
+    store: Store, campaign: CampaignRecord, record: JobRecord, timed: Iterable[RunMedian]
+) -> Iterator[tuple[Lane, HistoryPoint | str]]:
     """What a campaign measured of each planned run in its steady state, or why it did not."""
-    runs: dict[str, list[RunRecord]] = {}
-    medians: dict[str, list[int]] = {}
-    for run, median_ns in store.run_medians(campaign.id):
-        if not run.spec.profile:
-            runs.setdefault(run.planned, []).append(run)
-            if run.result.status is Status.OK and median_ns is not None:
-                medians.setdefault(run.planned, []).append(median_ns)
+    runs: dict[str, list[RunMedian]] = {}
+    for run in timed:
+        runs.setdefault(run.planned, []).append(run)
     devices = {facts.name: facts for facts in store.devices(campaign.id)}
     for planned in record.planned:
         if not planned.same_as and planned.mode is MeasureMode.STEADY:
             lane = planned.device, planned.model, f"{planned.variant}/{planned.run}"
-            measured = MeasuredRow(
-                device=planned.device, model=planned.model, variant=planned.variant, run=planned.run,
-                runs=runs.get(planned.id, ()),
-            )  # fmt: skip
-            yield lane, _point(campaign, record, measured, medians.get(planned.id, ()), devices.get(planned.device))
+            place = facts_of_place(planned.device, devices.get(planned.device), record.host)
+            yield lane, _point(campaign, lane, runs.get(planned.id, ()), place)
 
 
-def _point(
-    campaign: CampaignRecord,
-    record: JobRecord,
-    measured: MeasuredRow,
-    medians_ns: Sequence[int],
-    device: DeviceFacts | None,
-) -> HistoryPoint | str:
+def _point(campaign: CampaignRecord, lane: Lane, runs: Sequence[RunMedian], place: Facts) -> HistoryPoint | str:
+    passed = [run for run in runs if run.status is Status.OK]
+    medians_ns = [run.median_ns for run in passed if run.median_ns is not None]
     if not medians_ns:
-        failures = [run.result.failure.message for run in measured.runs if run.result.failure]
-        return failures[0] if failures else "no round of it was run"
-    if not ranks(run_group(measured)):
+        failures = (run.record().result.failure for run in runs)
+        return next((failure.message for failure in failures if failure), "no round of it was run")
+    rounds = tuple(Round(number=run.round, latencies_ns=(), marks=run.marks) for run in passed)
+    if not ranks(RunGroup(key=lane[-1], rounds=rounds)):
         return "its times are not a phone's"
     middle = statistics.median(medians_ns)
-    first = next(run for run in measured.runs if run.result.status is Status.OK)
     return HistoryPoint(
         campaign=campaign.id,
         created_at=campaign.created_at,
         median_ns=middle,
         rounds=len(medians_ns),
         sd=statistics.stdev(medians_ns) / middle if len(medians_ns) > 1 else 0.0,
-        facts={**facts_of_run(first), **facts_of_place(measured.device, device, record.host)},
+        facts={**facts_of_run(passed[0].record()), **place},
     )

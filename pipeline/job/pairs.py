@@ -21,12 +21,10 @@ from pipeline.core.progress import Progress
 from pipeline.job.devices import OpenDevices, libraries_by_device, measure_all
 from pipeline.job.subjects import Subject, SubjectPair
 from pipeline.report.paired import gated_run
-from pipeline.report.regression import GatedRun, GateOutcome
+from pipeline.report.regression import ALARMS, GatedRun, GateOutcome
 
 ROUNDS = 20
 """Paired rounds: they find a slowdown of 5 % and alarm in none of 1,000 quiet histories (docs/numbers.md)."""
-ALARMS = 0.01
-"""How often a gate of equal bases and candidates may alarm, over all its comparisons."""
 BASE, CANDIDATE = "base", "candidate"
 
 

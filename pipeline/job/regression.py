@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,29 +12,37 @@ from pipeline.campaign.store import open_store
 from pipeline.core.errors import ExitCode
 from pipeline.core.files import scratch
 from pipeline.core.progress import Progress
-from pipeline.job.devices import OpenDevices, opened
-from pipeline.job.folder import DATABASE, locked
 from pipeline.job.histories import read_histories
-from pipeline.job.pairs import ALARMS, PairOrder, measure_pairs, plan_pairs
-from pipeline.job.subjects import SubjectPair, SubjectSource, paired, require_unchanged, suspected_pairs
-from pipeline.report.regression import GatedRun, GateOutcome, GateReport
+from pipeline.job.stored import DATABASE
+from pipeline.report.regression import ALARMS, GatedRun, GateOutcome, GateReport
+
+if TYPE_CHECKING:  # what measures is imported where that is done: a history alone is read in less time than its imports
+    from pipeline.job.devices import OpenDevices
+    from pipeline.job.pairs import PairOrder
+    from pipeline.job.subjects import SubjectPair, SubjectSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateOrder:
-    """What a gate is asked: two sources, a history, or both; and how pairs are measured.
+    """What a gate is asked: two sources, perhaps with a history that says what of them; and how pairs are measured.
 
     `devices` are () for `local`, or with a history for those that it suspects. `folder` has the store of paired runs.
     Devices that other processes have are waited for `wait_seconds`.
     """
 
     folder: Path
-    pairs: PairOrder
-    base: SubjectSource | None = None
-    candidate: SubjectSource | None = None
+    pairs: "PairOrder"
+    base: "SubjectSource"
+    candidate: "SubjectSource"
     history: str = ""
     devices: tuple[str, ...] = ()
     wait_seconds: float = 0.0
+
+
+def history_report(history: str, least: float) -> GateReport:
+    """What the campaigns of a history, as `read_histories` finds it, suspect; nothing is measured."""
+    histories = read_histories(history) if history else ()
+    return GateReport(least=least, confidence=1 - ALARMS, histories=histories)
 
 
 def run_gate(order: GateOrder, progress: Progress) -> GateReport:
@@ -41,20 +50,19 @@ def run_gate(order: GateOrder, progress: Progress) -> GateReport:
 
     Raises what opening devices, stores and sources raises.
     """
-    histories = read_histories(order.history) if order.history else ()
-    report = GateReport(least=order.pairs.least, confidence=1 - ALARMS, histories=histories)
-    if order.base is None or order.candidate is None:
-        return report
+    from pipeline.job.subjects import paired, suspected_pairs
+
+    report = history_report(order.history, order.pairs.least)
     report = msgspec.structs.replace(report, base=str(order.base.path), candidate=str(order.candidate.path))
     if not order.history:
         found = paired(order.base, order.candidate)
         report = msgspec.structs.replace(report, only_base=found.only_base, only_candidate=found.only_candidate)
         return _measured(order, report, [("", pair) for pair in found.pairs], order.devices or ("local",), progress)
-    suspected = [one for one in histories if one.suspicion]
+    suspected = [one for one in report.histories if one.suspicion]
     wanted, no_base, no_candidate = suspected_pairs(suspected, order.base, order.candidate)
     report = msgspec.structs.replace(
         report,
-        rows=tuple(_not_suspected(one) for one in histories if not one.suspicion),
+        rows=tuple(_not_suspected(one) for one in report.histories if not one.suspicion),
         only_base=no_candidate,
         only_candidate=no_base,
     )
@@ -72,11 +80,16 @@ def _not_suspected(one: History) -> GatedRun:
 def _measured(
     order: GateOrder,
     report: GateReport,
-    wanted: Sequence[tuple[str, SubjectPair]],
+    wanted: "Sequence[tuple[str, SubjectPair]]",
     devices: Sequence[str],
     progress: Progress,
 ) -> GateReport:
     """The report with the wanted pairs measured; a pair of no device is meant for each."""
+    from pipeline.job.devices import opened
+    from pipeline.job.folder import locked
+    from pipeline.job.pairs import measure_pairs, plan_pairs
+    from pipeline.job.subjects import require_unchanged
+
     require_unchanged(pair for _, pair in wanted)
     with (
         locked(order.folder),
@@ -97,7 +110,7 @@ def _measured(
     )
 
 
-def _away(device: str, pair: SubjectPair, field: OpenDevices) -> GatedRun:
+def _away(device: str, pair: "SubjectPair", field: "OpenDevices") -> GatedRun:
     """The row of a device that is not ready: a suspicion there is neither confirmed nor refuted."""
     reasons = {one.device: one.text for one in field.unusable}
     return GatedRun(

@@ -10,8 +10,7 @@ from pipeline.campaign.record import Host
 from pipeline.campaign.statistics.compare import DEFAULT_MARGIN
 from pipeline.campaign.store.errors import hidden
 from pipeline.core.errors import ConfigError, PipelineError
-from pipeline.job.folder import DATABASE
-from pipeline.job.stored import REPORT_BYTES, has_campaigns, own_campaign, stored
+from pipeline.job.stored import DATABASE, REPORT_BYTES, has_campaigns, own_campaign, stored
 from pipeline.release.manifest import MANIFEST_FILE, read_manifest
 from pipeline.report import model
 from pipeline.report.comparison import ComparedSide

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,11 +18,13 @@ from pipeline.campaign.store import Store, lasting, open_store
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import write_bytes, write_text
 from pipeline.core.progress import StageTime
-from pipeline.job.assemble import Assembled, assemble, with_earlier
-from pipeline.job.folder import DATABASE, KEPT
-from pipeline.job.proofs import proven
-from pipeline.report import html, markdown, model, trace, tuning
+from pipeline.report import model
 
+if TYPE_CHECKING:
+    from pipeline.job.assemble import Assembled  # with the writers: 0.2 s that a history does not wait for
+
+DATABASE = "results.sqlite"
+KEPT = "campaign.json"
 REPORT_BYTES = 512 << 20
 """Most that is read of a results.json: a thousand rows have a few megabytes."""
 
@@ -78,11 +81,14 @@ def list_campaigns(folder: Path, database: str | None) -> dict[str, str]:
         return store.names()
 
 
-def stored(folder: Path | None, database: str | None, campaign: str | None) -> Assembled:
+def stored(folder: Path | None, database: str | None, campaign: str | None) -> "Assembled":
     """What is known of a campaign: by default the newest of the folder, or of the database where there is no folder.
 
     Raises ConfigError when it is not there.
     """
+    from pipeline.job.assemble import assemble, with_earlier
+    from pipeline.job.proofs import proven
+
     with own_campaign(folder, database, campaign) as (store, record):
         assembled = with_earlier(assemble(store, record), store)
         return proven(assembled, folder) if folder else assembled
@@ -172,7 +178,7 @@ def _url(folder: Path | None, database: str | None) -> str:
     return f"sqlite:///{file}"
 
 
-def with_stages(assembled: Assembled, store: Store, stages: Iterable[StageTime]) -> Assembled:
+def with_stages(assembled: "Assembled", store: Store, stages: Iterable[StageTime]) -> "Assembled":
     """With the stages of this job, stored beside those of jobs that worked on the campaign before: for its trace."""
 
     def more(record: JobRecord) -> JobRecord:
@@ -182,8 +188,10 @@ def with_stages(assembled: Assembled, store: Store, stages: Iterable[StageTime])
     return dataclasses.replace(assembled, record=more(assembled.record))
 
 
-def write_reports(assembled: Assembled, folder: Path) -> None:
+def write_reports(assembled: "Assembled", folder: Path) -> None:
     """results.json, report.md, report.html and trace.json.gz; tune.json where a search was made."""
+    from pipeline.report import html, markdown, trace, tuning
+
     report = assembled.report
     timeline = trace.encode(report.name, report.campaign, assembled.runs, assembled.record.stages)
     write_bytes(folder / trace.FILE_NAME, timeline)

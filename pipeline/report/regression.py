@@ -14,6 +14,8 @@ from pipeline.report.comparison import change_text
 from pipeline.report.layout import Listing, ListingNote, Section, gathered, place
 
 GATE_VERSION: Final = 1
+ALARMS = 0.01
+"""How often a gate of equal bases and candidates may alarm, over all its comparisons."""
 
 
 class GateOutcome(StrEnum):

@@ -34,6 +34,16 @@ def test_help_imports_nothing_heavy() -> None:
     assert "From a model to a release:" in done.stdout
 
 
+def test_a_history_is_read_without_what_converts_measures_or_draws() -> None:
+    code = (
+        "import sys; import pipeline.job.regression, pipeline.report.regression\n"
+        "wrong = {'onnx', 'onnxruntime', 'jinja2', 'pipeline.convert', 'pipeline.job.assemble'}\n"
+        "sys.exit(', '.join(wrong & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_misspelt_command_is_a_usage_error_with_a_suggestion() -> None:
     done = ort_mobile("cnvert")
     assert done.returncode == 2

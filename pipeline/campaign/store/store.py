@@ -4,7 +4,9 @@ import logging
 import math
 import struct
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -14,7 +16,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from device_runner.device import DeviceFacts
 from device_runner.reading import decode_json
-from device_runner.result import RunResult
+from device_runner.result import Mark, RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunRecord
 from pipeline.campaign.store.errors import StoreError, damaged, told
@@ -38,6 +40,33 @@ CHECKED_BYTES = 256 << 20
 In larger ones damage is found where it is read: by SQLite in its pages, by digests in rows; that of other campaigns is
 not. No check sees that an index page was replaced by another of the same index: its rows are missing then.
 """
+
+
+class _RunKind(msgspec.Struct):
+    """What is read of a RunSpec."""
+
+    profile: bool = False
+
+
+class _RunMarks(msgspec.Struct):
+    """What is read of a RunResult."""
+
+    marks: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMedian:
+    """A stored run by its columns and marks: `median_ns` is the lower median of its latencies, None of none.
+
+    `record` reads the whole of it, without latencies.
+    """
+
+    planned: str
+    round: int
+    status: Status
+    marks: tuple[Mark, ...]
+    median_ns: int | None
+    record: Callable[[], RunRecord]
 
 
 class Store:
@@ -189,14 +218,34 @@ class Store:
             found.append(msgspec.structs.replace(run, result=timed))
         return tuple(found)
 
-    def run_medians(self, campaign: str) -> tuple[tuple[RunRecord, int | None], ...]:
-        """All runs of a campaign without latencies, each with their lower median in nanoseconds; None of no latencies.
+    def run_medians(self, campaigns: Iterable[str]) -> Iterator[tuple[RunMedian, ...]]:
+        """The timed runs of one campaign after the other; those with the profiler on are left out.
 
-        Latencies are checked with their row, but not decoded: histories read thousands of runs.
+        Rows are checked as a whole, but their documents and latencies not decoded, and the file is checked once:
+        histories read thousands of runs.
         """
-        return tuple((self._run(row), row["median_ns"]) for row in self._run_rows(campaign))
+        for place, campaign in enumerate(campaigns):
+            rows = self._run_rows(campaign, check_pages=place == 0)
+            yield tuple(one for one in map(self._median, rows) if one)
 
-    def _run_rows(self, campaign: str, device: str | None = None) -> Sequence[Mapping[Any, Any]]:
+    def _median(self, row: Mapping[Any, Any]) -> RunMedian | None:
+        """The run of a row; None of one with the profiler on."""
+        name = _name_of_run(row)
+        self._check("runs", name, row)
+        if self._decode(row["spec"], _RunKind, name).profile:
+            return None
+        return RunMedian(
+            planned=row["planned"],
+            round=row["round"],
+            status=Status(row["status"]),
+            marks=self._decode(row["result"], _RunMarks, name).marks,
+            median_ns=row["median_ns"],
+            record=partial(self._run, row),
+        )
+
+    def _run_rows(
+        self, campaign: str, device: str | None = None, *, check_pages: bool = True
+    ) -> Sequence[Mapping[Any, Any]]:
         query = (
             sa.select(runs, latencies.c.samples, RAW_LATENCIES)
             .join_from(runs, latencies, isouter=True)
@@ -205,7 +254,8 @@ class Store:
         )
 
         def work(connection: Connection) -> Sequence[Mapping[Any, Any]]:
-            self._check_pages(connection)
+            if check_pages:
+                self._check_pages(connection)
             return connection.execute(query).mappings().all()
 
         return self.read(work)

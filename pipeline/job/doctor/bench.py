@@ -27,8 +27,9 @@ from pipeline.check.compare import (
 from pipeline.core.progress import Progress
 from pipeline.job.doctor.files import make_files, shell_of
 from pipeline.job.doctor.order import DoctorModel, DoctorOrder
-from pipeline.job.folder import DATABASE, locked
+from pipeline.job.folder import locked
 from pipeline.job.perf_files import PerfOrder, planned_files, preflight
+from pipeline.job.stored import DATABASE
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ READS: dict[str, Callable[[Store], object]] = {
     "a campaign": lambda store: store.campaign("c1"),
     "the campaigns of a name": lambda store: store.campaigns("mnist"),
     "runs": lambda store: store.runs("c1"),
-    "medians of runs": lambda store: store.run_medians("c1"),
+    "medians of runs": lambda store: list(store.run_medians(["c1"])),
     "what is finished": lambda store: store.finished("c1"),
     "what failed": lambda store: store.failed("c1"),
     "artifacts": lambda store: store.artifacts("c1"),

@@ -205,3 +205,6 @@ def test_a_large_file_is_not_read_as_a_whole(file_url: str, monkeypatch: pytest.
             statements.clear()
             store.runs("c1")
             assert ("PRAGMA quick_check(1)" in statements) == checked
+            statements.clear()
+            assert len(list(store.run_medians(["c1", "c2", "c1"]))) == 3
+            assert statements.count("PRAGMA quick_check(1)") == checked  # once for a whole history

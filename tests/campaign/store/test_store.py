@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from device_runner.device import DeviceFacts
-from device_runner.result import FailureKind
+from device_runner.result import FailureKind, Status
 from pipeline.campaign.record import Prediction
 from pipeline.campaign.store import REPEATED, Store, open_store
 from pipeline.core.errors import PipelineError
@@ -42,8 +42,18 @@ def test_medians_come_without_latencies(store: Store) -> None:
     store.add_run(ok)
     store.add_run(bad)
     bare = msgspec.structs.replace(ok, result=msgspec.structs.replace(ok.result, latencies_ns=()))
-    assert store.run_medians("c1") == ((bare, 6), (bad, None))
-    assert store.run_medians("other") == ()
+    profiled = msgspec.structs.replace(ok.spec, id="s3", profile=True)
+    store.add_run(
+        msgspec.structs.replace(
+            ok, planned="s3", spec=profiled, result=msgspec.structs.replace(ok.result, spec_id="s3")
+        )
+    )
+    found, none = store.run_medians(["c1", "other"])
+    assert [(one.median_ns, one.status, one.marks) for one in found] == [
+        (6, Status.OK, ok.result.marks), (None, Status.FAILED, bad.result.marks),
+    ]  # fmt: skip
+    assert [one.record() for one in found] == [bare, bad]
+    assert none == ()
 
 
 def test_a_run_is_stored_once(store: Store) -> None:
