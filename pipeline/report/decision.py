@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from device_runner.result import Status
 from pipeline.campaign.statistics import Comparison, Doubt, Verdict
 from pipeline.report import wording
@@ -165,7 +167,23 @@ def decisions(report: CampaignReport) -> tuple[ShipAnswer, ...]:
         ShipAnswer(model=one.model, target=one.target, sureness=Sureness.NOTHING, against=(one.reason,))
         for one in report.withheld
     )
-    return (*(_chosen(report, one) for one in report.choices), *withheld)
+    alone = _by_model(report)
+    return (*(_chosen(alone[one.model], one) for one in report.choices), *withheld)
+
+
+def _by_model(report: CampaignReport) -> dict[str, CampaignReport]:
+    """The report of each model that ships alone: a choice is looked up among its model's rows, not among thousands."""
+    own: dict[str, dict[str, list[object]]] = {
+        choice.model: {"rows": [], "artifacts": [], "checks": []} for choice in report.choices
+    }
+    for name, values in (("rows", report.rows), ("artifacts", report.artifacts), ("checks", report.checks)):
+        for one in values:
+            if one.model in own:
+                own[one.model][name].append(one)
+    return {
+        model: msgspec.structs.replace(report, **{name: tuple(values) for name, values in found.items()})
+        for model, found in own.items()
+    }
 
 
 def row_of(report: CampaignReport, choice: ChoiceRow) -> Row | None:

@@ -61,13 +61,10 @@ class Results:
 
 def results(report: CampaignReport) -> tuple[Results, ...]:
     """Rows by model and device, in the order of the report."""
-    places = dict.fromkeys((row.model, row.device) for row in report.rows)
-    return tuple(
-        Results(
-            model=model, device=device, rows=tuple(r for r in report.rows if (r.model, r.device) == (model, device))
-        )
-        for model, device in places
-    )
+    places: dict[tuple[str, str], list[Row]] = {}
+    for row in report.rows:
+        places.setdefault((row.model, row.device), []).append(row)
+    return tuple(Results(model=model, device=device, rows=tuple(rows)) for (model, device), rows in places.items())
 
 
 MOST_LAYERS = 20
@@ -93,23 +90,28 @@ def choices(report: CampaignReport) -> Listing:
 
 def accuracies(report: CampaignReport) -> Listing:
     """Accuracy of artifacts in other precisions, with size and the best that was measured of each."""
+    sizes = {(one.model, one.variant.name): one.size_bytes for one in report.artifacts}
+    rows: dict[tuple[str, str], list[Row]] = {}
+    for row in report.rows:
+        rows.setdefault((row.model, row.variant), []).append(row)
     return Listing(
         title="Accuracy",
         head=("Model", "Variant", *REPORT_HEAD, "Size", "Median", "Memory"),
-        rows=tuple(_accuracy(one, report) for one in report.accuracy or ()),
+        rows=tuple(
+            _accuracy(one, sizes.get((one.model, one.variant), 0), rows.get((one.model, one.variant), ()))
+            for one in report.accuracy or ()
+        ),
     )
 
 
-def _accuracy(one: ArtifactAccuracy, report: CampaignReport) -> tuple[str, ...]:
-    artifact = next((a for a in report.artifacts if (a.model, a.variant.name) == (one.model, one.variant)), None)
-    rows = [row for row in report.rows if (row.model, row.variant) == (one.model, one.variant)]
+def _accuracy(one: ArtifactAccuracy, size_bytes: int, rows: Sequence[Row]) -> tuple[str, ...]:
     timed = [row for row in rows if row.statistics]
     best = min(timed, key=lambda row: row.statistics.median_ns if row.statistics else 0, default=None)
     return (
         one.model,
         one.variant,
         *report_cells(one.result, one.why, rows),
-        wording.size(artifact.size_bytes if artifact else 0),
+        wording.size(size_bytes),
         wording.duration(best.statistics.median_ns if best and best.statistics else None),
         wording.size(best.memory_peak_bytes if best else 0),
     )

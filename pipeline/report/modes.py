@@ -98,13 +98,10 @@ def _cold_comparisons(
 
 def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
     """The tables of a report's modes, each by model and device."""
-    rows = report.modes or ()
-    places = dict.fromkeys((row.model, row.device) for row in rows)
-    return tuple(
-        listing
-        for place in places
-        for listing in _listings(*place, [row for row in rows if (row.model, row.device) == place])
-    )
+    places: dict[tuple[str, str], list[ModeRow]] = {}
+    for row in report.modes or ():
+        places.setdefault((row.model, row.device), []).append(row)
+    return tuple(listing for place, rows in places.items() for listing in _listings(*place, rows))
 
 
 COLD_HEAD = (

@@ -103,8 +103,10 @@ def make_rows(measured: Sequence[MeasuredRow], rule: DecisionRule = DEFAULT_RULE
 
     Raises ValueError for two of the same device, model, variant and run.
     """
-    places = dict.fromkeys((one.device, one.model) for one in measured)
-    groups = [[one for one in measured if (one.device, one.model) == place] for place in places]
+    places: dict[tuple[str, str], list[MeasuredRow]] = {}
+    for one in measured:
+        places.setdefault((one.device, one.model), []).append(one)
+    groups = tuple(places.values())
     return Rows(
         rows=tuple(row for group in groups for row in _rows(group, rule)),
         failures=tuple(failure for group in groups for one in _run(group) for failure in _failures(one)),

@@ -18,8 +18,9 @@ from pipeline.report.model import CampaignReport
 from pipeline.report.profile_view import profile_views
 from pipeline.report.rows import MeasuredRow
 from pipeline.report.trace import FILE_NAME, encode
-from tests.browser.conftest import Browser, Open, Opened, packed
+from tests.browser.conftest import Browser, Open, Opened
 from tests.conftest import ROOT
+from tests.npm_packages import packed
 from tests.report.test_graph import placement
 from tests.report.test_html import HOSTILE, UPLOT
 from tests.report.test_profile_view import AFTER, BEFORE

@@ -28,7 +28,7 @@ from pipeline.campaign.store import Store, open_store
 from pipeline.config import read_config
 from pipeline.core.errors import MissingError
 from pipeline.core.progress import NoProgress
-from pipeline.job import JobOptions
+from pipeline.job.campaign import JobOptions
 from pipeline.job.lab.submit import submit
 from tests.debian_packages import unpacked
 from tests.device.adb_farm import BATTERY, ENDS_WITH_US, Phone

@@ -1,21 +1,37 @@
 """What a CI reads, read back: JUnit XML by junitparser, SARIF by sarif-pydantic, annotations as the runner does."""
 
+import gzip
 import json
 import re
 from pathlib import Path
 
+import jsonschema
 import msgspec
 import pytest
 
 from pipeline.cli.ci import write_ci
 from pipeline.core.errors import Finding, Severity
 from pipeline.partition.answer import Decision, LoadForecast, ModelAnswer
-from pipeline.report.ci import MOST_ANNOTATIONS, SUMMARY_CHARACTERS, CiDocument, CiFinding, annotations, junit, sarif
+from pipeline.report.ci import (
+    MOST_ANNOTATIONS,
+    MOST_RESULTS,
+    SUMMARY_CHARACTERS,
+    CiDocument,
+    CiFinding,
+    annotations,
+    junit,
+    sarif,
+)
 from pipeline.report.ci_campaign import of_campaign, of_partition
 from pipeline.report.model import CampaignReport
+from tests.npm_packages import packed
 from tests.report_samples import make_report
 
 HOSTILE = "a%0A::error::b\n::error file=x::c\r\x1b[2J</testcase>]]>\ufffe\ud800|`<script>"
+SARIF_SCHEMA = (
+    "@microsoft/jest-sarif@1.0.0-beta.0",
+    "sha512-A1fOhPd6Ic5iDk4F9YPw1qNB4XF+7+IviR7xl8r2F6QzQkx5cpY9LsGk2rExiFIEcBbjpVnSmwWGBukASkiQ9A==",
+)
 COMMAND = re.compile(r"^::(error|warning) ((?:[a-z]+=[^,:]*)(?:,[a-z]+=[^,:]*)*)::(.*)$")
 
 
@@ -70,6 +86,26 @@ def test_findings_are_sarif_that_another_program_reads() -> None:
     assert [ids[result.rule_index] for result in run.results] == [result.rule_id for result in run.results]
     assert {result.level.value for result in run.results} == {"error", "warning"}
     assert any("too large; leave out what is not needed" in result.message.text for result in run.results)
+
+
+@pytest.mark.network
+def test_findings_keep_to_the_schema_of_oasis_and_the_limits_of_github() -> None:
+    """The standard's own schema, as an npm package of Microsoft's has it; GitHub refuses files over its limits."""
+    schema = json.loads(packed(*SARIF_SCHEMA)["lib/schemas/sarif-2.1.0-rtm.5.json"])
+    assert schema["title"].startswith("Static Analysis Results Format (SARIF) Version 2.1.0")
+    validator = jsonschema.validators.validator_for(schema)(schema, format_checker=jsonschema.FormatChecker())
+    hostile = [finding(HOSTILE, HOSTILE, f"rule {n}", f"/a b/{HOSTILE}") for n in range(3)]
+    many = [finding(f"{'node ' * 9000}{n}", f"d{n} / m") for n in range(MOST_RESULTS + 3)]
+    for findings in (of_campaign(make_report()).findings, [], hostile, many):
+        text = sarif(findings, "1.2")
+        document = json.loads(text)
+        assert [error.message for error in validator.iter_errors(document)] == []
+        assert len(document["runs"][0]["results"]) == min(len(findings), MOST_RESULTS)
+        assert len(gzip.compress(text)) < 10 << 20
+    assert MOST_RESULTS <= 5000
+    broken = json.loads(sarif(hostile, "1.2"))
+    broken["runs"][0]["results"][0]["level"] = "bad"
+    assert list(validator.iter_errors(broken))
 
 
 def prints(findings: list[CiFinding]) -> list[str]:

@@ -1,17 +1,22 @@
 """Rows: what stored runs come to."""
 
+from collections.abc import Iterator
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.result import Failure, FailureKind, Mark, Status
-from pipeline.campaign.record import RunRecord
+from pipeline.campaign.record import ArtifactAccuracy, RunRecord
 from pipeline.campaign.statistics import Doubt, Verdict
 from pipeline.check.compare import OutputCheck
 from pipeline.report import wording
+from pipeline.report.decision import decisions
+from pipeline.report.layout import accuracies, results
 from pipeline.report.model import Row
 from pipeline.report.rows import NEVER_RUN, MeasuredRow, make_rows, worst_checks
-from tests.report_samples import BAD, GOOD, REFUSED, measured, record, runs
+from tests.report_samples import BAD, GOOD, REFUSED, make_report, measured, record, runs
 
 
 def lane(*records: RunRecord, variant: str = "v", run: str = "cpu", baseline: bool = False) -> MeasuredRow:
@@ -30,6 +35,35 @@ def test_rows_keep_their_order_within_model_and_device() -> None:
     rows = make_rows(mixed).rows
     assert [row.device for row in rows] == ["one"] * 7 + ["two"] * 7
     assert [row.variant for row in rows[:7]] == [one.variant for one in a[:7]]
+
+
+class Counted(tuple[Row, ...]):
+    """Rows that count how often they are gone through."""
+
+    __slots__ = ()
+    times = 0
+
+    def __iter__(self) -> Iterator[Row]:
+        Counted.times += 1
+        return super().__iter__()
+
+
+def test_rows_are_gone_through_as_often_for_many_models_as_for_one() -> None:
+    one, times = make_report(), []
+    for number in (1, 30):
+        names = [f"m{place}" for place in range(number)]
+        many = {
+            field: tuple(msgspec.structs.replace(value, model=name) for name in names for value in getattr(one, field))
+            for field in ("rows", "choices", "artifacts", "checks")
+        }
+        accuracy = tuple(ArtifactAccuracy(model=name, variant=one.rows[0].variant) for name in names)
+        report = msgspec.structs.replace(one, **many | {"rows": Counted(many["rows"]), "accuracy": accuracy})
+        Counted.times = 0
+        assert {found.model for found in results(report)} == set(names)
+        assert len(decisions(report)) == number * len(one.choices) + len(one.withheld)
+        assert accuracies(report).rows
+        times.append(Counted.times)
+    assert times[0] == times[1]
 
 
 def test_every_kind_of_outcome() -> None:
