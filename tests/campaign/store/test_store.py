@@ -42,7 +42,7 @@ def test_medians_come_without_latencies(store: Store) -> None:
     store.add_run(ok)
     store.add_run(bad)
     bare = msgspec.structs.replace(ok, result=msgspec.structs.replace(ok.result, latencies_ns=()))
-    profiled = msgspec.structs.replace(ok.spec, id="s3", profile=True)
+    profiled = msgspec.structs.replace(ok.spec, id="s3", profile=True, outputs_folder="o")
     store.add_run(
         msgspec.structs.replace(
             ok, planned="s3", spec=profiled, result=msgspec.structs.replace(ok.result, spec_id="s3")
