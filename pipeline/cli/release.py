@@ -133,17 +133,17 @@ def _show_ranking() -> None:
         click.echo(f"  {addition.size_bytes:>+12,}  {abi}: {', '.join(addition.added)}", err=True)
 
 
-def _digest(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str:
-    if text and not re.fullmatch(r"[0-9a-fA-F]{64}", text):
+def _digest(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> str:
+    if text is None:
+        return ""
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", text):
         raise click.BadParameter("a digest has 64 hexadecimal digits; `ort-mobile verify BUNDLE` prints it")
-    return text
+    return text.lower()
 
 
 @click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
-    "--digest", metavar="HEX", default="", callback=_digest, help="The digest that the maker of the bundle names."
-)
+@click.option("--digest", metavar="HEX", callback=_digest, help="The digest that the maker of the bundle names.")
 @click.option("--key", type=click.Path(path_type=Path), help="Public key, PEM, of who must have signed it.")
 @json_option
 def verify(bundle: Path, digest: str, key: Path | None, json_to: str | None) -> None:

@@ -53,7 +53,8 @@ def apply(
     BUNDLE stays as it is where it is not the one that DELTA was made for (exit code 4), where a byte is wrong, and when
     this command is interrupted. With --runtime, --provider, --operators or --target, a new bundle that does not fit
     such an app is refused (exit code 4): its releases of ONNX Runtime, providers and operators, and the inputs and
-    outputs of its models, which must be those of BUNDLE. Needs the extra `delta`.
+    outputs of its models, which must be those of BUNDLE. A BUNDLE that is the newer one already is checked alike and
+    stays. Needs the extra `delta`.
     """
     from pipeline.core.releases import read_release
     from pipeline.release.delta import apply_delta
@@ -64,6 +65,6 @@ def apply(
     app = App(target=target, release=runtime or "", providers=provider, operators=operators)
     done = apply_delta(delta, bundle, key, app, keep)
     if json_to:
-        write_json({"bundle": str(bundle), "digest": done.new_digest}, json_to)
+        write_json({"bundle": str(bundle), "digest": done.digest, "changed": done.changed}, json_to)
     if shows_text(json_to):
-        click.echo(f"bundle  {bundle} (digest {done.new_digest})")
+        click.echo(f"{'bundle' if done.changed else 'unchanged'}  {bundle} (digest {done.digest})")

@@ -42,7 +42,7 @@ def only_target(
     wanted = target or targets[0]
     if wanted not in targets:
         raise ConfigError(
-            f"this {what} has no {title} target {wanted!r}",
+            f"this {what} has no target {wanted!r} for {title}",
             where=where,
             remedy=f"name one that it has: {', '.join(targets)}",
         )

@@ -319,6 +319,17 @@ def refuse_foreign(folder: Path) -> None:
         )
 
 
+def refuse_inside(bundle: Path, output: Path, option: str) -> None:
+    """Raise ConfigError where what an option names is the bundle or in it: it would be lost, or spoil the bundle."""
+    if output.resolve().is_relative_to(bundle.resolve()):
+        raise ConfigError(
+            f"{option} lies in the bundle",
+            where=str(output),
+            why="a bundle has only the files that its manifest lists",
+            remedy=f"choose a place outside of {bundle} with {option}",
+        )
+
+
 def _put(building: Path, path: str, source: Path | bytes) -> BundledFile:
     target = building / path
     if isinstance(source, bytes):

@@ -21,7 +21,7 @@ from device_runner.result import Struct
 from pipeline.core.errors import CheckFailed, ConfigError, missing_extra
 from pipeline.core.files import copy_file, sha256_of, storage_errors, write_bytes, write_zip
 from pipeline.release.attestation import verify_signed
-from pipeline.release.bundle import refuse_foreign, restore_interrupted, take_place
+from pipeline.release.bundle import refuse_foreign, refuse_inside, restore_interrupted, take_place
 from pipeline.release.manifest import (
     MANIFEST_FILE,
     OWN_FILES,
@@ -65,6 +65,14 @@ class DeltaFile(BundledFile, frozen=True, kw_only=True):
     rest: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The digest of the new bundle, and whether it took the old one's place now: else it was there before."""
+
+    digest: str
+    changed: bool
+
+
 class Delta(Struct, frozen=True, kw_only=True):
     """`delta.json`. Both bundles are named by the sha256 of their manifest.json, which covers every byte of them."""
 
@@ -79,6 +87,8 @@ class Delta(Struct, frozen=True, kw_only=True):
 def write_delta(old: Path, new: Path, output: Path) -> Delta:
     """Write the delta between two bundles. Raises as `verify_bundle`, and MissingError without zstandard."""
     zstandard = _zstandard("delta")
+    for bundle in (old, new):
+        refuse_inside(bundle, output, "--output")
     before, after = verify_bundle(old), verify_bundle(new)
     places = {digest: path for path, digest in _digests(old, before).items()}
     models = {one.model: one.file for one in before.content.ships}
@@ -118,12 +128,13 @@ def write_delta(old: Path, new: Path, output: Path) -> Delta:
 
 def apply_delta(
     path: Path, bundle: Path, key: Path | None = None, app: App = ANY_APP, keep: Path | None = None
-) -> Delta:
+) -> Applied:
     """Turn a bundle into the newer one, at once and whole; the old one stays where anything is wrong.
 
     With `key`, a public one, the new bundle must be signed by its owner; it must fit what is known of `app`. `keep` is
-    a folder that gets a whole copy of the old bundle before the new one takes its place. Raises CheckFailed for another
-    bundle than the delta was made for, a damaged delta, a signature that does not hold, and an app that it is not for.
+    a folder that gets a whole copy of the old bundle before the new one takes its place. A bundle that is the new one
+    already is checked alike. Raises CheckFailed for another bundle than the delta was made for, a damaged delta, a
+    signature that does not hold, and an app that it is not for.
     """
     zstandard = _zstandard("apply")
     if not path.is_file():
@@ -132,6 +143,7 @@ def apply_delta(
     remove_abandoned(f".{bundle.name}.", bundle.absolute().parent)
     old = verify_bundle(bundle)
     if keep:
+        refuse_inside(bundle, keep, "--keep")
         refuse_foreign(keep)
         restore_interrupted(keep)
         remove_abandoned(f".{keep.name}.", keep.absolute().parent)
@@ -139,22 +151,31 @@ def apply_delta(
         with zipfile.ZipFile(path) as archive:
             delta = _read(archive, path)
             if sha256_of(bundle / MANIFEST_FILE) == delta.new_manifest_sha256:
-                return delta
+                _accept(bundle, old, old, key, app, bundle)
+                return Applied(delta.new_digest, changed=False)
             _refuse_other(bundle, delta)
             with storage_errors(bundle), scratch_folder(f".{bundle.name}.", bundle.absolute().parent) as building:
                 for file in delta.files:
                     _make(zstandard, archive, file, bundle, building)
                 manifest = verify_bundle(building, delta.new_digest)
-                if key:
-                    verify_signed(building, manifest, key)
-                if app.known:
-                    refuse_misfit(app, old, manifest, building)
+                _accept(building, old, manifest, key, app, path)
                 if keep:
                     _keep(bundle, keep)
                 take_place(building, bundle)
     except (*ZIP_ERRORS, zstandard.ZstdError, KeyError) as error:
         raise _damaged(path, str(error)) from error
-    return delta
+    return Applied(delta.new_digest, changed=True)
+
+
+def _accept(folder: Path, old: Manifest, new: Manifest, key: Path | None, app: App, shown: Path) -> None:
+    """Raise CheckFailed unless the new bundle in `folder` is signed with `key` and fits `app`; errors name `shown`."""
+    if key:
+        try:
+            verify_signed(folder, new, key)
+        except CheckFailed as error:
+            raise CheckFailed(error.what, where=str(shown), why=error.why, remedy=error.remedy) from error
+    if app.known:
+        refuse_misfit(app, old, new, folder)
 
 
 def _keep(bundle: Path, place: Path) -> None:

@@ -25,6 +25,12 @@ EXTRA = "sign"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 KEY_BYTES = 1 << 16
+OTHER_KIND = "it is no ECDSA key on P-256, P-384 or P-521"
+KEY_REMEDY = (
+    "give a PEM file: `openssl ecparam -name prime256v1 -genkey -noout -out key.pem` makes a private one, "
+    "`openssl ec -in key.pem -pubout -out key.pub` its public one"
+)
+PUBLIC_REMEDY = "keep it secret, and give its public key: `openssl ec -in {} -pubout -out key.pub` makes it"
 HASHES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
 """Curve to the hash that OpenSSF Model Signing v1.0 signs with."""
 
@@ -142,11 +148,11 @@ def read_private_key(path: Path, passphrase: str | None) -> SigningKey:
     except ImportError as error:
         raise missing_extra(EXTRA, "cryptography", "sign", error) from error
     try:
-        key = load_pem_private_key(_key_bytes(path), passphrase.encode() if passphrase else None)
+        key = load_pem_private_key(content := _key_bytes(path), passphrase.encode() if passphrase else None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise _bad_key(path, str(error)) from error
+        raise _bad_key(path, *_unreadable(content, str(error), passphrase)) from error
     if not isinstance(key, EllipticCurvePrivateKey) or key.curve.name not in HASHES:
-        raise _bad_key(path, "it is no ECDSA key on P-256, P-384 or P-521")
+        raise _bad_key(path, OTHER_KIND)
     return SigningKey(key, fingerprint(key.public_key()))
 
 
@@ -159,11 +165,13 @@ def read_public_key(path: Path) -> PublicKey:
     except ImportError as error:
         raise missing_extra(EXTRA, "cryptography", "verify --key", error) from error
     try:
-        key = load_pem_public_key(_key_bytes(path))
+        key = load_pem_public_key(content := _key_bytes(path))
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise _bad_key(path, str(error)) from error
+        if b"PRIVATE KEY-----" in content:
+            raise _bad_key(path, "it is a private key", PUBLIC_REMEDY.format(path)) from error
+        raise _bad_key(path, *_unreadable(content, str(error), None)) from error
     if not isinstance(key, EllipticCurvePublicKey) or key.curve.name not in HASHES:
-        raise _bad_key(path, "it is no ECDSA key on P-256, P-384 or P-521")
+        raise _bad_key(path, OTHER_KIND)
     return PublicKey(key, fingerprint(key))
 
 
@@ -174,11 +182,23 @@ def _key_bytes(path: Path) -> bytes:
         raise _bad_key(path, error.strerror or str(error)) from error
 
 
-def _bad_key(path: Path, why: str) -> ConfigError:
-    return ConfigError(
-        "the key cannot be used",
-        where=str(path),
-        why=why,
-        remedy="give a PEM file: `openssl ecparam -name prime256v1 -genkey -noout -out key.pem` makes a private one, "
-        "`openssl ec -in key.pem -pubout -out key.pub` its public one; a passphrase comes from ORT_MOBILE_PASSPHRASE",
-    )
+def _unreadable(content: bytes, why: str, passphrase: str | None) -> tuple[str, str]:
+    """Why a PEM file was not read, and what to do, as far as its lines show."""
+    if b"PRIVATE KEY-----" not in content:
+        if b"PUBLIC KEY-----" in content:
+            return "it is a public key", "give the private key that it belongs to"
+        return "it is no PEM file of a key", KEY_REMEDY
+    if not passphrase and b"ENCRYPTED" in content:
+        return "it has a passphrase", "put the passphrase into the environment variable ORT_MOBILE_PASSPHRASE"
+    if passphrase and b"ENCRYPTED" in content:
+        return (
+            "the passphrase in ORT_MOBILE_PASSPHRASE does not open it",
+            "set ORT_MOBILE_PASSPHRASE to that of this key",
+        )
+    if passphrase:
+        return "it has no passphrase, and ORT_MOBILE_PASSPHRASE has one", "unset ORT_MOBILE_PASSPHRASE, or give the key"
+    return why[:300], KEY_REMEDY
+
+
+def _bad_key(path: Path, why: str, remedy: str = KEY_REMEDY) -> ConfigError:
+    return ConfigError("the key cannot be used", where=str(path), why=why, remedy=remedy)

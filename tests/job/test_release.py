@@ -178,8 +178,8 @@ def test_the_config_offers_what_the_command_for_android_does(place: Path) -> Non
     [
         (("--key", "m.onnx"), "", "the key cannot be used"),
         ((), ANDROID, "the packages have no version"),
-        (("--version", "../1"), ANDROID, "is no name for this in a Maven repository"),
-        (("--version", "1"), '[release.android]\ngroup = "9 lives"', "is no name for this in a Maven repository"),
+        (("--version", "../1"), ANDROID, "cannot be a version in a Maven repository"),
+        (("--version", "1"), '[release.android]\ngroup = "9 lives"', "cannot be a group in a Maven repository"),
         (("--version", "1"), f'{ANDROID}\nai_pack = "9 lives"', "is no name for an AI pack"),
         (("--version", "1"), f'{ANDROID}\nruntime = "m.onnx"', "m.onnx"),
         (("--version", "1"), f'{ANDROID}\ntarget = "tablet"', "this config has no Android target 'tablet'"),

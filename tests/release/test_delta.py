@@ -125,9 +125,36 @@ def test_the_delta_of_equal_bundles_is_small_and_changes_nothing(tmp_path: Path)
 
 
 def test_applying_twice_is_applying_once(made: Path) -> None:
-    for _ in range(2):
-        assert code(run("apply", made / "d", made / "old")) == 0
+    for said in ("bundle", "unchanged"):
+        done = run("apply", made / "d", made / "old")
+        assert code(done) == 0
+        assert done.output.startswith(said)
     assert files_of(made / "old") == files_of(made / "new")
+
+
+def test_a_bundle_that_is_the_new_one_already_is_checked_alike(made: Path) -> None:
+    key = write_keys(made)
+    again = ("apply", made / "d", made / "new")
+    assert code(run(*again)) == 0
+    unsigned = run(*again, "--key", key.with_suffix(".pub"))
+    assert code(unsigned) == 4
+    assert getattr(unsigned.exception, "what", "") == "this bundle is not signed"
+    assert code(run(*again, "--target", "elsewhere")) == 4
+
+
+@pytest.mark.parametrize("place", ["old", "old/kept"])
+def test_the_old_bundle_is_not_kept_where_the_new_one_replaces_it(made: Path, place: str) -> None:
+    before = files_of(made / "old")
+    refused = run("apply", made / "d", made / "old", "--keep", made / place)
+    assert code(refused) == 2
+    assert str(getattr(refused.exception, "what", "")) == "--keep lies in the bundle"
+    assert files_of(made / "old") == before
+
+
+@pytest.mark.parametrize("name", ["old", "new"])
+def test_a_delta_is_not_written_into_a_bundle(made: Path, name: str) -> None:
+    assert code(run("delta", made / "old", made / "new", "--output", made / name / "models" / "d")) == 2
+    verify_bundle(made / name)
 
 
 def test_a_delta_for_another_bundle_is_refused(made: Path) -> None:
@@ -141,6 +168,7 @@ def test_a_signed_update_is_checked_with_the_key(made: Path) -> None:
     key = write_keys(made)
     unsigned = run("apply", made / "d", made / "old", "--key", key.with_suffix(".pub"))
     assert code(unsigned) == 4
+    assert getattr(unsigned.exception, "where", "") == str(made / "d")
     assert code(run("sign", made / "new", "--key", key)) == 0
     assert code(run("delta", made / "old", made / "new", "--output", made / "d")) == 0
     assert code(run("apply", made / "d", made / "old", "--key", key.with_suffix(".pub"))) == 0

@@ -154,11 +154,31 @@ def test_damaged_signatures_are_refused_and_never_crash(
 def test_a_locked_key_needs_its_passphrase(tmp_path: Path) -> None:
     bundle_in(tmp_path)
     key = write_keys(tmp_path, lock=BestAvailableEncryption(b"right"))
-    for passphrase in ({}, {"ORT_MOBILE_PASSPHRASE": "wrong"}):
-        assert code(run("sign", tmp_path / "bundle", "--key", key, **passphrase)) == 2
+    for passphrase, why in (
+        ({}, "it has a passphrase"),
+        ({"ORT_MOBILE_PASSPHRASE": "wrong"}, "the passphrase in ORT_MOBILE_PASSPHRASE does not open it"),
+    ):
+        refused = run("sign", tmp_path / "bundle", "--key", key, **passphrase)
+        assert (code(refused), getattr(refused.exception, "why", "")) == (2, why)
         assert not (tmp_path / "bundle" / SIGNATURE_FILE).exists()
     assert code(run("sign", tmp_path / "bundle", "--key", key, ORT_MOBILE_PASSPHRASE="right")) == 0
     assert code(run("verify", tmp_path / "bundle", "--key", tmp_path / "key.pub")) == 0
+
+
+def test_the_wrong_half_of_a_key_is_named(tmp_path: Path) -> None:
+    bundle_in(tmp_path)
+    key = write_keys(tmp_path)
+    public = run("sign", tmp_path / "bundle", "--key", tmp_path / "key.pub")
+    assert (code(public), getattr(public.exception, "why", "")) == (2, "it is a public key")
+    private = run("verify", tmp_path / "bundle", "--key", key)
+    assert (code(private), getattr(private.exception, "why", "")) == (2, "it is a private key")
+    needless = run("sign", tmp_path / "bundle", "--key", key, ORT_MOBILE_PASSPHRASE="x")
+    assert "unset ORT_MOBILE_PASSPHRASE" in getattr(needless.exception, "remedy", "")
+
+
+def test_an_empty_digest_checks_nothing_and_is_refused(tmp_path: Path) -> None:
+    bundle_in(tmp_path)
+    assert code(run("verify", tmp_path / "bundle", "--digest", "")) == 2
 
 
 def test_keys_that_the_standard_does_not_have_are_refused(tmp_path: Path) -> None:

@@ -36,8 +36,10 @@ MARK = "do_not_remove: published-with-gradle-metadata"
 
 GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-MOVING = re.compile(r"-SNAPSHOT$|^latest\.", re.IGNORECASE)
+MOVING = re.compile(r"-SNAPSHOT$|^latest\.|^(latest|release)$", re.IGNORECASE)
 """Versions that build tools do not take for one."""
+TAKEN_PACKAGE = re.compile(r"(java|javax|android|androidx|dalvik|kotlin|ai\.onnxruntime)(\.|$)")
+"""Class loaders refuse classes of others in java.*; in the rest they would hide or be hidden."""
 JAVA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+")
 
 LIBRARY = {
@@ -146,14 +148,14 @@ def runtime_module(runtime: RuntimePackage, named: Publication) -> MavenModule:
 
 def publication(group: str, artifact: str, version: str) -> Publication:
     """The name of a package; ConfigError for one that Maven or Gradle refuse."""
-    for value, pattern, option, example in (
-        (group, GROUP, "--group", "com.example"),
-        (artifact, NAME, "--artifact", "my-models"),
-        (version, NAME, "--version", "1.0.0"),
+    for value, pattern, what, option, example in (
+        (group, GROUP, "a group", "--group", "com.example"),
+        (artifact, NAME, "an artifact", "--artifact", "my-models"),
+        (version, NAME, "a version", "--version", "1.0.0"),
     ):
         if not pattern.fullmatch(value) or ".." in value or value.endswith("."):
             raise ConfigError(
-                f"{value!r} is no name for this in a Maven repository",
+                f"{value!r} cannot be {what} in a Maven repository",
                 where=option,
                 why="letters, digits, `_`, `-` and single dots are allowed, and a group begins its parts with a letter",
                 remedy=f"write it as in {example}",
@@ -182,11 +184,12 @@ def java_package(given: str | None, named: Publication) -> str:
     parts = [*named.group.split("."), *named.artifact.split(".")]
     made = ".".join(re.sub(r"[^A-Za-z0-9_]", "_", part) for part in parts)
     name = given or ".".join(f"{part}_" if part in JAVA_WORDS else part for part in made.split("."))
-    if not JAVA_NAME.fullmatch(name) or set(name.split(".")) & JAVA_WORDS:
+    if not JAVA_NAME.fullmatch(name) or set(name.split(".")) & JAVA_WORDS or TAKEN_PACKAGE.match(name):
         raise ConfigError(
-            f"{name!r} cannot be a Java package",
+            f"{name!r} cannot be the Java package of your models",
             where="--package",
-            why="it needs two or more parts with dots between; each begins with a letter and is no word of Java",
+            why="it needs two or more parts with dots between; each begins with a letter and is no word of Java, and "
+            "packages of Java, Android and ONNX Runtime are taken",
             remedy="write it as in com.example.models",
         )
     return name

@@ -84,7 +84,7 @@ def runtime_package(text: str, wanted: Sequence[str], needed: Collection[str] = 
 
 def _members(archive: Path) -> frozenset[str]:
     if not is_archive(archive):
-        raise _no_runtime(archive, f"a {LIBRARY} has neither the Java classes nor the {JNI_LIBRARY} of its build")
+        raise _no_runtime(archive, f"it is no AAR; {LIBRARY} alone lacks the Java classes and {JNI_LIBRARY}")
     try:
         with zipfile.ZipFile(archive) as opened:
             return frozenset(opened.namelist())

@@ -32,6 +32,13 @@ POD_MARK = MARK.replace("//", "#")
 MODELS = "Models"
 MANIFEST = "Package.swift"
 
+SYSTEM_MODULES = frozenset({
+    "ARKit", "AVFoundation", "Accelerate", "AppKit", "Combine", "CoreAudio", "CoreData", "CoreFoundation",
+    "CoreGraphics", "CoreImage", "CoreLocation", "CoreML", "CoreMedia", "CoreVideo", "CryptoKit", "Darwin", "Dispatch",
+    "Metal", "MetalKit", "NaturalLanguage", "Network", "ObjectiveC", "Observation", "OSLog", "Photos", "RealityKit",
+    "Security", "Speech", "StoreKit", "SwiftData", "SwiftUI", "Testing", "UIKit", "Vision", "XCTest",
+})  # fmt: skip
+"""Modules that apps are likely to import beside the package: two of one name cannot be told apart."""
 OTHER_MODULES = frozenset({"onnxruntime", "onnxruntimebindings", "onnxruntimeextensions", "onnxruntime_objc"})
 """Modules of ONNX Runtime that an app may have, in small letters."""
 
@@ -128,12 +135,12 @@ def swift_package(
 def _module(given: str | None, bundle: str) -> str:
     """The name of package, product and module: `given`, or the bundle's with Models behind."""
     name = given or f"{class_name(bundle, ())}Models"
-    if not NAME.fullmatch(name) or name in SWIFT_WORDS | TAKEN or name.lower() in OTHER_MODULES:
+    if not NAME.fullmatch(name) or name in SWIFT_WORDS | TAKEN | SYSTEM_MODULES or name.lower() in OTHER_MODULES:
         raise ConfigError(
             f"{name!r} cannot be the name of a Swift module",
             where="--name",
             why="letters, digits and `_` are allowed, the first is a letter, and it is no word of Swift, no type that "
-            "the sources use and no module of ONNX Runtime",
+            "the sources use and no module of ONNX Runtime, iOS or macOS",
             remedy="write it as in --name MyModels",
         )
     return name
@@ -155,12 +162,13 @@ def versions_for(
 
 def _published(wanted: str, given: str | None) -> tuple[SwiftPackageVersion, RuntimeVersions]:
     line = line_of(wanted)
+    example = PUBLISHED[line].version if line in PUBLISHED else f"{line}.0"
     if given is not None and (not VERSION.fullmatch(given) or line_of(given) != line):
         raise ConfigError(
-            f"{given!r} is no version of ONNX Runtime {line}",
+            f"{given!r} is no version of ONNX Runtime {line} in three parts",
             where="--onnxruntime",
             why=f"the bundle was made for release {line}, and other releases were not checked with it",
-            remedy=f"write a version of that release as in {line}.0, or change ort_release and make the bundle again",
+            remedy=f"write a version of that release as in {example}, or change ort_release and make the bundle again",
         )
     row = PUBLISHED.get(line)
     if row is None and given is None:

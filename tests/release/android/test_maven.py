@@ -166,15 +166,19 @@ def test_ranges_end_below_the_next_minor_release() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--group", "com..example"), "'com..example' is no name"),
-        (("--group", "9com"), "is no name"),
-        (("--artifact", "../up"), "'../up' is no name"),
-        (("--version", "1/2"), "'1/2' is no name"),
+        (("--group", "com..example"), "'com..example' cannot be a group"),
+        (("--group", "9com"), "'9com' cannot be a group"),
+        (("--artifact", "../up"), "'../up' cannot be an artifact"),
+        (("--version", "1/2"), "'1/2' cannot be a version"),
         (("--version", "1.0-SNAPSHOT"), "'1.0-SNAPSHOT' is no version that stays the same"),
         (("--version", "latest.release"), "'latest.release' is no version that stays the same"),
-        (("--package", "models"), "'models' cannot be a Java package"),
-        (("--package", "com.class.x"), "cannot be a Java package"),
-        (("--target", "ios"), "no Android target 'ios'"),
+        (("--version", "LATEST"), "'LATEST' is no version that stays the same"),
+        (("--version", "release"), "'release' is no version that stays the same"),
+        (("--package", "models"), "'models' cannot be the Java package"),
+        (("--package", "com.class.x"), "cannot be the Java package"),
+        (("--package", "java.lang"), "'java.lang' cannot be the Java package"),
+        (("--package", "ai.onnxruntime"), "cannot be the Java package"),
+        (("--target", "ios"), "no target 'ios' for Android"),
     ],
 )
 def test_names_that_tools_refuse_are_refused_first(tmp_path: Path, more: tuple[str, ...], message: str) -> None:

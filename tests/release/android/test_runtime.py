@@ -16,7 +16,7 @@ JNI = "libonnxruntime4j_jni.so"
 @pytest.mark.parametrize(
     ("members", "why"),
     [
-        (None, "neither the Java classes nor the libonnxruntime4j_jni.so"),
+        (None, "libonnxruntime.so alone lacks the Java classes and libonnxruntime4j_jni.so"),
         ({}, "it has no classes.jar, no AndroidManifest.xml"),
         ({name: text for name, text in PARTS.items() if not name.startswith("jni")}, "it has no library for any ABI"),
         (PARTS, f"it has no {JNI} for arm64-v8a"),
