@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pipeline.accuracy.interval import DropVerdict
-from pipeline.accuracy.metrics import METRICS
+from pipeline.accuracy.metrics import METRICS, OutputDrift
 from pipeline.accuracy.score import AccuracyResult
 from pipeline.config import MetricName
 from pipeline.report.model import Row
@@ -120,8 +120,8 @@ def drift_rows(results: Sequence[AccuracyResult]) -> list[tuple[str, ...]]:
         (
             one.model,
             drift.output,
-            decibel(drift.sqnr_db),
-            decibel(drift.psnr_db),
+            _decibel(drift, drift.sqnr_db),
+            _decibel(drift, drift.psnr_db),
             DASH if drift.cosine is None else f"{drift.cosine:.5f}",
             DASH if drift.max_error is None else f"{drift.max_error:.3g}",
             DASH if drift.agreement is None else f"{drift.agreement:.2%}".replace("%", " %"),
@@ -129,6 +129,11 @@ def drift_rows(results: Sequence[AccuracyResult]) -> list[tuple[str, ...]]:
         for one in results
         for drift in one.outputs
     ]
+
+
+def _decibel(drift: OutputDrift, value: float | None) -> str:
+    """`decibel`, of outputs that could be compared: NaN has no measure, which None stands for, too."""
+    return DASH if value is None and drift.max_error != 0 else decibel(value)
 
 
 def show_accuracy(results: Sequence[AccuracyResult]) -> None:
@@ -147,7 +152,7 @@ def show_accuracy(results: Sequence[AccuracyResult]) -> None:
     console.print("Outputs, compared with the original's:")
     console.print(_table(DRIFT_HEAD, drift_rows(results)))
     for finding in dict.fromkeys(finding for one in results for finding in one.findings):
-        console.print(escape(visible(f"\nwarning: {finding.what}: {finding.why}; {finding.remedy}")))
+        console.print("\n" + escape(visible(f"warning: {finding.what}: {finding.why}; {finding.remedy}")))
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> "Table":

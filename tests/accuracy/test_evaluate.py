@@ -19,6 +19,7 @@ from pipeline.core.progress import NoProgress
 from pipeline.dataset import Dataset, Part
 from pipeline.dataset.files import write_tensor
 from pipeline.model.sources import SourceModel
+from pipeline.report.accuracy import show_accuracy
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist"
 MODEL, DIGITS = EXAMPLE / "mnist.onnx", EXAMPLE / "evaluation.npz"
@@ -203,6 +204,16 @@ def test_nan_is_wrong_and_reported() -> None:
     assert "2 of 20" in finding.what
     assert found.outputs[0].sqnr_db is None
     assert not score(answers(20), "m", AccuracyConfig(), "d").findings
+
+
+def test_what_has_no_measure_is_not_shown_as_equal(capsys: pytest.CaptureFixture[str]) -> None:
+    broken = np.array([[np.nan, 1]], np.float32)
+    show_accuracy([score(answers(1, n0=broken), "m", AccuracyConfig(), "d")])
+    shown = capsys.readouterr().out
+    assert "equal" not in shown
+    assert "\nwarning: " in shown
+    show_accuracy([score(answers(2), "m", AccuracyConfig(), "d")])
+    assert "equal" in capsys.readouterr().out
 
 
 def test_a_function_on_another_scale_is_not_sure_too_early(tmp_path: Path) -> None:
