@@ -147,8 +147,9 @@ def read_private_key(path: Path, passphrase: str | None) -> SigningKey:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError as error:
         raise missing_extra(EXTRA, "cryptography", "sign", error) from error
+    content = _key_bytes(path)
     try:
-        key = load_pem_private_key(content := _key_bytes(path), passphrase.encode() if passphrase else None)
+        key = load_pem_private_key(content, passphrase.encode() if passphrase else None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise _bad_key(path, *_unreadable(content, str(error), passphrase)) from error
     if not isinstance(key, EllipticCurvePrivateKey) or key.curve.name not in HASHES:
@@ -164,8 +165,9 @@ def read_public_key(path: Path) -> PublicKey:
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
     except ImportError as error:
         raise missing_extra(EXTRA, "cryptography", "verify --key", error) from error
+    content = _key_bytes(path)
     try:
-        key = load_pem_public_key(content := _key_bytes(path))
+        key = load_pem_public_key(content)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         if b"PRIVATE KEY-----" in content:
             raise _bad_key(path, "it is a private key", PUBLIC_REMEDY.format(path)) from error
