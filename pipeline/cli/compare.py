@@ -28,7 +28,7 @@ from pipeline.cli.run import options_of, run_settings
 if TYPE_CHECKING:
     from pipeline.job.pairs import PairOrder
     from pipeline.job.perf_files import PerfOrder
-    from pipeline.report.regression import GateReport
+    from pipeline.report import regression
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -197,7 +197,7 @@ def gate(
 
 def _measured_gate(
     base: tuple[Path, str | None], candidate: tuple[Path, str | None], answers: dict[str, Any], places: dict[str, Any]
-) -> "GateReport":
+) -> "regression.GateReport":
     """The report on two paths, each with its library; `places` are the other fields of a GateOrder."""
     from pipeline.job.read_subjects import read_sources
     from pipeline.job.regression import GateOrder, run_gate

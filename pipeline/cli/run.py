@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from device_runner.spec import RunOptions
     from pipeline.config import Config
     from pipeline.dataset import Dataset
-    from pipeline.job.campaign import JobOptions
-    from pipeline.job.result import JobResult
+    from pipeline.job import campaign, result
 
 
 @click.command(cls=Command)
@@ -294,7 +293,7 @@ def run(
     if (config is None) == (model is None):
         raise click.UsageError("give either a config file or --model MODEL.onnx", ctx)
     from pipeline.config import read_config
-    from pipeline.job.campaign import JobOptions
+    from pipeline.job import campaign
 
     data = dataset_from(test_data, input_values, preprocess=overrides.pop("preprocess"), labels=labels)
     if (data.given or data.preprocess or labels) and not model:
@@ -304,7 +303,7 @@ def run(
     settings = config_of_model(model, data) if model else read_config(Path(str(config)), existing=True)
     ci = {name: overrides.pop(name) for name in FILES}
     settings = with_overrides(settings, **overrides)
-    options = JobOptions(
+    options = campaign.JobOptions(
         output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame,
         quick=quick, wait_seconds=lease_seconds,
     )  # fmt: skip
@@ -361,13 +360,13 @@ def config_of_model(model: Path, data: "Dataset") -> "Config":
     return settings
 
 
-def completed_job(ctx: click.Context, settings: "Config", options: "JobOptions") -> "JobResult":
+def completed_job(ctx: click.Context, settings: "Config", options: "campaign.JobOptions") -> "result.JobResult":
     """Do a job; one that is interrupted ends the command with what is kept and how to go on."""
     from pipeline.core.errors import ExitCode
-    from pipeline.job.run import run_job
+    from pipeline.job import run as job
 
     try:
-        return run_job(settings, options, progress())
+        return job.run_job(settings, options, progress())
     except KeyboardInterrupt as error:
         kept = str(error) or (NOTHING_TUNED if options.tune else NOTHING_MEASURED)
         click.echo(f"interrupted: {kept}", err=True)

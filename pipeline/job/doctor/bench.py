@@ -1,7 +1,6 @@
 """What a diagnosis of one model works with: its device, files and planned runs, and whose outputs count."""
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from pipeline.campaign.doctor.subject import Remedy
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import Inputs, PlannedRun, planned_id
 from pipeline.campaign.statistics import DecisionRule
-from pipeline.campaign.store import Store, open_store
 from pipeline.check.compare import (
     Array,
     OutputCheck,
@@ -27,19 +25,7 @@ from pipeline.check.compare import (
 from pipeline.core.progress import Progress
 from pipeline.job.doctor.files import make_files, shell_of
 from pipeline.job.doctor.order import DoctorModel, DoctorOrder
-from pipeline.job.folder import locked
 from pipeline.job.perf_files import PerfOrder, planned_files, preflight
-from pipeline.job.stored import DATABASE
-
-
-@contextlib.contextmanager
-def kept_in(folder: Path | None, work: Path) -> Iterator[Store]:
-    """The store of a folder, which no other job may use meanwhile; without a folder one that goes with `work`."""
-    with (
-        locked(folder) if folder else contextlib.nullcontext(),
-        open_store(f"sqlite:///{(folder or work) / DATABASE}") as store,
-    ):
-        yield store
 
 
 class OutputsOfStart:

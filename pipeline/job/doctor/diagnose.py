@@ -25,9 +25,9 @@ from pipeline.campaign.store import Store
 from pipeline.core.errors import ExitCode, MissingError, PipelineError
 from pipeline.core.progress import Progress
 from pipeline.job.devices import open_patiently
-from pipeline.job.doctor.bench import Bench, OutputsOfStart, kept_in, tried_on
+from pipeline.job.doctor.bench import Bench, OutputsOfStart, tried_on
 from pipeline.job.doctor.first_look import first_look
-from pipeline.job.doctor.order import DoctorModel, DoctorOrder, checked
+from pipeline.job.doctor.order import DoctorModel, DoctorOrder, checked, kept_in
 from pipeline.job.doctor.rounds import FEWEST, Rounds
 from pipeline.job.record import host
 

@@ -1,6 +1,7 @@
 """What to diagnose where: the models of a command line or a config, with data, sizes and options to start from."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,12 +10,15 @@ import msgspec
 from device_runner.options import illegal
 from device_runner.spec import RunOptions
 from pipeline.campaign.options import options_name, run_options
+from pipeline.campaign.store import Store, open_store
 from pipeline.config import ConditionsConfig, Config, MeasureConfig, RunConfig
 from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset
 from pipeline.dataset.dataset import dataset_of
 from pipeline.dataset.guess import no_size
+from pipeline.job.folder import locked
 from pipeline.job.prepare import find
+from pipeline.job.stored import DATABASE
 from pipeline.job.template import data_beside, guess_for
 
 SUFFIXES = (".onnx", ".ort")
@@ -82,3 +86,13 @@ class DoctorOrder:
     """Whether to go on with the last diagnosis of the same model, device and settings that is stored there."""
     wait_seconds: float = 0.0
     """How long a device that another process has is waited for."""
+
+
+@contextlib.contextmanager
+def kept_in(folder: Path | None, work: Path) -> Iterator[Store]:
+    """The store of a folder, which no other job may use meanwhile; without a folder one that goes with `work`."""
+    with (
+        locked(folder) if folder else contextlib.nullcontext(),
+        open_store(f"sqlite:///{(folder or work) / DATABASE}") as store,
+    ):
+        yield store
