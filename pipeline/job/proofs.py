@@ -1,5 +1,6 @@
 """Proofs of a bundle in the libraries for Android and Linux that its targets ship."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,17 @@ from device_runner.errors import RunnerError
 from device_runner.library_source import name_of, release_of
 from pipeline.check.library_proof import PROOFS, LibraryProof, ProvenLibrary
 from pipeline.config import Platform
+from pipeline.convert.operator_configs import TYPED_CONFIG_FILE
 from pipeline.core.errors import PipelineError
 from pipeline.core.progress import Progress
 from pipeline.job.assemble import Assembled
+from pipeline.ort_build.history import added_by_operator
 from pipeline.release.bundle import BUNDLE
 from pipeline.release.choose import Choice
 from pipeline.release.manifest import read_manifest
 from pipeline.release.prove import ProofOrder, prove_bundle
+from pipeline.report.operators import required_operators
+from pipeline.required_ops import read_config
 
 
 def libraries_of(choices: Sequence[Choice], given: str | None) -> dict[str, tuple[str, ...]]:
@@ -55,7 +60,7 @@ def _proof(bundle: Path, library: str, targets: tuple[str, ...], progress: Progr
 
 
 def proven(assembled: Assembled, folder: Path) -> Assembled:
-    """The same with what came of the libraries that ship, where OUTPUT/bundle is of this campaign."""
+    """The same with what came of the libraries that ship, and the operators of a reduced build, of its own bundle."""
     try:
         manifest = read_manifest(folder / BUNDLE)
         proofs = manifest.proofs
@@ -63,4 +68,8 @@ def proven(assembled: Assembled, folder: Path) -> Assembled:
         return assembled
     if manifest.evidence.get("campaign") != assembled.report.campaign:
         return assembled
-    return replace(assembled, report=msgspec.structs.replace(assembled.report, proofs=proofs))
+    report = msgspec.structs.replace(assembled.report, proofs=proofs)
+    with contextlib.suppress(PipelineError, OSError):  # builds may be removed at this moment
+        config = read_config(folder / BUNDLE / "operators" / TYPED_CONFIG_FILE)
+        report = msgspec.structs.replace(report, required=required_operators(config, added_by_operator()))
+    return replace(assembled, report=report)

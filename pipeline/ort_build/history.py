@@ -172,6 +172,20 @@ def ranking(records: Iterable[BuildRecord]) -> list[Ranked]:
     return [Ranked(str(key[-1]), addition) for key, builds in groups.items() for addition in rank_additions(builds)]
 
 
+MOST_BUILDS = 20
+"""Newest builds of this computer that `added_by_operator` compares, each with each."""
+
+
+def added_by_operator() -> dict[str, dict[str, int]]:
+    """What single operators, as `domain:op`, added to libraries that were built on this computer: bytes by ABI."""
+    builds = sorted(builds_in(default_cache()), key=lambda build: (build[0] / RECORD).stat().st_mtime_ns)
+    found: dict[str, dict[str, int]] = {}
+    for abi, addition in ranking(record for _, record in builds[-MOST_BUILDS:]):
+        if len(addition.added) == 1:
+            found.setdefault(addition.added[0], {}).setdefault(abi, addition.size_bytes)
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredSize:
     """Bytes of the library by ABI, and the operators of a build (None for libraries of unknown operators)."""

@@ -121,6 +121,19 @@ class Withheld(Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class RequiredOperator(Struct, frozen=True, kw_only=True):
+    """An operator that a build for the bundle must contain, as `domain:op`, with the opsets of its nodes.
+
+    `types` are those that its kernels must have, for each argument whose types a build can restrict; () where all stay.
+    `adds_bytes` is what it added to a library, by ABI, where two builds of this computer differ in it alone.
+    """
+
+    name: str
+    opsets: tuple[int, ...]
+    types: tuple[str, ...] = ()
+    adds_bytes: dict[str, int] = {}
+
+
 class CampaignReport(Struct, frozen=True, kw_only=True):
     """A whole campaign.
 
@@ -158,6 +171,8 @@ class CampaignReport(Struct, frozen=True, kw_only=True):
     """Cold starts, sustained runs and MLPerf's p90; unset where the config asks for none."""
     accuracy: tuple[ArtifactAccuracy, ...] | msgspec.UnsetType = msgspec.UNSET
     """Of artifacts in another precision than their model's; unset where there are none."""
+    required: tuple[RequiredOperator, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Of the operator config in the bundle; unset where there is no bundle."""
     searches: tuple[PrecisionSearch, ...] | msgspec.UnsetType = msgspec.UNSET
     """What decided which layers stay float; unset where no precision is mixed."""
     tuned: TuneReport | msgspec.UnsetType = msgspec.UNSET

@@ -1,14 +1,19 @@
 """Operators for the page: their time in the profiles of a model, and which artifacts that ship need them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from device_runner.profile import CPU
 from device_runner.result import OperatorTime
 from pipeline.report import wording
 from pipeline.report.layout import Listing
-from pipeline.report.model import CampaignReport
+from pipeline.report.model import CampaignReport, RequiredOperator
 from pipeline.report.profile_view import Profiled
+from pipeline.required_ops import RequiredOps
+from pipeline.required_ops.value import CUSTOM
+
+Column = Callable[[RequiredOperator | None, Mapping[str, int]], str]
+"""Text of an operator's cell: what is known of it, and the nodes that need it, by artifact."""
 
 MOST_PROFILES, MOST_OPERATORS = 8, 15
 """Profiles beside each other in one table, and operators below each other: results.json has all."""
@@ -102,18 +107,58 @@ def _cell(times: Mapping[Key, float], key: Key, longest: float) -> TimeCell:
 def needed_operators(report: CampaignReport) -> Listing:
     """Operators that a reduced build must contain, with the artifacts that ship and need them; the fewest first.
 
-    What one artifact alone needs is what leaving it out would save.
+    What one artifact alone needs is what leaving it out would save. Opsets, types and sizes have columns where they
+    are known: with a bundle, and with builds on this computer.
     """
     ships = {(one.model, one.variant) for one in report.choices}
-    needing: dict[str, dict[str, int]] = {}
-    for one in report.artifacts:
-        if (one.model, one.variant.name) in ships:
-            for operator, count in one.operators.items():
-                needing.setdefault(operator, {})[f"{one.model}/{one.variant.name}"] = count
+    needing: dict[str, dict[str, int]] = {one.name: {} for one in report.required or ()}
+    for artifact in report.artifacts:
+        if (artifact.model, artifact.variant.name) in ships:
+            for operator, count in artifact.operators.items():
+                needing.setdefault(operator, {})[f"{artifact.model}/{artifact.variant.name}"] = count
     ordered = sorted(needing.items(), key=lambda item: (len(item[1]), item[0]))
-    rows = ((name, ", ".join(f"{artifact} ({count})" for artifact, count in found.items())) for name, found in ordered)
-    return Listing(
-        title="Operators of a reduced build",
-        head=("Operator", "Needed by (nodes)"),
-        rows=tuple(rows),
+    known = {one.name: one for one in report.required or ()}
+    columns: list[tuple[str, Column]] = [("Needed by (nodes)", _needed_by)]
+    if known:
+        columns[:0] = [("Opsets", _opsets), ("Types", _types)]
+    if any(one.adds_bytes for one in known.values()):
+        columns.append(("Adds to a library", _added))
+    rows = ((name, *(text(known.get(name), found) for _, text in columns)) for name, found in ordered)
+    head = ("Operator", *(name for name, _ in columns))
+    return Listing(title="Operators of a reduced build", head=head, rows=tuple(rows))
+
+
+def required_operators(config: RequiredOps, added: Mapping[str, Mapping[str, int]]) -> tuple[RequiredOperator, ...]:
+    """The operators of a config by name; `added` is what single ones added to libraries, in bytes by ABI."""
+    return tuple(
+        RequiredOperator(
+            name=f"{domain}:{op}",
+            opsets=tuple(config.opsets(domain, op)),
+            types=tuple(_typed(*slot, names) for slot, names in sorted(config.types.get((domain, op), {}).items())),
+            adds_bytes=dict(added.get(f"{domain}:{op}", {})),
+        )
+        for domain, op in sorted(config.operator_keys())
     )
+
+
+def _typed(kind: str, place: int, names: frozenset[str]) -> str:
+    listed = ", ".join(sorted(names))
+    return listed if kind == CUSTOM else f"{kind.removesuffix('s')} {place}: {listed}"
+
+
+def _needed_by(_one: RequiredOperator | None, found: Mapping[str, int]) -> str:
+    listed = ", ".join(f"{artifact} ({count})" for artifact, count in found.items())
+    return listed or "subgraphs, or fusions that the device applies"
+
+
+def _opsets(one: RequiredOperator | None, _found: Mapping[str, int]) -> str:
+    return ", ".join(map(str, one.opsets)) if one else wording.DASH
+
+
+def _types(one: RequiredOperator | None, _found: Mapping[str, int]) -> str:
+    return "; ".join(one.types) or "all" if one else wording.DASH
+
+
+def _added(one: RequiredOperator | None, _found: Mapping[str, int]) -> str:
+    sizes = one.adds_bytes.items() if one else ()
+    return ", ".join(f"{wording.size(size)} ({abi})" for abi, size in sizes) or wording.DASH

@@ -106,6 +106,15 @@ def test_the_documentations_figures_for_mnist(done: Path) -> None:
     assert operators["extended"]["com.microsoft:FusedConv"] == 2
 
 
+def test_the_report_names_opsets_and_types_of_what_a_reduced_build_needs(done: Path) -> None:
+    required = {one["name"]: one for one in json.loads((done / "results.json").read_text())["required"]}
+    config = (done / "bundle/operators/required_operators_and_types.config").read_text()
+    assert {name.partition(":")[2] for name in required} == set(re.findall(r"([A-Z][A-Za-z]+)(?=[{,\n])", config))
+    assert required["ai.onnx:MaxPool"]["types"] == ["input 0: float"]
+    assert f"ai.onnx;{required['ai.onnx:MaxPool']['opsets'][0]};" in config
+    assert "<td>input 0: float</td>" in (done / "report.html").read_text()
+
+
 def test_the_bundle_is_proven_and_a_changed_byte_is_found(done: Path, tmp_path: Path) -> None:
     assert ort_mobile("verify", done / "bundle").returncode == 0
     copy = tmp_path / "bundle"

@@ -100,7 +100,7 @@ def test_what_a_package_cannot_set_is_reported(tmp_path: Path) -> None:
         ("flutter", (), "flutter_onnxruntime has no call for the provider zeta"),
         ("maui", (), "Microsoft.ML.OnnxRuntime has no call for the provider zeta"),
         ("cpp", ("--model", "other"), "the model 'other' does not ship to phone"),
-        ("cpp", ("--target", "tv"), "no cpp apps target 'tv'"),
+        ("cpp", ("--target", "tv"), "no target 'tv' for cpp apps"),
     ],
 )
 def test_what_cannot_be_written_is_refused(tmp_path: Path, language: str, more: tuple[str, ...], message: str) -> None:

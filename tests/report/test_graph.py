@@ -16,7 +16,7 @@ from pipeline.core.providers import XNNPACK
 from pipeline.partition.placement import ClaimReason, PlacedNode, Placement
 from pipeline.report.graph import MOST_BOXES, draw_graph, drawings
 from pipeline.report.html import read_template, render
-from pipeline.report.model import CampaignReport
+from pipeline.report.model import CampaignReport, RequiredOperator
 from pipeline.report.operators import BAR, needed_operators, time_tables
 from tests.partition_samples import chain
 from tests.report.test_profile_view import profile, profiled
@@ -157,4 +157,18 @@ def test_operators_of_a_reduced_build_name_what_ships(report: CampaignReport) ->
     name = f"{first.model}/{first.variant.name}"
     changed = msgspec.structs.replace(report, artifacts=made, choices=(ships,))
     assert needed_operators(changed).rows == (("ai.onnx:Conv", f"{name} (2)"), ("ai.onnx:Relu", f"{name} (1)"))
+    required = (
+        RequiredOperator(
+            name="ai.onnx:Conv", opsets=(1, 11), types=("input 0: float",), adds_bytes={"arm64-v8a": 2048}
+        ),
+        RequiredOperator(name="ai.onnx:Relu", opsets=(14,)),
+        RequiredOperator(name="com.microsoft:FusedConv", opsets=(1,)),
+    )
+    typed = needed_operators(msgspec.structs.replace(changed, required=required))
+    assert typed.head == ("Operator", "Opsets", "Types", "Needed by (nodes)", "Adds to a library")
+    assert typed.rows == (
+        ("com.microsoft:FusedConv", "1", "all", "subgraphs, or fusions that the device applies", "-"),
+        ("ai.onnx:Conv", "1, 11", "input 0: float", f"{name} (2)", "2.0 KiB (arm64-v8a)"),
+        ("ai.onnx:Relu", "14", "all", f"{name} (1)", "-"),
+    )
     assert "Operators of a reduced build" in render(changed)
