@@ -182,7 +182,7 @@ def test_the_config_offers_what_the_command_for_android_does(place: Path) -> Non
         (("--version", "1"), '[release.android]\ngroup = "9 lives"', "cannot be a group in a Maven repository"),
         (("--version", "1"), f'{ANDROID}\nai_pack = "9 lives"', "is no name for an AI pack"),
         (("--version", "1"), f'{ANDROID}\nruntime = "m.onnx"', "m.onnx"),
-        (("--version", "1"), f'{ANDROID}\ntarget = "tablet"', "this config has no Android target 'tablet'"),
+        (("--version", "1"), f'{ANDROID}\ntarget = "tablet"', "this config has no target 'tablet' for Android"),
         ((), "[release.apple]", "nothing in this config is for iOS or macOS"),
         ((), f'[release.apple]\n{IOS}ort_release = "1.22"', "no Swift package of ONNX Runtime 1.22 is known"),
         ((), f'[release.apple]\nruntime_url = "https://a.b/c.zip"\n{IOS}', "--runtime-url is the address"),
