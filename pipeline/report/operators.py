@@ -148,7 +148,7 @@ def _typed(kind: str, place: int, names: frozenset[str]) -> str:
 
 def _needed_by(_one: RequiredOperator | None, found: Mapping[str, int]) -> str:
     listed = ", ".join(f"{artifact} ({count})" for artifact, count in found.items())
-    return listed or "subgraphs, or fusions that the device applies"
+    return listed or "subgraphs, or what the device's optimizer adds"
 
 
 def _opsets(one: RequiredOperator | None, _found: Mapping[str, int]) -> str:

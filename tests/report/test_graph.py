@@ -167,7 +167,7 @@ def test_operators_of_a_reduced_build_name_what_ships(report: CampaignReport) ->
     typed = needed_operators(msgspec.structs.replace(changed, required=required))
     assert typed.head == ("Operator", "Opsets", "Types", "Needed by (nodes)", "Adds to a library")
     assert typed.rows == (
-        ("com.microsoft:FusedConv", "1", "all", "subgraphs, or fusions that the device applies", "-"),
+        ("com.microsoft:FusedConv", "1", "all", "subgraphs, or what the device's optimizer adds", "-"),
         ("ai.onnx:Conv", "1, 11", "input 0: float", f"{name} (2)", "2.0 KiB (arm64-v8a)"),
         ("ai.onnx:Relu", "14", "all", f"{name} (1)", "-"),
     )
