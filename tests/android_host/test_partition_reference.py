@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import onnx
 import pytest
 from click.testing import CliRunner, Result
@@ -16,6 +17,7 @@ from device_runner.android_host.device import Driver, DriverProfile, DriverStage
 from device_runner.library_facts import LibraryFacts
 from pipeline.cli.partition import partition
 from pipeline.core.errors import ConfigError
+from pipeline.partition import answer
 from tests.android_host.conftest import NEWEST, OLDEST, fetch
 
 pytestmark = pytest.mark.android_host
@@ -71,10 +73,26 @@ def test_real_models_after_level_basic_do_not_differ(
     assert result.exit_code == 0
 
 
-def test_xnnpack_differs_in_fp16_with_the_reason(tmp_path: Path) -> None:
+def test_half_precision_is_refused_as_androids_x86_library_does(tmp_path: Path) -> None:
     fetch(NEWEST)
-    model = f16(tmp_path / "f16.onnx")
-    result, document = call(tmp_path, str(model), "--ep", "xnnpack", "--reference", NEWEST)
+    result, document = call(tmp_path, str(f16(tmp_path / "f16.onnx")), "--ep", "xnnpack", "--reference", NEWEST)
+    (one,) = document["reference"]["models"]
+    (node,) = one["nodes"]
+    assert (one["same"], node["ours"]["claimed"], node["library"]["claimed"]) == (True, False, False)
+    assert "XNNPACK without half precision" in node["ours"]["reason"]
+    assert result.exit_code == 0
+
+
+def test_a_difference_is_shown_and_ends_with_4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our rules are asked what a desktop's library claims, which has half precision on x86."""
+
+    def of_a_desktop(*arguments: Any, **named: Any) -> answer.Settings:
+        return msgspec.structs.replace(made(*arguments, **named), android=False)
+
+    fetch(NEWEST)
+    made = answer.make_settings
+    monkeypatch.setattr(answer, "make_settings", of_a_desktop)
+    result, document = call(tmp_path, str(f16(tmp_path / "f16.onnx")), "--ep", "xnnpack", "--reference", NEWEST)
     assert result.exit_code == 4
     assert "1 node differs" in result.output
     (one,) = document["reference"]["models"]
@@ -108,9 +126,9 @@ def test_hostile_models_get_an_answer_or_an_error(oracle: Path, tmp_path: Path) 
     reference = document["reference"]
     assert len(reference["models"]) == len(names)
     assert (reference["different"], result.exit_code) == (0, 1)
-    for answer, one in zip(document["models"], reference["models"], strict=True):
-        assert one["asked"] == (answer["error"] is None), answer["path"]
-        assert not one["asked"] or one["same"] or one["error"], answer["path"]
+    for ours, one in zip(document["models"], reference["models"], strict=True):
+        assert one["asked"] == (ours["error"] is None), ours["path"]
+        assert not one["asked"] or one["same"] or one["error"], ours["path"]
 
 
 def test_a_release_before_our_rules_is_answered_by_its_library(mnist: Path, tmp_path: Path) -> None:
