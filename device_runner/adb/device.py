@@ -3,7 +3,7 @@
 import contextlib
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -113,22 +113,24 @@ def open_adb(text: str, waiting: Waiting = no_waiting) -> "AdbDevice":
     return AdbDevice(link, name=facts.name, waiting=waiting)
 
 
-def list_devices(text: str = "*") -> list[DeviceFacts]:
+def list_devices(text: str = "*", without: Collection[str] = ()) -> list[DeviceFacts]:
     """Facts of an adb server's devices that SELECTOR or SELECTOR@HOST:PORT means, ready or not, all asked at once.
 
-    Raises NoServer without a server, SpecError for a selector that makes no sense.
+    Devices whose names are in `without` are not asked: questions disturb what is timed there. Raises NoServer without
+    a server, SpecError for a selector that makes no sense.
     """
     selector, address = split_server(text)
     wanted = parse_selector(selector)
     server = server_at(address)
     at = f"@{address}" if address else ""
 
-    def ask(listed: tuple[str, str]) -> DeviceFacts:
-        serial, state = listed
-        return facts_or_reason(Link(server, serial), f"adb:{serial}{at}", state, REMOTE_ROOT)
+    def ask(name: str, serial: str, state: str) -> DeviceFacts:
+        return facts_or_reason(Link(server, serial), name, state, REMOTE_ROOT)
 
+    listed = ((f"adb:{serial}{at}", serial, state) for serial, state in list_serials(server))
     with ThreadPoolExecutor(32) as pool:
-        return [facts for facts in pool.map(ask, list_serials(server)) if wanted(facts)]
+        asked = [pool.submit(ask, *one) for one in listed if one[0] not in without]
+        return [facts for facts in (one.result() for one in asked) if wanted(facts)]
 
 
 class AdbDevice:

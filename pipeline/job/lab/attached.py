@@ -108,7 +108,7 @@ class Attached:
 
 
 def _answers(names: Iterable[str], addresses: Iterable[str], known: set[str]) -> tuple[list[DeviceFacts], list[str]]:
-    """Facts of the devices that names mean and that are not known, and why others give none."""
+    """Facts of the devices that names mean, why others give none; those that are `known` are not asked."""
     from device_runner.adb.device import list_devices
 
     found: dict[str, DeviceFacts] = {}
@@ -117,7 +117,7 @@ def _answers(names: Iterable[str], addresses: Iterable[str], known: set[str]) ->
     for address in addresses:
         fits = [parse_selector(text) for text, at in wanted if at == address]
         try:
-            listed = list_devices(f"*@{address}" if address else "*")
+            listed = list_devices(f"*@{address}" if address else "*", known)
         except RunnerError as error:
             silent.append(f"adb {address or 'here'}: {error.what}")
         else:
@@ -129,4 +129,4 @@ def _answers(names: Iterable[str], addresses: Iterable[str], known: set[str]) ->
                     found[name] = device.facts()
             except RunnerError as error:
                 silent.append(f"{name}: {error.text}")
-    return [one for name, one in found.items() if name not in known], silent
+    return list(found.values()), silent
