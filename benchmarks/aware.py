@@ -53,8 +53,8 @@ def main() -> None:
 def _reference() -> AwareSource | None:
     """The library of the installed release, else the newest at hand."""
     wanted = str(installed_release())
-    newest = max((k.release for k in known_libraries() if k.at_hand and k.name.startswith("android:")), key=_parts)
-    for release in (wanted, newest):
+    fetched = (k.release for k in known_libraries() if k.at_hand and k.name.startswith("android:"))
+    for release in (wanted, max(fetched, key=_parts, default=wanted)):
         found = choose_reference(AUTO, release)
         if found and found.library:
             return found

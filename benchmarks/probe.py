@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from device_runner.local import wheel_library
-from device_runner.probe.build import SOURCES, build_probe
+from device_runner.probe.build import SOURCES, STANDARD, build_probe, units
 from device_runner.probe.protocol import ProbeAnswer, ProbePaths, decode_answer, encode_request
 from device_runner.spec import OptimizationLevel, RunOptions, RunSpec
 
@@ -76,12 +76,19 @@ def request_file(folder: Path, model: Path, min_runs: int) -> Path:
     return path
 
 
+def build_loop(folder: Path) -> Path:
+    """The probe with another main, which includes two units: the defaults and the steps are private to them."""
+    program = folder / "probe_loop"
+    others = [str(unit) for unit in units() if unit.name not in ("probe.c", "stages.c")]
+    sources = [str(Path(__file__).with_name("probe_loop.c")), *others]
+    command = ["cc", *STANDARD, "-Werror", "-O2", f"-I{SOURCES}", "-o", str(program), *sources, "-ldl", "-lpthread"]
+    subprocess.run(command, check=True)
+    return program
+
+
 def show_loop(folder: Path) -> None:
     """What the timed loop adds."""
-    program = folder / "probe_loop"
-    source = Path(__file__).with_name("probe_loop.c")
-    flags = ["-std=c11", "-O2", "-w", f"-I{SOURCES}"]
-    subprocess.run(["cc", *flags, "-o", str(program), str(source), "-ldl", "-lpthread"], check=True)
+    program = build_loop(folder)
     request = request_file(folder, null_model(folder), BLOCK)
     done = subprocess.run([program, request], capture_output=True, text=True, check=True)
     bare, loop, noted = zip(*(map(float, line.split()) for line in done.stdout.splitlines()), strict=True)

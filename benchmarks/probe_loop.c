@@ -1,9 +1,11 @@
 /* What the probe's timed loop adds to bare Run calls: `probe_loop REQUEST` prints one row of nanoseconds per inference
  * a round: bare calls, the probe's loop as a whole, and the median of the latencies that it noted. The first two are
  * processor time of the thread, so that other processes of the machine do not count. */
+int probe_main(int count, char **arguments);
 #define main probe_main
 #include "probe.c"
 #undef main
+#include "stages.c"
 
 enum { ROUNDS = 61 };
 

@@ -115,7 +115,9 @@ def score(answers: Iterable[Answer], model: str, config: AccuracyConfig, data: s
             _not_finite(name, powers) for name, (powers, _) in drifts.items() if not np.isfinite(powers).all()
         ),
     )
-    return _with_drop(result, metric, ours, theirs)
+    judged = [drifts[name][0] for name in _chosen(metric, config, answer.expected) if name in drifts]
+    sound = not judged or any(np.isfinite(np.asarray(powers)[:, 2]).any() for powers in judged)
+    return _with_drop(result, metric, ours, theirs, sound=sound)
 
 
 def _suited(config: AccuracyConfig, answer: Answer, *, labelled: bool) -> Metric:
@@ -195,8 +197,13 @@ def _drift(name: str, powers: list[Any], same: list[Any]) -> OutputDrift:
     )
 
 
-def _with_drop(result: AccuracyResult, metric: Metric, ours: list[Any], theirs: list[Any]) -> AccuracyResult:
-    """The result with the drop from the original, its interval, and the verdict on a budget."""
+def _with_drop(
+    result: AccuracyResult, metric: Metric, ours: list[Any], theirs: list[Any], *, sound: bool
+) -> AccuracyResult:
+    """The result with the drop from the original, its interval, and the verdict on a budget.
+
+    Where the original gives NaN on every sample (not `sound`), no drop from it says anything: no interval.
+    """
     if result.value is None or not metric.share:
         return result
     count, better = result.samples, metric.higher_is_better
@@ -218,6 +225,7 @@ def _with_drop(result: AccuracyResult, metric: Metric, ours: list[Any], theirs: 
         # One sample can change a metric with a name by 1 at most; a user's function has a scale of its own.
         span = 1.0 if metric.name in list(MetricName) else max(1.0, float(np.abs(mine).max()))
         interval = bootstrap_interval(drop, count, span, metric.resamples)
+    interval = interval if sound else None
     if interval and metric.perfect is not None:  # nothing agrees better with the original than it does itself
         interval = interval._replace(low=max(0.0, interval.low))
     result = msgspec.structs.replace(
@@ -228,7 +236,7 @@ def _with_drop(result: AccuracyResult, metric: Metric, ours: list[Any], theirs: 
         drop_high=interval.high if interval else None,
         p_value=mcnemar(lost, gained) if metric.paired and theirs else None,
     )
-    return _judged(result, interval, (lost, gained) if metric.paired else None)
+    return _judged(result, interval, (lost, gained) if metric.paired and sound else None)
 
 
 def _judged(result: AccuracyResult, interval: DropInterval | None, pairs: tuple[int, int] | None) -> AccuracyResult:

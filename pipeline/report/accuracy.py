@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pipeline.accuracy.interval import DropVerdict
+from pipeline.accuracy.interval import LEAST_SAMPLES, DropVerdict
 from pipeline.accuracy.metrics import METRICS, OutputDrift
 from pipeline.accuracy.score import AccuracyResult
 from pipeline.config import MetricName
@@ -76,6 +76,8 @@ def verdict_text(result: AccuracyResult) -> str:
         return result.verdict.value if result.verdict else DASH
     if result.samples_needed:
         return f"cannot tell: about {result.samples_needed} samples would"
+    if result.drop_low is None and result.samples >= LEAST_SAMPLES:
+        return "cannot tell: there is no interval, see the warnings"
     return "cannot tell: too few samples, or the drop is the budget itself"
 
 

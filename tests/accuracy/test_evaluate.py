@@ -19,7 +19,7 @@ from pipeline.core.progress import NoProgress
 from pipeline.dataset import Dataset, Part
 from pipeline.dataset.files import write_tensor
 from pipeline.model.sources import SourceModel
-from pipeline.report.accuracy import show_accuracy
+from pipeline.report.accuracy import show_accuracy, verdict_text
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist"
 MODEL, DIGITS = EXAMPLE / "mnist.onnx", EXAMPLE / "evaluation.npz"
@@ -204,6 +204,17 @@ def test_nan_is_wrong_and_reported() -> None:
     assert "2 of 20" in finding.what
     assert found.outputs[0].sqnr_db is None
     assert not score(answers(20), "m", AccuracyConfig(), "d").findings
+
+
+def test_a_model_is_not_as_good_as_an_original_that_gives_nothing() -> None:
+    broken = np.full((1, 2), np.nan, np.float32)
+    every = [Answer(sample=str(n), outputs={"y": broken}, expected={"y": broken}, label=n % 2) for n in range(400)]
+    found = score(every, "m", AccuracyConfig(max_drop=0.1), "d")
+    assert (found.drop, found.drop_high, found.samples_needed) == (0, None, None)
+    assert found.verdict is DropVerdict.CANNOT_TELL
+    assert "see the warnings" in verdict_text(found)
+    one_sound = [answers(1)[0], *every[1:]]
+    assert score(one_sound, "m", AccuracyConfig(max_drop=0.1), "d").verdict is DropVerdict.WITHIN
 
 
 def test_what_has_no_measure_is_not_shown_as_equal(capsys: pytest.CaptureFixture[str]) -> None:
