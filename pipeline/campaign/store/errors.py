@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import exc
 
-from pipeline.core.errors import MissingError, PipelineError
+from pipeline.core.errors import ConfigError, MissingError, PipelineError
 
 
 class StoreError(PipelineError):
@@ -90,6 +90,45 @@ REFUSALS = (
         error=MissingError,
     ),
     DatabaseRefusal(
+        said="no password supplied",
+        what="the database server wants a password",
+        remedy="give it in PGPASSFILE, ~/.pgpass or PGPASSWORD",
+        error=MissingError,
+    ),
+    DatabaseRefusal(
+        said="no pg_hba.conf entry",
+        what="the database server does not let this host, user or database in",
+        remedy="add a line for them to pg_hba.conf there (hostssl where TLS is used), or correct the URL",
+        error=MissingError,
+    ),
+    DatabaseRefusal(
+        said="certificate",
+        what="the database server's certificate cannot be checked",
+        remedy="correct sslrootcert, sslmode or the host in the URL, which verify-full compares with the certificate",
+        error=MissingError,
+    ),
+    DatabaseRefusal(
+        said="does not support ssl",
+        what="the database server has no TLS",
+        remedy="turn it on there (`ssl = on` and a certificate in postgresql.conf), or correct sslmode in the URL",
+        error=MissingError,
+    ),
+    DatabaseRefusal(
+        said="too many clients",
+        what="the database server has no place for another connection",
+        remedy="raise max_connections in postgresql.conf there",
+        error=MissingError,
+    ),
+    *(
+        DatabaseRefusal(
+            said=said,
+            what="the database URL has an option that libpq does not know",
+            remedy="correct what stands behind `?` in the URL, as in ?sslmode=verify-full",
+            error=ConfigError,
+        )
+        for said in ("invalid connection option", "invalid sslmode value")
+    ),
+    DatabaseRefusal(
         said="permission denied",
         what="the database's user may not do this",
         remedy="use a user with the role for it; for a lab's see docs/lab.md",
@@ -100,11 +139,14 @@ REFUSALS = (
         remedy="create it (createdb NAME), or correct the URL",
         error=MissingError,
     ),
-    DatabaseRefusal(
-        said="connection failed",
-        what="the database server cannot be reached",
-        remedy="check host and port in the URL and that the server runs",
-        error=MissingError,
+    *(
+        DatabaseRefusal(
+            said=said,
+            what="the database server cannot be reached",
+            remedy="check host and port in the URL and that the server runs",
+            error=MissingError,
+        )
+        for said in ("connection failed", "failed to resolve host", "timeout expired")
     ),
     DatabaseRefusal(
         said="already exists",

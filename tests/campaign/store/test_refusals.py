@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from pipeline.campaign.store import Store, open_store
 from pipeline.campaign.store import store as store_module
-from pipeline.campaign.store.errors import hidden
+from pipeline.campaign.store.errors import hidden, store_error
 from pipeline.core.errors import ConfigError, MissingError, PipelineError
 from tests.campaign.store.samples import CAMPAIGN, run_record
 
@@ -46,6 +46,42 @@ def test_server_that_is_not_there() -> None:
             open_store(url)
     assert "u:***@127.0.0.1" in caught.value.where
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize(
+    ("bad", "error", "part"),
+    [
+        ("nohost.invalid/db", MissingError, "cannot be reached"),
+        ("127.0.0.1/db?sslmod=require", ConfigError, "has an option that libpq does not know"),
+        ("127.0.0.1/db?sslmode=verify-ful", ConfigError, "has an option that libpq does not know"),
+    ],
+)
+def test_urls_of_servers_with_a_typing_error(bad: str, error: type[PipelineError], part: str) -> None:
+    pytest.importorskip("psycopg", reason="psycopg is not installed")
+    with pytest.raises(error, match=part):
+        open_store(f"postgresql://u@{bad}")
+
+
+@pytest.mark.parametrize(
+    ("said", "part"),
+    [
+        ("fe_sendauth: no password supplied", "wants a password"),
+        ('FATAL: password authentication failed for user "hosts"', "refuses the user or the password"),
+        ('FATAL: no pg_hba.conf entry for host "10.0.0.2", user "u", no encryption', "does not let this host"),
+        ('root certificate file "/nope.pem" does not exist', "certificate cannot be checked"),
+        ("SSL error: certificate verify failed", "certificate cannot be checked"),
+        ('server certificate for "a" does not match host name "b"', "certificate cannot be checked"),
+        ("server does not support SSL, but SSL was required", "has no TLS"),
+        ("FATAL: sorry, too many clients already", "no place for another connection"),
+    ],
+)
+def test_a_connection_that_the_server_refuses_has_its_own_remedy(said: str, part: str) -> None:
+    """As libpq says it behind `connection failed`."""
+    cause = Exception(f'connection failed: connection to server at "127.0.0.1", port 5432 failed: {said}')
+    found = store_error(sa.exc.OperationalError("", None, cause), "postgresql://u@h/db")
+    assert (part in found.what, type(found)) == (True, MissingError), found.what
+    assert found.remedy
 
 
 @pytest.mark.postgresql
