@@ -61,21 +61,26 @@ def document(change: Callable[[Document], object]) -> Callable[[bytes], Iterator
 class Lie:
     """What to make of the probe's document, of other output of a shell, of a file that is fetched, of the devices.
 
-    `file` None: no answer comes.
+    `file` None: no answer comes. `others` are serials with states in which nothing can be asked of them.
     """
 
     run: Callable[[bytes], Iterator[bytes]] = truth
     shell: Callable[[bytes], Iterator[bytes]] = truth
     file: Callable[[bytes], Iterator[bytes]] | None = truth
     serials: tuple[str, ...] = ("fake1",)
+    others: tuple[tuple[str, str], ...] = ()
 
 
 class LyingAdb:
-    """The server, from the start on; `sent` counts the bytes of output and files that it was rid of."""
+    """The server, from the start on; `sent` counts the bytes of output and files that it was rid of.
+
+    `joined` has what it was asked of devices on the network.
+    """
 
     def __init__(self, lie: Lie) -> None:
         self.lie = lie
         self.sent = 0
+        self.joined: list[str] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._ended = threading.Event()
@@ -103,7 +108,11 @@ class LyingAdb:
         with client, contextlib.suppress(OSError, EOFError):
             service = self._service(client)
             if service == "host:devices":
-                client.sendall(b"OKAY" + text_block("".join(f"{serial}\tdevice\n" for serial in self.lie.serials)))
+                listed = (*((serial, "device") for serial in self.lie.serials), *self.lie.others)
+                client.sendall(b"OKAY" + text_block("".join(f"{serial}\t{state}\n" for serial, state in listed)))
+            if service.startswith(("host:disconnect:", "host:connect:")):
+                self.joined.append(service)
+                client.sendall(b"OKAY" + text_block("done"))
             if service.startswith("host:transport:"):
                 client.sendall(b"OKAY")
                 service = self._service(client)

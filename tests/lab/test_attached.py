@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pipeline.job.lab import attached as attached_module
 from pipeline.job.lab.attached import Attached
 from tests.lying_adb import Lie, LyingAdb
 
@@ -36,3 +37,37 @@ def test_a_phone_that_works_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> Non
         attached.seen = None
         attached.look()
         assert len(asked) > questions
+
+
+def test_a_phone_on_the_network_that_its_server_forgot_is_joined_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With pauses that double; a phone on a cable, and one that never was there, are nobody's to join."""
+    monkeypatch.setenv("ADBUTILS_ADB_PATH", "/bin/false")
+    joining = ["host:disconnect:10.0.0.7:5555", "host:connect:10.0.0.7:5555"]
+    with LyingAdb(Lie(serials=("10.0.0.7:5555", "CABLE"))) as adb:
+        attached = Attached((f"adb:*@127.0.0.1:{adb.port}",))
+        attached.look()
+        assert len(attached.facts) == 2
+        adb.lie = Lie(serials=())
+        attached.look()
+        assert attached.facts == {}
+        assert adb.joined == joining
+        attached.look()
+        assert adb.joined == joining, "not before the pause has passed"
+        (lost,) = attached.lost.values()
+        assert lost.pause == 2 * attached_module.JOIN_SECONDS[0]
+        lost.due = 0.0
+        attached.look()
+        assert adb.joined == 2 * joining
+        adb.lie = Lie(serials=("10.0.0.7:5555",))
+        attached.look()
+        assert (len(attached.facts), attached.lost, adb.joined) == (1, {}, 2 * joining)
+
+
+def test_a_phone_that_is_not_ready_has_its_reason_and_costs_no_other() -> None:
+    with LyingAdb(Lie(serials=("GOOD",), others=(("NEW", "unauthorized"), ("GONE", "offline")))) as adb:
+        attached = Attached((f"adb:*@127.0.0.1:{adb.port}",))
+        attached.look()
+    assert list(attached.facts) == ["adb:GOOD"]
+    assert [note.partition("@")[0] for note in attached.notes] == ["adb:NEW", "adb:GONE"]
+    assert "unauthorized: " in attached.notes[0]
+    assert "offline: " in attached.notes[1]
