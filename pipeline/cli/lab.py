@@ -1,5 +1,6 @@
 """`ort-mobile lab`: campaigns on the hosts of a lab."""
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -7,8 +8,9 @@ from typing import Any
 
 import click
 
+from device_runner.reading import visible
 from pipeline.cli.command import Group
-from pipeline.cli.options import devices_option, json_option, output_option, progress, shows_text, write_json
+from pipeline.cli.options import devices_option, json_option, output_option, progress, quiet, shows_text, write_json
 
 database_option = click.option(
     "--database", metavar="URL", envvar="ORT_MOBILE_DATABASE",
@@ -33,6 +35,19 @@ def _database(given: str | None) -> str:
             remedy="pass --database postgresql://USER@HOST/DATABASE, or set ORT_MOBILE_DATABASE",
         )  # fmt: skip
     return given
+
+
+def _lab_database(given: str | None) -> str:
+    """As `_database`, but not SQLite, of which a file would be made before that is found."""
+    from pipeline.core.errors import ConfigError
+
+    if (url := _database(given)).startswith("sqlite:"):
+        raise ConfigError(
+            "a lab needs PostgreSQL", where=url, why="SQLite has no locks that end with a host",
+            remedy="pass --database postgresql://USER@HOST/DATABASE; "
+            "`ort-mobile report` and `lab serve` read the results of `ort-mobile run`",
+        )  # fmt: skip
+    return url
 
 
 @lab.command("submit")
@@ -74,16 +89,25 @@ def submit_command(
 def work_command(database: str | None, devices: tuple[str, ...], once: bool) -> None:
     """Measure what is submitted on the devices of this host, until it is stopped.
 
-    On SIGTERM or Ctrl-C each device finishes its run; what is left is taken up again by this host or another.
+    On SIGTERM or Ctrl-C each device finishes its run; what is left is taken up again by this host or another. A second
+    Ctrl-C ends the runs, too.
     """
     import threading
 
+    from pipeline.core.errors import ExitCode
     from pipeline.job.lab.work import work
 
     stop = threading.Event()
+
+    def stopped(number: int, _frame: object) -> None:
+        if number == signal.SIGINT and stop.is_set():
+            os._exit(ExitCode.INTERRUPTED)  # as a kill: what is stored stays, and devices are taken again
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    work(_database(database), devices, stop, once=once)
+        signal.signal(number, stopped)
+    say = (lambda _line: None) if quiet() else (lambda line: click.echo(visible(line), err=True))
+    work(_lab_database(database), devices, stop, once=once, say=say)
 
 
 @lab.command("status")
@@ -94,7 +118,7 @@ def status_command(campaign: str | None, database: str | None, json_to: str | No
     """Show the hosts of a lab, their devices, and what is left of submitted campaigns, or of one CAMPAIGN."""
     from pipeline.job.lab.status import lab_status, status_lines
 
-    found = lab_status(_database(database), campaign)
+    found = lab_status(_lab_database(database), campaign)
     if json_to:
         write_json(found, json_to)
     if shows_text(json_to):
@@ -111,7 +135,7 @@ def cancel_command(campaign: str, database: str | None) -> None:
     from pipeline.campaign.store import open_store
     from pipeline.job.lab.close import found_campaign
 
-    with open_store(_database(database)) as store:
+    with open_store(_lab_database(database)) as store:
         record = found_campaign(store, campaign)
         click.echo(f"{record.id}: {cancel_jobs(store, record.id)} devices cancelled; each stops before its next run")
 
@@ -129,7 +153,7 @@ def close_command(
     from pipeline.cli.show import job_document, show_job
     from pipeline.job.lab.close import close
 
-    result = close(_database(database), campaign, output, progress())
+    result = close(_lab_database(database), campaign, output, progress())
     if json_to:
         write_json(job_document(result), json_to)
     show_job(result, text=shows_text(json_to))

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from device_runner import device
 from pipeline.campaign.store import Store, open_store
+from pipeline.job.lab import agent as lab_agent
 from pipeline.job.lab import work as lab_work
 from tests.lab.farm import SCHEME
 from tests.postgres import PostgresServer, own_server
@@ -40,3 +41,4 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(device.OPENERS, SCHEME, "tests.lab.farm:open_rig")
     monkeypatch.setattr(lab_work, "TICK_SECONDS", 0.05)
     monkeypatch.setattr(lab_work, "REST_SECONDS", 0.1)
+    monkeypatch.setattr(lab_agent, "PAUSE_SECONDS", 0.05)

@@ -16,6 +16,7 @@ from pipeline.campaign.lab.queue import (
     keep_files,
     remove_old_files,
     submit_jobs,
+    uploading,
 )
 from pipeline.campaign.lab.session import LabSession
 from pipeline.campaign.lab.tables import blobs, jobs
@@ -126,3 +127,16 @@ def test_host_that_lost_its_lease_begins_nothing_until_it_has_it_again(
         until(all_in(store, DONE))
     check_stored(store, campaign, rounds)
     assert begun() == 2 * rounds
+
+
+def test_files_of_a_submit_that_was_broken_off_are_removed_by_the_next(store: Store, tmp_path: Path) -> None:
+    """But not those that another uploads at this moment."""
+    submitted(store, tmp_path, rigs(1), 1, "c1")
+    stored = parts(store)
+    file = tmp_path / "other.ort"
+    file.write_bytes(bytes(3 << 20))
+    with uploading(store):
+        keep_files(store, {"artifacts/other.ort": file})
+        assert (remove_old_files(store), parts(store)) == (0, stored + 3)
+    until(lambda: remove_old_files(store) == 3)
+    assert parts(store) == stored

@@ -4,7 +4,8 @@ Nothing here decides who works: an advisory lock does (session.py). States only 
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from device_runner.device import DeviceFacts
-from device_runner.reading import decode_json
+from device_runner.reading import decode_json, visible
 from pipeline.campaign.lab.tables import attached, blobs, files, hosts, jobs
 from pipeline.campaign.store import Store, StoreError
+from pipeline.campaign.store.errors import told
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import replacing, sha256_of
 
@@ -32,6 +34,12 @@ KEPT_DAYS = 30
 
 FILES_LOCK = 0x6F72_746D_6669_6C65
 """PostgreSQL's advisory lock of what enters or removes files."""
+
+UPLOAD_LOCK = 0x6F72_746D_7570_6C64
+"""PostgreSQL's advisory lock that those who upload files of no campaign yet share, until it has them."""
+
+ATTACHED_SECONDS = 600
+"""For how long after its host was heard of last a device counts as attached: a host may restart meanwhile."""
 
 WAITING, RUNNING, MEASURED, DONE, FAILED, CANCELLED = "waiting", "running", "measured", "done", "failed", "cancelled"
 
@@ -68,10 +76,26 @@ class LabFile:
 
 
 def attached_devices(store: Store) -> dict[str, DeviceFacts]:
-    """The devices that the hosts of a lab have, by their names among all; the newest facts of each."""
-    query = sa.select(attached.c.name, attached.c.document).order_by(attached.c.seen)
+    """The devices that the hosts of a lab have, by their names among all; the newest facts of each.
+
+    Those of hosts that were not heard of for `ATTACHED_SECONDS` are left out.
+    """
+    young = attached.c.seen > sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, ATTACHED_SECONDS)
+    query = sa.select(attached.c.name, attached.c.document).where(young).order_by(attached.c.seen)
     rows = store.read(lambda connection: connection.execute(query).all())
     return {row.name: decode_json(row.document, DeviceFacts) for row in rows}
+
+
+@contextmanager
+def uploading(store: Store) -> Iterator[None]:
+    """While files are stored that no campaign has yet: nobody removes them as those of a submit that was broken off."""
+    with told(store.where), store.engine.connect() as connection:
+        connection.execute(sa.select(sa.func.pg_advisory_lock_shared(UPLOAD_LOCK)))
+        connection.commit()
+        try:
+            yield
+        finally:
+            connection.invalidate()  # the lock ends with its session
 
 
 def keep_files(store: Store, paths: Mapping[str, Path]) -> list[LabFile]:
@@ -144,7 +168,7 @@ def submit_jobs(store: Store, campaign: str, devices: Iterable[str], made: Seque
         if sum(len(_parts(connection, digest)) for digest in wanted) < sum(wanted.values()):
             raise StoreError(
                 "files of the campaign are gone", where=store.where, remedy="submit it again",
-                why="they were those of a campaign that ended long ago, and were removed at this moment",
+                why="they were of a campaign that ended long ago, or the database was away meanwhile",
             )  # fmt: skip
         connection.execute(jobs.insert().values(changed=sa.func.now()), rows)
         if made:
@@ -155,16 +179,20 @@ def submit_jobs(store: Store, campaign: str, devices: Iterable[str], made: Seque
 
 
 def remove_old_files(store: Store, days: int = KEPT_DAYS) -> int:
-    """Remove the content of files that only campaigns use that ended so many days ago; how many parts that were."""
+    """Remove the content of files that only campaigns use that ended so many days ago; how many parts that were.
+
+    Also of files that no campaign has, left by a submit that was broken off, unless another uploads at this moment.
+    """
     young = sa.func.now() - sa.func.make_interval(0, 0, 0, days)
     kept = sa.or_(jobs.c.state.not_in(ENDED), jobs.c.changed > young)
     used = sa.select(files.c.sha256).join(jobs, jobs.c.campaign_id == files.c.campaign_id).where(kept)
     submitted = sa.select(files.c.sha256)
-    old = blobs.delete().where(blobs.c.sha256.in_(submitted), blobs.c.sha256.not_in(used))
+    unused = blobs.delete().where(blobs.c.sha256.not_in(used))
 
     def work(connection: Connection) -> int:
         _alone_with_files(connection)
-        return connection.execute(old).rowcount
+        alone = connection.scalar(sa.select(sa.func.pg_try_advisory_xact_lock(UPLOAD_LOCK)))
+        return connection.execute(unused if alone else unused.where(blobs.c.sha256.in_(submitted))).rowcount
 
     return store.write(work)
 
@@ -202,8 +230,9 @@ def open_jobs(connection: Connection, devices: Sequence[str]) -> list[LabJob]:
     return [_job(row) for row in connection.execute(query).mappings()]
 
 
-def change_job(store: Store, job: LabJob, **values: object) -> None:
-    """Change an open job; one that was cancelled or has ended stays as it is."""
+def change_job(store: Store, job: LabJob, **values: str | int) -> None:
+    """Change an open job; one that was cancelled or has ended stays as it is. Devices have a part in reasons."""
+    values = {name: visible(value) if isinstance(value, str) else value for name, value in values.items()}
     same = (jobs.c.campaign_id == job.campaign, jobs.c.device == job.device, jobs.c.state.in_((*OPEN, MEASURED)))
     change = jobs.update().where(*same).values(changed=sa.func.now(), **values)
     store.write(lambda connection: connection.execute(change))
@@ -256,8 +285,9 @@ def cancel_jobs(store: Store, campaign: str) -> int:
 
 
 def lab_hosts(store: Store) -> list[dict[str, Any]]:
-    """The hosts of a lab: name, versions, what they say, and for how long nothing was heard of them."""
+    """The hosts of a lab: name, versions, what they say, for how long nothing was heard of them, count of devices."""
     silent = sa.extract("epoch", sa.func.now() - hosts.c.seen).label("silent_seconds")
-    query = sa.select(hosts.c.name, hosts.c.versions, hosts.c.note, silent).order_by(hosts.c.name)
+    of_host = sa.select(sa.func.count()).where(attached.c.host == hosts.c.name).scalar_subquery().label("devices")
+    query = sa.select(hosts.c.name, hosts.c.versions, hosts.c.note, silent, of_host).order_by(hosts.c.name)
     rows = store.read(lambda connection: connection.execute(query).mappings().all())
     return [{**row, "silent_seconds": round(float(row["silent_seconds"]), 1)} for row in rows]

@@ -13,7 +13,9 @@ from typing import TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from device_runner.reading import visible
 from pipeline.campaign.lab.tables import attached, hosts, jobs
+from pipeline.campaign.store.errors import hidden, told
 from pipeline.core.errors import ConfigError
 
 T = TypeVar("T")
@@ -45,12 +47,16 @@ class SessionLost(Exception):
 
 
 class LabSession:
-    """One connection that stays open, with the leases that it holds; calls from several threads take turns."""
+    """One connection that stays open, with the leases that it holds; calls from several threads take turns.
+
+    Raises ConfigError for another database than PostgreSQL, PipelineError where the server refuses the connection.
+    """
 
     def __init__(self, engine: Engine, host: str) -> None:
+        where = hidden(str(engine.url))
         if engine.dialect.name != "postgresql":
             raise ConfigError(
-                "a lab needs PostgreSQL", where=engine.dialect.name,
+                "a lab needs PostgreSQL", where=where,
                 why="leases of devices are locks of its sessions, which end with a host",
                 remedy="--database postgresql://USER@HOST/DATABASE, or [output] database in the config",
             )  # fmt: skip
@@ -58,12 +64,13 @@ class LabSession:
         self._turn = threading.Lock()
         self._connection: Connection | None = None
         settings = [f"SET {one.replace('=', ' = ')}" for one in SERVER_SIDE]
-        connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         name = f"{PREFIX}{host[:40]}"
-        connection.execute(sa.text("SELECT set_config('application_name', :name, false)"), {"name": name})
-        for setting in settings:
-            connection.exec_driver_sql(setting)
-        self.backend = int(connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one())
+        with told(where):
+            connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            connection.execute(sa.text("SELECT set_config('application_name', :name, false)"), {"name": name})
+            for setting in settings:
+                connection.exec_driver_sql(setting)
+            self.backend = int(connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one())
         self._connection = connection
 
     def ask(self, work: Callable[[Connection], T]) -> T:
@@ -90,15 +97,19 @@ class LabSession:
     def sign_of_life(self, versions: str, note: str) -> list[str]:
         """Say that this host lives, and end sessions of hosts that have not for too long; their names."""
         now = sa.func.now()
-        row = {"seen": now, "backend": self.backend, "versions": versions, "note": note}
+        row = {"seen": now, "backend": self.backend, "versions": versions, "note": visible(note)}
 
-        def work(connection: Connection) -> list[str]:
+        def work(connection: Connection) -> None:
             if not connection.execute(hosts.update().where(hosts.c.name == self.host).values(row)).rowcount:
                 connection.execute(hosts.insert().values(name=self.host, **row))
-            silent = connection.execute(END_SILENT, {"seconds": SILENT_SECONDS, "prefix": PREFIX})
-            return [found.name for found in silent if found.name != self.host]
 
-        return self.ask(work)
+        self.ask(work)
+        return [name for name in self.end_silent() if name != self.host]
+
+    def end_silent(self) -> list[str]:
+        """End sessions of hosts that gave no sign of life for too long; their names."""
+        limit = {"seconds": SILENT_SECONDS, "prefix": PREFIX}
+        return self.ask(lambda connection: [found.name for found in connection.execute(END_SILENT, limit)])
 
     def show(self, devices: dict[str, str]) -> None:
         """Say which devices are attached: their names to their facts as JSON; those that are not named are gone."""

@@ -9,6 +9,7 @@ import msgspec
 from pipeline.campaign.lab.queue import attached_devices, jobs_of, lab_hosts
 from pipeline.campaign.lab.session import SILENT_SECONDS
 from pipeline.campaign.store import Store, open_store
+from pipeline.core.progress import duration_text
 from pipeline.job.lab.close import found_campaign
 
 MOST_REASONS = 5
@@ -57,9 +58,10 @@ def status_lines(found: dict[str, Any]) -> Iterator[str]:
     """The state of a lab for a terminal."""
     yield f"hosts: {len(found['hosts'])}"
     for host in found["hosts"]:
-        heard = f"nothing heard for {host['silent_seconds']:g} s" if host["state"] == "silent" else "working"
-        count = sum(device["host"] == host["name"] for device in found["devices"])
-        yield f"  {host['name']}: {heard}, {count} devices{'; ' + host['note'] if host['note'] else ''}"
+        silent = f"nothing heard for {duration_text(host['silent_seconds'])}"
+        count = f"{host['devices']} device{'s' * (host['devices'] != 1)}"
+        note = f"; {host['note']}" if host["note"] else ""
+        yield f"  {host['name']}: {silent if host['state'] == 'silent' else 'working'}, {count}{note}"
     for one in found["campaigns"]:
         states = ", ".join(f"{number} {state}" for state, number in one["devices"].items())
         yield f"{one['campaign']} {one['name']}: {one['runs']} runs stored; devices: {states}"

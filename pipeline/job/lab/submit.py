@@ -13,6 +13,7 @@ from pipeline.campaign.lab.queue import (
     keep_files,
     remove_old_files,
     submit_jobs,
+    uploading,
 )
 from pipeline.campaign.lab.session import LabSession
 from pipeline.campaign.plan import in_modes, plan_runs
@@ -88,8 +89,9 @@ def submit(config: Config, options: JobOptions, progress: Progress) -> Submitted
         campaign = job.enter(facts, planned, skipped, partial(_for_lab, predicted=predicted))
         references = campaign.job().references
         remove_old_files(job.store)
-        made = keep_files(job.store, carried_files(job.folder, measurable, references, job.config.targets))
-        submit_jobs(job.store, campaign.id, facts, made)
+        with uploading(job.store):
+            made = keep_files(job.store, carried_files(job.folder, measurable, references, job.config.targets))
+            submit_jobs(job.store, campaign.id, facts, made)
     return Submitted(
         campaign=campaign.id, devices=tuple(facts), runs=len(planned) * config.measure.timed_rounds, files=len(made),
         bytes=sum(one.size_bytes for one in made),

@@ -9,14 +9,13 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 
 import msgspec
-from sqlalchemy import exc
 
 from device_runner.device import named
 from device_runner.errors import RunnerError
@@ -44,18 +43,17 @@ from pipeline.campaign.lab.queue import (
 from pipeline.campaign.lab.session import LabSession, SessionLost
 from pipeline.campaign.measure import measure
 from pipeline.campaign.plan import planned_id
-from pipeline.campaign.store import Store, open_store
-from pipeline.campaign.store.patience import is_away
+from pipeline.campaign.store import open_store
 from pipeline.job.devices import opened
+from pipeline.job.lab.agent import MOST_NAMES, Agent, alive, begin_looking, sessions_of
 from pipeline.job.lab.attached import Attached
-from pipeline.job.lab.carry import Carried, carried_folder, fetched, lab_versions, other_versions
+from pipeline.job.lab.carry import Carried, carried_folder, fetched, other_versions
 from pipeline.job.lab.plan import plan_here, planned_here
 from pipeline.job.rounds import fresh_plan, to_confirm, with_looks
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-SIGN_SECONDS = 2.0
 REST_SECONDS = 5.0
 """For how long a device that was left is not taken again."""
 
@@ -71,93 +69,42 @@ MOST_DEVICES = 512
 """Of one host: each has a thread while it works."""
 
 
-@dataclass(slots=True)
-class Agent:
-    """What an agent knows: `busy` are devices with a thread, `refused` campaigns that this host may not measure.
-
-    `working` has the campaigns of busy devices.
-    """
-
-    store: Store
-    attached: Attached
-    stop: threading.Event
-    host: str
-    busy: dict[str, Future[None]] = field(default_factory=dict)
-    working: dict[str, str] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    resting: dict[str, float] = field(default_factory=dict)
-    carried: dict[str, Carried] = field(default_factory=dict)
-    fetching: threading.Lock = field(default_factory=threading.Lock)
-    tidied: float = -TIDY_SECONDS
-
-
-def work(database: str, devices: tuple[str, ...], stop: threading.Event, *, once: bool = False, host: str = "") -> None:
+def work(
+    database: str,
+    devices: tuple[str, ...],
+    stop: threading.Event,
+    *,
+    once: bool = False,
+    host: str = "",
+    say: Callable[[str], None] = log.info,
+) -> None:
     """Work for a lab until `stop`; with `once` until nothing is left to do for the devices of this host.
 
-    Raises PipelineError for a database that cannot be used when it begins; later its absence is waited for.
+    `say` is given a line for what is attached, and for each job that begins or ends. Raises PipelineError for a
+    database that cannot be used when it begins, HostTakenError where another agent of this host goes on working; later
+    the absence of the database is waited for.
     """
     with open_store(database) as store, ThreadPoolExecutor(MOST_DEVICES, thread_name_prefix="lab") as pool:
-        agent = Agent(store, Attached(devices), stop, host or host_name())
+        agent = Agent(store, Attached(devices), stop, host or host_name(), say)
         for prefix in (WORK_PREFIX, RUN_PREFIX):
             remove_abandoned(prefix)
-        agent.attached.look()
-        threading.Thread(target=_look, args=(agent,), daemon=True, name="look").start()
-        LabSession(store.engine, agent.host).close()
-        try:
-            while not stop.is_set():
-                with _session(agent) as session:
-                    if session and _until_lost(agent, session, pool, once=once):
-                        return
-                stop.wait(TICK_SECONDS)
-        finally:
-            stop.set()
-
-
-@contextmanager
-def _session(agent: Agent) -> Iterator[LabSession | None]:
-    """The session of an agent, with its signs of life; None while the database is away."""
-    try:
-        session = LabSession(agent.store.engine, agent.host)
-    except exc.SQLAlchemyError as error:
-        if not is_away(error):
-            raise
-        log.warning("the database is away")
-        yield None
-        return
-    threading.Thread(target=_live, args=(agent, session), daemon=True, name="signs").start()
-    try:
-        yield session
-    finally:
-        session.close()
-
-
-def _look(agent: Agent) -> None:
-    """Look at what is attached until the agent stops. Not between signs of life: phones may take long to answer."""
-    while not agent.stop.wait(SIGN_SECONDS):
-        try:
-            agent.attached.look(list(agent.busy))
-        except (RunnerError, OSError) as error:
-            log.warning("devices could not be looked at: %s", error)
-
-
-def _live(agent: Agent, session: LabSession) -> None:
-    """Give signs of life, and say what is attached, as long as the session lasts."""
-    versions = msgspec.json.encode(lab_versions()).decode()
-    try:
-        while True:
-            note = "; ".join((*agent.attached.notes, *dict.fromkeys(agent.refused.values())))
-            for other in session.sign_of_life(versions, note):
-                log.warning("%s gave no sign of life: its session was ended", other)
-            documents = {name: msgspec.json.encode(one).decode() for name, one in dict(agent.attached.facts).items()}
-            session.show(documents)
-            if agent.stop.wait(SIGN_SECONDS):
-                return
-    except SessionLost as error:
-        log.info("signs of life end: %s", error)
+        with closing(sessions_of(agent)) as sessions:
+            try:
+                for session in sessions:
+                    if not agent.said:
+                        begin_looking(agent)
+                    with alive(agent, session):
+                        if _until_lost(agent, session, pool, once=once):
+                            return
+            finally:
+                stop.set()
 
 
 def _until_lost(agent: Agent, session: LabSession, pool: ThreadPoolExecutor, *, once: bool) -> bool:
-    """Take jobs until the session is lost, or the agent is to stop; True at the end of all work with `once`."""
+    """Take jobs until the session is lost, or the agent is to stop; True at the end of all work with `once`.
+
+    An agent that stops keeps its leases until the runs that its devices are in have ended.
+    """
     try:
         while not agent.stop.wait(TICK_SECONDS):
             for name in [name for name, future in agent.busy.items() if future.done()]:
@@ -174,6 +121,9 @@ def _until_lost(agent: Agent, session: LabSession, pool: ThreadPoolExecutor, *, 
                 _tidy(agent, session)
             if over:
                 return True
+        if agent.busy:
+            agent.say(f"stops when runs in progress have ended: {', '.join(sorted(agent.busy)[:MOST_NAMES])}")
+        wait(agent.busy.values())
     except SessionLost as error:
         log.warning("the session with the database was lost: %s", error)
     return False
@@ -216,12 +166,19 @@ def _work_on(agent: Agent, session: LabSession, job: LabJob, name: str) -> None:
             refusal = other_versions(carried.record)
             if refusal:
                 agent.refused[job.campaign] = f"{job.campaign} is refused: {refusal}"
+                log.warning("%s", agent.refused[job.campaign])
                 change_job(agent.store, job, reason=f"{agent.host} is refused: {refusal}")
                 return
             change_job(agent.store, job, state=RUNNING, host=agent.host)
+            agent.say(f"{job.campaign}: {job.device}: begins{' fresh rounds' if job.stage == FRESH else ''}")
             reason = _measured(agent, session, job, name, carried)
+        except SessionLost:
+            raise
         except (RunnerError, OSError) as error:
             reason = str(error)
+        except Exception as error:  # a device that is left unsaid would be taken again for ever
+            log.debug("%s", job.device, exc_info=True)
+            reason = f"internal error: {type(error).__name__}: {error}"
         _note(agent, session, job, reason)
     except SessionLost as error:
         log.warning("%s: left for now: %s", job.device, error)
@@ -276,7 +233,9 @@ def _note(agent: Agent, session: LabSession, job: LabJob, reason: str) -> None:
     if session.state_of(job.campaign, job.device) not in OPEN:
         return
     if not reason:
-        change_job(agent.store, job, state=DONE if job.stage == FRESH else MEASURED, reason="")
+        state = DONE if job.stage == FRESH else MEASURED
+        change_job(agent.store, job, state=state, reason="")
+        agent.say(f"{job.campaign}: {job.device}: {state}")
     elif agent.stop.is_set():
         change_job(agent.store, job, state=WAITING, reason="")
     else:
