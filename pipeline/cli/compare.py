@@ -61,7 +61,7 @@ def compare(a: str, b: str, run_a: str, run_b: str, markdown_to: Path | None, js
     from pipeline.core.files import write_text
     from pipeline.job.sides import read_side
     from pipeline.report import comparison, markdown
-    from pipeline.report.terminal import open_console, show_parts
+    from pipeline.report.terminal import show_parts
 
     found = comparison.compare_sides(read_side(a, run_a), read_side(b, run_b))
     parts = ((comparison.listing(found),), comparison.sections(found))
@@ -70,7 +70,7 @@ def compare(a: str, b: str, run_a: str, run_b: str, markdown_to: Path | None, js
     if json_to:
         write_json(found, json_to)
     if shows_text(json_to):
-        show_parts(*parts, open_console())
+        show_parts(*parts)
 
 
 def pair_options(command: Function) -> Function:
@@ -175,7 +175,7 @@ def gate(
     from pipeline.job.regression import exit_code, history_report
     from pipeline.report import regression
     from pipeline.report.history_plot import history_svg
-    from pipeline.report.terminal import open_console, show_parts
+    from pipeline.report.terminal import show_parts
 
     if (base is None) is not (candidate is None) or not (base or history):
         raise click.UsageError("name BASE and CANDIDATE, or a --history, or all three", ctx)
@@ -190,7 +190,7 @@ def gate(
     if json_to:
         write_json(report, json_to)
     if shows_text(json_to):
-        show_parts(regression.listings(report), regression.sections(report), open_console())
+        show_parts(regression.listings(report), regression.sections(report))
         click.echo(regression.headline(report))
     ctx.exit(exit_code(report))
 
@@ -247,7 +247,7 @@ def bisect(
     from pipeline.job.bisect import BisectOrder, exit_code, run_bisect
     from pipeline.job.read_subjects import read_sources
     from pipeline.report import bisection, markdown
-    from pipeline.report.terminal import open_console, show_parts
+    from pipeline.report.terminal import show_parts
 
     pairs, files = _orders(artifacts, answers)
     with tempfile.TemporaryDirectory() as work:
@@ -262,5 +262,5 @@ def bisect(
     if json_to:
         write_json(report, json_to)
     if shows_text(json_to):
-        show_parts(*parts, open_console())
+        show_parts(*parts)
     ctx.exit(exit_code(report))

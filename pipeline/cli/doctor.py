@@ -89,8 +89,8 @@ def doctor(
     from pipeline.core.files import write_text
     from pipeline.job.doctor.diagnose import diagnose, exit_code
     from pipeline.job.doctor.order import DoctorModel, DoctorOrder
+    from pipeline.report.console import open_console
     from pipeline.report.doctor import render, show_doctor
-    from pipeline.report.terminal import open_console
 
     data = dataset_from(test_data, input_values)
     if model.suffix.lower() == ".toml":

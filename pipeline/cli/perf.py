@@ -133,8 +133,8 @@ def perf(
     from pipeline.job.perf import exit_code, measure_files
     from pipeline.job.perf_files import PerfOrder
     from pipeline.report import terminal
+    from pipeline.report.console import open_console
     from pipeline.report.profiles import show_profiles
-    from pipeline.report.terminal import open_console
 
     order = PerfOrder(
         files=files,

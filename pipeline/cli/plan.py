@@ -59,7 +59,7 @@ def plan(
     from pipeline.job.campaign import JobOptions
     from pipeline.job.pilot import pilot
     from pipeline.report.pilot import pilot_listing, pilot_notes
-    from pipeline.report.terminal import open_console, show_parts
+    from pipeline.report.terminal import show_parts
 
     data = dataset_from(test_data, input_values)
     if data.given and not model:
@@ -69,7 +69,5 @@ def plan(
     if json_to:
         write_json(dataclasses.asdict(found), json_to)
     if shows_text(json_to):
-        show_parts(
-            [pilot_listing(one) for one in found.answers], pilot_notes(found.answers, found.missing), open_console()
-        )
+        show_parts([pilot_listing(one) for one in found.answers], pilot_notes(found.answers, found.missing))
     ctx.exit(ExitCode.SOME_FAILED if found.missing or not found.answers else ExitCode.DONE)

@@ -84,7 +84,7 @@ def prove(
     from pipeline.core.errors import ExitCode
     from pipeline.release.prove import ProofOrder, prove_bundle
     from pipeline.report import terminal
-    from pipeline.report.terminal import open_console
+    from pipeline.report.console import open_console
 
     order = ProofOrder(
         library=library,

@@ -32,7 +32,7 @@ def report(
     """
     from pipeline.cli.show import write_campaign
     from pipeline.job.stored import list_campaigns, stored, write_reports
-    from pipeline.report import terminal
+    from pipeline.report import console, terminal
 
     if list_only:
         campaigns = list_campaigns(folder, database)
@@ -47,7 +47,7 @@ def report(
     if json_to:
         write_json(assembled.report, json_to)
     if shows_text(json_to):
-        terminal.show(assembled.report, terminal.open_console())
+        terminal.show(assembled.report, console.open_console())
 
 
 @click.command(cls=Command)
@@ -99,10 +99,10 @@ def _show(content: "Content", folder: Path) -> None:
 
 
 def _show_proofs(proofs: "tuple[LibraryProof, ...]") -> None:
-    from pipeline.report import terminal
+    from pipeline.report import console, terminal
 
     for proof in proofs:
-        terminal.show_proof(proof, terminal.open_console())
+        terminal.show_proof(proof, console.open_console())
 
 
 def _gate(assembled: "Assembled", folder: Path) -> None:

@@ -16,8 +16,8 @@ from pipeline.job.result import JobResult
 from pipeline.release.manifest import content_digest
 from pipeline.report import terminal
 from pipeline.report.ci_campaign import of_campaign
+from pipeline.report.console import open_console
 from pipeline.report.model import CampaignReport
-from pipeline.report.terminal import open_console
 from pipeline.report.wording import visible
 
 

@@ -162,7 +162,7 @@ def _show(report: "TransformReport", output: Path) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from pipeline.report.terminal import open_console
+    from pipeline.report.console import open_console
     from pipeline.report.wording import size, visible
 
     out = open_console()

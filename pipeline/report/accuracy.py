@@ -142,7 +142,7 @@ def show_accuracy(results: Sequence[AccuracyResult]) -> None:
     """Print the metric, a table of models, one of outputs, and findings."""
     from rich.markup import escape
 
-    from pipeline.report.terminal import open_console
+    from pipeline.report.console import open_console
 
     console = open_console()
     if not results:

@@ -12,7 +12,7 @@ from pipeline.convert.report import ConversionReport
 from pipeline.core.errors import Finding, PipelineError, Severity
 from pipeline.core.variant import aware_lines
 from pipeline.model.sources import numbered_lines
-from pipeline.report.terminal import open_console
+from pipeline.report.console import open_console
 from pipeline.report.wording import size, visible
 
 MOST_ROWS = 60

@@ -28,7 +28,7 @@ from pipeline.core.providers import NNAPI, PROVIDER_RULES
 from pipeline.core.releases import by_rules, line_of
 from pipeline.partition.answer import Decision, ModelAnswer, Optimize
 from pipeline.partition.placement import same_reason
-from pipeline.report.terminal import open_console
+from pipeline.report.console import open_console
 from pipeline.report.wording import visible
 
 CHOICE_COLOURS = {FixChoice.USE: "green", FixChoice.MEASURE: "yellow", FixChoice.CPU: "red"}

@@ -8,8 +8,8 @@ from rich.table import Table
 
 from pipeline.partition.reference.compare import LibraryReference
 from pipeline.partition.reference.diff import ClaimDiff, NodeDiff, Side
+from pipeline.report.console import open_console
 from pipeline.report.partition import MOST_DETAILED
-from pipeline.report.terminal import open_console
 from pipeline.report.wording import visible
 
 MOST_NODES = 60

@@ -1,7 +1,6 @@
 """Reports and device tables in a terminal, as wide as fits; plain lines in a pipe or a file."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -14,6 +13,7 @@ from device_runner.result import Status
 from pipeline.campaign.statistics import Verdict
 from pipeline.check.library_proof import LibraryProof
 from pipeline.report import tuning, wording
+from pipeline.report.console import open_console
 from pipeline.report.decision import Banner, BannerState, banner
 from pipeline.report.layout import (
     COLUMNS,
@@ -34,63 +34,6 @@ from pipeline.report.model import CampaignReport, Row
 from pipeline.report.modes import mode_listings
 from pipeline.report.profiles import changes, claims, view_notes, views
 from pipeline.report.wording import visible
-
-GAP = "  "
-UNLIMITED = 10_000
-"""Columns of a pipe: no column of a table is left out there."""
-
-
-class PlainConsole(Console):
-    """Prints what a console prints, as plain lines."""
-
-    def print(self, *objects: Any, **_: Any) -> None:
-        """Print the texts, tables and groups, or an empty line for none."""
-        for text in (line for item in objects or ("",) for line in plain_lines(item)):
-            self.file.write(f"{text}\n")
-
-
-def open_console(*, stderr: bool = False) -> Console:
-    """The console for results (stdout) or for messages (stderr), as the stream allows."""
-    made = Console(stderr=stderr, highlight=False, soft_wrap=stderr)
-    return made if made.is_terminal else PlainConsole(stderr=stderr, highlight=False, width=UNLIMITED)
-
-
-def plain_lines(item: Any) -> Iterator[str]:
-    """A renderable as lines of text; rich's markup in a str is dropped."""
-    if isinstance(item, Table):
-        yield from _table_lines(item)
-    elif isinstance(item, Group):
-        for part in item.renderables:
-            yield from plain_lines(part)
-    elif isinstance(item, Padding):
-        yield from [""] * item.top
-        yield from (f"{'':{item.left}}{line}".rstrip() for line in plain_lines(item.renderable))
-        yield from [""] * item.bottom
-    else:
-        text = item.plain if isinstance(item, Text) else Text.from_markup(str(item)).plain
-        yield from (line.rstrip() for line in text.split("\n"))
-
-
-def _table_lines(table: Table) -> Iterator[str]:
-    """Title, head and rows."""
-    if table.title:
-        yield from plain_lines(table.title)
-    columns = [[*([_cell(column.header)] if table.show_header else []), *map(_cell, column.cells)]
-               for column in table.columns]  # fmt: skip
-    widths = [max(map(len, cells), default=0) for cells in columns]
-    right = [column.justify == "right" for column in table.columns]
-    yield from (_row(cells, widths, right) for cells in zip(*columns, strict=True))
-    if table.title:
-        yield ""
-
-
-def _row(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    padded = (f"{cell:>{w}}" if r else f"{cell:<{w}}" for cell, w, r in zip(cells, widths, right, strict=True))
-    return GAP.join(padded).rstrip()
-
-
-def _cell(item: Any) -> str:
-    return " ".join(plain_lines(item))
 
 
 def _processor(facts: DeviceFacts) -> str:
@@ -243,13 +186,13 @@ def _proof_table(proof: LibraryProof) -> Iterator[Table]:
 def show_parts(
     listings: Iterable[Listing],
     notes: Iterable[Section],
-    console: Console,
+    console: Console | None = None,
     rest: str = "--json",
     most: int = PLACES_SHOWN,
 ) -> None:
     """Print tables and sections with so many places of each note; `rest` names what has all of them."""
     tables = (_listing(listing) for listing in listings if listing.rows)
-    console.print(Group(*tables, *(_section(section, rest, most) for section in notes)))
+    (console or open_console()).print(Group(*tables, *(_section(section, rest, most) for section in notes)))
 
 
 def _section(section: Section, rest: str = "report.md", most: int = PLACES_SHOWN) -> RenderableType:

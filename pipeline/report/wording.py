@@ -1,13 +1,16 @@
 """How values are worded, the same in every format: units, ratios, verdicts, and text that may be hostile."""
 
 import re
+from typing import TYPE_CHECKING
 
 from device_runner.device import DeviceFacts
 from device_runner.reading import visible as visible
 from device_runner.result import Status
 from pipeline.campaign.statistics import Comparison, Verdict
 from pipeline.check.compare import OutputCheck
-from pipeline.report.model import CampaignReport, Row
+
+if TYPE_CHECKING:  # what words measurements of campaigns is read for conversions, too
+    from pipeline.report.model import CampaignReport, Row
 
 DASH = "-"
 
@@ -79,7 +82,7 @@ def fresh(comparison: Comparison | None) -> str:
     return f"; in {comparison.rounds} fresh rounds {found}"
 
 
-def verdict(row: Row) -> str:
+def verdict(row: "Row") -> str:
     """What the comparison says; that it is the baseline, or that it failed; a dash where nothing was compared."""
     if row.status is not Status.OK:
         return row.status.value
@@ -99,14 +102,14 @@ def verdict(row: Row) -> str:
     return f"{found.value}{shown}"
 
 
-def status(row: Row) -> str:
+def status(row: "Row") -> str:
     """How it went, with the number of rounds that failed where others did not."""
     if row.status is Status.OK and row.failed_rounds:
         return f"{row.failed_rounds} of {row.rounds + row.failed_rounds} rounds failed"
     return row.status.value
 
 
-def outputs(row: Row) -> str:
+def outputs(row: "Row") -> str:
     """Whether outputs are the original model's, the largest relative error, top-1 agreement where it is not 100 %."""
     if not row.checks:
         return DASH
@@ -127,7 +130,7 @@ def check_numbers(check: OutputCheck) -> str:
     )
 
 
-def legend(report: CampaignReport, *, interval: bool = True) -> str:
+def legend(report: "CampaignReport", *, interval: bool = True) -> str:
     """How to read the table of results; `interval`: whether the table shows that of the ratio."""
     spread = ", with its 95 % interval over rounds" if interval else ""
     return (

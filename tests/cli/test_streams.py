@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.report.terminal import PlainConsole, open_console, plain_lines
+from pipeline.report.console import PlainConsole, open_console, plain_lines
 from tests.cli.commands import ort_mobile
 from tests.onnx_samples import make, save, value
 

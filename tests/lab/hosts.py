@@ -22,7 +22,7 @@ import sqlalchemy as sa
 
 from pipeline.campaign.lab.queue import DONE, ENDED, OPEN, RUNNING, jobs_of
 from pipeline.campaign.lab.tables import jobs
-from pipeline.campaign.record import CampaignRecord
+from pipeline.campaign.record import CampaignRecord, RunRecord
 from pipeline.campaign.store import Store
 from tests.lab.farm import all_in, until
 from tests.postgres import PostgresServer, own_server
@@ -134,9 +134,9 @@ def inside(name: str) -> list[str]:
     return ["ip", "netns", "exec", name]
 
 
-def busy_share(store: Store, campaign: str, devices: int) -> float:
-    """The share of the time of all devices, from the first run's begin to the last one's end, that runs took."""
-    runs = store.runs(campaign)
+def busy_share(runs: Sequence[RunRecord]) -> float:
+    """The share of the time of all their devices, from the first run's begin to the last one's end, that runs took."""
+    devices = len({run.result.device for run in runs})
     begins = [datetime.fromisoformat(run.result.started_at).timestamp() for run in runs]
     lengths = [(run.result.elapsed_ns or 0) / 1e9 for run in runs]
     return sum(lengths) / devices / (max(map(sum, zip(begins, lengths, strict=True))) - min(begins))

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.campaign.lab.queue import DONE
 from pipeline.campaign.store import open_store
-from tests.lab.farm import JOURNAL, SECONDS, Faults, all_in, check_stored, faults, rigs, submitted, until
+from tests.lab.farm import JOURNAL, SECONDS, Faults, all_in, check_stored, faults, in_lab, rigs, submitted, until
 from tests.lab.hosts import EVENTS, HOSTS, Tally, agents, busy_share, lab, stored_in
 
 pytestmark = pytest.mark.lab
@@ -54,6 +54,10 @@ def test_a_thousand_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         found.killed(0)
         until(all_in(store, DONE), 3600)
         check_stored(store, campaign, rounds)
-        share = busy_share(store, campaign.id, count)
+        runs = store.runs(campaign.id)
+        killed = set(in_lab(rigs(count // HOSTS)))
+        share, others = busy_share(runs), busy_share([run for run in runs if run.result.device not in killed])
     with capsys.disabled():
         print(f"\nlab: {count} devices, {count * 2 * rounds} runs stored once, {share:.1%} of device time in runs")
+        print(f"lab: {others:.1%} on the hosts whose agent was not killed")
+    assert len({run.result.device for run in runs} & killed) == count // HOSTS

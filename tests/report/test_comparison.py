@@ -16,9 +16,9 @@ from pipeline.campaign.statistics import Verdict
 from pipeline.core.errors import ConfigError
 from pipeline.report import comparison, markdown, model
 from pipeline.report.comparison import ComparedSide, compare_sides, unpaired_interval
+from pipeline.report.console import plain_lines
 from pipeline.report.model import CampaignReport
 from pipeline.report.rows import MeasuredRow, make_rows
-from pipeline.report.terminal import plain_lines
 from tests.report_samples import make_report, record, runs
 
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "comparison.schema.json"
