@@ -2,6 +2,7 @@
 
 What takes long to build or to fetch lies once in the run's own cache and is linked into each test's: builds of the
 probe and of the shims (their names are digests of all that they depend on), and, for tests that may fetch, downloads.
+The compiler's own cache, by content as well, lies with the downloads: its parts of a C library take seconds an ABI.
 Compiled modules too, where Python was told to leave none beside the sources: the tests start a thousand commands, and
 compiling takes half of the time of each.
 """
@@ -51,6 +52,7 @@ def start() -> Path | None:
         return None
     folder = Path(tempfile.mkdtemp(prefix="ort-mobile-tests-"))
     home = folder / "a home"
+    downloads = Path(os.environ.get(DOWNLOADS_VARIABLE) or folder / "downloads").absolute()
     kept = _user_files(Path.home())
     for name in UNSET:
         os.environ.pop(name, None)
@@ -60,7 +62,7 @@ def start() -> Path | None:
         {
             FOLDER_VARIABLE: str(folder),
             "HOME": str(home),
-            "ZIG_GLOBAL_CACHE_DIR": str(folder / "zig"),
+            "ZIG_GLOBAL_CACHE_DIR": str(downloads / "zig"),
             "MAVEN_OPTS": f"-Dmaven.repo.local={folder / 'maven'}",  # Java knows the home from the user's entry
             "npm_config_cache": str(folder / "npm"),
             "ANDROID_ADB_SERVER_PORT": str(_closed_port()),
@@ -68,12 +70,11 @@ def start() -> Path | None:
         }
     )
     shared = folder / "shared"
-    downloads = Path(os.environ.get(DOWNLOADS_VARIABLE) or folder / "downloads")
     for name in BUILT:
         (shared / name).mkdir(parents=True)
     for name in FETCHED:
         (downloads / name).mkdir(parents=True, exist_ok=True)
-        (shared / name).symlink_to(downloads.absolute() / name)
+        (shared / name).symlink_to(downloads / name)
     _link(home, (*BUILT, *FETCHED))
     return folder
 

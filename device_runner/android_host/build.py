@@ -202,6 +202,7 @@ FLAGS = (
     "-Wextra",
     "-Wno-psabi",
     "-Wno-unused-command-line-argument",
+    "-s",  # as the probe: ziglang compiles its C library's parts, for five seconds, once with symbols and once without
 )
 SHIM_FLAGS = ("-fno-builtin", "-D_FORTIFY_SOURCE=0")
 """Adapters must call what they name, not what a compiler makes of it."""

@@ -207,7 +207,7 @@ def find_processor(abi: str, cpu: str = "") -> Processor:
     row = HOST_ABIS[abi]
     if cpu and cpu not in row.cpus:
         known = f"there are {', '.join(row.cpus)}" if row.cpus else "CPUs can be chosen for ARM's ABIs only"
-        remedy = "name one of them" if row.cpus else "name an ABI of ARM too, as in ?abi=arm64-v8a&cpu=cortex-a53"
+        remedy = "name one of them" if row.cpus else "name an ABI of ARM too (--abi arm64-v8a; ?abi= of a device)"
         raise SpecError(f"no CPU {cpu!r} for {abi}", why=known, remedy=remedy)
     _check_system(abi)
     if abi == machine_abi() and not cpu:

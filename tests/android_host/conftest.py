@@ -2,6 +2,8 @@
 
 import importlib.metadata
 import zipfile
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,17 @@ def _unpacked(oracle: Path, name: str, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def real_model(oracle: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """One real architecture of the oracle by its name; all of them are half a gigabyte."""
+
+    def unpack(name: str) -> Path:
+        with zipfile.ZipFile(oracle / "real.zip") as archive:
+            return Path(archive.extract(f"{name}.onnx", tmp_path_factory.mktemp("real")))
+
+    return cache(unpack)
+
+
+@pytest.fixture(scope="session")
 def real_models(oracle: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Real architectures of the oracle, unpacked."""
     return sorted(_unpacked(oracle, "real", tmp_path_factory.mktemp("real")).rglob("*.onnx"))
@@ -61,8 +74,3 @@ def real_models(oracle: Path, tmp_path_factory: pytest.TempPathFactory) -> list[
 def op_models(oracle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one-operator models, FAMILY/NAME.onnx."""
     return _unpacked(oracle, "ops", tmp_path_factory.mktemp("ops"))
-
-
-@pytest.fixture(scope="session")
-def random_graphs(oracle: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return sorted(_unpacked(oracle, "dags", tmp_path_factory.mktemp("dags")).rglob("*.onnx"))

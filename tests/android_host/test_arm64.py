@@ -1,6 +1,7 @@
 """The arm64 library of an AAR in processes of this computer: models run, claims are made, failures are results."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,7 +124,11 @@ def test_a_bundle_is_proven_in_the_abi_and_on_the_cpus_that_ship(
 
 
 def test_int8_that_overflows_without_dot_product_is_found(
-    release: str, arm64: LibraryFacts, real_models: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    release: str,
+    arm64: LibraryFacts,
+    real_model: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Facts in docs/facts/arm64_host.md, 5.1: -128 times -128 twice in a lane of 16 bits.
 
@@ -131,7 +136,7 @@ def test_int8_that_overflows_without_dot_product_is_found(
     """
     (tmp_path / "cpuinfo").write_text("flags : avx avx2\n")
     monkeypatch.setattr(saturation, "PROCESSOR", tmp_path / "cpuinfo")
-    (model,) = (path for path in real_models if path.name == "mnist.qdq_s8s8.onnx")
+    model = real_model("mnist.qdq_s8s8")
     bundle = bundle_of(tmp_path, model, level=Level.EXTENDED)
     proof = prove(bundle, f"android:{release}")
     _, wrong, right = proof.rows
@@ -169,10 +174,10 @@ def test_a_group_that_arm_alone_makes_is_found(
 
 
 def test_half_precision_without_casts_is_found(
-    release: str, arm64: LibraryFacts, real_models: list[Path], tmp_path: Path
+    release: str, arm64: LibraryFacts, real_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """Facts in docs/facts/arm64_host.md, 5.2: a file that an ARM computer with half precision has optimized."""
-    (model,) = (path for path in real_models if path.name == "mnist.fp16.onnx")
+    model = real_model("mnist.fp16")
     bundle = bundle_of(tmp_path, model)
     assert not prove(bundle, f"android:{release}", abis=(ARM64,), cpus=("cortex-a53",)).failed
     there = ClaimQuery(api_level=26, level=OptimizationLevel.BASIC, cpu="cortex-a76")
@@ -186,9 +191,11 @@ def test_half_precision_without_casts_is_found(
     assert all("x86-64 computer" in row.findings[0].remedy for row in proof.rows)
 
 
-def test_what_the_emulated_cpu_lacks_is_a_result(arm64: LibraryFacts, mnist: Path, real_models: list[Path]) -> None:
+def test_what_the_emulated_cpu_lacks_is_a_result(
+    arm64: LibraryFacts, mnist: Path, real_model: Callable[[str], Path]
+) -> None:
     """The files of an A76 on an A53: the library believes the part number, and takes the dot product for there."""
-    (model,) = (path for path in real_models if path.name == "mnist.qdq_s8s8.onnx")
+    model = real_model("mnist.qdq_s8s8")
     with AndroidHost("arm64", arm64, Phone(cpu="cortex-a53")) as device:
         (info,) = Path(device._folder).glob("cpu/proc/cpuinfo")
         info.write_text(dict(cpu_files(CPUS["cortex-a76"], 1))["proc/cpuinfo"])
