@@ -75,7 +75,8 @@ def submit_command(
         document = {name: getattr(done, name) for name in done.__slots__}
         write_json({"version": 1, **document}, json_to)
     if shows_text(json_to):
-        click.echo(f"{done.campaign}: submitted for {len(done.devices)} devices, at most {done.runs} runs")
+        count = f"{len(done.devices)} device{'s' * (len(done.devices) != 1)}"
+        click.echo(f"{done.campaign}: submitted for {count}, at most {done.runs} runs")
         click.echo(f"files: {done.files}, {done.bytes:,} bytes; this computer may be switched off")
 
 
@@ -137,7 +138,9 @@ def cancel_command(campaign: str, database: str | None) -> None:
 
     with open_store(_lab_database(database)) as store:
         record = found_campaign(store, campaign)
-        click.echo(f"{record.id}: {cancel_jobs(store, record.id)} devices cancelled; each stops before its next run")
+        count = cancel_jobs(store, record.id)
+        said = f"{count} device{'s' * (count != 1)} cancelled; each stops after the run that it is in"
+        click.echo(f"{record.id}: {said if count else 'nothing was left to cancel'}")
 
 
 @lab.command("close")

@@ -1,6 +1,8 @@
 """What an agent finds on its host: a server that does not answer has its reason, and the others go on."""
 
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,19 @@ def test_an_adb_server_that_does_not_answer_is_noted_and_costs_no_other_device()
     attached.look()
     assert list(attached.opens.values()) == ["local"]
     assert list(attached.opens) == list(attached.facts)
-    assert attached.notes[0] == "adb nohost.invalid:5037: no adb server"
+    assert attached.notes[0].startswith("adb nohost.invalid:5037: no adb server; ")
+
+
+def test_a_host_without_an_adb_program_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ADBUTILS_ADB_PATH", str(tmp_path / "adb"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free.getsockname()[1]))
+        attached = Attached(("adb:*",))
+        attached.look()
+    (note,) = attached.notes
+    assert note.startswith("adb here: no adb server; ")
+    assert str(tmp_path / "adb") in note
 
 
 def test_a_phone_that_works_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +82,7 @@ def test_a_phone_that_is_not_ready_has_its_reason_and_costs_no_other() -> None:
         attached = Attached((f"adb:*@127.0.0.1:{adb.port}",))
         attached.look()
     assert list(attached.facts) == ["adb:GOOD"]
-    assert [note.partition("@")[0] for note in attached.notes] == ["adb:NEW", "adb:GONE"]
-    assert "unauthorized: " in attached.notes[0]
-    assert "offline: " in attached.notes[1]
+    assert attached.notes == (
+        f"adb:NEW@127.0.0.1:{adb.port}: unauthorized: unlock the device and accept the dialog",
+        f"adb:GONE@127.0.0.1:{adb.port}: offline: plug it in again, or `adb reconnect offline`",
+    )

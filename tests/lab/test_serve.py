@@ -22,7 +22,7 @@ import msgspec
 import pytest
 
 from device_runner.device import DeviceFacts
-from device_runner.result import FailureKind
+from device_runner.result import FailureKind, Status
 from pipeline.campaign.store import Store, open_reading, open_store
 from pipeline.campaign.store.tables import campaigns
 from pipeline.core.errors import ConfigError, MissingError, PipelineError
@@ -32,7 +32,7 @@ from tests.campaign.store.samples import ARTIFACT, CAMPAIGN, failed, run_record
 pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
-from pipeline.job.lab.pages import PAGES, openapi
+from pipeline.job.lab.pages import PAGES, openapi, progress_of
 from pipeline.job.lab.serve import MOST_STREAMS, read_token, serve
 
 TOKEN = "0123456789abcdef-token"
@@ -121,6 +121,14 @@ def test_what_is_served_is_what_is_stored(port: int, store: Store, tmp_path: Pat
         jsonschema.validate(answer, {**schema, "components": described["components"]})
     after = {path: path.read_bytes() for path in before}
     assert after == before
+
+
+def test_a_run_that_is_impossible_on_a_device_has_not_failed(store: Store) -> None:
+    record = failed(FailureKind.PROVIDER_MISSING, "s2")
+    skipped = msgspec.structs.replace(record.result, status=Status.SKIPPED)
+    assert store.add_run(msgspec.structs.replace(record, result=skipped))
+    found = progress_of(store, CAMPAIGN)
+    assert (found.stored, found.failed) == (2, 0)
 
 
 @pytest.mark.long

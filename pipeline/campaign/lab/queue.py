@@ -80,10 +80,10 @@ def attached_devices(store: Store) -> dict[str, DeviceFacts]:
 
     Those of hosts that were not heard of for `ATTACHED_SECONDS` are left out.
     """
-    young = attached.c.seen > sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, ATTACHED_SECONDS)
-    query = sa.select(attached.c.name, attached.c.document).where(young).order_by(attached.c.seen)
+    silent = sa.extract("epoch", sa.func.now() - attached.c.seen).label("silent_seconds")
+    query = sa.select(attached.c.name, attached.c.document, silent).order_by(attached.c.seen)
     rows = store.read(lambda connection: connection.execute(query).all())
-    return {row.name: decode_json(row.document, DeviceFacts) for row in rows}
+    return {row.name: decode_json(row.document, DeviceFacts) for row in rows if row.silent_seconds < ATTACHED_SECONDS}
 
 
 @contextmanager
@@ -230,9 +230,10 @@ def open_jobs(connection: Connection, devices: Sequence[str]) -> list[LabJob]:
     return [_job(row) for row in connection.execute(query).mappings()]
 
 
-def change_job(store: Store, job: LabJob, **values: str | int) -> None:
-    """Change an open job; one that was cancelled or has ended stays as it is. Devices have a part in reasons."""
-    values = {name: visible(value) if isinstance(value, str) else value for name, value in values.items()}
+def change_job(store: Store, job: LabJob, *, reason: str | None = None, **values: str | int) -> None:
+    """Change an open job; one that was cancelled or has ended stays as it is. A reason may quote a device."""
+    if reason is not None:
+        values["reason"] = visible(" ".join(reason.split()))
     same = (jobs.c.campaign_id == job.campaign, jobs.c.device == job.device, jobs.c.state.in_((*OPEN, MEASURED)))
     change = jobs.update().where(*same).values(changed=sa.func.now(), **values)
     store.write(lambda connection: connection.execute(change))

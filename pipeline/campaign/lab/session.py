@@ -53,7 +53,7 @@ class LabSession:
     """
 
     def __init__(self, engine: Engine, host: str) -> None:
-        where = hidden(str(engine.url))
+        where = hidden(str(engine.url.set(drivername=engine.dialect.name)))
         if engine.dialect.name != "postgresql":
             raise ConfigError(
                 "a lab needs PostgreSQL", where=where,
@@ -97,7 +97,7 @@ class LabSession:
     def sign_of_life(self, versions: str, note: str) -> list[str]:
         """Say that this host lives, and end sessions of hosts that have not for too long; their names."""
         now = sa.func.now()
-        row = {"seen": now, "backend": self.backend, "versions": versions, "note": visible(note)}
+        row = {"seen": now, "backend": self.backend, "versions": versions, "note": visible(" ".join(note.split()))}
 
         def work(connection: Connection) -> None:
             if not connection.execute(hosts.update().where(hosts.c.name == self.host).values(row)).rowcount:

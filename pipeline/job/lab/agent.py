@@ -75,6 +75,8 @@ def sessions_of(agent: Agent) -> Generator[LabSession]:
                 hindered = str(error)
                 log.warning("waits: %s", hindered)
         else:
+            if hindered:
+                agent.say("has a session with the database")
             opened, hindered = True, ""
             try:
                 yield session
@@ -142,7 +144,7 @@ def _say_attached(agent: Agent) -> None:
     """Say which devices this host has, and why others cannot be used, where that has changed."""
     names = sorted(agent.attached.facts)
     more = [f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
-    listed = f"{agent.host} has {', '.join((*names[:MOST_NAMES], *more)) or 'no devices'}"
+    listed = f"devices of {agent.host}: {', '.join((*names[:MOST_NAMES], *more)) or 'none'}"
     if (said := "\n".join((listed, *agent.attached.notes))) != agent.said:
         agent.said = said
         agent.say(listed)

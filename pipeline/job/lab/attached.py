@@ -67,7 +67,7 @@ class Attached:
             try:
                 listed[address] = dict(list_serials(server_at(address)))
             except RunnerError as error:
-                notes.append(f"adb {address or 'here'}: {error.what}")
+                notes.append(f"adb {address or 'here'}: {error.reason}")
         self._join_lost(listed)
         said = (listed, tuple(notes))
         waits = bool(self.notes) and time.monotonic() - self.asked > AGAIN_SECONDS
@@ -103,7 +103,7 @@ class Attached:
             if one.readiness is Readiness.READY:
                 facts[identity(one)], opens[identity(one)] = one, one.name
             else:
-                notes.append(f"{one.name}: {one.readiness.value}: {one.advice}")
+                notes.append(f"{one.name}: {one.advice}")
         self.opens, self.facts, self.notes = {**self.opens, **opens}, facts, tuple(dict.fromkeys(notes))
 
 
@@ -119,7 +119,7 @@ def _answers(names: Iterable[str], addresses: Iterable[str], known: set[str]) ->
         try:
             listed = list_devices(f"*@{address}" if address else "*", known)
         except RunnerError as error:
-            silent.append(f"adb {address or 'here'}: {error.what}")
+            silent.append(f"adb {address or 'here'}: {error.reason}")
         else:
             found.update({one.name: one for one in listed if any(fit(one) for fit in fits)})
     for name in names:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 import sqlalchemy as sa
 
-from device_runner.result import Struct
+from device_runner.result import Status, Struct
 from pipeline import __version__
 from pipeline.campaign.lab.queue import jobs_of
 from pipeline.campaign.record import CampaignRecord
@@ -142,7 +142,8 @@ def known_campaign(store: Store, campaign: str) -> CampaignRecord:
 def progress_of(store: Store, record: CampaignRecord) -> CampaignProgress:
     """How far a campaign is now. Raises PipelineError for a plan that this release cannot read."""
     plan = record.job()
-    query = sa.select(runs.c.device, sa.func.count(), sa.func.count(runs.c.failure_kind))
+    failed_runs = sa.func.count().filter(runs.c.status == Status.FAILED)
+    query = sa.select(runs.c.device, sa.func.count(), failed_runs)
     query = query.where(runs.c.campaign_id == record.id).group_by(runs.c.device)
     counted = {row[0]: (row[1], row[2]) for row in store.read(lambda connection: connection.execute(query).all())}
     states = {job.device: job.state for job in jobs_of(store, record.id)}

@@ -83,6 +83,9 @@ STRICT = {
 NO_PAGE = "default-src 'none'; frame-ancestors 'none'"
 CHALLENGE = {"www-authenticate": 'Basic realm="ort-mobile lab", charset="UTF-8"'}
 
+PLAIN = {404: "There is no such page", 405: "Only GET and HEAD are served"}
+"""HTTP status to what is said where nothing else was."""
+
 STATUS = ((NotServedError, 404), (MissingError, 503))
 """Kind of error to HTTP status; others are 500."""
 
@@ -296,7 +299,8 @@ async def _events(desk: Desk, look: Callable[[], Any], request: Request) -> Asyn
 async def _refused(request: Request, error: Exception) -> Response:
     """The answer to what has no page, another method or a wrong parameter."""
     status, headers = getattr(error, "status_code", 500), getattr(error, "headers", None) or {}
-    return _error(request.url.path, status, ServedError(error=str(getattr(error, "detail", error))), headers)
+    said = PLAIN.get(status) or str(getattr(error, "detail", error))
+    return _error(request.url.path, status, ServedError(error=said), headers)
 
 
 def _error(path: str, status: int, error: ServedError, headers: Mapping[str, str] | None = None) -> Response:
