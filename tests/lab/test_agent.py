@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from pipeline.campaign.lab.queue import DONE, FAILED, WAITING, attached_devices, jobs_of, lab_hosts
 from pipeline.campaign.lab.session import LabSession
 from pipeline.campaign.lab.tables import attached
-from pipeline.campaign.store import Store
+from pipeline.campaign.store import Store, StoreError
 from pipeline.job.lab import agent as lab_agent
 from pipeline.job.lab import work as lab_work
 from pipeline.job.lab.status import lab_status, status_lines
@@ -82,6 +82,22 @@ def test_defect_of_ours_ends_a_device_with_its_reason(
     with agent(url, "h1", rigs(1)):
         until(all_in(store, FAILED))
     assert jobs_of(store)[0].reason == r"h1: internal error: ValueError: odd \x00 thing"
+
+
+def test_choice_that_fails_ends_the_campaign_with_its_reason(
+    url: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a row that was changed in the database: every agent would try again, each second."""
+
+    def damaged(*_: object) -> None:
+        raise StoreError("the database is damaged")
+
+    monkeypatch.setattr(lab_work, "to_confirm", damaged)
+    campaign = submitted(store, tmp_path, rigs(1), 1)
+    with agent(url, "h1", rigs(1)):
+        until(all_in(store, FAILED))
+    assert jobs_of(store)[0].reason.endswith("for fresh rounds: StoreError: the database is damaged")
+    check_stored(store, campaign, 1)
 
 
 def test_devices_of_a_host_that_is_long_silent_are_not_attached(url: str, store: Store) -> None:

@@ -83,6 +83,8 @@ STRICT = {
 NO_PAGE = "default-src 'none'; frame-ancestors 'none'"
 CHALLENGE = {"www-authenticate": 'Basic realm="ort-mobile lab", charset="UTF-8"'}
 
+_LOG_IN = "log in with it as the password; programs send `Authorization: Bearer TOKEN`"
+
 PLAIN = {404: "There is no such page", 405: "Only GET and HEAD are served"}
 """HTTP status to what is said where nothing else was."""
 
@@ -188,7 +190,7 @@ def _guarded(app: App, token: str) -> App:
 
         headers, path = Headers(scope=scope), scope["path"]
         if token and not hmac.compare_digest(_given(headers.get("authorization", "")).encode(), token.encode()):
-            refusal = ServedError(error="The token is missing or wrong", remedy="log in with it as the password")
+            refusal = ServedError(error="The token is missing or wrong", remedy=_LOG_IN)
             await _error(path, 401, refusal, CHALLENGE)(scope, receive, strictly)
         elif not token and not _is_loopback(_named_host(headers.get("host", ""))):
             refusal = ServedError(error="This request is for another host", remedy="ask for 127.0.0.1 or localhost")

@@ -43,7 +43,7 @@ from pipeline.campaign.lab.queue import (
 from pipeline.campaign.lab.session import LabSession, SessionLost
 from pipeline.campaign.measure import measure
 from pipeline.campaign.plan import planned_id
-from pipeline.campaign.store import open_store
+from pipeline.campaign.store import StoreError, open_store
 from pipeline.job.devices import opened
 from pipeline.job.lab.agent import MOST_NAMES, Agent, alive, begin_looking, sessions_of
 from pipeline.job.lab.attached import Attached
@@ -256,7 +256,15 @@ def _confirm(agent: Agent, session: LabSession, campaign: str) -> None:
             jobs = jobs_of(agent.store, campaign)
             if any(job.state in OPEN for job in jobs) or not any(job.state == MEASURED for job in jobs):
                 return
-            end_stage(agent.store, campaign, to_confirm(agent.store.campaign(campaign), agent.store))
+            try:
+                chosen = to_confirm(agent.store.campaign(campaign), agent.store)
+            except (ArithmeticError, LookupError, TypeError, ValueError, StoreError) as error:
+                log.error("%s: nothing can be chosen: %s", campaign, error)  # noqa: TRY400 # one line, as everywhere
+                for job in (one for one in jobs if one.state == MEASURED):
+                    reason = f"{agent.host}: nothing can be chosen for fresh rounds: {type(error).__name__}: {error}"
+                    change_job(agent.store, job, state=FAILED, reason=reason)
+                return
+            end_stage(agent.store, campaign, chosen)
         finally:
             _give_back(session, lease)
     except SessionLost as error:
