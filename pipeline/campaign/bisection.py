@@ -25,7 +25,7 @@ class BisectionEnd(StrEnum):
     RANGE = "range"
     """Between the last good and the first slower position are only ones that could not be decided."""
     NO_DIFFERENCE = "no difference"
-    """The last position is not slower than the first."""
+    """The last position was not shown to be slower than the first."""
     NOT_MONOTONE = "not monotone"
     """A good position follows a slower one: the slowdown came, went, and perhaps came again."""
     NOT_MEASURABLE = "not measurable"

@@ -1,5 +1,7 @@
 """Commands whose help has options in sections and examples; `help`, `completion` and `schema`."""
 
+import math
+
 import click
 
 SECTIONS: dict[str, frozenset[str]] = {
@@ -159,10 +161,17 @@ class Command(click.Command):
     """A command with its options in sections and its examples below them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does it, with a destination put behind `--json` where a flag is accepted, too."""
+        """As click does it, without nan, and with a destination behind `--json` where a flag is accepted, too."""
         if any(isinstance(param, JsonOrFlag) for param in self.params):
             args = with_destination(args)
-        return super().parse_args(ctx, args)
+        left = super().parse_args(ctx, args)
+        for param in self.params:  # every bound of a range lets it pass
+            value = ctx.params.get(param.name or "")
+            if any(
+                isinstance(one, float) and math.isnan(one) for one in (value if isinstance(value, tuple) else (value,))
+            ):
+                raise click.BadParameter("nan is not a number", ctx, param)
+        return left
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write options section by section, those that no section names last."""

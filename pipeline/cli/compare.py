@@ -42,21 +42,24 @@ def library_names(ctx: click.Context, param: click.Parameter, values: tuple[str,
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 @click.option(
-    "--run-a", default="", metavar="VARIANT[/RUN]", help="Compare this run of A.  [default: those of B's names]"
+    "--run-a", default="", metavar="VARIANT[/RUN]", help="Compare this run of A.  [default: all, or that of --run-b]"
 )
 @click.option(
-    "--run-b", default="", metavar="VARIANT[/RUN]", help="Compare this run of B.  [default: those of A's names]"
+    "--run-b", default="", metavar="VARIANT[/RUN]", help="Compare this run of B.  [default: all, or that of --run-a]"
 )
 @markdown_option
 @json_option
-def compare(a: str, b: str, run_a: str, run_b: str, markdown_to: Path | None, json_to: str | None) -> None:
+@click.pass_context
+def compare(
+    ctx: click.Context, /, a: str, b: str, run_a: str, run_b: str, markdown_to: Path | None, json_to: str | None
+) -> None:
     """Compare the latencies of campaign B with those of A, and name what changed between the two.
 
     A and B are results.json (also of `perf --json`), results.sqlite, an output folder, a bundle, or a database URL.
     `#CAMPAIGN` behind it names a stored campaign, `#previous` the one before the newest; else it is the newest.
 
     Runs of one campaign are compared in pairs of rounds. Two campaigns were measured at different times: `gate`
-    measures both again, in alternating rounds.
+    measures both again, in alternating rounds. A difference is no error; exit code 1 if nothing could be compared.
     """
     from pipeline.core.files import write_text
     from pipeline.job.sides import read_side
@@ -71,6 +74,7 @@ def compare(a: str, b: str, run_a: str, run_b: str, markdown_to: Path | None, js
         write_json(found, json_to)
     if shows_text(json_to):
         show_parts(*parts)
+    ctx.exit(comparison.exit_code(found))
 
 
 def pair_options(command: Function) -> Function:

@@ -83,6 +83,11 @@ def run_bisect(order: BisectOrder, progress: Progress) -> BisectionReport:
         open_store(f"sqlite:///{order.folder / DATABASE}") as store,
         opened((order.device,)) as field,
     ):
+        if len(field.devices) > 1:
+            raise ConfigError(
+                f"{len(field.devices)} devices are meant", where=order.device, why="a bisection runs on one",
+                remedy=f"name one of them with --device: {', '.join(field.devices)}",
+            )  # fmt: skip
         measured = _Bisection(order, places, field, store, work, progress)
         return measured.run()
 
@@ -123,16 +128,16 @@ class _Bisection:
         return row
 
     def _standing(self, row: GatedRun) -> PositionStanding:
-        """Slower as a gate says it; good where at most half of the whole slowdown is possible."""
+        """Slower as a gate says it; good where at most half of the whole slowdown is possible, for the end none."""
         if row.outcome is GateOutcome.REGRESSION:
             return PositionStanding.SLOWER
         if row.outcome is GateOutcome.UNCHANGED:
             return PositionStanding.GOOD
         if row.ratio is None or row.high is None:
             return PositionStanding.SKIPPED
-        end = self.rows.get(len(self.places) - 1)
-        whole = end.ratio if end else None
-        return PositionStanding.GOOD if whole is None or row.high < whole**0.5 else PositionStanding.UNDECIDED
+        end = self.rows[len(self.places) - 1]  # it is the first to be measured
+        limit = 1 + self.order.pairs.least if row is end else (end.ratio or 1.0) ** 0.5
+        return PositionStanding.GOOD if row.high < limit else PositionStanding.UNDECIDED
 
     def _report(
         self, known: dict[int, PositionStanding], step: BisectionStep, direct: GatedRun | None

@@ -102,7 +102,7 @@ def opened(names: Sequence[str], wait_seconds: float = 0.0) -> Iterator[OpenDevi
                 "no device is ready",
                 where=", ".join(names),
                 why="; ".join(f"{one.device}: {one.text}" for one in unusable) or "none is connected",
-                remedy="`ort-mobile devices` says what each one needs; `--convert-only` needs none",
+                remedy="`ort-mobile devices` says what each one needs; `ort-mobile run --convert-only` needs none",
             )
         yield OpenDevices(devices=devices, facts=facts, unusable=tuple(unusable))
 

@@ -19,7 +19,8 @@ from pipeline.core.progress import Progress
 from pipeline.job.campaign import CampaignJob
 from pipeline.job.devices import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, measure_all, opened
 from pipeline.job.tune_field import SearchField, search_field
-from pipeline.job.tune_search import CONFIRM_ROUNDS, DeviceSearch, found_by
+from pipeline.job.tune_found import found_by
+from pipeline.job.tune_search import CONFIRM_ROUNDS, DeviceSearch
 
 
 def measured(job: CampaignJob, work: Path, progress: Progress) -> EndedCampaign:

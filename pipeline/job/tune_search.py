@@ -16,7 +16,7 @@ from pipeline.campaign.store import REPEATED
 from pipeline.campaign.tune.observed import Observation, Proposal, SearchSettings, SearchStrategy
 from pipeline.campaign.tune.search import COST_KNOWN, propose
 from pipeline.campaign.tune.space import Space
-from pipeline.campaign.tuned import ANSWERED, CandidateValues, TunedCandidate, TunedModel, TuneOutcome
+from pipeline.campaign.tuned import CandidateValues
 from pipeline.config import Goal, TuneConfig, TuneStrategy
 from pipeline.core.progress import duration_text
 from pipeline.job.tune_space import BYTES_PER_MB
@@ -42,6 +42,9 @@ FIELDS = {Goal.LATENCY: "latency_ns", Goal.P90: "p90_ns", Goal.MEMORY: "memory_b
 
 TIMED = {Goal.LATENCY, Goal.P90}
 """Goals that mean nothing where a phone's library runs on another machine."""
+
+BUDGET_ENDED = "the budget is used up"
+"""How a search is ended by the time alone."""
 
 LIMITS: dict[str, tuple[Goal, float, float]] = {
     "max_latency_ms": (Goal.LATENCY, 1e6, 1.05),
@@ -84,6 +87,8 @@ def broken_limit(values: CandidateValues, tune: TuneConfig, *, single: bool = Fa
     """Which constraint values break, or ""; those of a single run have some room for its noise."""
     for key, (goal, unit, room) in LIMITS.items():
         limit, value = getattr(tune, key), value_of(values, goal)
+        if limit is not None and value is None:
+            return f"{goal.value} was not measured, and {key} = {limit:g} cannot be checked"
         if limit is not None and value is not None and value > limit * unit * (room if single else 1.0):
             return f"{goal.value} {value / unit:.4g} is over {key} = {limit:g}"
     return ""
@@ -196,11 +201,12 @@ class ModelSearch:
 
     def best(self) -> int | None:
         """The candidate to choose: the leader, or the best measured that keeps to the constraints."""
-        measured = {c: v for c, v in self.values().items() if not broken_limit(v, self.tune)}
-        proposal = self.proposals.get(self.searched[0])
+        goal = self.searched[0]
+        known = {c: v for c, v in self.values().items() if value_of(v, goal) is not None}
+        measured = {c: v for c, v in known.items() if not broken_limit(v, self.tune)}
+        proposal = self.proposals.get(goal)
         if proposal and proposal.leader in measured:
             return proposal.leader
-        goal = self.searched[0]
         return min(measured, key=lambda c: value_of(measured[c], goal) or math.inf, default=None)
 
     def front(self) -> tuple[int, ...]:
@@ -314,81 +320,3 @@ def failure_of(run: RunRecord, goals: Iterable[Goal]) -> str:
     if Mark.NOT_A_PHONE in result.marks and TIMED & set(goals):
         return "its times are not a phone's"
     return "" if result.latencies_ns else "it timed nothing"
-
-
-FEWEST_COMPARED = 2
-
-
-def found_by(search: ModelSearch, device: str, model: str, left: str = "") -> TunedModel:
-    """What a search found. `left` is why the device had to be left before the end, "" where it was not."""
-    best = None if left else search.best()
-    outcome, reason = _outcome(search, best, left)
-    winner = best if outcome in ANSWERED else None
-    space = search.space
-
-    def name(candidate: int | None) -> str:
-        return "" if candidate is None else planned_id(space.candidates[candidate])
-
-    return TunedModel(
-        device=device,
-        model=model,
-        goals=tuple(goal.value for goal in search.goals),
-        outcome=outcome,
-        reason=reason,
-        winner=name(winner),
-        documented=name(space.default),
-        ort_default=name(space.ort_default),
-        front=tuple(map(name, search.front())) if winner is not None else (),
-        processes=len(search.seen),
-        spent_seconds=round(search.spent_seconds, 3),
-        budget_seconds=round(search.budget_seconds, 3),
-        strategy=search.tune.strategy.value,
-        seed=search.tune.seed,
-        candidates=tuple(_candidates(search, winner)),
-    )
-
-
-def _outcome(search: ModelSearch, best: int | None, left: str) -> tuple[TuneOutcome, str]:
-    spent = f"{len(search.seen)} runs in {duration_text(search.spent_seconds)}"
-    if left:
-        return TuneOutcome.LOST, f"{left}; {spent} are kept: go on with --resume"
-    measured = search.values()
-    if not measured and search.seen and search.ended != BUDGET_ENDED:
-        last = next(one.failure for one in reversed(search.seen) if one.failure)
-        return TuneOutcome.ALL_FAILED, f"no candidate gave a result; the last: {last}"
-    if len(measured) < min(FEWEST_COMPARED, len(search.space)) and search.ended == BUDGET_ENDED:
-        need = duration_text(search.run_seconds * (FEWEST_COMPARED + 3 * CONFIRM_ROUNDS) / (1 - CONFIRM_SHARE))
-        return TuneOutcome.TOO_SMALL, f"{spent}: too few to compare anything; give at least {need}"
-    if best is None:
-        broken = next((found for v in measured.values() if (found := broken_limit(v, search.tune))), "")
-        return TuneOutcome.NONE_POSSIBLE, f"none of {len(measured)} measured keeps to the constraints: {broken}"
-    if search.ended == BUDGET_ENDED:
-        return TuneOutcome.BUDGET, f"{spent}: the time was over before the answer was certain"
-    if search.proposals[search.searched[0]].uncertain:
-        return TuneOutcome.BUDGET, f"{spent}: {search.ended}"
-    return TuneOutcome.DECIDED, f"{spent}: {search.ended}"
-
-
-BUDGET_ENDED = "the budget is used up"
-
-
-def _candidates(search: ModelSearch, winner: int | None) -> Iterator[TunedCandidate]:
-    """Every candidate with its fate: what ran first, then what was left out before."""
-    dropped: dict[int, str] = {}
-    for goal in reversed(search.searched):
-        if proposal := search.proposals.get(goal):
-            dropped |= proposal.dropped
-    values = search.values()
-    runs: dict[int, int] = {}
-    for one in search.seen:
-        runs[one.candidate] = runs.get(one.candidate, 0) + 1
-    for number, planned in enumerate(search.space.candidates):
-        found = values.get(number, CandidateValues(size_bytes=planned.size_bytes))
-        usual = "measured, and not among the best" if number in runs else "not measured: others promised more"
-        fate = "" if number == winner else dropped.get(number) or broken_limit(found, search.tune) or usual
-        yield TunedCandidate(
-            variant=planned.variant, run=planned.run_name.partition("/")[2], id=planned_id(planned),
-            processes=runs.get(number, 0), values=found, dropped=fate,
-        )  # fmt: skip
-    for skipped in search.space.pruned:
-        yield TunedCandidate(variant=skipped.variant, run=skipped.run, dropped=f"left out: {skipped.text}")

@@ -53,6 +53,11 @@ def headline(report: BisectionReport) -> str:
             return (
                 f"The first slower one is after {report.good}, at the latest {report.slower}: what is between is open"
             )
+        case BisectionEnd.NO_DIFFERENCE if report.step and report.step.outcome is GateOutcome.FASTER:
+            return f"No slowdown: {report.slower} is faster than {report.good}"
+        case BisectionEnd.NO_DIFFERENCE if report.step and report.step.high:
+            most = max(0.0, report.step.high - 1)
+            return f"No slowdown shown: {report.slower} is at most {most:.1%} slower than {report.good}"
         case BisectionEnd.NO_DIFFERENCE:
             return f"No difference: {report.slower} is not slower than {report.good}"
         case BisectionEnd.NOT_MONOTONE:
@@ -64,7 +69,7 @@ def listing(report: BisectionReport) -> Listing:
     """Every position that was compared with the first."""
     return Listing(
         title=f"Relative to {report.positions[0]} on {report.device}, 99% intervals",
-        head=("Position", "Name", "Ratio", "Interval", "Rounds", "PositionStanding"),
+        head=("Position", "Name", "Ratio", "Interval", "Rounds", "Standing"),
         rows=tuple(
             (
                 f"{row.position} of {len(report.positions) - 1}",

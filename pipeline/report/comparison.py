@@ -7,16 +7,16 @@ the hours in which they were measured.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import msgspec
 import numpy as np
 
 from device_runner.result import Status, Struct
-from pipeline.campaign.provenance import ARTIFACT, MADE_WITH, ChangedFact, Facts, changes, facts_of_place
+from pipeline.campaign.provenance import ARTIFACT, MADE_WITH, NAMES, ChangedFact, Facts, changes, facts_of_place
 from pipeline.campaign.statistics import DecisionRule, Doubt, Interval, Verdict, judge, ratio_interval, t_quantile
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.report import wording
 from pipeline.report.layout import Listing, ListingNote, Section, gathered, place
 from pipeline.report.model import CampaignReport, Row
@@ -103,6 +103,7 @@ def compare_sides(a: ComparedSide, b: ComparedSide) -> SideComparison:
 
     Raises ConfigError for a run that a side does not have, or that is not one of each device and model.
     """
+    a, b = _also_named(a, b.run), _also_named(b, a.run)
     named = bool(a.run or b.run)
     ours, theirs = _rows(a, named=named), _rows(b, named=named)
     margin, least = max(a.report.margin, b.report.margin), max(a.report.least, b.report.least)
@@ -130,6 +131,12 @@ def compare_sides(a: ComparedSide, b: ComparedSide) -> SideComparison:
     )
 
 
+def _also_named(side: ComparedSide, run: str) -> ComparedSide:
+    """The side with the run that was named for the other one alone, where it has that, too."""
+    names = {name for row in side.report.rows for name in (row.variant, f"{row.variant}/{row.run}")}
+    return replace(side, run=run) if not side.run and run in names else side
+
+
 def _rows(side: ComparedSide, *, named: bool) -> dict[Key, Row]:
     found: dict[Key, Row] = {}
     for row in side.report.rows:
@@ -138,7 +145,8 @@ def _rows(side: ComparedSide, *, named: bool) -> dict[Key, Row]:
             key = (row.device, row.model) if named else (row.device, row.model, name)
             if key in found:
                 raise ConfigError(
-                    f"{side.run or 'no run'!r} does not name one run of {row.model} on {row.device}",
+                    f"{side.run!r} does not name one run of {row.model} on {row.device}" if side.run
+                    else f"no run is named, and there are several of {row.model} on {row.device}",
                     where=side.source, why=f"{found[key].variant}/{found[key].run} and {name} are meant",
                     remedy="name it as VARIANT/PROVIDER…, as the report does, on both sides (--run-a, --run-b)",
                 )  # fmt: skip
@@ -175,7 +183,7 @@ def _compared(
         b_median_ns=b.statistics.median_ns if b.statistics else None,
         a_rounds=len(a_medians),
         b_rounds=len(b_medians),
-        changes=found,
+        changes=found if a.statistics and b.statistics else (),  # of what never ran nothing is known
         note=note,
     )
     if note:
@@ -216,6 +224,11 @@ def unpaired_interval(a: Sequence[float], b: Sequence[float], confidence: float 
     half = t_quantile((1 + confidence) / 2, max(1.0, freedom)) * math.sqrt(whole)
     middle = float(logs[1].mean() - logs[0].mean())
     return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+
+
+def exit_code(found: SideComparison) -> ExitCode:
+    """1 where nothing could be compared; differences are no errors."""
+    return ExitCode.DONE if any(row.ratio is not None for row in found.rows) else ExitCode.SOME_FAILED
 
 
 def _place(row: Row) -> str:
@@ -264,12 +277,14 @@ def sections(found: SideComparison) -> tuple[Section, ...]:
 
 
 def _change_notes(rows: Sequence[ComparedRun]) -> Iterator[ListingNote]:
-    for row in rows:
-        where = place(row.device, row.model, row.b)
+    """In the order of NAMES, whatever changed in the first rows."""
+    ran = [row for row in rows if row.a_median_ns is not None and row.b_median_ns is not None]
+    found = [(one, place(row.device, row.model, row.b)) for row in ran for one in row.changes]
+    for one, where in sorted(found, key=lambda pair: NAMES.index(pair[0].what)):
+        yield ListingNote(title=one.what, text=change_text(one), places=(where,))
+    for row in ran:
         if not row.changes:
-            yield ListingNote(title="", text="nothing that is known", places=(where,))
-        for one in row.changes:
-            yield ListingNote(title=one.what, text=change_text(one), places=(where,))
+            yield ListingNote(title="", text="nothing that is known", places=(place(row.device, row.model, row.b),))
 
 
 def change_text(change: ChangedFact) -> str:
@@ -286,9 +301,17 @@ def change_text(change: ChangedFact) -> str:
 
 
 def _method(found: SideComparison) -> Iterator[ListingNote]:
+    itself = found.a.campaign == found.b.campaign and any(row.a == row.b for row in found.rows)
     if not found.rows:
-        yield ListingNote(title="", text="no device measured the same model and run on both sides",
-                          remedy="name the runs to compare with --run-a and --run-b")  # fmt: skip
+        yield ListingNote(
+            title="", text="nothing was compared: no device measured the same model and run on both sides",
+            remedy="compare campaigns of the same devices and models; name runs that differ with --run-a and --run-b",
+        )  # fmt: skip
+    elif itself:
+        yield ListingNote(
+            title="", text="A and B are the same campaign: its runs are compared with themselves",
+            remedy="name two of its runs with --run-a and --run-b, or the campaign before it as FOLDER#previous",
+        )  # fmt: skip
     elif not all(row.paired for row in found.rows):
         yield ListingNote(
             title="unpaired",

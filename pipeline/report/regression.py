@@ -92,7 +92,11 @@ def headline(report: GateReport) -> str:
     if suspected and not measured:
         return f"{len(suspected)} of {len(report.histories)} histories look slower: measure base and candidate in pairs"
     if not measured:
-        return f"No suspicion in {len(report.histories)} {'history' if len(report.histories) == 1 else 'histories'}"
+        short = sum(bool(one.note) for one in report.histories)
+        few = f"; {short} too short to raise one" if short else ""
+        return (
+            f"No suspicion in {len(report.histories)} {'history' if len(report.histories) == 1 else 'histories'}{few}"
+        )
     return f"No regression in {measured} {'comparison' if measured == 1 else 'comparisons'}{rest}"
 
 

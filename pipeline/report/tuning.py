@@ -204,6 +204,7 @@ def _share(percentage: str) -> float:
 
 def _kind(reason: str) -> str:
     general = re.sub(r"; counts as .*", "", reason)
+    general = re.sub(r"^(\w+) \S+ (is over max_)", r"\1 \2", general)
     general = re.sub(r" in round \d+ of the race: .*", " in the race: slower than the leader", general)
     general = re.sub(r"^measured (once|\d+ times), ", "measured, ", general)
     return re.sub(r"^not tried: .*?, the same", "not tried: another with the same", general)

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.campaign.bisection import BisectionEnd, BisectionStep, PositionStanding, next_step
+from pipeline.report.bisection import BisectionReport, headline, listing
+from pipeline.report.regression import GatedRun, GateOutcome
 
 GOOD, SLOWER, OPEN, SKIP = (
     PositionStanding.GOOD,
@@ -58,3 +60,20 @@ def test_skipped_positions_next_to_the_step_do_not_hide_it() -> None:
 def test_a_slowdown_that_went_again_is_not_monotone() -> None:
     step = next_step({8: SLOWER, 4: GOOD, 2: SLOWER}, 9)
     assert (step.end, step.good, step.slower) == (BisectionEnd.NOT_MONOTONE, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "high", "said"),
+    [
+        (GateOutcome.NOT_SHOWN, 1.139, "No slowdown shown: b is at most 13.9% slower than a"),
+        (GateOutcome.FASTER, 0.9, "No slowdown: b is faster than a"),
+        (GateOutcome.UNCHANGED, None, "No difference: b is not slower than a"),
+    ],
+)
+def test_an_end_that_may_be_slower_is_not_called_the_same(outcome: GateOutcome, high: float | None, said: str) -> None:
+    step = GatedRun(device="local", model="m", base="", candidate="", outcome=outcome, ratio=high, low=high, high=high)
+    report = BisectionReport(
+        device="local", positions=("a", "b"), end=BisectionEnd.NO_DIFFERENCE, good="a", slower="b", rows=(), step=step
+    )
+    assert headline(report) == said
+    assert listing(report).head[-1] == "Standing"

@@ -24,6 +24,8 @@ COMMAND_LINE = (
     Mistake(line="op-config chek c", code=2, cause=("no such command 'chek'",), remedy=("check",)),
     Mistake(line="help rnu", code=2, cause=("no such command 'rnu'",), remedy=("run",)),
     Mistake(line="run --modle my.onnx", code=2, cause=("no such option", "--modle"), remedy=("--model",)),
+    Mistake(line="tune my.toml --minutes nan", code=2, cause=("nan is not a number",), remedy=("--minutes", "--help")),
+    Mistake(line="plan my.toml --percent 1 --percent nan", code=2, cause=("nan is not",), remedy=("--percent",)),
     Mistake(line="run", code=2, cause=("config file or --model",), remedy=("--model",)),
     Mistake(line="run my.toml --model my.onnx", code=2, cause=("either",), remedy=("config file or --model",)),
     Mistake(line="run my.onnx", code=2, cause=("this is a model",), remedy=("ort-mobile run --model my.onnx",)),

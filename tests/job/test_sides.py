@@ -64,6 +64,10 @@ def test_the_campaign_before_the_newest_and_one_by_its_id(folder: Path) -> None:
     named = ort_mobile("compare", out, out, "--run-a", "basic-fixed/cpu", "--run-b", "basic-fixed", cwd=folder)
     assert named.code == 0, named.err
     assert "4 and 4, paired" in named.out
+    (folder / "phone.json").write_text((out / "results.json").read_text().replace('"local"', '"adb:1"'))
+    nothing = ort_mobile("compare", out, "phone.json", cwd=folder)
+    assert nothing.code == 1
+    assert "nothing was compared" in nothing.out
 
 
 def test_a_damaged_database_is_an_error_with_its_place(folder: Path, tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from pipeline.campaign.tuned import CandidateValues, TunedClass, TuneOutcome
 from pipeline.config import Goal, TuneConfig
 from pipeline.job.tune_answer import cover
 from pipeline.job.tune_field import NO_ENERGY, goals_on
-from pipeline.job.tune_search import DeviceSearch, ModelSearch, broken_limit, found_by, medians, nondominated
+from pipeline.job.tune_found import found_by
+from pipeline.job.tune_search import DeviceSearch, ModelSearch, broken_limit, medians, nondominated
 from tests.scripted_devices import ARTIFACT, CAMPAIGN, ScriptedDevice, plan_of
 
 BEST = RunOptions(intra_op_threads=4, cpu_arena=False)
@@ -184,12 +185,38 @@ def test_constraints_rule_candidates_out_with_the_reason(tmp_path: Path) -> None
     assert all("memory 30 is over max_memory_mb = 25" in each.dropped for each in heavy)
 
 
+@pytest.mark.parametrize("one", [search(max_memory_mb=25), search(goals=(Goal.MEMORY,))], ids=["limit", "goal"])
+def test_what_a_device_does_not_measure_has_no_winner(tmp_path: Path, one: ModelSearch) -> None:
+    """With a limit on memory nothing shows that it is kept; with memory as the goal nothing was made small."""
+
+    class Silent(TimedDevice):
+        def run(self, spec: RunSpec) -> RunResult:
+            return msgspec.structs.replace(super().run(spec), memory_peak_bytes=0)
+
+    run_search(tmp_path, one, Silent("one"))
+    found = found_by(one, "one", "m")
+    assert (found.outcome, found.winner) == (TuneOutcome.NONE_POSSIBLE, "")
+    assert "memory" in found.reason
+
+
+def test_a_budget_that_failed_runs_used_up_names_their_failure(tmp_path: Path) -> None:
+    one = search()
+    run_search(tmp_path, one, TimedDevice("one", lambda _: FailureKind.TIMEOUT, seconds=0.05), seconds=0.01)
+    found = found_by(one, "one", "m")
+    assert (found.outcome, found.winner) == (TuneOutcome.TOO_SMALL, "")
+    assert found.reason.startswith("1 run in ")
+    assert "the last: as scripted" in found.reason
+    fates = {each.dropped for each in found.candidates if not each.processes}
+    assert not any("promised" in fate for fate in fates)
+
+
 def test_constraints_that_nothing_keeps_are_no_answer(tmp_path: Path) -> None:
     one = search(max_latency_ms=0.1)
     run_search(tmp_path, one, TimedDevice("one"))
     found = found_by(one, "one", "m")
     assert (found.outcome, found.winner) == (TuneOutcome.NONE_POSSIBLE, "")
     assert "max_latency_ms = 0.1" in found.reason
+    assert "that of least latency: latency 1" in found.reason
 
 
 def test_several_goals_give_a_front(tmp_path: Path) -> None:

@@ -120,13 +120,53 @@ def test_few_rounds_and_times_of_no_phone_give_no_ratio() -> None:
     assert found.rows[0].note == "times of B are not a phone's"
 
 
-@pytest.mark.parametrize(("run", "what"), [("nope", "no run 'nope'"), ("", "does not name one run")])
+@pytest.mark.parametrize(
+    ("run", "what"), [("nope", "no run 'nope'"), ("", "no run is named, and there are several of m on local")]
+)
 def test_a_run_that_is_not_one_is_refused(run: str, what: str) -> None:
-    report = campaign("1", row(1, 1, "x"), row(1, 1, "y"))
+    report, other = campaign("1", row(1, 1, "x"), row(1, 1, "y")), campaign("2", row(1, 1, "z"))
     with pytest.raises(ConfigError, match=what):
-        compare_sides(
-            ComparedSide(source="a", report=report, run=run), ComparedSide(source="b", report=report, run="x")
-        )
+        compare_sides(ComparedSide(source="a", report=report, run=run), ComparedSide(source="b", report=other, run="z"))
+
+
+def test_a_run_that_is_named_for_one_side_is_meant_on_both() -> None:
+    first, second = (campaign(name, row(1, 1, "x"), row(1, 2, "y")) for name in ("1", "2"))
+    for named in ({"a": "x"}, {"b": "x/cpu"}):
+        found = compare_sides(ComparedSide(source="a", report=first, run=named.get("a", "")),
+                              ComparedSide(source="b", report=second, run=named.get("b", "")))  # fmt: skip
+        assert [(one.a, one.b) for one in found.rows] == [("x/cpu", "x/cpu")]
+
+
+def notes_of(found: comparison.SideComparison) -> str:
+    return "; ".join(f"{note.title} {note.text} {note.remedy}" for s in comparison.sections(found) for note in s.notes)
+
+
+def test_a_campaign_compared_with_itself_says_so_and_two_runs_of_one_do_not() -> None:
+    both = campaign("1", row(1.0, 1, "x"), row(1.1, 2, "y"))
+    itself = compare_sides(ComparedSide(source="a", report=both), ComparedSide(source="a", report=both))
+    assert "compared with themselves" in notes_of(itself)
+    runs_of_it = compare_sides(
+        ComparedSide(source="a", report=both, run="x"), ComparedSide(source="a", report=both, run="y")
+    )
+    assert "themselves" not in notes_of(runs_of_it)
+
+
+def test_where_devices_differ_the_remedy_does_not_blame_names_of_runs_alone() -> None:
+    found = compare_sides(ComparedSide(source="a", report=campaign("1", row(1, 1))),
+                          ComparedSide(source="b", report=campaign("2", row(1, 1, device="adb:1"))))  # fmt: skip
+    assert "nothing was compared" in notes_of(found)
+    assert "the same devices and models" in notes_of(found)
+
+
+def test_of_a_run_that_failed_no_change_is_told() -> None:
+    crash = record(0, (), Failure(kind=FailureKind.CRASH, message="gone"))
+    failed = MeasuredRow(device="local", model="m", variant="all-fixed", run="cpu", runs=(crash,))
+    found = compare_sides(ComparedSide(source="a", report=campaign("1", row(1, 1))),
+                          ComparedSide(source="b", report=campaign("2", failed)))  # fmt: skip
+    assert "in B" in found.rows[0].note
+    assert found.rows[0].changes == ()
+    assert "not known" not in notes_of(found)
+    assert "nothing that is known" not in notes_of(found)
 
 
 @pytest.mark.long

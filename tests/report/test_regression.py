@@ -86,6 +86,7 @@ def test_a_plot_marks_the_slow_points_and_says_what_is_not_drawn() -> None:
     ("report", "text"),
     [
         (GateReport(), "No suspicion in 0 histories"),
+        (GateReport(histories=(history(("d", "m", "r"), []),)), "No suspicion in 1 history; 1 too short to raise one"),
         (GateReport(histories=(series(),)), "1 of 1 histories look slower: measure base and candidate in pairs"),
         (GateReport(rows=(REPORT.rows[0],)), "No regression in 1 comparison"),
         (

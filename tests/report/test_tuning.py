@@ -22,6 +22,8 @@ def test_equal_reasons_are_counted_and_their_percentages_become_spans() -> None:
             "left at the end of the race, at -0.3% to +0.8% of the leader",
             "left at the end of the race, at -0.1% to +1.0% of the leader",
             "not measured, predicted at +3.0% of the winner after 69 runs",
+            "latency 0.0725 is over max_latency_ms = 0.01",
+            "latency 1.1 is over max_latency_ms = 0.01",
             *[LEFT_OUT] * 4,
         )
     )
@@ -29,6 +31,7 @@ def test_equal_reasons_are_counted_and_their_percentages_become_spans() -> None:
         (LEFT_OUT, 4),
         ("measured, expected at -0.2% to +1.4% of the winner after 69 runs", 3),
         ("left at the end of the race, at -0.3% to +1.0% of the leader", 2),
+        ("latency is over max_latency_ms = 0.01", 2),
         ("not measured, predicted at +3.0% of the winner after 69 runs", 1),
     ]
 
