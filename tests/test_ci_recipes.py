@@ -33,7 +33,7 @@ LINTS = {
     "gitlab-ci.yml": ("check-jsonschema", "--builtin-schema", "vendor.gitlab-ci", "gitlab-ci.yml"),
     "Containerfile": ("hadolint", "Containerfile"),
 }
-ELSEWHERE = re.compile(r"ort-mobile prove|ort-mobile devices")
+ELSEWHERE = re.compile(r"ort-mobile prove|ort-mobile library|ort-mobile devices")
 """What needs an Android library from a registry, or an adb server."""
 
 PYTHON = """#!/bin/sh
@@ -118,12 +118,31 @@ def test_the_shell_steps_of_a_recipe_do_what_they_should(name: str, shims: Path,
     assert run >= 3
     assert (work / "output" / "bundle" / "manifest.json").is_file()
     if name.startswith("github"):
-        assert 0 < len((tmp_path / "summary").read_text()) <= 60_000
+        summary = (tmp_path / "summary").read_text()
+        assert len(re.findall("^# ", summary, re.MULTILINE)) == 1  # not once more by a step of its own
+        assert len(summary) <= 60_000
     if name == "github-hosted.yml":
         assert re.fullmatch(r"onnxruntime=\d+\.\d+\.\d+\S*\n", (tmp_path / "outputs").read_text())
     if name == "github-phones.yml":
         assert (work / "lab.sqlite").is_file()
         assert "<testsuite" in (work / "junit.xml").read_text()
+
+
+@pytest.mark.parametrize("name", ["github-hosted.yml", "gitlab-ci.yml", "Jenkinsfile"])
+def test_a_library_is_fetched_before_a_bundle_is_proven_in_it(name: str) -> None:
+    texts = "\n".join(text for text, _ in steps(name))
+    assert 0 < texts.index('ort-mobile library get "$LIBRARY"') < texts.index("ort-mobile prove")
+
+
+def test_what_was_measured_outlasts_the_next_checkout_and_caches_have_valid_keys() -> None:
+    """GitLab's runner ignores a cache whose key has a slash, as variables of branches and architectures do."""
+    (checkout,) = (step for step in yaml("github-phones.yml")["jobs"]["phones"]["steps"] if "uses" in step
+                   and step["uses"].startswith("actions/checkout"))  # fmt: skip
+    assert checkout["with"]["clean"] is False
+    document = yaml("gitlab-ci.yml")
+    assert "/output/" in document["phones"]["variables"]["GIT_CLEAN_FLAGS"]
+    assert document["phones"]["dependencies"] == []
+    assert re.fullmatch(r"[\w-]+", document[".job"]["cache"]["key"])
 
 
 @pytest.mark.slow

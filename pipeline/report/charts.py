@@ -3,6 +3,7 @@
 Places are numbers for SVG that the template draws; every picture has its label in words, and stands beside its table.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +16,10 @@ WIDTH, HEIGHT = 560, 220
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 10, 28
 MOST_LINES = 12
 """Distributions in one picture, the fastest: more cannot be told apart."""
+COST_LEFT, INSET = 84, 12
+"""Left edge of plots whose axis of costs has its texts beside it, and how far inside its frame points stand."""
+SMALLEST_SPAN = 1.2
+"""Factor that an axis of such a plot spans at least: costs that differ by a few per cent look alike, as they are."""
 COLOURS, DASHES = 8, 3
 TICKS = (1, 1.5, 2, 3, 5, 7)
 """Steps of a logarithmic axis within a factor of ten; of those inside, at most MOST_TICKS are marked."""
@@ -127,8 +132,21 @@ def x_of(value: float, low: float, high: float) -> float:
     return round(LEFT + log_place(value, low, high) * (WIDTH - LEFT - RIGHT), 1)
 
 
-def _y_of(value: float, low: float, high: float) -> float:
-    return round(HEIGHT - BOTTOM - 8 - log_place(value, low, high) * (HEIGHT - TOP - BOTTOM - 16), 1)
+def _cost_x(value: float, low: float, high: float) -> float:
+    return round(COST_LEFT + INSET + log_place(value, low, high) * (WIDTH - COST_LEFT - RIGHT - 2 * INSET), 1)
+
+
+def _cost_y(value: float, low: float, high: float) -> float:
+    return round(HEIGHT - BOTTOM - INSET - log_place(value, low, high) * (HEIGHT - TOP - BOTTOM - 2 * INSET), 1)
+
+
+def span(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of an axis for such values: their own, or around their middle where they lie close together."""
+    low, high = min(values), max(values)
+    if high / low >= SMALLEST_SPAN:
+        return low, high
+    middle = math.sqrt(low * high)
+    return middle / math.sqrt(SMALLEST_SPAN), middle * math.sqrt(SMALLEST_SPAN)
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -163,12 +181,12 @@ def scatters(rows: Sequence[Row]) -> tuple[Scatter, ...]:
 
 def _scatter(name: str, cost: Callable[[Row], int], rows: Sequence[Row]) -> Scatter:
     values = [(max(_median(row), 1.0), float(cost(row))) for row in rows]
-    (left, right), (low, high) = ((min(axis), max(axis)) for axis in zip(*values, strict=True))
+    (left, right), (low, high) = (span(axis) for axis in zip(*values, strict=True))
     ahead = sorted(
         (n for n, (x, y) in enumerate(values) if not any(a <= x and b <= y and (a, b) != (x, y) for a, b in values)),
         key=lambda n: values[n],
     )
-    places = [(x_of(x, left, right), _y_of(y, low, high)) for x, y in values]
+    places = [(_cost_x(x, left, right), _cost_y(y, low, high)) for x, y in values]
     marks = [
         CostPoint(x=x, y=y, number=ahead.index(n) + 1 if n in ahead else 0,
              label=f"{row.variant} {row.run}: {wording.duration(_median(row))}, {wording.size(cost(row))}")
@@ -180,6 +198,6 @@ def _scatter(name: str, cost: Callable[[Row], int], rows: Sequence[Row]) -> Scat
         title=f"Latency against {name}: down and left is better, the line joins what nothing beats",
         marks=tuple(marks),
         front=" ".join(steps),
-        x_ticks=tuple(Tick(at=x_of(v, left, right), text=wording.duration(v)) for v in ticks(left, right)),
-        y_ticks=tuple(Tick(at=_y_of(v, low, high), text=wording.size(round(v))) for v in {low: 0, high: 0}),
+        x_ticks=tuple(Tick(at=_cost_x(v, left, right), text=wording.duration(v)) for v in ticks(left, right)),
+        y_ticks=tuple(Tick(at=_cost_y(v, low, high), text=wording.size(round(v))) for v in (low, high)),
     )

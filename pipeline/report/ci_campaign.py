@@ -82,7 +82,7 @@ def _spaced(variant: str, run: str) -> str:
 def _failure_text(failure: FailureRow) -> str:
     """What was said, why, what to do."""
     cause = "" if failure.cause in failure.message else failure.cause
-    return "; ".join(part.rstrip(".") for part in (failure.message, cause, failure.remedy) if part)
+    return "; ".join(part.strip().rstrip(".") for part in (failure.message, cause, failure.remedy) if part)
 
 
 def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFinding]:

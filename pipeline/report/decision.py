@@ -10,9 +10,14 @@ from device_runner.result import Status
 from pipeline.campaign.statistics import Comparison, Doubt, Verdict
 from pipeline.report import wording
 from pipeline.report.drawing import log_place
+from pipeline.report.layout import Listing
 from pipeline.report.model import CampaignReport, ChoiceRow, Row
 
 MOST_REASONS = 5
+MOST_CARDS = 12
+"""Answers that have a card each on the page: more of them are rows of one table."""
+MOST_ROUNDS = 100
+"""Rounds that somebody may be asked for: where more are needed, the device is too unsteady."""
 
 
 class BannerState(StrEnum):
@@ -171,6 +176,18 @@ def decisions(report: CampaignReport) -> tuple[ShipAnswer, ...]:
     return (*(_chosen(alone[one.model], one) for one in report.choices), *withheld)
 
 
+def overview(report: CampaignReport) -> Listing:
+    """The answers as one table, in their order; without rows where each has a card."""
+    answers = decisions(report)
+    rows = (
+        (one.model, one.target, one.sureness.value, " ".join(one.what), one.gain, one.how_sure,
+         ", ".join(f"{name} {text}" for name, text in one.figures), "; ".join(one.against))
+        for one in answers
+    )  # fmt: skip
+    head = ("Model", "Target", "How sure", "Variant and run", "Gain", "Interval", "Figures", "Against it")
+    return Listing(title="What ships", head=head, rows=tuple(rows) if len(answers) > MOST_CARDS else ())
+
+
 def _by_model(report: CampaignReport) -> dict[str, CampaignReport]:
     """The report of each model that ships alone: a choice is looked up among its model's rows, not among thousands."""
     own: dict[str, dict[str, list[object]]] = {
@@ -253,8 +270,12 @@ def _how_sure(choice: ChoiceRow, sureness: Sureness, compared: Comparison | None
         needed = compared.rounds_needed if compared else None
         number = len(choice.undecided)
         open_ = f"{number} {'other' if number == 1 else 'others'} may be as fast or faster: " if number else ""
-        more = f" with {needed} rounds" if needed and compared and needed > compared.rounds else " with more rounds"
-        parts.append(f"{open_}measure again{more}")
+        more = "measure again with more rounds"
+        if needed and compared and needed > compared.rounds:
+            more = f"measure again with {needed} rounds"
+        if needed and needed > MOST_ROUNDS:
+            more = f"measure again on a steadier device: on this one it takes about {needed:,} rounds"
+        parts.append(f"{open_}{more}")
     return "; ".join(parts)
 
 

@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -13,7 +13,7 @@ from device_runner.result import Status
 from pipeline.campaign.statistics import Verdict
 from pipeline.partition.answer import ModelAnswer
 from pipeline.report import charts, comparison, drawing, profiles, tuning, wording
-from pipeline.report.decision import banner, decisions, failure_counts, not_a_phone
+from pipeline.report.decision import banner, decisions, failure_counts, not_a_phone, overview
 from pipeline.report.graph import BOX_HEIGHT, draw_answers, graphs
 from pipeline.report.layout import (
     COLUMNS,
@@ -86,8 +86,13 @@ def render(
         report=report,
         banner=banner(report),
         decisions=decisions(report),
+        overview=overview(report),
         failed=failure_counts(report),
-        shipped={(one.model, one.variant, one.run) for one in report.choices},
+        shipped={
+            ("" if one.classes else one.device, one.model, one.variant, one.run)
+            for one in report.choices
+            if one.classes or one.device
+        },
         tuned=tuning.listings(report.tuned) if report.tuned else (),
         tables=tuple(_table(found, raw) for found in drawn),
         modes=mode_listings(report),
@@ -254,11 +259,11 @@ def _shown(value: object) -> object:
     return visible(value) if type(value) is str else value
 
 
-def _classes(row: Row, shipped: Sequence[tuple[str, str, str]]) -> str:
-    """The CSS classes of a row; colour only repeats what the words say."""
+def _classes(row: Row, shipped: Collection[charts.RowKey]) -> str:
+    """The CSS classes of a row; colour only repeats what the words say. A device of "" in `shipped` is any."""
     wrong = any(check.failed for check in row.checks)
     verdict = VERDICT_CLASSES[row.comparison.verdict] if row.comparison and not wrong else ""
     failed = "" if row.status is Status.OK else "failed"
-    ships = "ship" if (row.model, row.variant, row.run) in shipped else ""
+    ships = "ship" if any((device, row.model, row.variant, row.run) in shipped for device in ("", row.device)) else ""
     parts = (verdict, failed, "wrong" if wrong else "", ships)
     return " ".join(part for part in parts if part)

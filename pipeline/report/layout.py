@@ -308,7 +308,7 @@ def _failures(report: CampaignReport) -> Iterator[ListingNote]:
         times = f" ({failure.times} times)" if failure.times > 1 else ""
         where = place(failure.device, failure.model, failure.variant, failure.run) + times
         cause = "" if failure.cause in failure.message else failure.cause
-        text = "; ".join(part.rstrip(".") for part in (failure.message, cause) if part)
+        text = "; ".join(part.strip().rstrip(".") for part in (failure.message, cause) if part)
         title = failure.kind.replace("_", " ")
         yield ListingNote(title=title, text=text, remedy=failure.remedy, places=(where,))
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from device_runner.result import Status, Struct
+from device_runner.result import Conditions, Status, Struct
 from pipeline.campaign.record import RunRecord
 from pipeline.report import wording
 from pipeline.report.charts import RowKey
@@ -45,7 +45,8 @@ class RowColumns(Struct, frozen=True, kw_only=True):
 class RunsAsColumns(Struct, frozen=True, kw_only=True):
     """Timed runs as columns; `row` is a place in the rows, `at` milliseconds since the first run, `celsius` tenths.
 
-    Temperature and frequency are those before the run, None where the device does not say.
+    Temperature (of the battery, else of the hottest thermal zone) and frequency (of the fastest core) are those before
+    the run, None where the device does not say.
     """
 
     row: list[int]
@@ -106,10 +107,7 @@ def page_data(report: CampaignReport, measured: Sequence[MeasuredRow]) -> tuple[
             round=[run.round for _, run in kept],
             at=[max(0, start - first) for start in starts],
             median=[sorted(run.result.latencies_ns)[len(run.result.latencies_ns) // 2] for _, run in kept],
-            celsius=[
-                None if run.result.before.battery_celsius is None else round(10 * run.result.before.battery_celsius)
-                for _, run in kept
-            ],
+            celsius=[_tenths(run.result.before) for _, run in kept],
             mhz=[max(run.result.before.cpu_mhz, default=None) for _, run in kept],
             thermal=[run.result.before.thermal_status for _, run in kept],
             samples=[len(run.result.latencies_ns) for _, run in kept],
@@ -144,6 +142,12 @@ def _row_columns(rows: Sequence[Row], names: dict[str, int]) -> RowColumns:
         size=[row.size_bytes for row in rows],
         quantiles=[[int(float(f"{ns:.3g}")) for ns in row.shape.latencies_ns] for row in rows],
     )
+
+
+def _tenths(conditions: Conditions) -> int | None:
+    zones = conditions.zones_celsius.values()
+    celsius = max(zones, default=None) if conditions.battery_celsius is None else conditions.battery_celsius
+    return None if celsius is None else round(10 * celsius)
 
 
 def _thousandths(ratio: float | None) -> int | None:

@@ -148,7 +148,7 @@ def view_notes(view: ProfileView) -> Iterator[str]:
     costs = (view.profiler_cost_before, view.profiler_cost_after)
     if any(cost is not None for cost in costs):
         told = " and ".join(wording.DASH if cost is None else f"{cost:+.0%}" for cost in costs)
-        yield f"the profiler makes an inference longer by {told}: trust shares, not totals"
+        yield f"the profiler changes the time of an inference by {told}: trust shares, not totals"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -42,9 +42,7 @@ def encode(name: str, campaign: str, runs: Sequence[RunRecord], stages: Sequence
 def _events(runs: Sequence[RunRecord], stages: Sequence[StageTime]) -> Iterator[Event]:
     for number, (host, found) in enumerate(_by(stages, lambda one: one.host), start=1):
         yield from _process(number, f"ort-mobile on {host or 'this computer'}", "stages")
-        for one in found:
-            start = (epoch_ms(one.started_at) or 0) * 1000
-            yield _slice(number, one.name, start, one.elapsed_ns // 1000, {"steps": one.steps})
+        yield from _stages(number, found)
     first = 1 + len({one.host for one in stages})
     lanes = _by(runs, lambda run: (run.result.host, run.result.device))
     for number, ((host, device), its) in enumerate(lanes, start=first):
@@ -54,6 +52,20 @@ def _events(runs: Sequence[RunRecord], stages: Sequence[StageTime]) -> Iterator[
             found = list(_run(number, run, end))
             end = max(end, *(event["ts"] + event.get("dur", 0) for event in found), 0) if found else end
             yield from found
+
+
+def _stages(pid: int, stages: Sequence[StageTime]) -> Iterator[Event]:
+    """Stages beside and inside each other: their beginnings are known to a millisecond, and what overlaps is dropped
+    by readers, so one that begins in the last millisecond of another follows it.
+    """
+    around: list[int] = []
+    for one in sorted(stages, key=lambda one: (epoch_ms(one.started_at) or 0, -one.elapsed_ns)):
+        start, duration = (epoch_ms(one.started_at) or 0) * 1000, one.elapsed_ns // 1000
+        while around and start >= around[-1] - 1000:
+            start = max(start, around.pop())
+        end = min([start + duration, *around[-1:]])
+        yield _slice(pid, one.name, start, end - start, {"steps": one.steps})
+        around.append(end)
 
 
 def _by(items: Iterable[Any], key: Any) -> Iterator[tuple[Any, list[Any]]]:

@@ -183,8 +183,16 @@
     const strokes = names.map((_, number) => color(`--s${number}`));
     const series = [{}, ...names.map((label, number) => ({ label, stroke: strokes[number], width: few ? 1.5 : 0,
       spanGaps: true, paths: few ? undefined : () => null, points: { show: true, size: few ? 5 : 3, fill: strokes[number] } }))];
-    const axes = [axis, { ...axis, label: few ? "ms" : "times the row's median", size: 60 }];
+    const day = "\n{YYYY}-{MM}-{DD}";
+    const instants = [[86400, "{YYYY}-{MM}-{DD}"], [60, "{HH}:{mm}"], [1, "{HH}:{mm}:{ss}"], [0.001, "{HH}:{mm}:{ss}.{fff}"]]
+      .map(([step, text]) => [step, text, ...new Array(6).fill(null).map((_, n) => (step < 86400 && (n === 0 || n === 2) ? day : null)), 1]);
+    const axes = [{ ...axis, values: instants }, { ...axis, label: few ? "ms" : "times the row's median", size: 60 }];
+    const devices = new Set(order.map((k) => data.rows.device[data.runs.row[k]]));
+    const said = ["celsius", "mhz"].some((key) => order.some((k) => data.runs[key][k] !== null));
+    byId("timeline-note").textContent = !said ? "No temperature or frequency was reported." : devices.size > 1
+      ? "Choose one device to see its temperature and frequency." : "Dashed: temperature and frequency before each run.";
     for (const [key, label, scale, factor] of [["celsius", "°C", "c", 0.1], ["mhz", "MHz", "mhz", 1]]) {
+      if (devices.size > 1) break; // one line through the temperatures of several devices would be of none
       const values = order.map((k) => (data.runs[key][k] === null ? null : data.runs[key][k] * factor));
       if (values.every((value) => value === null)) continue;
       columns.push(values);
@@ -192,7 +200,8 @@
       axes.push({ ...axis, scale, label, side: 1, size: 55, grid: { show: false } });
     }
     const width = () => Math.max(280, byId("timeline-part").clientWidth);
-    plot = new uPlot({ width: width(), height: 320, series, axes, legend: { live: false }, cursor: { points: { show: false } } }, columns, holder);
+    plot = new uPlot({ width: width(), height: 320, series, axes, legend: { live: false }, cursor: { points: { show: false } },
+      tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC") }, columns, holder);
     holder.setAttribute("aria-label", `${order.length} runs over ${duration((data.runs.at[order.at(-1)] - data.runs.at[order[0]]) * 1e6)}: ${names.join("; ")}`);
     zoomed = () => plot.setSize({ width: width(), height: 320 });
   };
