@@ -259,7 +259,7 @@ def _sureness(choice: ChoiceRow, row: Row | None, compared: Comparison | None) -
 
 def _how_sure(choice: ChoiceRow, sureness: Sureness, compared: Comparison | None) -> str:
     if sureness is Sureness.UNMEASURED:
-        return "chosen without a measurement on a device like this"
+        return ""  # what speaks against it says so
     parts = []
     if compared and compared.low is not None and compared.high is not None:
         fresh = " that did not choose it" if choice.fresh else ""

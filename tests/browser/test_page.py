@@ -2,15 +2,18 @@
 
 import shutil
 import subprocess
+import zipfile
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from PIL import Image, ImageChops, ImageStat
 
 from device_runner.result import Conditions
+from pipeline.cli.partition import partition
 from pipeline.core.progress import StageTime
 from pipeline.core.providers import XNNPACK
 from pipeline.report import html
@@ -226,9 +229,39 @@ def test_the_timeline_is_drawn_and_zooms(open_page: Open, text: str) -> None:
     axis = page.locator("#explore-timeline").get_attribute("aria-label") or ""
     assert axis.startswith("40 runs over")
     page.get_by_role("button", name="Zoom in").click()
+    note = page.locator("#timeline-note")
+    assert "Dashed: temperature" in (note.text_content() or "")
     zoomed = Image.open(BytesIO(page.locator("#explore-timeline canvas").screenshot()))
     assert ImageChops.difference(image.convert("RGB"), zoomed.convert("RGB")).getbbox() is not None
     assert "°C" in (page.locator("#explore-timeline").text_content() or "")
+
+
+def test_temperatures_of_several_devices_are_no_line_and_times_are_utc(open_page: Open, text: str) -> None:
+    opened = open_page(text, timezone_id="America/New_York", locale="en-US")
+    drawn_timeline(opened)
+    page = opened.page
+    assert "Choose one device" in (page.locator("#timeline-note").text_content() or "")
+    assert "°C" not in (page.locator("#explore-timeline").text_content() or "")
+    shown = page.evaluate("""() => {
+      const texts = [], drawn = CanvasRenderingContext2D.prototype, fill = drawn.fillText;
+      drawn.fillText = function (text, ...rest) { texts.push(text); fill.call(this, text, ...rest); };
+      document.getElementById("zoom-in").click();
+      return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(texts))));
+    }""")
+    assert any(one.startswith("08:0") for one in shown), shown
+    assert "2026-01-31" in shown
+
+
+def test_drawings_keep_their_shape_on_a_phone_and_nothing_of_a_card_is_cut(open_page: Open, text: str) -> None:
+    page = open_page(text, width=390).page
+    read_through(Opened(page=page))
+    for box in page.locator("main figure svg[viewBox]").all():
+        width, height = box.evaluate("(one) => [one.viewBox.baseVal.width, one.viewBox.baseVal.height]")
+        drawn = box.bounding_box()
+        assert drawn is None or abs(drawn["height"] / drawn["width"] - height / width) < 0.02
+    lowest = """(one) => one.viewBox.baseVal.height - Math.max(
+      ...[...one.querySelectorAll("text")].map((text) => text.getBBox().y + text.getBBox().height))"""
+    assert page.locator(".choice svg").first.evaluate(lowest) >= 0
 
 
 VIEWS: dict[str, dict[str, Any]] = {
@@ -238,19 +271,50 @@ VIEWS: dict[str, dict[str, Any]] = {
 }
 
 
+def compared(shot: bytes, name: str, request: pytest.FixtureRequest) -> None:
+    """A picture of the documentation is the page as it is: written where that is asked for."""
+    image = Image.open(BytesIO(shot)).convert("RGB")
+    file = PICTURES / f"{name}.png"
+    if request.config.getoption("write_pictures"):
+        PICTURES.mkdir(exist_ok=True)
+        image.quantize(64).save(file, optimize=True)
+    known = Image.open(file).convert("RGB")
+    assert known.size == image.size
+    small = [each.resize((image.width // 8, image.height // 8), Image.Resampling.BOX) for each in (known, image)]
+    assert max(ImageStat.Stat(ImageChops.difference(*small)).mean) < ALIKE
+
+
 @pytest.mark.parametrize("name", VIEWS)
 def test_the_pictures_in_the_documentation_are_the_page(
     open_page: Open, text: str, name: str, request: pytest.FixtureRequest
 ) -> None:
-    shot = Image.open(BytesIO(open_page(text, **VIEWS[name]).page.screenshot())).convert("RGB")
-    file = PICTURES / f"{name}.png"
-    if request.config.getoption("write_pictures"):
-        PICTURES.mkdir(exist_ok=True)
-        shot.quantize(64).save(file, optimize=True)
-    known = Image.open(file).convert("RGB")
-    assert known.size == shot.size
-    small = [image.resize((shot.width // 8, shot.height // 8), Image.Resampling.BOX) for image in (known, shot)]
-    assert max(ImageStat.Stat(ImageChops.difference(*small)).mean) < ALIKE
+    compared(open_page(text, **VIEWS[name]).page.screenshot(), name, request)
+
+
+def test_a_box_of_a_partition_leads_to_its_nodes_which_nothing_covers(
+    open_page: Open, oracle: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with zipfile.ZipFile(oracle / "real.zip") as archive:
+        archive.extract("vit_tiny.base.onnx", tmp_path)
+    file = tmp_path / "page.html"
+    model = str(tmp_path / "vit_tiny.base.onnx")
+    done = CliRunner().invoke(partition, [model, "--ep", "nnapi,coreml", "--html", str(file)])
+    assert done.exit_code == 0, done.output
+    opened = open_page(file.read_text(encoding="utf-8"))
+    page = opened.page
+    box = page.locator(".graph a.cpu", has_text="Gather").first
+    box.click()
+    page.wait_for_timeout(300)
+    nodes = page.locator(str(box.get_attribute("href")))
+    top = nodes.bounding_box()
+    assert top is not None
+    below = page.locator("nav").bounding_box()
+    assert below is not None
+    assert below["y"] >= 0
+    assert top["y"] >= below["y"] + below["height"]
+    assert top["y"] + top["height"] <= 800
+    quiet(opened)
+    compared(page.screenshot(), "partition-page", request)
 
 
 def test_speedscope_opens_the_trace(browser: Browser, tmp_path: Path) -> None:

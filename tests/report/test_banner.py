@@ -62,6 +62,31 @@ def test_a_gain_that_is_shown_is_said_although_others_may_be_as_good() -> None:
     assert unmeasured.gain == ""
 
 
+@pytest.mark.parametrize(
+    ("needed", "said"),
+    [(40, "measure again with 40 rounds"), (7709, "on a steadier device: on this one it takes about 7,709 rounds")],
+)
+def test_nobody_is_asked_for_thousands_of_rounds(needed: int, said: str) -> None:
+    sample = make_report()
+    rows = tuple(
+        msgspec.structs.replace(row, comparison=msgspec.structs.replace(row.comparison, rounds_needed=needed))
+        if row.comparison else row
+        for row in sample.rows
+    )  # fmt: skip
+    undecided = msgspec.structs.replace(sample.choices[0], undecided=("all-fixed/cpu",))
+    (answer,) = decisions(msgspec.structs.replace(sample, rows=rows, choices=(undecided,)))
+    assert answer.how_sure.endswith(said)
+
+
+def test_an_interval_beyond_the_axis_ends_in_an_arrow() -> None:
+    sample = make_report()
+    assert '<path class="end"' not in html.render(sample)
+    fresh = next(row.comparison for row in sample.rows if row.comparison and row.comparison.low)
+    wide = msgspec.structs.replace(fresh, high=6.93)
+    choice = msgspec.structs.replace(sample.choices[0], fresh=wide)
+    assert html.render(msgspec.structs.replace(sample, choices=(choice,))).count('<path class="end"') == 1
+
+
 def test_a_failed_proof_stops_before_anything_else_is_said() -> None:
     given = report(proofs=(PROOF,))
     found = banner(given)

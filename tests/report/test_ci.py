@@ -23,6 +23,7 @@ from pipeline.report.ci import (
     sarif,
 )
 from pipeline.report.ci_campaign import of_campaign, of_partition
+from pipeline.report.layout import sections
 from pipeline.report.model import CampaignReport
 from tests.npm_packages import packed
 from tests.report_samples import make_report
@@ -73,6 +74,17 @@ def test_each_run_is_a_test_case_with_its_failure_cause_and_remedy() -> None:
     assert refused
     assert all("the NNAPI driver refuses an operation" in one.text for one in refused)
     assert all("measure this model with USE_NCHW, or on the CPU" in one.text for one in refused)
+
+
+def test_messages_that_end_with_a_line_break_go_on_without_it() -> None:
+    """ONNX Runtime's do: it would stand there as backslash and n."""
+    report = make_report()
+    failure = msgspec.structs.replace(report.failures[0], message="Schema was not found. SinceVersion:11.\n", cause="x")
+    broken = msgspec.structs.replace(report, failures=(failure,))
+    text = next(one.text for one in of_campaign(broken).findings if one.rule == failure.kind)
+    assert text.startswith("Schema was not found. SinceVersion:11; x")
+    note = next(one for section in sections(broken) if section.title == "Failures" for one in section.notes)
+    assert note.text == "Schema was not found. SinceVersion:11; x"
 
 
 def test_findings_are_sarif_that_another_program_reads() -> None:

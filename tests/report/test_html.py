@@ -15,20 +15,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from device_runner.result import Status
+from device_runner.result import Conditions, Status
 from pipeline.campaign.record import Host
-from pipeline.report import drawing, html, page_data
+from pipeline.report import charts, drawing, html, page_data
+from pipeline.report.decision import MOST_CARDS
 from pipeline.report.model import CampaignReport
 from pipeline.report.rows import make_rows
 from pipeline.report.wording import visible
-from tests.report_samples import make_report, measured
+from tests.report_samples import make_report, measured, with_times
 
 UPLOT = {
     "uplot.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
     "uplot.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
     "uplot.LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
 }
-VOID = {"input", "meta", "line", "circle", "polyline", "rect"}
+VOID = {"input", "meta", "line", "circle", "polyline", "rect", "path"}
 HOSTILE = "</td></table><script>alert(1)</script><img src=http://e.vil onerror=x> {{ 7 * 7 }} \"'&lt; \x1b\u202e"
 
 
@@ -176,6 +177,66 @@ def test_the_campaign_before_is_compared_where_there_is_one() -> None:
     assert row[-1].startswith("faster")
     assert "#changed" in found.values("href")
     assert "changed" not in Page(html.render(now)).values("id")
+
+
+def marked(text: str) -> list[str]:
+    """Tables, by title, with a row that is marked as what ships."""
+    tables = re.findall(r'<h3 id="results-\d+">(.*?)</h3>(.*?)</section>', text, re.DOTALL)
+    return [title for title, table in tables if re.search(r'<tr class="[^"]*ship', table)]
+
+
+def test_what_ships_is_marked_where_it_was_measured_for_its_target() -> None:
+    report = make_report()
+    (choice,) = report.choices
+    assert marked(html.render(report)) == [f"mnist on {choice.device}"]
+    unmeasured = msgspec.structs.replace(choice, device="")
+    assert marked(html.render(msgspec.structs.replace(report, choices=(unmeasured,)))) == []
+    searched = msgspec.structs.replace(unmeasured, classes=("SM8550 31 arm64-v8a",))
+    assert len(marked(html.render(msgspec.structs.replace(report, choices=(searched,))))) == 2
+
+
+def test_many_answers_are_one_table_below_what_failed() -> None:
+    report = make_report()
+    many = tuple(msgspec.structs.replace(report.choices[0], target=f"phone {n}") for n in range(MOST_CARDS + 1))
+    text = html.render(msgspec.structs.replace(report, choices=many))
+    page = Page(text)
+    assert 'class="choice' not in text
+    assert text.count('id="ships"') == text.count('id="failed"') == 1
+    assert text.index('id="failed"') < text.index('id="ships"')
+    (row,) = (row for row in page.rows if "phone 7, measured on" in " ".join(row))
+    assert "38 % less time than none-fixed/cpu" in row
+    assert 'class="choice' in html.render(msgspec.structs.replace(report, choices=many[1:]))
+
+
+def test_temperatures_are_the_batterys_else_the_hottest_zones() -> None:
+    zones = {"soc": 61.26, "skin": 35.0}
+    found = []
+    for before in (
+        Conditions(battery_celsius=31.5, zones_celsius=zones),
+        Conditions(zones_celsius=zones),
+        Conditions(),
+    ):
+        rows = with_times(measured("mnist", "local"), before)
+        columns, _ = page_data.page_data(make_report(), rows)
+        data = msgspec.json.decode(gzip.decompress(base64.b64decode(columns)), type=page_data.PageData)
+        found.append(set(data.runs.celsius))
+    assert found == [{315}, {613}, {None}]
+
+
+def test_costs_that_hardly_differ_look_alike() -> None:
+    """An axis from 13.38 to 13.41 MiB would show 0.2 % as all the difference there is."""
+    rows = make_rows(measured("mnist", "local")).rows
+    close = [msgspec.structs.replace(row, size_bytes=1_000_000 + n) for n, row in enumerate(rows)]
+    far = [msgspec.structs.replace(row, size_bytes=1_000_000 * (n + 1)) for n, row in enumerate(rows)]
+    heights = []
+    for costs in (close, far):
+        drawn = charts.scatters(costs)[0]
+        ys = [mark.y for mark in drawn.marks]
+        heights.append(max(ys) - min(ys))
+        assert len({tick.text for tick in drawn.y_ticks}) == 2
+        assert all(mark.x - 5 > charts.COST_LEFT for mark in drawn.marks)
+    assert heights[0] < 1
+    assert heights[1] > 100
 
 
 def test_screen_readers_are_told(page: Page) -> None:

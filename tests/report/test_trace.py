@@ -142,6 +142,18 @@ def test_samples_of_a_sustained_run_lie_where_they_were_taken() -> None:
     ]
 
 
+def test_stages_follow_and_contain_each_other_although_they_begin_at_whole_milliseconds() -> None:
+    stages = [
+        StageTime(name=name, steps=1, started_at=f"2026-01-01T00:00:00.{ms:03}Z", elapsed_ns=us * 1000, host="h")
+        for name, ms, us in (("convert", 10, 10_900), ("reference", 20, 5_400), ("passes", 40, 20_000),
+                             ("try", 45, 999), ("short", 70, 300), ("next", 70, 40_000))
+    ]  # fmt: skip
+    found = slices(read(encode("mnist", "c1", [], stages)), "stage")
+    assert sum(duration for _, _, duration in found) == sum(one.elapsed_ns // 1000 for one in stages)
+    starts = {name: start for name, start, _ in found}
+    assert (starts["reference"], starts["try"]) == (10_900, 35_000)
+
+
 def test_stages_are_noted_when_they_fail_too() -> None:
     log = StageLog(NoProgress())
     with pytest.raises(ZeroDivisionError), log.stage("convert", 3):
