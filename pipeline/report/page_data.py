@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from device_runner.result import Conditions, Status, Struct
+from device_runner.result import Status, Struct
 from pipeline.campaign.record import RunRecord
 from pipeline.report import wording
 from pipeline.report.charts import RowKey
@@ -98,6 +98,11 @@ def page_data(report: CampaignReport, measured: Sequence[MeasuredRow]) -> tuple[
     kept = [(key, run) for key, run in runs if key in places]
     starts = [_milliseconds(run.result.started_at) for _, run in kept]
     first = min((start for start in starts if start), default=0)
+    before = [run.result.before for _, run in kept]
+    heat = [
+        max(one.zones_celsius.values(), default=None) if one.battery_celsius is None else one.battery_celsius
+        for one in before
+    ]
     data = PageData(
         started=min((run.result.started_at for _, run in kept if run.result.started_at), default=""),
         rows=_row_columns(report.rows, names),
@@ -107,9 +112,9 @@ def page_data(report: CampaignReport, measured: Sequence[MeasuredRow]) -> tuple[
             round=[run.round for _, run in kept],
             at=[max(0, start - first) for start in starts],
             median=[sorted(run.result.latencies_ns)[len(run.result.latencies_ns) // 2] for _, run in kept],
-            celsius=[_tenths(run.result.before) for _, run in kept],
-            mhz=[max(run.result.before.cpu_mhz, default=None) for _, run in kept],
-            thermal=[run.result.before.thermal_status for _, run in kept],
+            celsius=[None if one is None else round(10 * one) for one in heat],
+            mhz=[max(one.cpu_mhz, default=None) for one in before],
+            thermal=[one.thermal_status for one in before],
             samples=[len(run.result.latencies_ns) for _, run in kept],
         ),
         raw=raw,
@@ -142,12 +147,6 @@ def _row_columns(rows: Sequence[Row], names: dict[str, int]) -> RowColumns:
         size=[row.size_bytes for row in rows],
         quantiles=[[int(float(f"{ns:.3g}")) for ns in row.shape.latencies_ns] for row in rows],
     )
-
-
-def _tenths(conditions: Conditions) -> int | None:
-    zones = conditions.zones_celsius.values()
-    celsius = max(zones, default=None) if conditions.battery_celsius is None else conditions.battery_celsius
-    return None if celsius is None else round(10 * celsius)
 
 
 def _thousandths(ratio: float | None) -> int | None:
