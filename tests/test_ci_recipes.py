@@ -128,12 +128,14 @@ def test_the_shell_steps_of_a_recipe_do_what_they_should(name: str, shims: Path,
         assert "<testsuite" in (work / "junit.xml").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["github-hosted.yml", "gitlab-ci.yml", "Jenkinsfile"])
 def test_a_library_is_fetched_before_a_bundle_is_proven_in_it(name: str) -> None:
     texts = "\n".join(text for text, _ in steps(name))
     assert 0 < texts.index('ort-mobile library get "$LIBRARY"') < texts.index("ort-mobile prove")
 
 
+@pytest.mark.slow
 def test_what_was_measured_outlasts_the_next_checkout_and_caches_have_valid_keys() -> None:
     """GitLab's runner ignores a cache whose key has a slash, as variables of branches and architectures do."""
     (checkout,) = (step for step in yaml("github-phones.yml")["jobs"]["phones"]["steps"] if "uses" in step
