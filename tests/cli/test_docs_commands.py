@@ -42,7 +42,7 @@ ELSEWHERE = {
 """Commands that are not run here, by pattern, and where they are, or why not."""
 
 CODES = {r"--max-drop 0\.01": 4, r"new-model\.ort": 4, r"--from-log": 4, r"compare output/my/bundle": 1}
-"""Exit codes other than 0, by pattern: what the text around these commands says; nothing was measured here to compare."""
+"""Exit codes other than 0, by pattern: what the text around these commands says; nothing was measured to compare."""
 
 
 def blocks(page: Path) -> Iterator[str]:
