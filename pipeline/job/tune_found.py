@@ -82,14 +82,9 @@ def _why_impossible(search: ModelSearch, measured: Mapping[int, CandidateValues]
 def _usual_fate(search: ModelSearch, ran: bool, winner: int | None) -> str:
     if ran:
         return "measured; no winner was chosen" if winner is None else "measured, and not among the best"
-    over = search.ended == BUDGET_ENDED
-    return (
-        "not measured: the time was over"
-        if over
-        else "not measured: the search ended before"
-        if winner is None
-        else ("not measured: others promised more")
-    )
+    if search.ended == BUDGET_ENDED:
+        return "not measured: the time was over"
+    return "not measured: the search ended before" if winner is None else "not measured: others promised more"
 
 
 def _candidates(search: ModelSearch, winner: int | None) -> Iterator[TunedCandidate]:
