@@ -19,7 +19,7 @@ from xml.parsers.expat import ExpatError
 import msgspec
 from msgspec import field
 
-from device_runner.files import scratch_folder
+from device_runner.files import ZIP_ERRORS, scratch_folder
 from device_runner.reading import check_unpacked, read_regular
 from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.core.files import write_bytes
@@ -137,7 +137,7 @@ def _unpack(path: Path, work: Path) -> None:
                 check_unpacked(info, left)
                 left -= info.file_size
                 write_bytes(work / info.filename, archive.read(info))
-    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, EOFError, ValueError) as error:
+    except ZIP_ERRORS as error:
         raise _no_framework(path, str(error)[:200]) from error
 
 

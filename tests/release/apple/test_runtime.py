@@ -153,7 +153,17 @@ def test_a_zip_that_leads_elsewhere_or_is_none_is_refused(tmp_path: Path) -> Non
     with zipfile.ZipFile(tmp_path / "evil.zip", "w") as packed:
         packed.writestr("own.xcframework/../../evil", b"x")
     (tmp_path / "text.zip").write_text("no ZIP")
-    for name, message in (("evil.zip", "it has the path"), ("text.zip", "not a zip file"), ("none.zip", "cannot be")):
+    with zipfile.ZipFile(tmp_path / "damaged.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("own.xcframework/Info.plist", b"a" * 999)
+    content = (tmp_path / "damaged.zip").read_bytes()
+    start = content.index(b"Info.plist") + len("Info.plist")
+    (tmp_path / "damaged.zip").write_bytes(content[:start] + b"\xff" * 4 + content[start + 4 :])
+    for name, message in (
+        ("evil.zip", "it has the path"),
+        ("text.zip", "not a zip file"),
+        ("damaged.zip", "while decompressing"),
+        ("none.zip", "cannot be"),
+    ):
         assert message in refusal(released(tmp_path, "--runtime", str(tmp_path / name)))
     assert not (tmp_path / "package").exists()
 
