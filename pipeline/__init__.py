@@ -2,4 +2,4 @@
 
 import device_runner  # noqa: F401 - switches the telemetry of ONNX Runtime off before anything here loads it
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

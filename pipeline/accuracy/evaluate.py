@@ -6,26 +6,26 @@ Everything of a request and a result is plain data: models run in worker process
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 
+from device_runner.files import scratch_folder
 from pipeline.accuracy.score import AccuracyResult, Answer, score
 from pipeline.check.many import open_artifact
 from pipeline.check.saturation import saturates_here, saturation_finding
 from pipeline.config import AccuracyConfig
 from pipeline.core.errors import Finding, ModelError
 from pipeline.core.progress import Progress
-from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks
+from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, still_at_work, time_limit
 from pipeline.dataset import Array, Dataset, TensorInfo, overlap, samples
 from pipeline.dataset.candidates import open_session, run_session
 from pipeline.model.onnx_model import load_model, prepare_model
 from pipeline.model.signature import own_inputs
-from pipeline.model.sources import SourceModel
+from pipeline.model.sources import SourceModel, source_bytes
 
 TIMEOUT_SECONDS = 6 * 3600.0
-"""How long a model may take for all its samples: data sets have no common size, and a hang must end some time."""
+"""How long the comparison of two data sets may take: they have no common size, and a hang must end some time."""
 FLOATS = {"tensor(float16)": "float16", "tensor(float)": "float32", "tensor(double)": "float64"}
 """Types that inputs of another precision are converted to: files of half precision may take half inputs."""
 
@@ -61,19 +61,21 @@ def measure_accuracy(
     Two data sets are searched for samples in common once, however many models are measured on them.
     """
     found = {}
-    with TemporaryDirectory() as work, progress.stage("accuracy", len(requests)) as stage:
+    with scratch_folder() as work, progress.stage("accuracy", len(requests)) as stage:
         shared = _shared_samples(requests, work)
         tasks = [
             Task(
                 label=request.model,
-                request=msgspec.structs.replace(request, work_folder=work),
-                memory_bytes=needed_bytes(2 * (_size(request.model) + _size(request.reference.path))),
+                request=msgspec.structs.replace(request, work_folder=str(work)),
+                memory_bytes=needed_bytes(2 * (_size(request.model) + _size(request.reference.path)))
+                + request.data.file_bytes,
             )
             for request in requests
         ]
         places = {id(task): place for place, task in enumerate(tasks)}  # two requests may be equal
+        limit = time_limit(size for one in requests for size in (_size(one.model), _size(one.reference.path)))
         for outcome in run_tasks(
-            evaluate_model, AccuracyResult, tasks, memory_bytes=memory_budget(), timeout_seconds=TIMEOUT_SECONDS
+            evaluate_model, AccuracyResult, tasks, memory_bytes=memory_budget(), timeout_seconds=limit
         ):
             value = outcome.value and _with_finding(outcome.value, shared.get(_data_key(outcome.task.request)))
             found[places[id(outcome.task)]] = dataclasses.replace(outcome, value=value)
@@ -86,11 +88,11 @@ def _data_key(request: AccuracyRequest) -> bytes:
     return msgspec.json.encode((request.reference.path, request.dimensions, request.data, request.calibration))
 
 
-def _shared_samples(requests: Sequence[AccuracyRequest], work: str) -> dict[bytes, Finding]:
+def _shared_samples(requests: Sequence[AccuracyRequest], work: Path) -> dict[bytes, Finding]:
     """Warnings by data; what is wrong with the data is for the measurement to report."""
     distinct = {_data_key(request): request for request in requests if request.calibration}
     tasks = [
-        Task(label=request.model, request=msgspec.structs.replace(request, work_folder=work))
+        Task(label=request.model, request=msgspec.structs.replace(request, work_folder=str(work)))
         for request in distinct.values()
     ]
     outcomes = run_tasks(shared_samples, SharedSamples, tasks, timeout_seconds=TIMEOUT_SECONDS)
@@ -113,7 +115,7 @@ def _with_finding(result: AccuracyResult, finding: Finding | None) -> AccuracyRe
 
 
 def _size(path: str) -> int:
-    return Path(path).stat().st_size if Path(path).is_file() else 0
+    return source_bytes(SourceModel(path=path))
 
 
 def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
@@ -164,6 +166,7 @@ def _check_interface(ours: Any, theirs: Any, where: str) -> None:
 def _answers(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, theirs: Any) -> Iterator[Answer]:
     convert = _conversion(ours, takes, request.model)
     for sample in samples(request.data, takes):
+        still_at_work()
         expected = run_session(theirs, sample.inputs, request.reference.name)
         yield Answer(
             sample=sample.name,

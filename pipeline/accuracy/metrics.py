@@ -21,7 +21,7 @@ from pipeline.accuracy.detection import average_precision, match_boxes, packed_m
 from pipeline.accuracy.interval import RESAMPLES
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.config.tables import is_function
-from pipeline.core.errors import ConfigError, MissingError
+from pipeline.core.errors import ConfigError, missing_extra
 from pipeline.dataset.values import load_function
 
 Outputs: TypeAlias = Mapping[str, npt.NDArray[Any]]
@@ -79,6 +79,25 @@ def class_scores(array: npt.NDArray[Any]) -> Floats | None:
     return array.reshape(-1).astype(np.float64)
 
 
+CLASSES_BY_NAME = re.compile("logit|prob|class|score", re.IGNORECASE)
+"""What names of outputs say where their numbers are scores of classes, not normalized."""
+NEAR_ONE = 0.01
+"""A sum of probabilities is 1 up to this: a thousand of them in half precision are."""
+
+
+def looks_like_classes(name: str, array: npt.NDArray[Any]) -> bool:
+    """Whether the largest number of an output is an answer: scores by name, or probabilities or their logarithms.
+
+    Nothing else tells logits from an embedding, whose largest number means nothing.
+    """
+    scores = class_scores(array)
+    if scores is None or CLASSES_BY_NAME.search(name):
+        return scores is not None
+    if (scores >= 0).all():
+        return abs(float(scores.sum()) - 1) < NEAR_ONE
+    return bool((scores <= 0).all()) and abs(float(np.exp(scores).sum()) - 1) < NEAR_ONE
+
+
 def _scores_of(outputs: Outputs) -> Floats:
     array = _the_output(outputs)
     scores = class_scores(array)
@@ -106,15 +125,20 @@ def class_number(label: Any, classes: int) -> int:
 
 
 def _best(scores: Floats) -> int:
-    """The class of the largest score; -1, which is no class, where any is NaN."""
-    return -1 if np.isnan(scores).any() else int(scores.argmax())
+    """The class of the largest score; -1, which is no class, where there is none."""
+    return int(scores.argmax()) if _ranked(scores) else -1
+
+
+def _ranked(scores: Floats) -> bool:
+    """Whether there is a largest score: no NaN, no infinity but that of classes that are ruled out."""
+    return bool(np.isfinite(scores.max()))
 
 
 def _top(k: int, outputs: Outputs, label: Any) -> int:
     """Whether the label is among the k largest scores; of equal ones the smaller class comes first."""
     scores = _scores_of(outputs)
     wanted = class_number(label, len(scores))
-    if np.isnan(scores).any():
+    if not _ranked(scores):
         return 0
     better = (scores > scores[wanted]).sum() + (scores[:wanted] == scores[wanted]).sum()
     return int(better < k)
@@ -179,9 +203,7 @@ def _text_errors(by_words: bool, vocabulary: Sequence[str], outputs: Outputs, la
     try:
         import jiwer
     except ImportError as error:
-        raise MissingError(
-            "wer and cer need jiwer", where="accuracy.metric", remedy="pip install 'ort-mobile-pipeline[metrics]'"
-        ) from error
+        raise missing_extra("metrics", "jiwer", "accuracy.metric: wer and cer", error) from error
     count = jiwer.process_words if by_words else jiwer.process_characters
     found = count(str(np.asarray(label).reshape(-1)[0]), decoded(_the_output(outputs), vocabulary))
     return found.substitutions + found.deletions + found.insertions, found.hits + found.substitutions + found.deletions
@@ -293,6 +315,7 @@ METRICS: dict[MetricName, Metric] = {
 def find_metric(config: AccuracyConfig, *, labelled: bool) -> Metric:
     """The metric that a config asks for, or what suits the data: top-1 with labels, else agreement.
 
+    `score` takes the cosine in place of agreement that nobody asked for where the output has no classes.
     ConfigError for a name that is none, for labels that are not there, and for a budget without a drop.
     """
     name = config.metric or (MetricName.TOP_1 if labelled else MetricName.AGREEMENT)

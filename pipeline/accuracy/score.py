@@ -20,7 +20,16 @@ from pipeline.accuracy.interval import (
     samples_needed,
     verdict_of,
 )
-from pipeline.accuracy.metrics import METRICS, Metric, Needs, OutputDrift, Outputs, class_scores, find_metric
+from pipeline.accuracy.metrics import (
+    METRICS,
+    Metric,
+    Needs,
+    OutputDrift,
+    Outputs,
+    class_scores,
+    find_metric,
+    looks_like_classes,
+)
 from pipeline.check.compare import read_tensor
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.core.errors import ConfigError, Finding, ModelError, Severity
@@ -46,7 +55,8 @@ class AccuracyResult(msgspec.Struct, frozen=True, kw_only=True):
     much worse the model is, whichever direction is better; `drop_low` and `drop_high` bound it at 95 %. They are None
     where a metric has no drop, the bounds also for too few samples. `p_value` is McNemar's, for 0/1 metrics with
     labels. `verdict` is None without a budget; `samples_needed` says how many would tell, None for no such number.
-    `value` is None for infinite.
+    `value` is None for infinite, and where it cannot be computed. `not_finite` counts samples on which an output has
+    NaN or infinity where the original's has numbers.
     """
 
     model: str
@@ -63,13 +73,19 @@ class AccuracyResult(msgspec.Struct, frozen=True, kw_only=True):
     max_drop: float | None = None
     verdict: DropVerdict | None = None
     samples_needed: int | None = None
+    not_finite: int = 0
     outputs: tuple[OutputDrift, ...] = ()
     findings: tuple[Finding, ...] = ()
 
     @property
+    def computed(self) -> bool:
+        """Whether the metric has a value; the signal to noise of equal outputs is infinite and has no number."""
+        return self.value is not None or any(drift.max_error == 0 for drift in self.outputs)
+
+    @property
     def refused(self) -> bool:
-        """Whether there is a budget that was not shown to be kept."""
-        return self.verdict in (DropVerdict.OVER, DropVerdict.CANNOT_TELL)
+        """Whether there is a budget that was not shown to be kept, or numbers of the original are lost."""
+        return bool(self.not_finite) or (self.max_drop is not None and self.verdict is not DropVerdict.WITHIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +107,7 @@ def score(answers: Iterable[Answer], model: str, config: AccuracyConfig, data: s
     ours: list[Any] = []
     theirs: list[Any] = []
     drifts: dict[str, tuple[list[Any], list[Any]]] = {}
-    labelled = False
+    labelled, not_finite = False, 0
     for answer in answers:
         if metric is None:
             labelled = answer.label is not None
@@ -99,6 +115,7 @@ def score(answers: Iterable[Answer], model: str, config: AccuracyConfig, data: s
         ours.append(_measured(metric, config, answer, answer.outputs))
         if metric.needs is Needs.LABELS:
             theirs.append(_measured(metric, config, answer, answer.expected))
+        not_finite += any(_lost(expected, answer.outputs.get(name)) for name, expected in answer.expected.items())
         _add_drifts(drifts, answer)
     if metric is None:
         raise ConfigError("the evaluation data have no samples", where=data, remedy="give test data")
@@ -110,6 +127,7 @@ def score(answers: Iterable[Answer], model: str, config: AccuracyConfig, data: s
         data=data,
         value=finite(metric.value(metric.pack(ours), np.ones(len(ours), np.int64))),
         max_drop=config.max_drop,
+        not_finite=not_finite,
         outputs=tuple(_drift(name, *parts) for name, parts in drifts.items()),
         findings=tuple(
             _not_finite(name, powers) for name, (powers, _) in drifts.items() if not np.isfinite(powers).all()
@@ -121,11 +139,11 @@ def score(answers: Iterable[Answer], model: str, config: AccuracyConfig, data: s
 
 
 def _suited(config: AccuracyConfig, answer: Answer, *, labelled: bool) -> Metric:
-    """The metric; without a name for it and without scores of classes the cosine of outputs."""
+    """The metric; without a name for it and without classes the cosine of outputs."""
     metric = find_metric(config, labelled=labelled)
     if config.metric is None and metric.name == MetricName.AGREEMENT:
-        (array, *_) = _chosen(metric, config, answer.expected).values()
-        return metric if class_scores(array) is not None else METRICS[MetricName.COSINE]
+        ((name, array),) = _chosen(metric, config, answer.expected).items()
+        return metric if looks_like_classes(name, array) else METRICS[MetricName.COSINE]
     return metric
 
 
@@ -155,6 +173,13 @@ def _measured(metric: Metric, config: AccuracyConfig, answer: Answer, outputs: O
     except ConfigError as error:
         where = f"{error.where}, {answer.sample}"
         raise ConfigError(error.what, where=where, why=error.why, remedy=error.remedy) from error
+
+
+def _lost(original: Any, given: Any) -> bool:
+    """Whether an output is not finite where the original's is."""
+    if given is None or original.shape != given.shape or not {original.dtype.kind, given.dtype.kind} <= {"f"}:
+        return False
+    return bool((np.isfinite(original) & ~np.isfinite(given)).any())
 
 
 def _add_drifts(drifts: dict[str, tuple[list[Any], list[Any]]], answer: Answer) -> None:
@@ -202,10 +227,11 @@ def _with_drop(
 ) -> AccuracyResult:
     """The result with the drop from the original, its interval, and the verdict on a budget.
 
-    Where the original gives NaN on every sample (not `sound`), no drop from it says anything: no interval.
+    Where the original gives NaN on every sample (not `sound`), no drop from it says anything: no interval. A value that
+    could not be computed keeps no budget.
     """
     if result.value is None or not metric.share:
-        return result
+        return result if result.max_drop is None else msgspec.structs.replace(result, verdict=DropVerdict.CANNOT_TELL)
     count, better = result.samples, metric.higher_is_better
     mine, original = metric.pack(ours), metric.pack(theirs) if theirs else None
 

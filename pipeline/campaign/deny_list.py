@@ -7,9 +7,17 @@ from pathlib import Path
 import msgspec
 
 from device_runner.device import Device, DeviceFacts
-from device_runner.files import state_file
-from device_runner.minimize import Denied, add_denied, class_of, denial, parts, read_denied, smallest_failing
-from device_runner.options import impossible_here
+from device_runner.files import state_folder
+from device_runner.options import (
+    Denied,
+    add_denied,
+    class_of,
+    denial,
+    impossible_here,
+    parts,
+    read_denied,
+    smallest_failing,
+)
 from device_runner.result import Failure, FailureKind, RunResult, utc_now
 from device_runner.spec import RunOptions, RunSpec
 
@@ -18,7 +26,7 @@ log = logging.getLogger(__name__)
 
 def deny_list() -> Path:
     """The deny list of this user; a text file in JSON."""
-    return state_file("denied.json")
+    return state_folder() / "denied.json"
 
 
 def denied_here(

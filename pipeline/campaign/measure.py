@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +18,7 @@ import msgspec
 
 from device_runner.device import Conditioned, Device
 from device_runner.errors import RunnerError
+from device_runner.local import end_runs
 from device_runner.profile import with_profile, with_profiler
 from device_runner.result import Conditions, FailureKind, RunResult, Status, host_name, utc_now
 from device_runner.spec import RunSpec
@@ -27,6 +28,7 @@ from pipeline.campaign.store import REPEATED, Store
 from pipeline.check.compare import OutputCheck
 from pipeline.config import ConditionsConfig, MeasureConfig, MeasureMode
 from pipeline.core.files import safe_name
+from pipeline.core.progress import duration_text, say
 
 POLL_SECONDS = 5.0
 """Heat and charge change slowly."""
@@ -125,7 +127,7 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignPlan:
-    """What is to be measured. `libraries` are by device, `inputs` by the source of a run.
+    """What is to be measured. `libraries` are by device, `inputs` by the source of a run, for runs that name none.
 
     `judge` compares a run's outputs; with None they are not kept.
     """
@@ -133,11 +135,11 @@ class CampaignPlan:
     campaign: str
     planned_runs: Sequence[PlannedRun]
     measure: MeasureConfig
-    artifacts: Path
+    artifacts: Path = Path()
     """The folder in which the files lie that have no path of their own."""
-    inputs: Mapping[str, Inputs]
-    libraries: Mapping[str, str | None]
-    judge: Callable[[PlannedRun, RunResult], tuple[OutputCheck, ...]] | None
+    inputs: Mapping[str, Inputs] = field(default_factory=dict)
+    libraries: Mapping[str, str | None] = field(default_factory=dict)
+    judge: Callable[[PlannedRun, RunResult], tuple[OutputCheck, ...]] | None = None
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """Planned run id to what is expected of it."""
     conditions: ConditionsConfig | None = field(default_factory=ConditionsConfig)
@@ -150,6 +152,8 @@ class CampaignPlan:
     """By device, what it runs in place of rounds of `planned_runs`."""
     fence: Callable[[str], str] | None = None
     """Asked before each run with the device's name: why it may not run any more, or "". None: it always may."""
+    host: str = field(default_factory=host_name)
+    """The name of this computer in results."""
 
     @property
     def rounds(self) -> int:
@@ -173,7 +177,7 @@ class CampaignPlan:
             number,
             model_file=str(self.artifacts / planned.file),
             library=planned.library or self.libraries.get(planned.device),
-            inputs=self.inputs[planned.source],
+            inputs=planned.inputs or self.inputs[planned.source],
             measure=self.measure,
         )
 
@@ -205,20 +209,36 @@ def measure(
 ) -> list[UnfinishedDevice]:
     """Run everything that is not stored yet; returns the devices that had to be left before the end.
 
-    Ctrl-C, and an error of the store, stop the workers after the run that each is in; what they had is stored.
+    Ctrl-C, and an error of the store, stop the workers after the run that each is in; what they had is stored. A second
+    Ctrl-C ends the runs on this computer, too: they are not stored.
     """
     stop = threading.Event()
     stored = _Stored(store, plan.campaign, next(iter(devices)) if len(devices) == 1 else None)
     workers = [_Worker(plan, device, stored, work, progress, stop) for device in devices.values()]
-    with ThreadPoolExecutor(max_workers=max(1, len(workers)), thread_name_prefix="device") as pool:
-        futures = [pool.submit(worker.run) for worker in workers]
+    pool = ThreadPoolExecutor(max_workers=max(1, len(workers)), thread_name_prefix="device")
+    futures = [pool.submit(worker.run) for worker in workers]
+    patient = True
+    try:
+        return [left for future in futures if (left := future.result()) is not None]
+    except KeyboardInterrupt:
+        longest = duration_text(plan.measure.timeout_seconds)
+        say(f"interrupted: finishing the runs in progress, for at most {longest}; Ctrl-C again ends them at once")
+        stop.set()
         try:
-            return [left for future in futures if (left := future.result()) is not None]
+            wait(futures)
         except KeyboardInterrupt:
-            log.warning("interrupted: finishing the runs in progress")
+            patient = False
+            end_runs()
+            wait(futures, ENDED_SECONDS)  # each thread removes the folder of its run
             raise
-        finally:
-            stop.set()
+        raise
+    finally:
+        stop.set()
+        pool.shutdown(wait=patient)
+
+
+ENDED_SECONDS = 5.0
+"""For what is left of a run that was killed; one on a phone may take longer and is not waited for."""
 
 
 def runs_left(plan: CampaignPlan, store: Store) -> Counter[str]:
@@ -345,7 +365,7 @@ class _Worker:
             started, begun = utc_now(), time.monotonic_ns()
             result = self.device.run(spec)
         elapsed_ns = time.monotonic_ns() - begun
-        return msgspec.structs.replace(result, started_at=started, elapsed_ns=elapsed_ns, host=host_name())
+        return msgspec.structs.replace(result, started_at=started, elapsed_ns=elapsed_ns, host=self.plan.host)
 
     def _record(
         self, planned: PlannedRun, number: int, spec: RunSpec, result: RunResult, checks: tuple[OutputCheck, ...]

@@ -10,8 +10,7 @@ from typing import Literal, TypedDict
 import msgspec
 
 from device_runner.device import DeviceFacts
-from device_runner.minimize import Denied
-from device_runner.options import BYTES_KEY, MAPPED
+from device_runner.options import BYTES_KEY, MAPPED, Denied
 from device_runner.spec import OUTPUTS_LIMIT_BYTES, RunOptions, RunSpec, TensorFile
 from pipeline.campaign.deny_list import denied_here
 from pipeline.campaign.options import options_name, run_options
@@ -27,12 +26,26 @@ ALL_FILES = "files"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What a model is measured with, and the labelled set (samples stacked along a first axis) that it answers.
+
+    `outputs_limit_bytes` is what its outputs may have at most: the host knows how large the original's are.
+    """
+
+    tensors: tuple[TensorFile, ...] = ()
+    labelled: TensorFile | None = None
+    dimensions: dict[str, int] = field(default_factory=dict)
+    outputs_limit_bytes: int = OUTPUTS_LIMIT_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
     """What is measured over all rounds: a file with run options on a device.
 
     `variant` is its variant's name, `file` its path or that in the folder of artifacts. `source` names the model in its
     precision, whose inputs it is given. `session_options` are those that the file needs. `mapped` runs read the file
-    where it lies in memory, as apps for Android do. `library` is libonnxruntime to run with in place of the device's.
+    where it lies in memory, as apps for Android do. `library` is libonnxruntime to run with in place of the device's,
+    `inputs` what it is given in place of its source's.
     """
 
     device: str
@@ -47,6 +60,7 @@ class PlannedRun:
     mapped: bool = False
     mode: MeasureMode = MeasureMode.STEADY
     library: str | None = None
+    inputs: Inputs | None = None
 
     @property
     def run_options(self) -> RunOptions:
@@ -92,19 +106,6 @@ def run_of(device: str, artifact: Artifact, options: RunOptions, *, mapped: bool
 def in_modes(planned_runs: Sequence[PlannedRun], measure: MeasureConfig) -> list[PlannedRun]:
     """The runs once for each mode that is asked for."""
     return [dataclasses.replace(planned, mode=mode) for mode in measure.modes for planned in planned_runs]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """What a model is measured with, and the labelled set (samples stacked along a first axis) that it answers.
-
-    `outputs_limit_bytes` is what its outputs may have at most: the host knows how large the original's are.
-    """
-
-    tensors: tuple[TensorFile, ...] = ()
-    labelled: TensorFile | None = None
-    dimensions: dict[str, int]
-    outputs_limit_bytes: int = OUTPUTS_LIMIT_BYTES
 
 
 def plan_runs(

@@ -12,23 +12,26 @@ from pipeline.campaign.options import options_name
 from pipeline.campaign.record import Host, RunRecord
 
 ARTIFACT, RELEASE, OPTIONS = "artifact", "ONNX Runtime", "session options"
-INPUTS, MEASUREMENT, DEVICE, SYSTEM, HOST = "inputs", "measurement", "device", "system", "host"
+INPUTS, DEVICE, SYSTEM, HOST = "inputs", "device", "system", "host"
 DRIVER, MADE_WITH = "driven by", "made with"
 
 TESTED: Final = (ARTIFACT, RELEASE, OPTIONS)
 """What a comparison is about: a change of these is a cause to be named."""
-
-ENVIRONMENT: Final = (INPUTS, MEASUREMENT, DEVICE, SYSTEM, HOST)
-"""What must be the same for latencies of different days to be one history."""
-
-NAMES: Final = (*TESTED, *ENVIRONMENT, DRIVER, MADE_WITH)
-"""All, in the order in which they are shown; the computer that drives a phone is not its environment."""
 
 NOT_SETTINGS = frozenset({
     "id", "model", "model_sha256", "library", "options", "inputs", "labelled", "dimensions", "outputs_folder",
     "outputs_limit_bytes", "timeout_seconds", "log_level", "profile", "version",
 })  # fmt: skip
 """Fields of a RunSpec that do not say how it measures."""
+
+SETTINGS: Final = {name: f"measurement {name}" for name in RunSpec.__struct_fields__ if name not in NOT_SETTINGS}
+"""The names of facts on how a run was measured, by the field of its RunSpec."""
+
+ENVIRONMENT: Final = (INPUTS, *SETTINGS.values(), DEVICE, SYSTEM, HOST)
+"""What must be the same for latencies of different days to be one history."""
+
+NAMES: Final = (*TESTED, *ENVIRONMENT, DRIVER, MADE_WITH)
+"""All, in the order in which they are shown; the computer that drives a phone is not its environment."""
 
 ON_THIS_COMPUTER = ("local", "android-host:", "linux-host:")
 """How names of devices begin that run on the host itself: its processor and system are theirs."""
@@ -51,21 +54,19 @@ def facts_of_run(run: RunRecord) -> Facts:
     """The facts that a stored run has itself: its file, the release that ran it, options, inputs, settings."""
     tensors = [f"{one.name} {one.dtype}{list(one.shape)}" for one in run.spec.inputs]
     sizes = [f"{name}={size}" for name, size in sorted(run.spec.dimensions.items())]
+    settings = {fact: msgspec.to_builtins(getattr(run.spec, name)) for name, fact in SETTINGS.items()}
     found = {
         ARTIFACT: run.spec.model_sha256 or "",
         RELEASE: run.result.ort_version,
         OPTIONS: options_name(run.spec.options),
         INPUTS: ", ".join([*tensors, *sizes]),
-        MEASUREMENT: _settings(run.spec),
+        # Without a text, setting what was not set would count as no change.
+        **{
+            fact: "not set" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+            for fact, value in settings.items()
+        },
     }
     return {name: text for name, text in found.items() if text}
-
-
-def _settings(spec: RunSpec) -> str:
-    values = {name: getattr(spec, name) for name in spec.__struct_fields__ if name not in NOT_SETTINGS}
-    shown = {name: msgspec.to_builtins(value) for name, value in values.items() if value is not None}
-    return ", ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-                     for name, value in shown.items())  # fmt: skip
 
 
 def facts_of_place(device: str, facts: DeviceFacts | None, host: Host) -> Facts:

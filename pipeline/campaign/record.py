@@ -1,10 +1,13 @@
 """What is stored of a campaign: its plan before anything is measured, and every run. Plain data, JSON both ways."""
 
+from collections.abc import Callable, Iterable
+
 import msgspec
 
-from device_runner.result import RunResult, Struct
+from device_runner.result import RunResult, Status, Struct
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.accuracy.score import AccuracyResult
+from pipeline.campaign.statistics import Round, RunGroup
 from pipeline.campaign.tuned import TunedModel
 from pipeline.check.compare import OutputCheck
 from pipeline.check.reference import Reference
@@ -28,7 +31,10 @@ class Host(Struct, frozen=True, kw_only=True):
 
 
 class ModelFacts(Struct, frozen=True, kw_only=True):
-    """A model as it was given; `error` is why nothing could be made of it, "" where it could."""
+    """A model as it was given; `error` is why nothing could be made of it, "" where it could.
+
+    `dimensions` are those that the config fixed, `guessed` those of them whose size nobody has confirmed.
+    """
 
     name: str
     file: str
@@ -38,6 +44,13 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     outputs: tuple[str, ...] = ()
     error: str = ""
     remedy: str = ""
+    dimensions: dict[str, int] = {}
+    guessed: tuple[str, ...] = ()
+
+
+def place(*parts: str) -> str:
+    """Device, model, variant and run in one line, without those that are empty."""
+    return " / ".join(part for part in parts if part)
 
 
 class Skipped(Finding, frozen=True, kw_only=True):
@@ -54,7 +67,7 @@ class Skipped(Finding, frozen=True, kw_only=True):
 class FailureRow(Struct, frozen=True, kw_only=True):
     """What was tried and failed: the kind in one word, what was said, why, what to do; equal failures are counted.
 
-    `level` is that of a variant that could not be made; earlier releases did not store it.
+    `level` is that of a variant that could not be made.
     """
 
     kind: str
@@ -66,7 +79,7 @@ class FailureRow(Struct, frozen=True, kw_only=True):
     variant: str = ""
     run: str = ""
     times: int = 1
-    level: Level | msgspec.UnsetType = msgspec.UNSET
+    level: Level | None = None
 
 
 class RefusedNodes(Struct, frozen=True, kw_only=True):
@@ -85,18 +98,18 @@ class Prediction(Struct, frozen=True, kw_only=True):
     `refused` is stored with profile runs only.
     """
 
-    nodes: int | msgspec.UnsetType = msgspec.UNSET
-    claimed: int | msgspec.UnsetType = msgspec.UNSET
-    partitions: int | msgspec.UnsetType = msgspec.UNSET
-    estimate: bool | msgspec.UnsetType = msgspec.UNSET
-    rules: str | msgspec.UnsetType = msgspec.UNSET
+    nodes: int | None = None
+    claimed: int | None = None
+    partitions: int | None = None
+    estimate: bool = False
+    rules: str = ""
     error: str | None = None
-    refused: tuple[RefusedNodes, ...] | msgspec.UnsetType = msgspec.UNSET
+    refused: tuple[RefusedNodes, ...] = ()
 
     @property
     def brief(self) -> "Prediction":
         """Without the refused nodes."""
-        return msgspec.structs.replace(self, refused=msgspec.UNSET)
+        return msgspec.structs.replace(self, refused=())
 
 
 class ArtifactAccuracy(Struct, frozen=True, kw_only=True):
@@ -111,11 +124,16 @@ class ArtifactAccuracy(Struct, frozen=True, kw_only=True):
     why: str = ""
 
     def refused(self, max_drop: float | None) -> str:
-        """Why the artifact may not ship with a budget for the drop; "" where it may, and without a budget."""
+        """Why the artifact may not ship with a budget for the drop, if there is one; "" where it may."""
+        if self.result and self.result.not_finite:
+            count = f"{self.result.not_finite} of {self.result.samples} samples"
+            return f"gives NaN or infinity where the float original gives numbers, on {count}"
         if max_drop is None:
             return ""
         if self.result is None:
             return f"may lose more accuracy than {max_drop:g}: {self.why}"
+        if not self.result.computed:
+            return f"was not shown to lose at most {max_drop:g} of {self.result.metric}, which could not be computed"
         return f"was not shown to lose at most {max_drop:g} of {self.result.metric}" if self.result.refused else ""
 
 
@@ -135,7 +153,7 @@ class RecordedRun(Struct, frozen=True, kw_only=True):
     """A planned run; `baseline` marks what others are compared with. Nobody reads anything out of its `id`.
 
     `same_as` is the id of the planned run whose runs count for this one: the same bytes with the same session options.
-    `mapped` runs loaded the file from mapped memory; all were from a path before this was recorded.
+    `mapped` runs loaded the file from mapped memory.
     """
 
     id: str
@@ -164,10 +182,10 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     host: Host
     versions: dict[str, str]
     models: tuple[ModelFacts, ...]
-    planned: tuple[RecordedRun, ...] = msgspec.field(name="lanes")
+    planned: tuple[RecordedRun, ...]
     skipped: tuple[Skipped, ...]
     failures: tuple[FailureRow, ...]
-    warnings: tuple[str, ...]
+    warnings: tuple[Finding, ...]
     checks: dict[str, dict[str, tuple[OutputCheck, ...]]]
     references: dict[str, Reference] = {}
     unloadable: dict[str, tuple[str, ...]] = {}
@@ -224,3 +242,19 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     result: RunResult
     checks: tuple[OutputCheck, ...] = ()
     prediction: Prediction | None = None
+
+
+def rounds_of(
+    records: Iterable[RunRecord],
+    key: str = "",
+    latencies_ns: Callable[[RunResult], tuple[int, ...]] = lambda result: result.latencies_ns,
+) -> RunGroup:
+    """The rounds of one planned run that gave times; each with its latencies, or what else of it is compared."""
+    return RunGroup(
+        key=key,
+        rounds=tuple(
+            Round(number=record.round, latencies_ns=latencies_ns(record.result), marks=record.result.marks)
+            for record in records
+            if record.result.status is Status.OK
+        ),
+    )

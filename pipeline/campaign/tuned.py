@@ -3,11 +3,15 @@
 from enum import StrEnum
 from typing import Final, Literal
 
-from device_runner.minimize import DeviceClass
+import msgspec
+
+from device_runner.device import DeviceFacts
+from device_runner.options import DeviceClass, class_of
 from device_runner.result import Struct
 from device_runner.spec import RunOptions
 
 TUNE_VERSION: Final = 1
+FILE_NAME = "tune.json"
 
 
 class TuneOutcome(StrEnum):
@@ -35,11 +39,32 @@ class CandidateValues(Struct, frozen=True, kw_only=True):
     size_bytes: float | None = None
 
 
+class Dropped(Struct, frozen=True, kw_only=True):
+    """Why a candidate is not the winner: a reason that holds for many, and what is of this one alone.
+
+    `above` is how much more than the leader it takes (0.01 is 1 %), at least and at most; None where nothing says that.
+    """
+
+    reason: str
+    detail: str = ""
+    above: tuple[float, float] | None = None
+
+    @property
+    def text(self) -> str:
+        """All of it in one line."""
+        return ": ".join(filter(None, (self.reason, span_text(self.above), self.detail)))
+
+
+def span_text(above: tuple[float, float] | None) -> str:
+    """`+0.2% to +1.4%`, or the one of two that are equal."""
+    return " to ".join(dict.fromkeys(f"{share:+.1%}" for share in above or ()))
+
+
 class TunedCandidate(Struct, frozen=True, kw_only=True):
     """One candidate of a search: what was measured of it in `processes`, and when and why it was dropped.
 
-    `id` is that of its planned run, "" for what was left out before anything was measured; `dropped` is "" for those
-    that were never worse than the winner for sure.
+    `id` is that of its planned run, "" for what was left out before anything was measured; `dropped` is None for
+    the winner.
     """
 
     variant: str
@@ -47,7 +72,7 @@ class TunedCandidate(Struct, frozen=True, kw_only=True):
     id: str = ""
     processes: int = 0
     values: CandidateValues = CandidateValues()
-    dropped: str = ""
+    dropped: Dropped | None = None
 
 
 class TunedModel(Struct, frozen=True, kw_only=True):
@@ -79,6 +104,12 @@ class TunedClass(DeviceClass, frozen=True, kw_only=True):
     """Devices for which one answer counts: the chip, Android's API level (0 elsewhere), and the first ABI."""
 
     abi: str
+
+    @classmethod
+    def of(cls, facts: DeviceFacts) -> "TunedClass":
+        """The class of a device."""
+        known = class_of(facts)
+        return cls(chip=known.chip, api_level=known.api_level, abi=facts.abis[0] if facts.abis else "")
 
     @property
     def text(self) -> str:
@@ -165,9 +196,14 @@ class TuneReport(Struct, frozen=True, kw_only=True):
     @property
     def unanswered(self) -> bool:
         """Whether a search found no winner."""
-        return any(one.search.outcome not in ANSWERED for one in self.answers)
+        return any(answer.search.outcome not in ANSWERED for answer in self.answers)
 
     @property
     def impossible(self) -> bool:
         """Whether no candidate of a search keeps to the constraints."""
-        return any(one.search.outcome is TuneOutcome.NONE_POSSIBLE for one in self.answers)
+        return any(answer.search.outcome is TuneOutcome.NONE_POSSIBLE for answer in self.answers)
+
+
+def encode(report: TuneReport) -> bytes:
+    """The bytes of tune.json."""
+    return msgspec.json.format(msgspec.json.encode(report, order="deterministic"), indent=2) + b"\n"

@@ -5,16 +5,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import (
-    data_options,
-    dataset_from,
-    json_option,
-    progress,
-    sample_options,
-    shows_text,
-    sizes,
-    write_json,
-)
+from pipeline.cli.options import data_options, dataset_from, dimension_option, progress, sample_options
+from pipeline.cli.outputs import Outputs, json_option
 
 if TYPE_CHECKING:
     from pipeline.accuracy.evaluate import AccuracyRequest
@@ -28,14 +20,11 @@ if TYPE_CHECKING:
 @data_options
 @sample_options
 @click.option("--labels", metavar="FILE", help="CSV file with a line `file,label` for each sample.")
-@click.option(
-    "--dimension", "dimensions", multiple=True, callback=sizes, metavar="NAME=N",
-    help="Size of a dynamic dimension, by its name or as INPUT[AXIS]; repeatable.",
-)  # fmt: skip
+@dimension_option
 @click.option(
     "--metric", metavar="NAME",
     help="top-1, top-5, f1, map, miou, wer, cer, agreement, cosine, psnr, sqnr, max-error or module:function.  "
-    "[default: top-1 with labels, else agreement]",
+    "[default: top-1 with labels; without, agreement for scores of classes, else cosine]",
 )  # fmt: skip
 @click.option("--model-output", metavar="NAME", help="Output that the metric is computed from.  [default: the first]")
 @click.option("--vocabulary", metavar="FILE", help="For wer and cer: the symbol of each class, one a line.")
@@ -44,14 +33,11 @@ if TYPE_CHECKING:
     help="Largest drop from ORIGINAL, as in 0.01; exit code 4 where a larger one is not excluded.",
 )  # fmt: skip
 @json_option
-@click.pass_context
 def accuracy(
-    ctx: click.Context,
-    /,
     paths: tuple[str, ...],
     reference: str,
     test_data: str | None,
-    json_to: str | None,
+    outputs: Outputs,
     **answers: Any,
 ) -> None:
     """Measure the accuracy of .onnx and .ort files beside the model that they were made from.
@@ -62,7 +48,7 @@ def accuracy(
     """
     from pipeline.accuracy.evaluate import measure_accuracy
     from pipeline.core.errors import ConfigError
-    from pipeline.report.accuracy import show_accuracy
+    from pipeline.report.accuracy import accuracy_parts, refusal_text
 
     if not test_data:
         raise ConfigError(
@@ -73,11 +59,10 @@ def accuracy(
     results = [outcome.value for outcome in outcomes if outcome.value]
     if not results and outcomes[0].error:
         raise outcomes[0].error
-    if json_to:
-        write_json({"reference": reference, "models": [_entry(outcome) for outcome in outcomes]}, json_to)
-    if shows_text(json_to):
-        show_accuracy(results)
-    ctx.exit(_end(outcomes))
+    outputs.finish(
+        {"reference": reference, "models": [_entry(outcome) for outcome in outcomes]}, accuracy_parts(results),
+        code=_end(outcomes), failed=(refusal_text(result) for result in results if result.refused),
+    )  # fmt: skip
 
 
 def _requests(

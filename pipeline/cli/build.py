@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.cli.command import Group
-from pipeline.cli.options import json_option, json_or_flag, shows_text, write_json
+from pipeline.cli.outputs import Outputs, json_option
 
 if TYPE_CHECKING:
     from pipeline.core.errors import Finding
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from pipeline.ort_build.history import SizeChange
     from pipeline.ort_build.plan import BuildPlan
     from pipeline.ort_build.request import Request
-    from pipeline.ort_build.run import BuildRecord, Built
-    from pipeline.ort_build.source_tree import SourceTree
+    from pipeline.ort_build.run import BuildRecord, Built, SourceTree
 
 FILE = click.Path(path_type=Path)
 
@@ -51,8 +50,8 @@ def build() -> None:
 @build.command()
 @_choices
 @click.option("--output", type=FILE, help="Folder to write plan and settings files to.")
-@json_or_flag
-def plan(output: Path | None, json_to: str | None, **chosen: Any) -> None:
+@json_option
+def plan(output: Path | None, outputs: Outputs, **chosen: Any) -> None:
     """Show the exact commands and settings files of a build; exit code 4 if it cannot work."""
     from pipeline.cli.show import show_findings
     from pipeline.core.errors import errors
@@ -63,9 +62,8 @@ def plan(output: Path | None, json_to: str | None, **chosen: Any) -> None:
     findings = [finding for request in requests for finding in lint(request)]
     if output:
         _write_plans(plans, output)
-    if json_to:
-        write_json({"plans": plans, "findings": findings}, json_to)
-    for each in plans if shows_text(json_to) else ():
+    outputs.write_json({"plans": plans, "findings": findings})
+    for each in plans if outputs.text else ():
         _show_plan(each)
     show_findings(findings)
     _refuse(errors(findings), tree, plans)
@@ -74,7 +72,7 @@ def plan(output: Path | None, json_to: str | None, **chosen: Any) -> None:
 @build.command()
 @_choices
 @json_option
-def doctor(json_to: str | None, **chosen: Any) -> None:
+def doctor(outputs: Outputs, **chosen: Any) -> None:
     """Show what this computer lacks for a build, and where to get it; exit code 3 if something is missing.
 
     Default: a library for Android, and one for this computer.
@@ -87,9 +85,8 @@ def doctor(json_to: str | None, **chosen: Any) -> None:
     else:
         requests, tree = _requests(**chosen)
     checks = {check: None for request in requests for check in examine(request, tree, Path.cwd())}
-    if json_to:
-        write_json({"checks": list(checks)}, json_to)
-    if shows_text(json_to):
+    outputs.write_json({"checks": list(checks)})
+    if outputs.text:
         _show_checks(checks)
     require(tuple(checks))
 
@@ -100,7 +97,7 @@ def doctor(json_to: str | None, **chosen: Any) -> None:
 @click.option("--cache", type=FILE, help="Cache of builds.  [default: builds/ in the cache folder]")
 @click.option("--dry-run", is_flag=True, help="Check everything, build nothing.")
 @json_option
-def run(output: Path | None, cache: Path | None, dry_run: bool, json_to: str | None, **chosen: Any) -> None:
+def run(output: Path | None, cache: Path | None, dry_run: bool, outputs: Outputs, **chosen: Any) -> None:
     """Build a library, or reuse the cached build of the same plan and source."""
     from pipeline.ort_build.history import newest_build, sizes_of_record
     from pipeline.ort_build.run import default_cache
@@ -115,11 +112,10 @@ def run(output: Path | None, cache: Path | None, dry_run: bool, json_to: str | N
             before = newest_build(request.target.name, request.release, request.campaign, place)
             made.append(_run(request, tree, place))
             _copy_built(made[-1], request, output)
-            if shows_text(json_to):
+            if outputs.text:
                 _show_built(made[-1], sizes_of_record(before) if before else {})
             _check_sizes(made[-1], request)
-    if json_to:
-        write_json({"builds": made}, json_to)
+    outputs.write_json({"builds": made})
 
 
 @build.command()
@@ -127,7 +123,7 @@ def run(output: Path | None, cache: Path | None, dry_run: bool, json_to: str | N
 @click.argument("after", type=FILE, required=False)
 @click.option("--cache", type=FILE, help="Cache of builds.  [default: builds/ in the cache folder]")
 @json_option
-def size(before: Path | None, after: Path | None, cache: Path | None, json_to: str | None) -> None:
+def size(before: Path | None, after: Path | None, cache: Path | None, outputs: Outputs) -> None:
     """List cached builds with their sizes, and rank operators by the bytes that they add.
 
     With BEFORE and AFTER (each a library, an AAR, a JAR, or a build's folder or the first letters of its name): how
@@ -140,16 +136,16 @@ def size(before: Path | None, after: Path | None, cache: Path | None, json_to: s
 
     place = cache or default_cache()
     if before and after:
-        _compare(before, after, place, json_to)
+        _compare(before, after, place, outputs)
         return
     if before:
         raise click.UsageError("give both BEFORE and AFTER, or neither")
     builds = builds_in(place)
-    if json_to:
+    if outputs.json_to:
         listed = [{"folder": str(folder), **msgspec.to_builtins(record)} for folder, record in builds]
-        ranked = [item._asdict() for item in ranking(record for _, record in builds)]
-        write_json({"builds": listed, "ranking": ranked}, json_to)
-    if shows_text(json_to):
+        ranked = [{"abi": abi, "addition": addition} for abi, addition in ranking(record for _, record in builds)]
+        outputs.write_json({"builds": listed, "ranking": ranked})
+    if outputs.text:
         _show_builds(builds)
 
 
@@ -163,16 +159,15 @@ def _show_builds(builds: "Sequence[tuple[Path, BuildRecord]]") -> None:
     _show_ranking([record for _, record in builds])
 
 
-def _compare(before: Path, after: Path, cache: Path, json_to: str | None) -> None:
+def _compare(before: Path, after: Path, cache: Path, outputs: Outputs) -> None:
     from pipeline.ort_build.history import added_names, measured_at, size_changes
 
-    old, new = measured_at(before, cache), measured_at(after, cache)
-    changes = size_changes(old.sizes, new.sizes)
-    adds = added_names(old.operators, new.operators) if old.operators and new.operators else ()
-    removes = added_names(new.operators, old.operators) if old.operators and new.operators else ()
-    if json_to:
-        write_json({"changes": changes, "adds": adds, "removes": removes}, json_to)
-    if shows_text(json_to):
+    (old_sizes, old), (new_sizes, new) = measured_at(before, cache), measured_at(after, cache)
+    changes = size_changes(old_sizes, new_sizes)
+    adds = added_names(old, new) if old and new else ()
+    removes = added_names(new, old) if old and new else ()
+    outputs.write_json({"changes": changes, "adds": adds, "removes": removes})
+    if outputs.text:
         _show_comparison(changes, adds, removes)
 
 
@@ -198,7 +193,7 @@ def _requests(
 ) -> tuple[tuple["Request", ...], "SourceTree | None"]:
     from pipeline.core.errors import ConfigError
     from pipeline.ort_build.request import BuildChoice, requests_for
-    from pipeline.ort_build.source_tree import check_release, read_tree
+    from pipeline.ort_build.run import check_release, read_tree
 
     if config is None and target is None:
         raise ConfigError(

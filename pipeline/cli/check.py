@@ -5,15 +5,8 @@ from typing import Any
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import (
-    json_option,
-    provider_options,
-    release,
-    settings_of,
-    shows_text,
-    sizes,
-    write_json,
-)
+from pipeline.cli.options import provider_options, release, settings_of, sizes
+from pipeline.cli.outputs import Outputs, json_option
 from pipeline.core.providers import PROVIDER_RULES
 
 
@@ -38,22 +31,29 @@ def check(
     dimensions: dict[str, int],
     ort_release: str,
     jobs: int,
-    json_to: str | None,
+    outputs: Outputs,
     **answers: Any,
 ) -> None:
     """Show how much of a model NNAPI, CoreML, XNNPACK and the CPU support, and what would help most.
 
     PATHs are .onnx and .ort files, folders or zip archives. Each model is judged as it is and, where dimensions are
-    dynamic, with sizes for them. A model that cannot be judged is reported and does not cost the others; the exit code
-    is then 1. Verdicts never change the exit code.
+    dynamic, with sizes for them; for the API level and the Core ML version that the heading names and, where these are
+    not given and the verdict is another one, for the oldest (27 and 5). A model that cannot be judged is reported and
+    does not cost the others; the exit code is then 1. Verdicts never change the exit code.
     """
     from pipeline.advice.fitness import check_models
     from pipeline.core.errors import ExitCode
-    from pipeline.report.partition import show_fits
+    from pipeline.partition.answer import OLDEST
+    from pipeline.report.partition import failed_models, show_fits
+    from pipeline.report.show import show
 
-    document = check_models(paths, settings_of(tuple(PROVIDER_RULES), ort_release, answers), dimensions, processes=jobs)
-    if json_to:
-        write_json(document, json_to)
-    if shows_text(json_to):
+    settings, oldest = (
+        settings_of(tuple(PROVIDER_RULES), ort_release, {**answers, **levels})
+        for levels in ({}, {name: level for name, level in OLDEST.items() if answers[name] is None})
+    )
+    document = check_models(paths, settings, dimensions, oldest=oldest, processes=jobs)
+    outputs.write_json(document)
+    show(failed_models(document.models), err=True)
+    if outputs.text:
         show_fits(document)
     ctx.exit(ExitCode.SOME_FAILED if any(model.error for model in document.models) else ExitCode.DONE)

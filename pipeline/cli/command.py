@@ -1,6 +1,8 @@
 """Commands whose help has options in sections and examples; `help`, `completion` and `schema`."""
 
+import logging
 import math
+from typing import Any
 
 import click
 
@@ -21,7 +23,7 @@ SECTIONS: dict[str, frozenset[str]] = {
         "--wait", "--wait-seconds",
     }),
     "Fixes": frozenset({"--advise", "--fix"}),
-    "Inputs": frozenset({"--test-data", "--input", "--labels", "--preprocess", "--part", "--samples"}),
+    "Inputs": frozenset({"--test-data", "--input", "--dimension", "--labels", "--preprocess", "--part", "--samples"}),
     "Output": frozenset({"--junit", "--sarif", "--html", "--markdown", "--json", "--svg", "--help"}),
 }  # fmt: skip
 """Options by the title under which help lists them, in that order; the others come first."""
@@ -148,22 +150,58 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 """Examples by command."""
 
 
+QUIET, VERBOSE, DEBUG = "ort-mobile.quiet", "ort-mobile.verbose", "ort-mobile.debug"
+"""Keys of what the options of all commands say, in the `meta` that the contexts of a command line share."""
+
+LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+"""Of the log, by the number of -v."""
+
+
+def log_level(meta: dict[str, Any]) -> int:
+    """What is logged."""
+    if meta.get(DEBUG):
+        return logging.DEBUG
+    return logging.ERROR if meta.get(QUIET) else LEVELS[min(meta.get(VERBOSE, 0), len(LEVELS) - 1)]
+
+
+def _set(key: str) -> Any:
+    """A callback that keeps an option of all commands, which may stand before a command and behind it."""
+
+    def kept(ctx: click.Context, _param: click.Parameter, value: int) -> None:
+        if value:
+            ctx.meta[key] = ctx.meta.get(key, 0) + value
+            logging.getLogger().setLevel(log_level(ctx.meta))
+
+    return kept
+
+
+def global_options(*, hidden: bool = True) -> list[click.Parameter]:
+    """The options of all commands; help has them once."""
+    rows = (
+        (("--verbose", "-v"), VERBOSE, {"count": True}, "Log what is done; -vv logs everything."),
+        (("--quiet", "-q"), QUIET, {"is_flag": True}, "No tables and no progress; errors only."),
+        (("--debug",), DEBUG, {"is_flag": True}, "Log everything and show tracebacks."),
+    )
+    return [
+        click.Option(names, callback=_set(key), expose_value=False, hidden=hidden, help=text, **kind)
+        for names, key, kind, text in rows
+    ]
+
+
 REST = "Options"
 FEW = 9
 """Up to so many options are listed without sections."""
 
 
-class JsonOrFlag(click.Option):
-    """`--json FILE|-` of a command where `--json` alone has meant stdout; both forms are accepted for a release."""
-
-
 class Command(click.Command):
-    """A command with its options in sections and its examples below them."""
+    """A command with its options in sections and its examples below them; the options of all commands beside."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.params += global_options()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does it, without nan, and with a destination behind `--json` where a flag is accepted, too."""
-        if any(isinstance(param, JsonOrFlag) for param in self.params):
-            args = with_destination(args)
+        """As click does it, without nan."""
         left = super().parse_args(ctx, args)
         for param in self.params:  # every bound of a range lets it pass
             value = ctx.params.get(param.name or "")
@@ -176,7 +214,7 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write options section by section, those that no section names last."""
         found: dict[str, list[tuple[str, str]]] = {title: [] for title in (REST, *SECTIONS)}
-        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option) and not param.hidden]
         for param in options:
             if (record := param.get_help_record(ctx)) is not None:
                 found[section_of(param) if len(options) > FEW else REST].append(record)
@@ -197,6 +235,11 @@ class Group(click.Group):
     """A group of such commands."""
 
     command_class = Command
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.params += global_options(hidden=self.name != "cli")
+
     format_epilog = Command.format_epilog
 
 
@@ -204,29 +247,6 @@ def section_of(param: click.Parameter) -> str:
     """The title under which an option stands."""
     names = {*param.opts, *param.secondary_opts}
     return next((title for title, options in SECTIONS.items() if names & options), REST)
-
-
-def with_destination(args: list[str]) -> list[str]:
-    """The arguments with `-` behind each `--json` that no destination follows.
-
-    A word is a destination when it is `-`, ends in `.json`, or names nothing that exists: the files that these
-    commands read exist, and are operator configs, TOML or models.
-    """
-    found: list[str] = []
-    for place, word in enumerate(args):
-        found.append(word)
-        after = args[place + 1] if place + 1 < len(args) else ""
-        if word == "--json" and not _is_destination(after):
-            found.append("-")
-    return found
-
-
-def _is_destination(word: str) -> bool:
-    from pathlib import Path
-
-    if not word or word.startswith("-"):
-        return word == "-"
-    return word.endswith(".json") or not Path(word).exists()
 
 
 SHELLS = ("bash", "zsh", "fish")

@@ -10,18 +10,17 @@ from pipeline.cli.options import (
     data_options,
     dataset_from,
     either,
-    json_option,
+    keep_float_option,
     precision_option,
     progress,
     provider_names,
     provider_options,
     release,
     settings_of,
-    shows_text,
     sizes,
     words,
-    write_json,
 )
+from pipeline.cli.outputs import Outputs, json_option, quiet
 from pipeline.core.providers import aware_names
 
 LEVELS = ("none", "basic", "extended", "layout", "all")
@@ -51,7 +50,7 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 @click.option(
     "--reference", default="auto", metavar="auto|none|installed|LIBRARY", show_default=True,
     help="What creates EP-aware files: an Android library (AAR, .so or release), the installed onnxruntime, or none "
-    "(splicing). auto uses an available library of the release for --abi if it runs here; nothing is downloaded.",
+    "(claims of our rules). auto uses an available library of the release for --abi if it runs here; it fetches none.",
 )  # fmt: skip
 @click.option(
     "--ort-release", callback=release, metavar="X.Y",
@@ -63,13 +62,14 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 )  # fmt: skip
 @click.option(
     "--target-platform", type=click.Choice(["unspecified", "arm", "amd64"]),
-    help="Processor that the optimizer may assume.  [default: arm with an ARM --abi, else unspecified]",
+    help="Processor that the optimizer may assume.  [default: arm for an ARM --abi, else unspecified]",
 )  # fmt: skip
 @click.option(
     "--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True,
     help="Fix a dynamic dimension, by its name or as INPUT[AXIS]; repeatable.",
 )  # fmt: skip
 @precision_option
+@keep_float_option
 @click.option("--check", is_flag=True, help="Compare each artifact's outputs with the original model's.")
 @data_options
 @click.option("--config/--no-config", default=True, help="Write the operator configs of all artifacts in OUTPUT.")
@@ -93,6 +93,7 @@ def convert(
     reference: str,
     ort_release: str,
     build_kind: str,
+    keep_float: tuple[str, ...],
     precisions: tuple[str, ...],
     target_platform: str | None,
     dimensions: dict[str, int],
@@ -102,7 +103,7 @@ def convert(
     config: bool,
     cache: Path | None,
     jobs: int,
-    json_to: str | None,
+    outputs: Outputs,
     **answers: Any,
 ) -> None:
     """Convert .onnx files, folders or zip archives of them to ORT format.
@@ -113,38 +114,39 @@ def convert(
     With --ep, nodes that these execution providers claim at level basic are kept unfused, and fixed style files are
     created.
     """
-    from pipeline.convert.many import convert_paths
-    from pipeline.convert.references import choose_reference
-    from pipeline.convert.report import ConversionOrder
+    from pipeline.convert.genuine import choose_reference
+    from pipeline.convert.many import ConversionOrder, convert_paths
     from pipeline.convert.request import OptimizerPlatform
-    from pipeline.core.abis import read_abi
+    from pipeline.core.abis import ARM64, read_abi
     from pipeline.core.variant import OWN_PRECISION
     from pipeline.passes.precisions import resolve_precisions
-    from pipeline.report.conversion import show_conversion
+    from pipeline.report.conversion import conversion_parts, problem_lines
+    from pipeline.report.show import show
 
     data = dataset_from(test_data, input_values)
-    abi = read_abi(answers["abi"], "--abi") if answers["abi"] else ""
-    platform = OptimizerPlatform(target_platform) if target_platform else OptimizerPlatform.of_abi(abi)
-    abi = abi or "".join(platform.abis)
-    chosen = choose_reference(reference, ort_release, (), providers, abi) if providers else None
+    named = read_abi(answers["abi"], "--abi") if answers["abi"] else ""
+    platform = OptimizerPlatform(target_platform) if target_platform else OptimizerPlatform.of_abi(named or ARM64)
+    named = named or "".join(platform.abis if target_platform else ())
+    abi = named or ARM64
+    chosen = choose_reference(reference, ort_release, (), providers, named) if providers else None
     answers["abi"] = chosen.abi if chosen and chosen.library and not chosen.optional else abi
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)
     order = ConversionOrder(
-        levels=levels, styles=styles, release=ort_release, platform=platform,
+        levels=levels, styles=styles, release=ort_release, abi=abi, platform=platform,
         dimensions=dimensions, output=output, cache=cache, check=check, config=config, processes=jobs,
         aware=settings_of(providers, ort_release, answers), safe=safe, build_kind=build_kind,
         reference=chosen, data=data,
         precisions=resolve_precisions(precisions or (OWN_PRECISION,), answers["api_level"], "--precision"),
-        api_level=answers["api_level"],
+        api_level=answers["api_level"], keep_float=keep_float,
     )  # fmt: skip
     if data.given:
         from pipeline.check.many import check_paths_inputs
 
         check_paths_inputs(paths, dimensions, data, output)
     report = convert_paths(paths, order, progress())
-    if json_to:
-        write_json(report.document(), json_to)
-    if shows_text(json_to):
-        show_conversion(report)
+    outputs.write_json(report.document())
+    if outputs.text:
+        show(conversion_parts(report))
+    show(problem_lines(report, warnings=not quiet()), err=True)
     ctx.exit(report.exit_code)

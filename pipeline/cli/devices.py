@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import json_option, quiet, shows_text, write_json, write_result
+from pipeline.cli.outputs import Outputs, json_option, write_result
 
 if TYPE_CHECKING:
     from device_runner.adb.link import NoServer
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     " driver profile for `android-host:LIBRARY?driver=FILE`.",
 )
 @click.pass_context
-def devices(ctx: click.Context, selector: str, json_to: str | None, profile_to: str | None) -> None:
+def devices(ctx: click.Context, selector: str, outputs: Outputs, profile_to: str | None) -> None:
     """List this computer and the devices of the adb server, or those that SELECTOR matches.
 
     SELECTOR is a glob of serials, or conditions such as `model=Pixel*,abi=arm64-v8a,api=29-33`; a config takes the
@@ -37,15 +37,18 @@ def devices(ctx: click.Context, selector: str, json_to: str | None, profile_to: 
     connected, no_server = _connected(selector)
     found = _matching(connected, selector)
     here = [open_device("local").facts()] if selector == "*" else []
-    if json_to:
-        write_json({"devices": [*here, *found]}, json_to)
-    if "-" not in (json_to, profile_to) and (here or found) and not quiet():
-        from pipeline.report.terminal import show_devices
+    outputs.write_json({"devices": [*here, *found]})
+    shown = Outputs("-" if profile_to == "-" else outputs.json_to)
+    if shown.text and (here or found):
+        from pipeline.report.show import show
+        from pipeline.report.terminal import device_listing
 
-        show_devices([*here, *found])
+        show([device_listing([*here, *found])])
     if not found:
         _explain_none(selector, connected, no_server)
     ready = [facts for facts in (*here, *found) if facts.readiness is Readiness.READY]
+    if found and not ready:
+        shown.show_errors(f"{facts.name}: {facts.advice or facts.readiness.value}" for facts in found)
     if profile_to:
         _write_profile([facts for facts in ready if facts not in here], profile_to)
     ctx.exit(0 if ready else 3)
@@ -121,7 +124,7 @@ def _write_profile(ready: "Sequence[DeviceFacts]", profile_to: str) -> None:
 @click.option("--api-level", type=click.IntRange(21, 99), default=27, show_default=True, help="Android API level.")
 @json_option
 @click.option("--output", type=click.Path(path_type=Path), help="Folder to copy the programs to, as probe-TARGET.")
-def build_probe(targets: tuple[str, ...], api_level: int, output: Path | None, json_to: str | None) -> None:
+def build_probe(targets: tuple[str, ...], api_level: int, output: Path | None, outputs: Outputs) -> None:
     """Build the probe, the program that measures, for each TARGET.
 
     TARGET is host (default), an Android ABI (arm64-v8a, x86_64, ...), or linux-aarch64.
@@ -138,7 +141,6 @@ def build_probe(targets: tuple[str, ...], api_level: int, output: Path | None, j
             output.mkdir(parents=True, exist_ok=True)
             path = Path(shutil.copy2(path, output / f"probe-{target}"))
         built.append({"target": target, "file": str(path), "size_bytes": path.stat().st_size})
-    if json_to:
-        write_json({"probes": built}, json_to)
-    for probe in built if shows_text(json_to) else ():
+    outputs.write_json({"probes": built})
+    for probe in built if outputs.text else ():
         click.echo(f"{probe['target']:<14} {probe['size_bytes']:>7} bytes  {probe['file']}")

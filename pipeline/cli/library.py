@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli.command import Group
-from pipeline.cli.options import json_option, shows_text, write_json
+from pipeline.cli.outputs import Outputs, json_option, quiet
 
 if TYPE_CHECKING:
     from pipeline.library.fetch import Contents
@@ -21,14 +21,13 @@ def library() -> None:
 
 @library.command("list")
 @json_option
-def list_libraries(json_to: str | None) -> None:
+def list_libraries(outputs: Outputs) -> None:
     """List libraries that are available on this computer, and those that can be downloaded."""
     from pipeline.library.fetch import known_libraries
 
     known = known_libraries()
-    if json_to:
-        write_json({"libraries": known}, json_to)
-    for item in known if shows_text(json_to) else ():
+    outputs.write_json({"libraries": known})
+    for item in known if outputs.text else ():
         state = "available" if item.at_hand else "download "
         licence = f"  [{item.licence}]" if item.licence else ""
         click.echo(f"{item.name:<16} {item.abi:<9} {state}  {item.place}{licence}")
@@ -39,26 +38,25 @@ def list_libraries(json_to: str | None) -> None:
 @click.option("--abi", help="Unpack the library of this ABI (arm64-v8a, x86_64, ...) and print its path.")
 @json_option
 @click.option("--accept-licence", is_flag=True, help="Accept the licence of a package that is not MIT.")
-@click.pass_context
-def get(ctx: click.Context, name: str, abi: str | None, accept_licence: bool, json_to: str | None) -> None:
+def get(name: str, abi: str | None, accept_licence: bool, outputs: Outputs) -> None:
     """Download an ONNX Runtime library such as `android:1.29.0`, or find it in a local cache, and print its path.
 
     Searched in this order: what was fetched before, the caches of Gradle and Maven, Maven Central (by `mvn`, then by
     HTTPS; ORT_MOBILE_MAVEN names another repository), and for Android npm packages that carry the library unchanged.
+    Files are compared with the sha256 of the release; a warning says so where ort-mobile does not know it.
     """
-    from device_runner.library_source import resolve
+    from device_runner.library import resolve
     from device_runner.reading import visible
     from pipeline.library.fetch import get_library
 
     def say(line: str) -> None:
-        if not ctx.find_root().params.get("quiet"):
+        if not quiet():
             click.echo(visible(line), err=True)
 
     entry = get_library(name, accept_licence=accept_licence, abi=abi or "", say=say)
     file = resolve(entry.file, abi).facts.path if abi else entry.file
-    if json_to:
-        write_json({"file": file, "release": entry.release, "sha256": entry.sha256, "source": entry.source}, json_to)
-    if shows_text(json_to):
+    outputs.write_json({"file": file, "release": entry.release, "sha256": entry.sha256, "source": entry.source})
+    if outputs.text:
         click.echo(file)
     say(f"release {entry.release}, sha256 {entry.sha256}, from {entry.source}, licence {entry.licence}")
 
@@ -66,14 +64,13 @@ def get(ctx: click.Context, name: str, abi: str | None, accept_licence: bool, js
 @library.command("show")
 @click.argument("name")
 @json_option
-def show(name: str, json_to: str | None) -> None:
+def show(name: str, outputs: Outputs) -> None:
     """Show release, ABIs, kind of build, providers and page size of NAME (a release, an AAR, a JAR, a .so)."""
     from pipeline.library.fetch import show_library
 
     contents = show_library(name)
-    if json_to:
-        write_json(contents, json_to)
-    if shows_text(json_to):
+    outputs.write_json(contents)
+    if outputs.text:
         _show(contents)
 
 

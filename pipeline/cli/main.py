@@ -18,7 +18,7 @@ import click
 from device_runner.errors import RunnerError
 from device_runner.reading import visible_lines
 from pipeline import __version__
-from pipeline.cli.command import Group
+from pipeline.cli.command import Group, log_level
 from pipeline.core.errors import ExitCode
 
 ASCII = {
@@ -48,50 +48,58 @@ def accept_any_text() -> None:
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "From a model to a release": {
-        "init": ("pipeline.cli.run:init", "Write a commented config for a model."),
-        "plan": ("pipeline.cli.plan:plan", "Say how many rounds find a difference, from a short pilot."),
-        "run": ("pipeline.cli.run:run", "Convert, check, measure, choose, bundle and report: the whole job."),
-        "tune": ("pipeline.cli.tune:tune", "Search for the best artifact and session options on devices."),
-        "report": ("pipeline.cli.release:report", "Write the report of stored results again."),
-        "release": ("pipeline.cli.packages:release", "Rebuild the bundle of stored results; make packages for apps."),
-        "prove": ("pipeline.cli.prove:prove", "Run a bundle in the Android library of your app, without a phone."),
-        "sign": ("pipeline.cli.ship:sign", "Sign a bundle with a private key."),
-        "delta": ("pipeline.cli.update:delta", "Write the difference between two bundles as a small file."),
-        "apply": ("pipeline.cli.update:apply", "Update a bundle by a delta."),
-        "verify": ("pipeline.cli.release:verify", "Check every byte of a bundle against its manifest, offline."),
+        "init": ("cli.run:init", "Write a commented config for a model."),
+        "plan": ("features.pilot:plan", "Say how many rounds find a difference, from a short pilot."),
+        "run": ("cli.run:run", "Convert, check, measure, choose, bundle and report: the whole job."),
+        "tune": ("features.tune:tune", "Search for the best artifact and session options on devices."),
+        "report": ("cli.release:report", "Write the report of stored results again."),
+        "release": ("features.packages:release", "Rebuild the bundle of stored results; make packages for apps."),
+        "prove": ("features.prove:prove", "Run a bundle in the Android library of your app, without a phone."),
+        "sign": ("cli.release:sign", "Sign a bundle with a private key."),
+        "delta": ("features.updates:delta", "Write the difference between two bundles as a small file."),
+        "apply": ("features.updates:apply", "Update a bundle by a delta."),
+        "verify": ("cli.release:verify", "Check every byte of a bundle against its manifest, offline."),
     },
     "Single steps": {
-        "check": ("pipeline.cli.check:check", "Show how much of a model NNAPI, CoreML and XNNPACK support."),
-        "partition": ("pipeline.cli.partition:partition", "Show which nodes NNAPI, CoreML or XNNPACK support."),
-        "transform": ("pipeline.cli.transform:transform", "Change a model by steps, and check its outputs."),
-        "convert": ("pipeline.cli.convert:convert", "Convert models to ORT format."),
-        "accuracy": ("pipeline.cli.accuracy:accuracy", "Measure how much accuracy a changed model has lost."),
-        "perf": ("pipeline.cli.perf:perf", "Measure model files on a device, without converting."),
-        "compare": ("pipeline.cli.compare:compare", "Compare two campaigns, and name what changed between them."),
-        "gate": ("pipeline.cli.compare:gate", "Measure a candidate in pairs with its base; fail if it is slower."),
-        "bisect": ("pipeline.cli.compare:bisect", "Find the artifact or release that made a model slower."),
-        "doctor": ("pipeline.cli.doctor:doctor", "Test the performance checklist on a model, each remedy measured."),
-        "op-config": ("pipeline.cli.op_config:op_config", "Create and check operator configs of reduced builds."),
+        "check": ("cli.check:check", "Show how much of a model NNAPI, CoreML and XNNPACK support."),
+        "partition": ("cli.partition:partition", "Show which nodes NNAPI, CoreML or XNNPACK support."),
+        "transform": ("cli.transform:transform", "Change a model by steps, and check its outputs."),
+        "convert": ("cli.convert:convert", "Convert models to ORT format."),
+        "accuracy": ("cli.accuracy:accuracy", "Measure how much accuracy a changed model has lost."),
+        "perf": ("features.perf:perf", "Measure model files on a device, without converting."),
+        "compare": ("features.pairs:compare", "Compare two campaigns, and name what changed between them."),
+        "gate": ("features.pairs:gate", "Measure a candidate in pairs with its base; fail if it is slower."),
+        "bisect": ("features.pairs:bisect", "Find the artifact or release that made a model slower."),
+        "doctor": ("features.doctor:doctor", "Test the performance checklist on a model, each remedy measured."),
+        "op-config": ("cli.op_config:op_config", "Create and check operator configs of reduced builds."),
     },
     "Devices, libraries and builds": {
-        "devices": ("pipeline.cli.devices:devices", "List devices and whether each is ready."),
-        "lab": ("pipeline.cli.lab:lab", "Run campaigns on many hosts, with PostgreSQL as their queue."),
-        "library": ("pipeline.cli.library:library", "Download and inspect libraries of ONNX Runtime."),
-        "build": ("pipeline.cli.build:build", "Plan and run custom builds of ONNX Runtime."),
-        "build-probe": ("pipeline.cli.devices:build_probe", "Build the program that measures, for a device."),
+        "devices": ("cli.devices:devices", "List devices and whether each is ready."),
+        "lab": ("features.lab:lab", "Run campaigns on many hosts, with PostgreSQL as their queue."),
+        "library": ("cli.library:library", "Download and inspect libraries of ONNX Runtime."),
+        "build": ("cli.build:build", "Plan and run custom builds of ONNX Runtime."),
+        "build-probe": ("cli.devices:build_probe", "Build the program that measures, for a device."),
     },
     "Help": {
-        "help": ("pipeline.cli.command:show_help", "Show the help of a command."),
-        "completion": ("pipeline.cli.command:completion", "Print the completion script of a shell."),
-        "schema": ("pipeline.cli.command:schema", "Print the JSON schema of config files, for editors."),
+        "help": ("cli.command:show_help", "Show the help of a command."),
+        "completion": ("cli.command:completion", "Print the completion script of a shell."),
+        "schema": ("cli.command:schema", "Print the JSON schema of config files, for editors."),
     },
 }  # fmt: skip
-"""Commands by the title under which `--help` lists them: where each is, and its line there."""
+"""Commands by the title under which `--help` lists them: where in pipeline each is, and its line there.
+
+A feature has its commands in its module `command`.
+"""
 
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
-LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
-"""Of the log, by the number of -v."""
+
+def load(place: str) -> click.Command:
+    """Import the command that a row of COMMANDS names."""
+    module, _, attribute = place.partition(":")
+    within = ".command" if module.startswith("features.") else ""
+    command: click.Command = getattr(importlib.import_module(f"pipeline.{module}{within}"), attribute)
+    return command
 
 
 class LateGroup(Group):
@@ -105,9 +113,7 @@ class LateGroup(Group):
         """Import the module of one command."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
+        return load(COMMANDS[cmd_name][0])
 
     def invoke(self, ctx: click.Context) -> Any:
         """As click does it, with errors of our own for broken pipes: click ends with 1 and says nothing."""
@@ -149,20 +155,20 @@ class _VisibleFormatter(logging.Formatter):
 
 @click.group(cls=LateGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ort-mobile")
-@click.option("--verbose", "-v", count=True, help="Log what is done; -vv logs everything.")
-@click.option("--quiet", "-q", is_flag=True, help="No tables and no progress; log errors only.")
-@click.option("--debug", is_flag=True, help="Log everything and show tracebacks.")
-def cli(verbose: int, quiet: bool, debug: bool) -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Turn ONNX models into releases for Android and iOS: convert, check, measure on devices, bundle.
 
     Results go to stdout, messages to stderr. In a pipe tables are plain text, one line a row; `--json FILE|-` of a
-    command writes its result as JSON. Exit codes: 0 done, 1 some models or runs failed, 2 wrong command line or
-    config, 3 something is missing on this computer, 4 a check failed, 130 interrupted.
+    command writes its result as JSON. Options of this list may stand behind a command, too. Exit codes: 0 done, 1 some
+    models or runs failed, 2 wrong command line or config, 3 something is missing on this computer, 4 a check failed,
+    130 interrupted.
     """
-    level = logging.DEBUG if debug else logging.ERROR if quiet else LEVELS[min(verbose, 2)]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_VisibleFormatter("%(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=level, handlers=[handler])
+    logging.basicConfig(level=log_level(ctx.meta), handlers=[handler])
+    # What SQLAlchemy's pool raises is shown as our errors are; that a signal met it as it closes is no error.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
 
 
 def show_error(error: BaseException) -> None:

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,11 @@ import click
 
 from device_runner.providers import CPU, PROVIDERS
 from pipeline.cli.command import Group
-from pipeline.cli.options import json_option, json_or_flag, shows_text, write_json
+from pipeline.cli.outputs import Outputs, json_option
 from pipeline.core.errors import CheckFailed, ConfigError, ModelError
 
 if TYPE_CHECKING:
-    from pipeline.required_ops.proof import LogFinding, Missing
-    from pipeline.required_ops.review import OperatorUse
+    from pipeline.required_ops.proof import LogFinding, Missing, OperatorUse
     from pipeline.required_ops.text import ArtifactNeeds
     from pipeline.required_ops.value import RequiredOps
 
@@ -60,7 +60,7 @@ def op_config() -> None:
 @json_option
 def create(
     artifacts: Sequence[Path], types: bool, globally_allowed_types: str | None, providers: Sequence[str],
-    extended: bool, output: Path | None, json_to: str | None,
+    extended: bool, output: Path | None, outputs: Outputs,
 ) -> None:  # fmt: skip
     """Create the smallest config whose build runs every ARTIFACT, and check it before it is written."""
     from pipeline.required_ops import covers, from_needs, parse, union_of
@@ -72,10 +72,10 @@ def create(
         required = required.with_global_types(allowed.global_types or ())
     missing = {artifact.name: covers(required, artifact.needs) for artifact in found}
     if any(missing.values()):
-        _print_missing(missing)
+        _print_missing(missing, err=not outputs.text)
         raise CheckFailed("the config would not run these models", why="they use types that are not allowed",
                           remedy="allow these types too, or leave the option out")  # fmt: skip
-    _write(required, output, json_to)
+    _write(required, output, outputs)
     _warn_of_foreign_domains(required)
 
 
@@ -83,11 +83,11 @@ def create(
 @click.argument("configs", nargs=-1, required=True, type=_path)
 @_output
 @json_option
-def merge(configs: Sequence[Path], output: Path | None, json_to: str | None) -> None:
+def merge(configs: Sequence[Path], output: Path | None, outputs: Outputs) -> None:
     """Merge CONFIGS without losing a type. (In a file with two lines for an operator, ONNX Runtime uses the last.)"""
     from pipeline.required_ops import read_config, union_of
 
-    _write(union_of(read_config(path, merged=True) for path in configs), output, json_to)
+    _write(union_of(read_config(path, merged=True) for path in configs), output, outputs)
 
 
 @op_config.command()
@@ -101,14 +101,14 @@ def merge(configs: Sequence[Path], output: Path | None, json_to: str | None) -> 
     type=_path,
     help="Read a device's log of ONNX Runtime, and name the config line that its errors ask for.",
 )
-@json_or_flag
+@json_option
 def check(
     config: Path,
     artifacts: Sequence[Path],
     providers: Sequence[str],
     extended: bool,
     log: Path | None,
-    json_to: str | None,
+    outputs: Outputs,
 ) -> None:
     """Check that a build of CONFIG runs every ARTIFACT: all nodes, opsets, types.
 
@@ -122,11 +122,10 @@ def check(
     found = _needs(artifacts, providers, extended=extended) if artifacts else []
     missing = {artifact.name: covers(required, artifact.needs) for artifact in found}
     findings = _findings(log, required, found) if log else ()
-    if json_to:
-        write_json({"config": str(config), "missing": missing, "log": findings}, json_to)
-    if shows_text(json_to):
-        _print_missing(missing)
-        _print_findings(findings)
+    outputs.write_json({"config": str(config), "missing": missing, "log": findings})
+    err = not outputs.text
+    _print_missing(missing, err=err)
+    _print_findings(findings, err=err)
     kernels = {(item.domain, item.op, item.since_version) for items in missing.values() for item in items}
     if count := len(kernels | {item.line for item in findings if item.line}):
         raise CheckFailed(
@@ -136,7 +135,7 @@ def check(
     if findings:
         raise CheckFailed("the log has errors that this config is not the cause of", where=str(log),
                           remedy="see the advice with each of them")  # fmt: skip
-    if shows_text(json_to):
+    if outputs.text:
         click.echo(_all_covered(config, found, log))
 
 
@@ -146,22 +145,21 @@ def check(
 @click.option("--config", type=_path, help="Also list what this config has and no ARTIFACT needs.")
 @_provider
 @_extended
-@json_or_flag
+@json_option
 def explain(
     artifacts: Sequence[Path], operator: str | None, config: Path | None, providers: Sequence[str], extended: bool,
-    json_to: str | None,
+    outputs: Outputs,
 ) -> None:  # fmt: skip
     """Show which ARTIFACT needs which operator with which types, and for which nodes."""
     from pipeline.required_ops import EMPTY, read_config
-    from pipeline.required_ops.review import superfluous, uses
+    from pipeline.required_ops.proof import superfluous, uses
     from pipeline.required_ops.text import operator_lines
 
     found = _needs(artifacts, providers, extended=extended)
     shown = _uses_of(operator, uses(found))
     unused = list(operator_lines(superfluous(read_config(config), found) if config else EMPTY))
-    if json_to:
-        write_json({"uses": shown, "superfluous": unused}, json_to)
-    if shows_text(json_to):
+    outputs.write_json({"uses": shown, "superfluous": unused})
+    if outputs.text:
         _show_uses(shown, unused)
 
 
@@ -195,19 +193,18 @@ def _show_uses(shown: "Sequence[OperatorUse]", unused: Sequence[str]) -> None:
 @_some_artifacts
 @_provider
 @_extended
-@json_or_flag
+@json_option
 def diff(
-    old: Path, new: Path, artifacts: Sequence[Path], providers: Sequence[str], extended: bool, json_to: str | None
+    old: Path, new: Path, artifacts: Sequence[Path], providers: Sequence[str], extended: bool, outputs: Outputs
 ) -> None:
     """Show what NEW adds to OLD and removes from it; with ARTIFACTS, also which of them need the additions."""
     from pipeline.required_ops import read_config
-    from pipeline.required_ops.review import changes, counted, sentence
+    from pipeline.required_ops.proof import changes, counted, sentence
 
     found = _needs(artifacts, providers, extended=extended) if artifacts else []
     differences = changes(read_config(old), read_config(new), found)
-    if json_to:
-        write_json({"old": str(old), "new": str(new), "changes": differences}, json_to)
-    if not shows_text(json_to):
+    outputs.write_json({"old": str(old), "new": str(new), "changes": differences})
+    if not outputs.text:
         return
     for change in differences:
         _show(sentence(change))
@@ -231,18 +228,20 @@ def _needs(paths: Sequence[Path], providers: Sequence[str], *, extended: bool) -
     return found
 
 
-def _write(required: "RequiredOps", output: Path | None, json_to: str | None) -> None:
+def _write(required: "RequiredOps", output: Path | None, outputs: Outputs) -> None:
     """The config to a file, or to stdout where JSON does not go there."""
     from pipeline.core.files import write_text
     from pipeline.required_ops import render
     from pipeline.required_ops.text import operator_lines
 
-    if json_to:
+    if outputs.json_to:
         lines = tuple(operator_lines(required))
-        write_json({"config": str(output) if output else None, "lines": lines, "text": render(required)}, json_to)
+        outputs.write_json({"config": str(output) if output else None, "lines": lines, "text": render(required)})
     if output:
         write_text(output, render(required))
-    elif json_to != "-":
+        if outputs.text:
+            click.echo(f"{output}: written, {_counted(len(required.operator_keys()), 'operator')}")
+    elif outputs.json_to != "-":
         click.echo(render(required), nl=False)
 
 
@@ -267,37 +266,38 @@ def _findings(log: Path, required: "RequiredOps", found: "list[ArtifactNeeds]") 
     return read_log(text, required, [artifact.needs for artifact in found])
 
 
-def _print_missing(missing: "dict[str, tuple[Missing, ...]]") -> None:
+def _print_missing(missing: "dict[str, tuple[Missing, ...]]", *, err: bool) -> None:
     """Each kernel that is missing with the artifacts that need it, then the lines that bring them all."""
-    from pipeline.required_ops.review import lacks, lines_to_add
+    from pipeline.required_ops.proof import lacks, lines_to_add
 
-    found = lacks(missing)
-    for lack in found:
-        _show(f"{lack.domain}:{lack.op} since {lack.since_version}{_listed(lack.types, ', ')}: {'; '.join(lack.why)}")
-        for name, (node, count) in list(lack.nodes.items())[:MOST_ARTIFACTS]:
-            _show(f"    {name}: {_nodes(node, count)}")
-        if len(lack.nodes) > MOST_ARTIFACTS:
-            _show(f"    and {_counted(len(lack.nodes) - MOST_ARTIFACTS, 'more artifact')}; --json has them all")
-    if found:
-        click.echo("add:")
+    show = partial(_show, err=err)
+    kernels = lacks(missing)
+    for lack, nodes in kernels:
+        show(f"{lack.domain}:{lack.op} since {lack.since_version}{_listed(lack.types, ', ')}: {lack.why}")
+        for name, (node, count) in list(nodes.items())[:MOST_ARTIFACTS]:
+            show(f"    {name}: {_nodes(node, count)}")
+        if len(nodes) > MOST_ARTIFACTS:
+            show(f"    and {_counted(len(nodes) - MOST_ARTIFACTS, 'more artifact')}; --json has them all")
+    if kernels:
+        show("add:")
     for line in lines_to_add(item for items in missing.values() for item in items):
-        click.echo(f"    {line}")
+        show(f"    {line}")
 
 
-def _print_findings(findings: "tuple[LogFinding, ...]") -> None:
+def _print_findings(findings: "tuple[LogFinding, ...]", *, err: bool) -> None:
     for finding in findings:
-        _show(finding.what)
-        _show(f"    cause: {finding.why}")
-        _show(f"    remedy: {finding.remedy}")
+        _show(finding.what, err=err)
+        _show(f"    cause: {finding.why}", err=err)
+        _show(f"    remedy: {finding.remedy}", err=err)
         if finding.line:
-            click.echo(f"    {finding.line}")
+            click.echo(f"    {finding.line}", err=err)
 
 
-def _show(line: str) -> None:
+def _show(line: str, *, err: bool = False) -> None:
     """Print a line that holds names from models and logs, which may hold what steers a terminal."""
     from pipeline.report.wording import visible
 
-    click.echo(visible(line))
+    click.echo(visible(line), err=err)
 
 
 def _listed(types: Sequence[str], before: str) -> str:

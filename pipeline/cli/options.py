@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pipeline.cli.command import JsonOrFlag
+from pipeline.cli.outputs import quiet
 from pipeline.core.providers import PROVIDER_RULES
 
 if TYPE_CHECKING:
@@ -30,9 +30,18 @@ wait_option = click.option(
     help="Wait so long for devices that other processes of this computer use.  [default: 0]",
 )  # fmt: skip
 output_option = click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="Output folder.  [default: output/NAME]"
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Output folder.  [default: output/NAME in the current folder]",
 )
 
+telemetry_option = click.option(
+    "--telemetry",
+    type=click.Choice(["default", "off"]),
+    default="default",
+    show_default=True,
+    help="off: the classes switch ONNX Runtime's telemetry off before they open a model.",
+)
 database_option = click.option(
     "--database", metavar="URL", help="SQLAlchemy URL of the results.  [default: what FOLDER was made with]"
 )
@@ -111,6 +120,12 @@ def data_options(command: AnyCommand) -> AnyCommand:
     return command
 
 
+dimension_option = click.option(
+    "--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True,
+    help="Size of a dynamic dimension, by its name or as INPUT[AXIS]; repeatable.",
+)  # fmt: skip
+
+
 def preprocess_table(_ctx: click.Context, param: click.Parameter, text: str | None) -> "PreprocessConfig | None":
     """A callback for the keys of [models.preprocess], as in `resize = [224, 224], scale = 0.0039`."""
     if not text:
@@ -185,72 +200,13 @@ def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 
 def release(_ctx: click.Context, param: click.Parameter, value: str | None) -> str:
-    """A callback for a release of ONNX Runtime; ConfigError for none and for those that are not known to exist."""
+    """A callback for a release of ONNX Runtime; ConfigError for what is none."""
     if not value:
         return ""
     from pipeline.core.releases import read_release
 
     read_release(value, param.opts[0])
     return value
-
-
-DOCUMENT_VERSION = 1
-"""Of JSON documents whose type has no version of its own."""
-
-
-def write_json(document: Any, destination: str) -> None:
-    """Write a document as indented JSON to a file, or to stdout for `-`: an object with a `version`, always."""
-    import msgspec
-
-    write_result(msgspec.json.encode({"version": DOCUMENT_VERSION, **msgspec.to_builtins(document)}), destination)
-
-
-def write_result(json_text: bytes, destination: str) -> None:
-    """Write JSON, indented, to a file, or to stdout for `-`."""
-    import msgspec
-
-    from pipeline.core.files import write_bytes
-
-    text = msgspec.json.format(json_text, indent=1) + b"\n"
-    if destination == "-":
-        click.echo(text, nl=False)
-    else:
-        write_bytes(Path(destination), text)
-
-
-FILE = click.Path(path_type=Path, dir_okay=False)
-
-junit_option = click.option(
-    "--junit", "junit_to", type=FILE, metavar="FILE", help="Write JUnit XML: a test case for each run."
-)
-sarif_option = click.option(
-    "--sarif", "sarif_to", type=FILE, metavar="FILE",
-    help="Write SARIF 2.1.0: failures and findings, with fingerprints that stay the same from run to run.",
-)  # fmt: skip
-markdown_option = click.option(
-    "--markdown", "markdown_to", type=FILE, metavar="FILE",
-    help="Write the result as Markdown of at most 60,000 characters, as for a comment on a pull request.",
-)  # fmt: skip
-
-FILES = ("junit_to", "sarif_to", "markdown_to")
-"""What commands with `ci_options` get of them, for `write_ci`."""
-
-
-def ci_options(command: AnyCommand) -> AnyCommand:
-    """Add the three options to a command, which gets their values as keywords for `write_ci` (cli/ci.py)."""
-    for option in (markdown_option, sarif_option, junit_option):
-        command = option(command)
-    return command
-
-
-def quiet() -> bool:
-    """Whether this is `ort-mobile --quiet …`: no tables, no progress."""
-    return bool(click.get_current_context().find_root().params.get("quiet"))
-
-
-def shows_text(json_to: str | None) -> bool:
-    """Whether the result is for people: neither --quiet, nor JSON on stdout, where nothing else may stand."""
-    return json_to != "-" and not quiet()
 
 
 def progress() -> "Progress":
@@ -262,14 +218,12 @@ def progress() -> "Progress":
 
 def as_argument(path: Path) -> str:
     """A path as it can be pasted behind a command: `./-a.toml`, which no command takes for an option."""
-    import shlex
-
     return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
 def library_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """A callback for a library: a file that is there, or a name such as android:1.29.0."""
-    from device_runner.library_source import name_of
+    from device_runner.library import name_of
 
     if value and name_of(value) is None and not Path(value).exists():
         raise click.BadParameter(f"{value!r} is neither a file nor a release such as android:1.29.0", ctx, param)
@@ -294,13 +248,10 @@ precision_option = click.option(
     "quantize, and take ranges from --test-data.  [default: float]",
 )  # fmt: skip
 
-json_option = click.option(
-    "--json", "json_to", metavar="FILE|-", help="Write the result as JSON to a file, or to stdout."
-)
-json_or_flag = click.option(
-    "--json", "json_to", cls=JsonOrFlag, metavar="FILE|-", help="Write the result as JSON to a file, or to stdout."
-)
-
+keep_float_option = click.option(
+    "--keep-float", callback=words(), metavar="NODE,…",
+    help="Names of nodes that stay float in every precision, such as those that overflow in half precision.",
+)  # fmt: skip
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -310,7 +261,7 @@ OPTIONS = (
         default="",
         metavar="ABI",
         help="Android ABI of the library in the app, such as arm64-v8a: a few quantized nodes are claimed on ARM or "
-        "x86 only, half precision by XNNPACK on ARM only.  [default: x86_64 of a desktop]",
+        "x86 only, half precision by XNNPACK on ARM only.  [default: arm64-v8a]",
     ),
     click.option(
         "--api-level", type=click.IntRange(min=1), help="NNAPI feature level (Android API level).  [default: 31]"
@@ -373,11 +324,12 @@ def either(names: Sequence[str], last: str = " or ") -> str:
 
 
 def settings_of(providers: tuple[str, ...], release: str, answers: dict[str, Any]) -> tuple["Settings", ...]:
-    """The settings of each provider; ConfigError for values that it would refuse itself."""
+    """The settings of each provider in an app's library; ConfigError for values that it would refuse itself."""
+    from pipeline.core.abis import ARM64
     from pipeline.partition.answer import make_settings
 
-    android = bool(answers.get("abi"))  # that of the library in the app; without it what a desktop does is asked
-    return tuple(make_settings(provider, release=release, android=android, **answers) for provider in providers)
+    answers = {**answers, "abi": answers["abi"] or ARM64, "android": True}
+    return tuple(make_settings(provider, release=release, **answers) for provider in providers)
 
 
 def same_command() -> str:

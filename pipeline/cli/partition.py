@@ -1,6 +1,6 @@
 """`ort-mobile partition`: which nodes an execution provider will take, and why not the others."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,21 +11,18 @@ from pipeline.cli.options import (
     data_options,
     dataset_from,
     either,
-    json_option,
     provider_names,
     provider_options,
     provider_words,
     release,
-    sarif_option,
     settings_of,
-    shows_text,
     sizes,
-    write_json,
 )
+from pipeline.cli.outputs import Outputs, json_option, sarif_option
 from pipeline.core.providers import PROVIDER_RULES
 
 if TYPE_CHECKING:
-    from device_runner.library_facts import LibraryFacts
+    from device_runner.library import LibraryFacts
     from pipeline.partition.answer import ModelAnswer, Optimize, PartitionDocument, Settings
 
 
@@ -60,7 +57,7 @@ def _answers(
     paths: tuple[str, ...], asked: "tuple[Settings, ...]", optimize: "Optimize", jobs: int, advice: dict[str, Any]
 ) -> "list[tuple[ModelAnswer, ...]]":
     """The answers of each provider for every model."""
-    from pipeline.partition.many import judge_paths
+    from pipeline.partition.judge import judge_paths
 
     fix, dimensions = advice["fix"], advice["dimension"]
     if fix:
@@ -107,14 +104,52 @@ def _open(reference: str, provider: str, release: str, abi: str, advice: dict[st
 
 def _show(documents: "Sequence[PartitionDocument]") -> None:
     from pipeline.partition.reference.compare import ReferencedDocument
-    from pipeline.report.partition import show_answers, show_failed
-    from pipeline.report.reference import show_reference
+    from pipeline.report.partition import answer_parts, show_reference
+    from pipeline.report.show import show
 
-    show_failed(answer for document in documents for answer in document.models)
     for document in documents:
-        show_answers(document.complete if isinstance(document, ReferencedDocument) else document.models)
+        show(answer_parts(document.complete if isinstance(document, ReferencedDocument) else document.models))
         if isinstance(document, ReferencedDocument):
             show_reference(document.reference)
+
+
+def _write_claims(
+    documents: "Sequence[PartitionDocument]", outputs: Outputs, *, svg: Path | None, page: Path | None
+) -> None:
+    """Claims as what a CI reads, as a drawing of one model, and as a page, where they are asked for."""
+    from pipeline.core.errors import ConfigError
+    from pipeline.core.files import write_text
+    from pipeline.partition.draw import draw
+    from pipeline.report.ci import of_partition
+    from pipeline.report.html import render_answers
+
+    answers = [answer for document in documents for answer in document.models]
+    outputs.write_ci(of_partition(answers))
+    if svg and len(answers) != 1:
+        remedy = "name one model, or leave --svg out"
+        raise ConfigError("--svg draws one model", why=f"{len(answers)} are named", remedy=remedy)
+    if svg and not answers[0].error:
+        write_text(svg, draw(answers[0]))
+    if page:
+        write_text(page, render_answers(answers))
+
+
+def _problems(documents: "Sequence[PartitionDocument]", fix: Path | None) -> Iterator[str]:
+    """What the exit code stands for beside models without an answer."""
+    from pipeline.advice.verdict import AdvisedAnswer
+    from pipeline.partition.reference.compare import ReferencedDocument
+    from pipeline.report.partition import summary
+
+    for document in documents:
+        if isinstance(document, ReferencedDocument) and document.exit_code:
+            yield summary(document.reference)
+            yield from (
+                f"{one.path}: no answer of the library: {one.error}" for one in document.reference.models if one.error
+            )
+        for answer in document.models if fix else ():
+            if isinstance(answer, AdvisedAnswer) and not answer.advice.wrote:
+                why = answer.advice.error or "no fix gains anything"
+                yield f"{answer.path}: nothing was written to {fix}: {why}"
 
 
 def _exit_code(document: "PartitionDocument", fix: Path | None) -> int:
@@ -184,8 +219,7 @@ def partition(
     svg: Path | None,
     page: Path | None,
     jobs: int,
-    sarif_to: Path | None,
-    json_to: str | None,
+    outputs: Outputs,
     **answers: Any,
 ) -> None:
     """Show which nodes of .onnx and .ort models an execution provider supports, and why not the rest.
@@ -194,9 +228,10 @@ def partition(
     the exit code is 1. With --reference the exit code is 4 if the library's claims differ; for a release without
     rules, the library's claims are the answer.
     """
-    from pipeline.cli.ci import write_claims
     from pipeline.partition.answer import Optimize, PartitionDocument, ProvidersDocument
     from pipeline.partition.reference.compare import compare_answers
+    from pipeline.report.partition import failed_models
+    from pipeline.report.show import show
 
     advice = {name: answers.pop(name) for name in ("advise", "fix", "dimension", "test_data", "input_values")}
     providers = providers or tuple(PROVIDER_RULES)
@@ -214,9 +249,10 @@ def partition(
             paths, found[0], facts, asked[0], Optimize(optimize), sizes=advice["dimension"], processes=jobs
         )
         documents = [compared]
-    if json_to:
-        write_json(documents[0] if len(documents) == 1 else ProvidersDocument.of(providers, found), json_to)
-    if shows_text(json_to):
+    outputs.write_json(documents[0] if len(documents) == 1 else ProvidersDocument.of(providers, found))
+    show(failed_models(answer for document in documents for answer in document.models), err=True)
+    if outputs.text:
         _show(documents)
-    write_claims(documents, sarif_to=sarif_to, svg=svg, page=page)
+    outputs.show_errors(_problems(documents, advice["fix"]))
+    _write_claims(documents, outputs, svg=svg, page=page)
     ctx.exit(max(_exit_code(document, advice["fix"]) for document in documents))

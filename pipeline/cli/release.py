@@ -1,5 +1,6 @@
-"""`ort-mobile report`, `release` and `verify`: reports and bundles of stored results, and the check of their bytes."""
+"""`report`, `release bundle`, `sign` and `verify`: reports and bundles of stored results, the proof of their bytes."""
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,13 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import ci_options, database_option, json_option, progress, shows_text, write_json
+from pipeline.cli.options import database_option, progress
+from pipeline.cli.outputs import Outputs, ci_options, json_option
 
 if TYPE_CHECKING:
-    from pipeline.check.library_proof import LibraryProof
     from pipeline.job.assemble import Assembled
     from pipeline.release.attestation import Signed
     from pipeline.release.manifest import Content
+
+KEY, PASSPHRASE = "ORT_MOBILE_KEY", "ORT_MOBILE_PASSPHRASE"
+"""Environment variables of the private key."""
 
 
 @click.command(cls=Command)
@@ -23,31 +27,27 @@ if TYPE_CHECKING:
 @ci_options
 @json_option
 @click.option("--list", "list_only", is_flag=True, help="List the stored campaigns instead.")
-def report(
-    folder: Path, database: str | None, campaign: str | None, list_only: bool, json_to: str | None, **ci: Path | None
-) -> None:
+def report(folder: Path, database: str | None, campaign: str | None, list_only: bool, outputs: Outputs) -> None:
     """Write report.html, report.md, results.json and trace.json.gz again from the results stored in FOLDER.
 
     The table is shown as well.
     """
-    from pipeline.cli.show import write_campaign
     from pipeline.job.stored import list_campaigns, stored, write_reports
-    from pipeline.report import console, terminal
+    from pipeline.report.ci import of_campaign
+    from pipeline.report.terminal import show_report
 
     if list_only:
         campaigns = list_campaigns(folder, database)
-        if json_to:
-            write_json({"campaigns": [{"id": known, "name": name} for known, name in campaigns.items()]}, json_to)
-        for known, name in campaigns.items() if shows_text(json_to) else ():
+        outputs.write_json({"campaigns": [{"id": known, "name": name} for known, name in campaigns.items()]})
+        for known, name in campaigns.items() if outputs.text else ():
             click.echo(f"{known}  {name}")
         return
     assembled = stored(folder, database, campaign)
     write_reports(assembled, folder)
-    write_campaign(assembled.report, ci=ci)
-    if json_to:
-        write_json(assembled.report, json_to)
-    if shows_text(json_to):
-        terminal.show(assembled.report, console.open_console())
+    outputs.write_ci(of_campaign(assembled.report))
+    outputs.write_json(assembled.report)
+    if outputs.text:
+        show_report(assembled.report)
 
 
 @click.command(cls=Command)
@@ -56,9 +56,7 @@ def report(
 @click.option("--campaign", help="Id of a campaign, as `report --list` shows.  [default: FOLDER's newest]")
 @json_option
 @click.pass_context
-def bundle(
-    ctx: click.Context, /, folder: Path, database: str | None, campaign: str | None, json_to: str | None
-) -> None:
+def bundle(ctx: click.Context, /, folder: Path, database: str | None, campaign: str | None, outputs: Outputs) -> None:
     """Rebuild FOLDER/bundle from the results stored in FOLDER, and enforce size budgets.
 
     Exit code 4 and no bundle if a chosen artifact cannot be loaded by its target's library, or that library exceeds its
@@ -69,6 +67,8 @@ def bundle(
     from pipeline.job.ship import ship
     from pipeline.job.stored import stored
     from pipeline.release.manifest import content_digest, read_manifest
+    from pipeline.report.show import show
+    from pipeline.report.terminal import proof_parts
 
     assembled = stored(folder, database, campaign)
     _gate(assembled, folder)
@@ -81,12 +81,14 @@ def bundle(
             remedy="see the report for what failed",
         )
     proofs = read_manifest(folder / "bundle").proofs
-    if json_to:
+    if outputs.json_to:
         made = {"bundle": str(folder / "bundle"), "digest": content_digest(content)}
-        write_json({**made, "ships": content.ships, "proofs": proofs}, json_to)
-    if shows_text(json_to):
+        outputs.write_json({**made, "ships": content.ships, "proofs": proofs})
+    if outputs.text:
         _show(content, folder)
-        _show_proofs(proofs)
+        for proof in proofs:
+            show(proof_parts(proof))
+    outputs.show_errors(text for proof in proofs for text in proof.objections)
     ctx.exit(ExitCode.CHECK_FAILED if any(proof.failed for proof in proofs) else ExitCode.DONE)
 
 
@@ -94,26 +96,21 @@ def _show(content: "Content", folder: Path) -> None:
     from pipeline.release.manifest import content_digest
 
     for shipped in content.ships:
-        click.echo(f"{shipped.target}: {shipped.model} {shipped.variant.name} on {shipped.provider} ({shipped.basis})")
+        click.echo(
+            f"{shipped.target}: {shipped.model} {shipped.variant.name} on {shipped.runs[0].provider} ({shipped.basis})"
+        )
     click.echo(f"bundle   {folder / 'bundle'} (digest {content_digest(content)[:16]})")
-
-
-def _show_proofs(proofs: "tuple[LibraryProof, ...]") -> None:
-    from pipeline.report import console, terminal
-
-    for proof in proofs:
-        terminal.show_proof(proof, console.open_console())
 
 
 def _gate(assembled: "Assembled", folder: Path) -> None:
     """Show what speaks against shipping, and raise CheckFailed for what must not."""
     from pipeline.cli.show import show_findings
-    from pipeline.core.errors import CheckFailed, errors
+    from pipeline.core.errors import BUDGET, CheckFailed, errors
     from pipeline.job.gate import check_shipping
 
     findings = check_shipping(assembled, folder)
     show_findings(findings)
-    if any(finding.where.startswith("[build]") for finding in errors(findings)):
+    if any(finding.rule == BUDGET for finding in errors(findings)):
         _show_ranking()
     if refused := errors(findings):
         raise CheckFailed(
@@ -133,6 +130,35 @@ def _show_ranking() -> None:
         click.echo(f"  {addition.size_bytes:>+12,}  {abi}: {', '.join(addition.added)}", err=True)
 
 
+@click.command(cls=Command)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--key", type=click.Path(path_type=Path), required=True, help="Private key, PEM: ECDSA on P-256, P-384 or P-521."
+)
+@json_option
+def sign(bundle: Path, key: Path, outputs: Outputs) -> None:
+    """Sign BUNDLE with a private key: OpenSSF Model Signing v1.0, in BUNDLE/bundle.sig.
+
+    The bundle is verified first. What was tested of it is signed with the same key as an in-toto test result, in
+    BUNDLE/evidence/test-result.intoto.jsonl. A passphrase of the key comes from the environment variable
+    ORT_MOBILE_PASSPHRASE. `ort-mobile verify BUNDLE --key PUBLIC` checks both; the program model_signing checks the
+    signature. Needs the extra `sign`.
+    """
+    from pipeline.release import attestation
+    from pipeline.release.manifest import SIGNATURE_FILE, refuse_unproven, verify_bundle
+
+    manifest = verify_bundle(bundle)
+    refuse_unproven(bundle, manifest)
+    signed = attestation.sign(bundle, manifest, key, os.environ.get(PASSPHRASE))
+    if outputs.json_to:
+        document = {"bundle": str(bundle), "signature": SIGNATURE_FILE, "key_sha256": signed.fingerprint}
+        outputs.write_json({**document, "tests": signed.tests})
+    if outputs.text:
+        click.echo(f"signed  {bundle / SIGNATURE_FILE}")
+        click.echo(f"tests   {attestation.told(signed.tests) if signed.tests else 'none known, none attested'}")
+        click.echo(f"key     sha256 {signed.fingerprint} (of the public key as PEM)")
+
+
 def _digest(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> str:
     if text is None:
         return ""
@@ -143,31 +169,49 @@ def _digest(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
 
 @click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--digest", metavar="HEX", callback=_digest, help="The digest that the maker of the bundle names.")
+@click.option(
+    "--digest",
+    metavar="HEX",
+    callback=_digest,
+    help="The digest that the maker names, of the content or of the manifest.",
+)
 @click.option("--key", type=click.Path(path_type=Path), help="Public key, PEM, of who must have signed it.")
 @json_option
-def verify(bundle: Path, digest: str, key: Path | None, json_to: str | None) -> None:
+def verify(bundle: Path, digest: str, key: Path | None, outputs: Outputs) -> None:
     """Check that every byte of BUNDLE matches its manifest; exit code 4 names what was changed, is missing or added,
     or failed in the library that ships.
 
-    Where a bundle comes from is proven only by the digest that its maker names (--digest), or by its signature and the
-    maker's public key (--key). With --key, what the maker attests of tests is shown; nothing is run again.
+    Where a bundle comes from is proven only by a digest that its maker names (--digest), or by its signature and the
+    maker's public key (--key). The digest of the content covers what ships, not what was measured and tested; that of
+    the manifest, and the signature, cover every file. With --key, what the maker attests of tests is shown; nothing is
+    run again.
     """
     from device_runner.reading import visible
     from pipeline.release.attestation import verify_signed
-    from pipeline.release.manifest import refuse_unproven, verify_bundle
+    from pipeline.release.manifest import MANIFEST_FILE, manifest_digest, refuse_unproven, verify_bundle
 
     manifest = verify_bundle(bundle, digest)
     refuse_unproven(bundle, manifest)
     signed = verify_signed(bundle, manifest, key) if key else None
-    if json_to:
-        document = {"bundle": str(bundle), "files": len(manifest.files), "digest": manifest.content_sha256}
+    whole = manifest_digest(bundle)
+    content = [file.path for file in manifest.content.files]
+    beside = [file.path for file in manifest.files if file not in manifest.content.files]
+    if outputs.json_to:
+        document = {
+            "bundle": str(bundle), "files": len(manifest.files), "digest": manifest.content_sha256,
+            "manifest_digest": whole, "content": content, "beside_content": beside,
+        }  # fmt: skip
         by = {"signed_by": signed.fingerprint, "attested_tests": signed.tests} if signed else {}
-        write_json({**document, **by}, json_to)
-    if not shows_text(json_to):
+        outputs.write_json({**document, **by})
+    if not outputs.text:
         return
     click.echo(f"OK: {len(manifest.files)} files of {visible(str(bundle))} match the manifest")
-    click.echo(f"digest {manifest.content_sha256}" + (" (as expected)" if digest else ""))
+    expected = {digest: " (as expected)"}
+    click.echo(f"digest {manifest.content_sha256}{expected.get(manifest.content_sha256, '')}")
+    click.echo(f"  covers {_named(content)}")
+    click.echo(f"  not what was measured and tested: {_named([*beside, f'the evidence in {MANIFEST_FILE}'])}")
+    click.echo(f"digest of the manifest {whole}{expected.get(whole, '')}")
+    click.echo("  covers every file")
     if signed:
         _show_signed(signed)
     elif not digest:
@@ -175,6 +219,14 @@ def verify(bundle: Path, digest: str, key: Path | None, json_to: str | None) -> 
             "where it is from is not proven: compare its maker's digest (--digest), or check its signature (--key)",
             err=True,
         )
+
+
+def _named(paths: list[str]) -> str:
+    """Files by name, not more than a screen holds; the JSON has all."""
+    from device_runner.reading import visible
+
+    more = f" and {len(paths) - 20:,} more (--json has all)" if len(paths) > 20 else ""
+    return visible(", ".join(paths[:20])) + more
 
 
 def _show_signed(signed: "Signed") -> None:

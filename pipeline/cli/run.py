@@ -8,15 +8,13 @@ import click
 
 from device_runner.providers import PROVIDERS, provider_named
 from pipeline.cli.command import Command
-from pipeline.cli.measuring import measure_options, measured_as
 from pipeline.cli.options import (
-    FILES,
     as_argument,
-    ci_options,
     data_options,
     dataset_from,
     devices_option,
-    json_option,
+    dimension_option,
+    keep_float_option,
     library_option,
     output_option,
     pairs,
@@ -25,17 +23,17 @@ from pipeline.cli.options import (
     preprocess_option,
     progress,
     same_command,
-    shows_text,
     wait_option,
     words,
-    write_json,
 )
+from pipeline.cli.outputs import Outputs, ci_options, json_option
 
 if TYPE_CHECKING:
     from device_runner.spec import RunOptions
     from pipeline.config import Config
     from pipeline.dataset import Dataset
     from pipeline.job import campaign, result
+    from pipeline.job import run as job
 
 
 @click.command(cls=Command)
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
     help="File to write.  [default: MODEL's name with .toml, in this folder]",
 )
 @data_options
+@dimension_option
 @json_option
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def init(
@@ -53,8 +52,9 @@ def init(
     output: Path | None,
     test_data: str | None,
     input_values: dict[str, Any],
+    dimensions: dict[str, int],
     force: bool,
-    json_to: str | None,
+    outputs: Outputs,
 ) -> None:
     """Write a commented config for MODEL (an .onnx file), with its inputs and dynamic dimensions filled in.
 
@@ -63,7 +63,15 @@ def init(
     """
     from pipeline.core.errors import ConfigError
     from pipeline.core.files import write_text
-    from pipeline.job.template import config_text, data_beside, guess_for, guessed_lines, line_to_fill_in, safe_line
+    from pipeline.job.template import (
+        campaign_name,
+        config_text,
+        data_beside,
+        guess_for,
+        guessed_lines,
+        line_to_fill_in,
+        safe_line,
+    )
 
     if not model.is_file():
         raise ConfigError("no such model file", where=str(model), remedy="check the path")
@@ -73,11 +81,10 @@ def init(
             "there is a file already", where=str(path), remedy="choose another with --output, or pass --force"
         )
     data = data_beside(model, dataset_from(test_data, input_values))
-    guess = guess_for(model, data)
+    guess = guess_for(model, data, dimensions)
     write_text(path, config_text(model, path.parent, guess, data))
-    if json_to:
-        write_json({"config": str(path), "model": str(model), "inputs": guess}, json_to)
-    if shows_text(json_to):
+    outputs.write_json({"config": str(path), "model": str(model), "inputs": guess})
+    if outputs.text:
         click.echo("inputs:")
         for line in (*map(str, guess.inputs), *(f"guessed: {line}" for line in guessed_lines(guess))):
             click.echo(f"  {safe_line(line)}")
@@ -87,7 +94,9 @@ def init(
             why=f"the model does not run with any usual size: {guess.why}",
             remedy="the config is written: fill in the line that ends in # FILL IN, then run it",
         )  # fmt: skip
-    if shows_text(json_to):
+    if outputs.text:
+        if (name := campaign_name(model)) != model.stem:
+            click.echo(f"called {name} in the config and in file names, which take A to Z, a to z, 0 to 9 and ._- only")
         click.echo(f"{path}: written; run it with `ort-mobile run {as_argument(path)}`")
 
 
@@ -99,17 +108,24 @@ MODES = ("sequential", "parallel")
 LEVELS = ("none", "basic", "extended", "layout", "all")
 
 
-def _numbers(least: int) -> Callable[[click.Context, click.Parameter, str | None], tuple[int, ...]]:
-    """A callback that splits `1,2,4` into whole numbers of at least so much."""
+def _numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
+    """A callback that splits `1,2,4` into whole numbers that the key of [[runs]] by the option's name may have."""
+    given = words()(ctx, param, value)
+    if not given:
+        return ()
+    import msgspec
 
-    def split(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
-        given = words()(ctx, param, value)
-        for word in given:
-            if not (word.isascii() and word.isdigit() and least <= int(word[:9]) <= 1024):
-                raise click.BadParameter(f"{word!r} is no number from {least} to 1024", ctx, param)
-        return tuple(int(word) for word in given)
+    from pipeline.config import RunConfig
 
-    return split
+    types = {field.name: field.type for field in msgspec.structs.fields(RunConfig)}
+    kind = msgspec.inspect.type_info(types[str(param.name)])
+    kinds = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
+    key = next(kind for kind in kinds if isinstance(kind, msgspec.inspect.IntType))
+    least, most = key.ge or 0, 2**63 - 1 if key.le is None else key.le  # TOML's integers end there
+    for word in given:
+        if not (word.isascii() and word.isdigit() and len(word) < 20 and least <= int(word) <= most):
+            raise click.BadParameter(f"{word!r} is no number from {least} to {most}", ctx, param)
+    return tuple(map(int, given))
 
 
 def _switches(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[bool, ...]:
@@ -138,9 +154,9 @@ OPTIONS = (
         multiple=True,
         help="Provider option; repeatable.",
     ),
-    click.option("--threads", callback=_numbers(0), metavar="N,…", help="Intra-op threads; 0: chosen by ONNX Runtime."),
+    click.option("--threads", callback=_numbers, metavar="N,…", help="Intra-op threads; 0: chosen by ONNX Runtime."),
     click.option(
-        "--inter-op-threads", callback=_numbers(0), metavar="N,…", help="Inter-op threads, for parallel execution mode."
+        "--inter-op-threads", callback=_numbers, metavar="N,…", help="Inter-op threads, for parallel execution mode."
     ),
     click.option(
         "--execution-mode", callback=words(MODES), metavar="MODE,…", help=f"Execution mode: {' or '.join(MODES)}."
@@ -163,7 +179,7 @@ OPTIONS = (
     click.option("--prepacking", callback=_switches, metavar="on,off", help="Prepack weights: faster, more memory."),
     click.option(
         "--dynamic-block-base",
-        callback=_numbers(1),
+        callback=_numbers,
         metavar="N,…",
         help="Dynamic block size base (session.dynamic_block_base).",
     ),
@@ -227,6 +243,62 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
     return tuple(msgspec.structs.replace(one, optimization_level=level) for one in found for level in levels)
 
 
+MEASURE_MODES = ("steady", "cold", "sustained")
+RULES = ("standard", "mlperf")
+
+
+def _warmup(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str | None:
+    """A number of inferences, or auto."""
+    if value is None or value == "auto":
+        return value
+    if not (value.isascii() and value.isdigit() and len(value) < 19):  # as far as a config goes, too
+        raise click.BadParameter(f"{value!r} is neither a number nor auto", ctx, param)
+    return int(value)
+
+
+MEASURE_OPTIONS = (
+    click.option(
+        "--mode", "modes", callback=words(MEASURE_MODES), metavar="MODE,…",
+        help="steady: latency after warm-up; cold: load and first run with the files out of the page cache; sustained: "
+        "minutes of back-to-back inference.  [default: steady]",
+    ),
+    click.option(
+        "--sustained-seconds", type=click.FloatRange(1, 43_200), metavar="N",
+        help="Duration of a sustained run.  [default: 300]",
+    ),
+    click.option(
+        "--warmup", callback=_warmup, metavar="N|auto",
+        help="Untimed inferences at the start of a process, or auto: found by a change point.  [default: auto]",
+    ),
+    click.option(
+        "--rule", type=click.Choice(RULES),
+        help="mlperf: 1024 inferences and 60 s per process, p90 as MLPerf's LoadGen computes it.  [default: standard]",
+    ),
+)  # fmt: skip
+
+
+def measure_options(command: Function) -> Function:
+    """Add these options to a command, which gets their values as keywords for `measured_as`."""
+    for option in reversed(MEASURE_OPTIONS):
+        command = option(command)
+    return command
+
+
+def measured_as(measure: "MeasureConfig", answers: Mapping[str, Any]) -> "MeasureConfig":
+    """The [measure] table with what the options ask for instead; a command need not have all of them."""
+    import msgspec
+
+    from pipeline.config import MeasureMode, MeasureRule
+
+    asked: dict[str, Any] = {
+        "mode": tuple(map(MeasureMode, answers.get("modes", ()))) or None,
+        "sustained_seconds": answers.get("sustained_seconds"),
+        "warmup": answers.get("warmup"),
+        "rule": MeasureRule(answers["rule"]) if answers.get("rule") else None,
+    }
+    return msgspec.structs.replace(measure, **{key: value for key, value in asked.items() if value is not None})
+
+
 @click.command(cls=Command)
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--model", type=click.Path(path_type=Path), help="Run a model without a config, with the defaults.")
@@ -245,6 +317,7 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
     help="Reduce options that crash to a minimal set, and add it to the deny list.",
 )  # fmt: skip
 @data_options
+@dimension_option
 @click.option(
     "--quick", is_flag=True,
     help="Measure less: levels basic and all in fixed style, 3 short rounds. For a first look, not for a release.",
@@ -252,6 +325,7 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
 @preprocess_option
 @click.option("--labels", metavar="FILE", help="CSV file with a line `file,label` for each sample of --test-data.")
 @precision_option
+@keep_float_option
 @click.option(
     "--max-drop", type=click.FloatRange(0, 1),
     help="Accuracy that an artifact in another precision may lose, as in 0.01: it ships only when a larger drop is "
@@ -280,9 +354,11 @@ def run(
     blame: bool,
     test_data: str | None,
     input_values: dict[str, Any],
+    dimensions: dict[str, int],
     quick: bool,
     labels: str | None,
-    json_to: str | None,
+    keep_float: tuple[str, ...],
+    outputs: Outputs,
     **overrides: Any,
 ) -> None:
     """Convert, check, measure, choose, bundle and report, as CONFIG says or for one --model.
@@ -292,28 +368,32 @@ def run(
     """
     if (config is None) == (model is None):
         raise click.UsageError("give either a config file or --model MODEL.onnx", ctx)
+    import msgspec
+
     from pipeline.config import read_config
     from pipeline.job import campaign
 
     data = dataset_from(test_data, input_values, preprocess=overrides.pop("preprocess"), labels=labels)
-    if (data.given or data.preprocess or labels) and not model:
+    if (data.given or data.preprocess or labels or dimensions or keep_float) and not model:
         raise click.UsageError(
-            "--test-data, --input, --preprocess and --labels are for --model; a config has keys for them", ctx
-        )
-    settings = config_of_model(model, data) if model else read_config(Path(str(config)), existing=True)
-    ci = {name: overrides.pop(name) for name in FILES}
+            "--test-data, --input, --dimension, --preprocess, --labels and --keep-float are for --model; a config has "
+            "keys for them", ctx,
+        )  # fmt: skip
+    settings = config_of_model(model, data, dimensions) if model else read_config(Path(str(config)), existing=True)
+    tables = (msgspec.structs.replace(table, keep_float=keep_float or table.keep_float) for table in settings.models)
+    settings = msgspec.structs.replace(settings, models=tuple(tables))
     settings = with_overrides(settings, **overrides)
     options = campaign.JobOptions(
         output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame,
         quick=quick, wait_seconds=lease_seconds,
     )  # fmt: skip
     result = completed_job(ctx, settings, options)
-    from pipeline.cli.show import job_document, show_job, write_campaign
+    from pipeline.cli.show import job_document, show_job
+    from pipeline.report.ci import of_campaign
 
-    if json_to:
-        write_json(job_document(result), json_to)
-    write_campaign(result.assembled.report, result.findings, ci=ci)
-    show_job(result, text=shows_text(json_to))
+    outputs.write_json(job_document(result))
+    outputs.write_ci(of_campaign(result.assembled.report, result.findings))
+    show_job(result, outputs)
     ctx.exit(result.exit_code)
 
 
@@ -347,32 +427,44 @@ def with_overrides(
     return msgspec.structs.replace(settings, measure=measured_as(settings.measure, measuring))
 
 
-def config_of_model(model: Path, data: "Dataset") -> "Config":
+def config_of_model(model: Path, data: "Dataset", dimensions: dict[str, int]) -> "Config":
     """The config of a model without one; what was guessed for its inputs is said on stderr."""
     from pipeline.core.errors import ConfigError
     from pipeline.job.template import config_for_model, data_beside, guessed_lines, safe_line
 
     if not model.exists():
         raise ConfigError("no such model file", where=str(model), remedy="check the path")
-    settings, guess = config_for_model(model, data_beside(model, data))
-    for line in (*map(str, guess.inputs), *(f"guessed: {line}" for line in guessed_lines(guess))):
-        click.echo(f"input {safe_line(line)}" if not line.startswith("guessed") else safe_line(line), err=True)
+    settings, guess = config_for_model(model, data_beside(model, data), dimensions)
+    for line in (*(f"input {one}" for one in guess.inputs), *(f"guessed: {one}" for one in guessed_lines(guess))):
+        click.echo(safe_line(line), err=True)
     return settings
 
 
-def completed_job(ctx: click.Context, settings: "Config", options: "campaign.JobOptions") -> "result.JobResult":
-    """Do a job; one that is interrupted ends the command with what is kept and how to go on."""
+NOTHING_MEASURED = "no report and no bundle were written; what was converted is kept"
+
+
+def completed_job(
+    ctx: click.Context,
+    settings: "Config",
+    options: "campaign.JobOptions",
+    measure: "job.Measure | None" = None,
+    nothing: str = NOTHING_MEASURED,
+) -> "result.JobResult":
+    """Do a job; one that is interrupted ends the command with what is kept (`nothing` measured yet) and how to go on.
+
+    `measure` is how its campaign is measured: by default in rounds.
+    """
     from pipeline.core.errors import ExitCode
-    from pipeline.job import run as job
+    from pipeline.job.campaign import CampaignJob
+    from pipeline.job.run import run_job
 
     try:
-        return job.run_job(settings, options, progress())
+        return run_job(settings, options, progress(), measure or CampaignJob.measure)
     except KeyboardInterrupt as error:
-        kept = str(error) or (NOTHING_TUNED if options.tune else NOTHING_MEASURED)
-        click.echo(f"interrupted: {kept}", err=True)
+        click.echo(f"interrupted: {str(error) or nothing}", err=True)
         click.echo(f"continue with: {same_command()}", err=True)
         ctx.exit(ExitCode.INTERRUPTED)
 
 
-NOTHING_TUNED = "nothing was measured; what was converted is kept"
-NOTHING_MEASURED = "no report and no bundle were written; what was converted is kept"
+if TYPE_CHECKING:
+    from pipeline.config import MeasureConfig

@@ -1,23 +1,20 @@
 """What a job shows at its end, and findings as every command shows them."""
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
-from device_runner.minimize import Denied
+from device_runner.options import Denied
 from pipeline.campaign.deny_list import deny_list
 from pipeline.campaign.options import options_name
-from pipeline.cli.ci import write_ci
+from pipeline.cli.outputs import Outputs
 from pipeline.core.errors import Finding, Severity, errors
 from pipeline.job.assemble import Assembled
 from pipeline.job.result import JobResult
 from pipeline.release.manifest import content_digest
-from pipeline.report import terminal
-from pipeline.report.ci_campaign import of_campaign
-from pipeline.report.console import open_console
-from pipeline.report.model import CampaignReport
+from pipeline.report.layout import failed_lines
+from pipeline.report.terminal import show_report
 from pipeline.report.wording import visible
 
 
@@ -55,18 +52,20 @@ def job_document(result: JobResult) -> dict[str, Any]:
     }
 
 
-def show_job(result: JobResult, *, text: bool = True) -> None:
+def show_job(result: JobResult, outputs: Outputs) -> None:
     """The report and where everything is on stdout, unless there is to be no text; what went wrong on stderr."""
-    if text:
-        terminal.show(result.assembled.report, open_console())
+    if outputs.text:
+        show_report(result.assembled.report)
+    if result.exit_code:
+        outputs.show_errors(failed_lines(result.assembled.report))
     for left in result.left:
         click.echo(visible(f"{left.device} was left before the end: {left.reason}"), err=True)
     show_denied(result.denied)
     show_findings(result.findings)
     folder = result.folder
-    if text:
+    if outputs.text:
         click.echo(f"report   {folder / 'report.html'}, {folder / 'report.md'}, {folder / 'results.json'}")
-    if result.content and text:
+    if result.content and outputs.text:
         click.echo(f"bundle   {folder / 'bundle'} (digest {content_digest(result.content)[:16]})")
     elif not result.content:
         reason = "see the errors above" if errors(result.findings) else nothing_ships(result.assembled)
@@ -82,8 +81,3 @@ def show_findings(findings: Iterable[Finding]) -> None:
         for label, text in (("why", finding.why), ("remedy", finding.remedy)):
             if text:
                 click.echo(f"  {label}: {visible(text)}", err=True)
-
-
-def write_campaign(report: CampaignReport, findings: Iterable[Finding] = (), *, ci: Mapping[str, Path | None]) -> None:
-    """What a CI reads of a campaign, with what speaks against its release; `ci` is what `ci_options` were given."""
-    write_ci(of_campaign(report, findings), **ci)

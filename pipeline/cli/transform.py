@@ -1,26 +1,22 @@
 """`ort-mobile transform`: steps that change a model, each checked against the original."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import (
-    data_options,
-    dataset_from,
-    json_option,
-    progress,
-    sample_options,
-    shows_text,
-    write_json,
-)
+from pipeline.cli.options import data_options, dataset_from, progress, sample_options
+from pipeline.cli.outputs import Outputs, json_option
 
 if TYPE_CHECKING:
+    from pipeline.check.compare import OutputCheck
     from pipeline.model.sources import SourceModel
     from pipeline.passes.base import Pass
     from pipeline.passes.run import TransformReport
     from pipeline.passes.verify import Verification
+    from pipeline.report.parts import Part
 
 
 def show_passes(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -101,7 +97,7 @@ def transform(
     test_data: str | None,
     input_values: dict[str, Any],
     cache: Path | None,
-    json_to: str | None,
+    outputs: Outputs,
     **sampling: Any,
 ) -> None:
     """Change the ONNX model IN by steps and write it to OUT.
@@ -122,11 +118,15 @@ def transform(
     )  # fmt: skip
     for note in report.notes:
         click.echo(f"warning: {note}", err=True)
-    if json_to:
-        write_json({"output": str(output), **_document(report)}, json_to)
-    if shows_text(json_to):
-        _show(report, output)
+    outputs.write_json({"output": str(output), **_document(report)})
+    if outputs.text:
+        from pipeline.report.show import show
+
+        show(_parts(report, output))
     verification = report.verification
+    if verification and not verification.failed:
+        for row in _not_compared(verification):
+            click.echo(f"warning: the output {row.output!r} was not compared: {row.reason}", err=True)
     if verification and verification.failed:
         why = "; ".join(f"output {c.output!r}: {c.reason}" for c in verification.checks if c.failed)
         raise CheckFailed(
@@ -157,29 +157,26 @@ def _document(report: "TransformReport") -> dict[str, Any]:
     return document
 
 
-def _show(report: "TransformReport", output: Path) -> None:
-    """Print what each step changed, what was written and how its outputs compare."""
-    from rich.markup import escape
-    from rich.table import Table
+def _parts(report: "TransformReport", output: Path) -> "Iterator[Part]":
+    """What each step changed, what was written and how its outputs compare."""
+    from pipeline.report.parts import Line, Listing
+    from pipeline.report.wording import size
 
-    from pipeline.report.console import open_console
-    from pipeline.report.wording import size, visible
-
-    out = open_console()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("step", "nodes", "size"):
-        table.add_column(name, justify="left" if name == "step" else "right", overflow="fold")
-    for change in report.steps:
-        nodes = f"{change.nodes_before} → {change.nodes_after}"
-        sizes = f"{size(change.bytes_before)} → {size(change.bytes_after)}"
-        table.add_row(escape(visible(change.step.text)), nodes, sizes)
-    out.print(table)
+    rows = (
+        (
+            change.step.text,
+            f"{change.nodes_before} → {change.nodes_after}",
+            f"{size(change.bytes_before)} → {size(change.bytes_after)}",
+        )
+        for change in report.steps
+    )
+    yield Listing(title="", head=("step", "nodes", "size"), rows=tuple(rows), right=("nodes", "size"))
     if report.verification:
-        out.print(escape(visible(_comparison(report.verification))))
+        yield Line(_comparison(report.verification))
     if not (report.verification and report.verification.failed):
         beside = f", weights in {report.saved.data_file} ({size(report.saved.data_bytes)})"
         tail = (beside if report.saved.data_file else "") + (", unchanged since the last time" if report.reused else "")
-        out.print(f"{escape(visible(str(output)))}: {size(report.saved.size_bytes)}{escape(visible(tail))}")
+        yield Line(f"{output}: {size(report.saved.size_bytes)}{tail}")
 
 
 def _comparison(found: "Verification") -> str:
@@ -188,11 +185,18 @@ def _comparison(found: "Verification") -> str:
         return f"not checked: {found.why}"
     if not found.checks:
         return "not checked: no output is a tensor of numbers"
+    lacking = _not_compared(found)
     error = max((check.max_rel_error or 0.0 for check in found.checks), default=0.0)
-    apart = f"largest relative error {error:.2g}" if error else "equal to the last bit"
+    apart = f"largest relative error {error:.2g}" if error else "" if lacking else "equal to the last bit"
+    apart = "; ".join(filter(None, (apart, *(f"{check.output}: {check.reason}" for check in lacking))))
     if not found.judged:
         return f"outputs: {apart}, on {found.data} (not judged: a step changes numbers by design)"
     passed = sum(check.passed for check in found.checks)
-    unknown = [check for check in found.checks if check.unknown]
+    unknown = [check for check in found.checks if check.unknown and check not in lacking]
     doubt = f"; {unknown[0].output}: {unknown[0].reason}" if unknown else ""
     return f"{passed} of {len(found.checks)} outputs are the original's, {apart}, on {found.data}{doubt}"
+
+
+def _not_compared(found: "Verification") -> list["OutputCheck"]:
+    """The outputs of whose differences there is no figure: NaN, infinity, another shape, strings that differ."""
+    return [check for check in found.checks if check.max_rel_error is None and not check.passed]

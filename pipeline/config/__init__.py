@@ -2,10 +2,12 @@
 
 from pipeline.config.defaults import (
     ADVISED_RUNS,
+    APPLE,
     DEFAULT_TARGET,
     REPLAY_KEY,
     comparing_runs,
     resolved,
+    takes_package,
     wanted_variants,
     with_defaults,
 )
@@ -14,6 +16,7 @@ from pipeline.config.tables import (
     ALL_FLAGS,
     AccuracyConfig,
     AndroidRelease,
+    AppleRelease,
     BuildConfig,
     BuildKind,
     Count,
@@ -50,13 +53,13 @@ from pipeline.config.values import (
 )
 
 __all__ = [
-    "ADVISED_RUNS", "ALL_FLAGS", "DEFAULT_TARGET", "FILL_IN", "REPLAY_KEY", "TABLES",
-    "Accelerator", "AccuracyConfig", "AndroidRelease",
+    "ADVISED_RUNS", "ALL_FLAGS", "APPLE", "DEFAULT_TARGET", "FILL_IN", "REPLAY_KEY", "TABLES",
+    "Accelerator", "AccuracyConfig", "AndroidRelease", "AppleRelease",
     "BuildConfig", "BuildKind", "CheckConfig", "ConditionsConfig", "Config", "Count", "Gate", "Goal",
     "InputValue",
     "MeasureConfig", "MeasureMode", "MeasureRule", "MetricName", "ModelConfig", "OneOrMore", "OutputConfig",
     "PartConfig", "Platform", "PreprocessConfig", "Range", "RunConfig", "Table",
     "Target", "Telemetry", "TransformConfig", "TuneConfig", "TuneStrategy", "VariantsConfig", "comparing_runs",
     "config_schema", "key_texts", "null_last", "read_config",
-    "resolved", "wanted_variants", "with_defaults",
+    "resolved", "takes_package", "wanted_variants", "with_defaults",
 ]  # fmt: skip

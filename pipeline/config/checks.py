@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_runner.library_source import name_of
+from device_runner.library import name_of
 from device_runner.providers import OTHER_NAMES, PROVIDERS
 from pipeline.config.tables import MetricName, PartConfig, is_function
 from pipeline.config.values import Config, ModelConfig, Platform, Target
@@ -63,7 +63,11 @@ def _of_metric(name: str | None) -> Iterator[Problem]:
 
 
 def _of_parts(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
-    """Labels without samples, and data that are preprocessed in two ways: the app can repeat only one."""
+    """Guesses of nothing, labels without samples, and data preprocessed in two ways: the app can repeat only one."""
+    for name in model.guessed:
+        if name not in model.dimensions:
+            what, why = f"{name!r} is no guess", f"`dimensions` has {', '.join(model.dimensions) or 'nothing'}"
+            yield Problem((*place, "guessed"), what, why, "name what is in `dimensions`, or remove it from `guessed`")
     evaluation = model.evaluation or PartConfig()
     if not (evaluation.test_data or model.test_data):
         found = (((*place, "labels"), model.labels), ((*place, "evaluation", "labels"), evaluation.labels))

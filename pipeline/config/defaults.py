@@ -4,9 +4,9 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.library_source import name_of
+from device_runner.library import name_of
 from device_runner.providers import CPU, NNAPI
-from pipeline.config.tables import OneOrMore, PartConfig, RunConfig, is_function
+from pipeline.config.tables import BuildConfig, OneOrMore, PartConfig, RunConfig, is_function
 from pipeline.config.values import (
     Accelerator,
     Config,
@@ -16,8 +16,10 @@ from pipeline.config.values import (
 )
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import PROVIDER_RULES
+from pipeline.core.releases import SWIFT_PACKAGES
 from pipeline.core.variant import OWN_PRECISION, Level, Variant
 
+APPLE = frozenset({Platform.IOS, Platform.MACOS})
 DEFAULT_TARGET = Target(name="android-arm64", platform=Platform.ANDROID, abis=("arm64-v8a",), min_api_level=27)
 
 ADVISED_RUNS = (
@@ -34,6 +36,7 @@ REPLAY_KEY = "session.enable_saved_runtime_optimizations"
 def with_defaults(config: Config) -> Config:
     """Fill in the target and the runs that the documentation advises where the config names none.
 
+    Targets for iOS and macOS get the newest release of which a Swift package is known: many releases have none.
     `compare` becomes aware variants and runs. Raises ConfigError when there are both `compare` and `runs`.
     """
     if config.compare and config.runs:
@@ -45,11 +48,24 @@ def with_defaults(config: Config) -> Config:
     variants = msgspec.structs.replace(config.variants, aware=tuple(dict.fromkeys((*config.variants.aware, *aware))))
     return msgspec.structs.replace(
         config,
-        targets=config.targets or (DEFAULT_TARGET,),
+        targets=tuple(_with_release(target, config) for target in config.targets or (DEFAULT_TARGET,)),
         variants=variants if config.compare else config.variants,
         compare=(),
         runs=config.runs or comparing_runs(config.compare) or ADVISED_RUNS,
     )
+
+
+def _with_release(target: Target, config: Config) -> Target:
+    if target.ort_release or target.platform not in APPLE or not takes_package(target, config):
+        return target
+    return msgspec.structs.replace(target, ort_release=str(max(SWIFT_PACKAGES)))
+
+
+def takes_package(target: Target, config: Config) -> bool:
+    """Whether apps take the published package of ONNX Runtime: they have no library and no build of their own."""
+    released = config.release.apple if target.platform in APPLE else config.release.android
+    own = target.library or (released and released.runtime)
+    return not own and config.build == BuildConfig(max_library_bytes=config.build.max_library_bytes)
 
 
 def _check_patterns(config: Config) -> None:

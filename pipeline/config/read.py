@@ -97,7 +97,7 @@ def _read_text(path: Path) -> str:
 
 
 def _check_releases(document: dict[str, object], path: Path, text: str) -> None:
-    """ConfigError for an `ort_release` that is none, or not known to exist; other mistakes are found later."""
+    """ConfigError for an `ort_release` that is none; other mistakes are found later."""
     targets = document.get("targets")
     for number, target in enumerate(targets if isinstance(targets, list) else ()):
         if isinstance(target, dict) and "ort_release" in target:

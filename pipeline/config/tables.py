@@ -147,7 +147,8 @@ class AccuracyConfig(Table, frozen=True, kw_only=True):
 
     metric: str | None = None
     """top-1, top-5, f1, map, miou, wer, cer (with labels); agreement, cosine, psnr, sqnr, max-error (compared with the
-    original model); or a function as `module:function`. Default: top-1 with labels, else agreement."""
+    original model); or a function as `module:function`. Default: top-1 with labels;
+    without, agreement for scores of classes and cosine for other outputs."""
     max_drop: Annotated[float, Meta(ge=0, le=1)] | None = None
     """Largest drop from the original model, as in 0.01 for one percentage point. Artifacts whose 95 % interval does not
     exclude a larger drop are refused."""
@@ -260,6 +261,8 @@ class AppleRelease(Table, frozen=True, kw_only=True):
     """Version of ONNX Runtime's Swift package; default: the newest known of the target's release."""
     folder: str | None = None
     """Folder of the package; default: swift in the output folder."""
+    telemetry: Telemetry = Telemetry.DEFAULT
+    """off: the classes switch ONNX Runtime's telemetry off before they open a model."""
     runtime: str | None = None
     """Build of ONNX Runtime to put into the package: xcframework, folder or ZIP; default: none."""
     runtime_url: str | None = None

@@ -102,11 +102,16 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     evaluation: PartConfig | None = None
     """Data that accuracy is measured on; default: the .npz of `labels`, else the rest of `test_data`."""
     dimensions: dict[str, Count] = {}
-    """Sizes of dynamic dimensions, by name."""
+    """Sizes of dynamic dimensions, by name: the files then take no other. One that is left out stays open, for the CPU
+    only: NNAPI takes nothing whose shape is open."""
+    guessed: tuple[str, ...] = ()
+    """Names in `dimensions` whose sizes nobody has confirmed: reports say so until they are removed from here."""
     transforms: tuple[TransformConfig, ...] = ()
     """Passes to apply to the model before everything else, in this order."""
     precisions: tuple[str, ...] = ()
     """Precisions of this model; default: those of [variants]."""
+    keep_float: tuple[str, ...] = ()
+    """Names of nodes that stay float in every precision, such as those that overflow in half precision."""
     license: License | None = None
     """Licence of the model, best as an SPDX expression, as in "Apache-2.0"; the bundle's bill of materials has it."""
 
@@ -125,7 +130,8 @@ class Target(Table, frozen=True, kw_only=True):
     min_os_version: Annotated[str, Meta(pattern=r"^\d+(\.\d+)*$")] | None = None
     """Lowest iOS or macOS version that the app supports."""
     ort_release: Release | None = None
-    """ONNX Runtime release in the app, in quotes, as in "1.29"; default: that of the installed wheel."""
+    """ONNX Runtime release in the app, in quotes, as in "1.29"; default: that of the installed wheel, for iOS and macOS
+    the newest of which a Swift package is known."""
     library: str | None = None
     """The libonnxruntime in the app: .so, .dylib, AAR or `android:RELEASE`. On x86-64 Linux the bundle is run in it."""
     library_license: License | None = None
@@ -146,7 +152,7 @@ class VariantsConfig(Table, frozen=True, kw_only=True):
     or auto: what suits the providers of the targets."""
     reference: AwareReference = AwareReference.AUTO
     """What creates EP-aware variants: auto (the target's Android library, or an available one of its release),
-    installed (the onnxruntime of this Python), or none (splicing)."""
+    installed (the onnxruntime of this Python), or none (claims of our rules)."""
 
 
 class MeasureConfig(Table, frozen=True, kw_only=True):
@@ -199,6 +205,13 @@ class MeasureConfig(Table, frozen=True, kw_only=True):
         """The rounds at most."""
         return self.most_rounds if self.rounds == "auto" else self.rounds
 
+    def seconds_of(self, mode: MeasureMode, inference: float) -> float:
+        """How long a process at least infers, of a model whose inferences take so many seconds."""
+        if mode is not MeasureMode.STEADY:
+            return self.sustained_seconds if mode is MeasureMode.SUSTAINED else inference
+        before = 0 if self.warmup == "auto" else self.warmup
+        return before * inference + min(max(self.min_runs * inference, self.min_seconds), self.max_seconds)
+
 
 class ConditionsConfig(Table, frozen=True, kw_only=True):
     """Conditions under which a run starts. Values that a device does not report (a computer reports none) are
@@ -208,7 +221,7 @@ class ConditionsConfig(Table, frozen=True, kw_only=True):
     max_thermal_status: Annotated[int, Meta(ge=0, le=6)] = 0
     """Maximum thermal status to start a run: 0 none, 1 light, 2 moderate (throttled), up to 6 shutdown. Reported
     from API level 29 on."""
-    max_battery_celsius: Annotated[float, Meta(gt=0, lt=100)] | None = None
+    max_battery_celsius: Annotated[float, Meta(gt=0, le=100)] | None = None
     """Maximum battery temperature to start a run, in °C, for phones that report no thermal status."""
     min_battery_percent: Annotated[int, Meta(ge=0, le=100)] = 20
     """Minimum battery charge to start a run, in percent."""

@@ -4,9 +4,10 @@ It is device_runner's family carried on: a `ConfigError` is a `SpecError`, a `Mi
 that handles what either package raises catches the class of device_runner.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum, StrEnum
-from typing import ClassVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -47,8 +48,8 @@ class MissingError(PipelineError, runner.UnavailableError):
     exit_code = ExitCode.MISSING
 
 
-class DiskFullError(MissingError):
-    """The disk or the user's quota is full: this costs a whole run, not one file of it."""
+class DiskError(MissingError):
+    """The disk is full or read-only, or the user's quota is used up: this costs a whole run, not one file of it."""
 
 
 class CheckFailed(PipelineError):
@@ -58,16 +59,32 @@ class CheckFailed(PipelineError):
 
 
 CLASSES: dict[str, type[PipelineError]] = {
-    kind.__name__: kind for kind in (PipelineError, ConfigError, ModelError, MissingError, DiskFullError, CheckFailed)
+    kind.__name__: kind for kind in (PipelineError, ConfigError, ModelError, MissingError, DiskError, CheckFailed)
 }
 """What may travel between processes, by the name it travels under."""
+
+
+def install_extra(extra: str) -> str:
+    """The command that installs what an extra of this project needs, by the names of those packages.
+
+    The project's own name is on no index: whoever registered it there would be installed.
+    """
+    from importlib import metadata  # 20 ms that only an error pays
+
+    try:
+        needs = metadata.requires("ort-mobile-pipeline") or []
+    except metadata.PackageNotFoundError:  # run from a clone that was not installed
+        needs = []
+    marker = re.compile(rf"extra *== *['\"]{extra}['\"]")
+    found = [f"'{need.partition(';')[0].strip()}'" for need in needs if marker.search(need)]
+    return f"pip install {' '.join(found)}" if found else f"pip install '.[{extra}]' in a clone of this project"
 
 
 def missing_extra(extra: str, package: str, where: str, error: ImportError) -> MissingError:
     """That something needs a package which an extra installs."""
     return MissingError(
         f"the package {package} is not installed", where=where, why=str(error),
-        remedy=f"pip install 'ort-mobile-pipeline[{extra}]'",
+        remedy=install_extra(extra),
     )  # fmt: skip
 
 
@@ -94,14 +111,22 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
+BUDGET = "budget"
+"""The rule of findings on the largest size that a library may have."""
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that speaks against something, in the four parts of our errors; what adds fields to it is one, too."""
+    """One thing that speaks against something, in the four parts of our errors; what adds fields to it is one, too.
+
+    `rule` is what was looked at, in one word that programs decide by and SARIF names; texts are for people alone.
+    """
 
     severity: Severity
     what: str
     where: str = ""
     why: str = ""
     remedy: str = ""
+    rule: str = ""
 
     @property
     def text(self) -> str:
@@ -109,9 +134,38 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return "; ".join(part for part in (self.what, self.why, self.remedy) if part)
 
 
+T = TypeVar("T")
+
+
+class FindingRule(NamedTuple, Generic[T]):
+    """A row of a table of findings: when it applies, and the texts, which take the words that `applies` gives."""
+
+    applies: Callable[[T], Mapping[str, object] | bool | None]
+    severity: Severity
+    what: str
+    why: str = ""
+    remedy: str = ""
+
+
+def findings(
+    rules: Iterable[FindingRule[T]], subject: T, where: str, words: Mapping[str, object] = {}
+) -> Iterator[Finding]:
+    """What rules say of a subject, in their order; `words` are for the texts of all of them."""
+    for rule in rules:
+        if applies := rule.applies(subject):
+            known = words if applies is True else {**words, **applies}
+            what, why, remedy = (text.format_map(known) for text in (rule.what, rule.why, rule.remedy))
+            yield Finding(severity=rule.severity, what=what, where=where, why=why, remedy=remedy)
+
+
 def finding_of(error: RunnerError, where: str, severity: Severity = Severity.ERROR) -> Finding:
     """An error of one thing as what speaks against it, where several are looked at."""
     return Finding(severity=severity, what=error.what, where=where, why=error.why, remedy=error.remedy)
+
+
+def warning(what: str, where: str = "") -> Finding:
+    """What works otherwise than one might think, where all that is to say of it is one sentence."""
+    return Finding(severity=Severity.WARNING, what=what, where=where)
 
 
 def errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -1,4 +1,7 @@
-"""Files that are either whole or not there: hashing, atomic writes, names that are safe on every file system."""
+"""Files that are either whole or not there: atomic writes, names that are safe on every file system, and digests.
+
+Digests are of files and of our own sources, for caches that must not outlive an edit of what decided their content.
+"""
 
 import contextlib
 import errno
@@ -10,24 +13,61 @@ import tempfile
 import unicodedata
 import zipfile
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
-from device_runner.files import remove_abandoned, scratch_folder
-from pipeline.core.errors import DiskFullError, PipelineError
+from device_runner import files
+from pipeline.core.errors import DiskError, PipelineError
 
 CHUNK_BYTES = 1 << 20
 
 LONGEST_NAME = 80
 """Characters of a text that its file name keeps."""
 
-PART = ".part"
-"""What the names of files end in that are not whole yet; they begin with a dot."""
-
 
 def sha256_of(path: Path) -> str:
     """Hex digest of a file's bytes, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = r"(?:pipeline|device_runner)[\w.]*"
+IMPORT = re.compile(
+    rf"^ *from ({OURS}) import (\([^)]*\)|.*)|^ *import ({OURS})|[\"']({OURS})(?::\w+)?[\"']", re.MULTILINE
+)
+"""Import statements, also those in functions, and strings: tables name modules that are imported when they are wanted.
+
+Not `ast`: parsing a hundred modules takes half a second, which every conversion would pay.
+"""
+
+
+def imported_sources(module: str) -> set[Path]:
+    """The sources of ours that are loaded when a module is used to the full: its own and all that it imports."""
+    sources: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        place = ROOT.joinpath(*name.split("."))
+        candidates = (place.with_suffix(".py"), place / "__init__.py")
+        path = next((file for file in candidates if name and file.is_file()), None)
+        if path is None or name in sources:  # what is imported from a module is no source
+            continue
+        sources[name] = path
+        waiting.append(name.rpartition(".")[0])  # the packages that it is in are loaded before it
+        for package, names, imported, named in IMPORT.findall(path.read_text("utf-8")):
+            waiting.append(package or imported or named)
+            waiting += [f"{package}.{part}" for part in re.findall(r"\w+", names)]
+    return set(sources.values())
+
+
+@cache
+def sources_digest(module: str, beside: tuple[str, ...] = ()) -> str:
+    """Digest of `imported_sources` and of files of the project's folder that these patterns name."""
+    total = hashlib.sha256()
+    for path in sorted({*imported_sources(module), *(path for pattern in beside for path in ROOT.glob(pattern))}):
+        total.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return total.hexdigest()
 
 
 def safe_name(text: str) -> str:
@@ -65,18 +105,8 @@ def replacing(path: Path) -> Iterator[Path]:
             yield path
         return
     make_folder(path.parent)
-    with storage_errors(path):
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=PART, dir=path.parent)
-        os.close(descriptor)
-    temporary = Path(name)
-    try:
-        with storage_errors(path):
-            yield temporary
-            sync_file(temporary)
-            temporary.chmod(0o666 & ~umask())
-            temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with storage_errors(path), files.replacing(path) as temporary:
+        yield temporary
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -151,13 +181,13 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 REMEDIES = {
-    errno.ENOSPC: "free some space on that disk, or choose another folder with --output",
-    errno.EDQUOT: "your disk quota is used up: free some space, or choose another folder with --output",
-    errno.EACCES: "choose a folder that you may write with --output, or change its permissions",
-    errno.EPERM: "choose a folder that you may write with --output, or change its permissions",
-    errno.EROFS: "that disk is read-only: choose another folder with --output",
-    errno.ENOTDIR: "a file stands where a folder is needed: choose another folder with --output",
-    errno.EEXIST: "a file stands where a folder is needed: choose another folder with --output",
+    errno.ENOSPC: "free some space on that disk, or choose another folder",
+    errno.EDQUOT: "your disk quota is used up: free some space, or choose another folder",
+    errno.EACCES: "change its permissions, or choose another folder",
+    errno.EPERM: "change its permissions, or choose another folder",
+    errno.EROFS: "that disk is read-only: choose another folder",
+    errno.ENOTDIR: "a file stands where a folder is needed: choose another folder",
+    errno.EEXIST: "a file stands where a folder is needed: choose another folder",
     errno.ENAMETOOLONG: "choose a shorter name or folder",
     errno.EMFILE: "this process may not open more files: raise the limit (`ulimit -n 1024`)",
     errno.ENFILE: "the system may not open more files: end other programs",
@@ -166,29 +196,13 @@ REMEDIES = {
 
 def os_error(error: OSError, path: Path | None = None) -> PipelineError:
     """What the operating system refused as an error of ours: writing to `path`, or whatever the error itself names."""
-    kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else PipelineError
+    kind = DiskError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS) else PipelineError
     return kind(
-        "cannot write" if path or kind is DiskFullError else "the operating system refuses a file or a connection",
+        "cannot write" if path or kind is DiskError else "the operating system refuses a file or a connection",
         where=str(path or error.filename or ""),
         why=error.strerror or str(error) or type(error).__name__,
-        remedy=REMEDIES.get(error.errno or 0, "see the reason, or choose another folder with --output"),
+        remedy=REMEDIES.get(error.errno or 0, "see the reason, or choose another folder"),
     )
-
-
-def sync_file(path: Path) -> None:
-    """Wait until the bytes of a file are on the disk. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def umask() -> int:
-    """The permissions that this process takes away from new files."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 WORK_PREFIX = ".work."
@@ -196,11 +210,15 @@ WORK_PREFIX = ".work."
 
 
 @contextlib.contextmanager
-def scratch(folder: Path) -> Iterator[Path]:
-    """A scratch folder inside `folder`, gone at the end, also after an error or Ctrl-C; what a kill left goes first."""
-    make_folder(folder)
-    remove_abandoned(WORK_PREFIX, folder)
+def scratch(folder: Path | None = None) -> Iterator[Path]:
+    """A scratch folder inside `folder` (the system's temporary folder), gone at the end, also after an error or Ctrl-C.
+
+    What a kill left goes first.
+    """
+    if folder:
+        make_folder(folder)
     with contextlib.ExitStack() as stack:
-        with storage_errors(folder):
-            path = stack.enter_context(scratch_folder(WORK_PREFIX, folder))
+        with storage_errors(folder or Path(tempfile.gettempdir())):
+            work = files.scratch_folder(WORK_PREFIX, folder) if folder else files.scratch_folder()
+            path = stack.enter_context(work)
         yield path

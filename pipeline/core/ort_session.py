@@ -5,7 +5,8 @@ away as soon as it has: arenas and spinning threads serve nobody.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,14 @@ class HostSession:
     """How a session is made. One that saves to `save_to` is not for running.
 
     `weights` is the folder of external weights of a model in memory; `config` are further session config entries, which
-    win over those set here.
+    win over those set here. `device` is that of a provider from a library, which is asked before the CPU.
     """
 
     level: Level = Level.NONE
     save_to: Path | None = None
     weights: Path | None = None
     config: Mapping[str, str] = field(default_factory=dict)
+    device: Any = None
 
     def options(self) -> Any:
         """As onnxruntime's SessionOptions."""
@@ -52,6 +54,8 @@ class HostSession:
         options = ort.SessionOptions()
         options.log_severity_level = FATAL_ONLY
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[self.level])
+        # Without prepacking, onnxruntime plans initializers as one block, in time that grows with their square.
+        options.enable_mem_pattern = False
         entries = {**NO_PREPACKING, **(NO_SPINNING if self.save_to else {})}
         if self.save_to:
             options.optimized_model_filepath = str(self.save_to)
@@ -61,6 +65,8 @@ class HostSession:
             entries[WEIGHTS_FOLDER] = str(self.weights)
         for key, value in {**entries, **self.config}.items():
             options.add_session_config_entry(key, value)
+        if self.device is not None:
+            options.add_provider_for_devices([self.device], {})
         return options
 
 
@@ -70,6 +76,13 @@ def make_session(model: bytes | Path, settings: HostSession) -> Any:
 
     source = str(model) if isinstance(model, Path) else model
     return onnxruntime.InferenceSession(source, settings.options(), providers=[CPU])
+
+
+def make_exact_session(model: bytes | Path, settings: HostSession) -> Any:
+    """A session whose 8-bit products are those of ARM where ONNX Runtime can do that; raises as `make_session`."""
+    with suppress(*ort_errors()):
+        return make_session(model, replace(settings, config={**settings.config, **EXACT_PRODUCTS}))
+    return make_session(model, settings)
 
 
 def load_session(model: bytes, settings: HostSession) -> Any:

@@ -30,8 +30,12 @@ class Stage(Protocol):
     def done(self, steps: int = 1) -> None:
         """Some steps are finished."""
 
-    def part(self, name: str, steps: int) -> "Stage":
-        """A part that goes on beside others: it says for itself what it is at, and its steps are the stage's too."""
+    def part(self, name: str, steps: int, shorter: str = "", step_seconds: float | None = None) -> "Stage":
+        """A part that goes on beside others: it says for itself what it is at, and its steps are the stage's too.
+
+        `shorter` is how to do less, said with the estimate of a long one; `step_seconds` is what a step is expected to
+        take: with it a long one is announced before its first step.
+        """
 
 
 class Progress(Protocol):
@@ -75,6 +79,9 @@ class StageLog:
 WORTH_SAYING_SECONDS = 20.0
 """A shorter rest of a stage is not announced."""
 
+LONG_SECONDS = 180.0
+"""From here on a rest is long enough for a word on how to do less."""
+
 
 def duration_text(seconds: float) -> str:
     """About how long: 45 s, 4 min, 1 h 10 min."""
@@ -87,8 +94,10 @@ def duration_text(seconds: float) -> str:
 class Pace:
     """How fast steps follow each other, and from that how long the rest takes. Parts go on side by side."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, shorter: str = "", expected_seconds: float | None = None) -> None:
         self.steps = steps
+        self.shorter = shorter
+        self.expected_seconds = expected_seconds
         self.finished = 0
         self.start = time.monotonic()
         self.parts: dict[str, Pace] = {}
@@ -100,8 +109,8 @@ class Pace:
 
     @property
     def step_seconds(self) -> float | None:
-        """The mean of a step; None before the first has ended."""
-        return self.elapsed_seconds / self.finished if self.finished else None
+        """The mean of a step; before the first has ended what is expected, or None."""
+        return self.elapsed_seconds / self.finished if self.finished else self.expected_seconds
 
     @property
     def left_seconds(self) -> float | None:
@@ -111,12 +120,17 @@ class Pace:
             return max(known, default=None)
         return None if self.step_seconds is None else self.step_seconds * (self.steps - self.finished)
 
+    def announcement(self, name: str) -> str:
+        """The estimate before the first step of a long rest."""
+        return self.estimate(name) if (self.left_seconds or 0) >= LONG_SECONDS else ""
+
     def estimate(self, name: str) -> str:
         """The rest in words: about 4 min left: 19 of 20 steps of about 12 s on local."""
         if self.left_seconds is None or self.step_seconds is None or self.left_seconds < WORTH_SAYING_SECONDS:
             return ""
         rest = f"{self.steps - self.finished} of {self.steps} runs of about {duration_text(self.step_seconds)}"
-        return f"about {duration_text(self.left_seconds)} left: {rest} on {name}"
+        shorter = f"; {self.shorter}" if self.shorter and self.left_seconds >= LONG_SECONDS else ""
+        return f"about {duration_text(self.left_seconds)} left: {rest} on {name}{shorter}"
 
 
 class NoProgress:
@@ -137,7 +151,7 @@ class _SilentStage:
     def done(self, steps: int = 1) -> None:
         pass
 
-    def part(self, name: str, steps: int) -> Stage:
+    def part(self, name: str, steps: int, shorter: str = "", step_seconds: float | None = None) -> Stage:
         return self
 
 
@@ -161,19 +175,19 @@ class Terminal:
             TextColumn("{task.fields[text]}", style="dim"),
         )
         with Progress(*columns, console=console, transient=True) as bars:
-            yield _BarStage(bars, name, steps)
+            yield _BarStage(bars, name, Pace(steps))
         console.print(f"[green]✓[/] {name:<10} {steps:>4} in {time.perf_counter() - start:.1f} s")
 
 
 class _BarStage:
     def __init__(
-        self, bars: "RichProgress", name: str, steps: int, whole: "_BarStage | None" = None, *, visible: bool = True
+        self, bars: "RichProgress", name: str, pace: Pace, whole: "_BarStage | None" = None, *, visible: bool = True
     ) -> None:
         self._bars = bars
-        self._task = bars.add_task(name, total=steps, text="", left="", visible=visible)
+        self._task = bars.add_task(name, total=pace.steps, text="", left="", visible=visible)
         self._whole = whole
         self._name = name
-        self.pace = Pace(steps)
+        self.pace = pace
 
     def at(self, text: str) -> None:
         from rich.markup import escape
@@ -191,11 +205,14 @@ class _BarStage:
             if self.pace.finished == steps and (line := self.pace.estimate(self._name.strip())):
                 self._bars.console.print(f"  {line}")
 
-    def part(self, name: str, steps: int) -> Stage:
+    def part(self, name: str, steps: int, shorter: str = "", step_seconds: float | None = None) -> Stage:
         from rich.markup import escape
 
-        part = _BarStage(self._bars, f"  {escape(name)}", steps, self, visible=len(self.pace.parts) < MOST_PARTS)
+        pace, visible = Pace(steps, shorter, step_seconds), len(self.pace.parts) < MOST_PARTS
+        part = _BarStage(self._bars, f"  {escape(name)}", pace, self, visible=visible)
         self.pace.parts[name] = part.pace
+        if line := pace.announcement(name):
+            self._bars.console.print(f"  {escape(line)}")
         return part
 
 
@@ -254,9 +271,11 @@ class _LineStage:
             if self.pace.finished == steps and (line := self.pace.estimate(self.name)):
                 say(f"{self._whole.name}: {line}")
 
-    def part(self, name: str, steps: int) -> Stage:
-        part = _LineStage(name, Pace(steps), self)
+    def part(self, name: str, steps: int, shorter: str = "", step_seconds: float | None = None) -> Stage:
+        part = _LineStage(name, Pace(steps, shorter, step_seconds), self)
         self.pace.parts[name] = part.pace
+        if line := part.pace.announcement(name):
+            say(f"{self.name}: {line}")
         return part
 
     def say(self) -> None:

@@ -1,11 +1,16 @@
 """Releases of ONNX Runtime: the one type, which are known, and how a user's words are read."""
 
+import logging
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from typing import NamedTuple, TypeVar
 
 from pipeline.core.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 
 class Release(NamedTuple):
@@ -27,6 +32,30 @@ OLDEST_RULES, NEWEST_RULES = Release(1, 19), Release(1, 29)
 
 DEFAULT_RELEASE = Release(1, 23)
 """What stands in where no package named onnxruntime is installed (nightly builds have other names)."""
+
+
+SWIFT_REPOSITORY = "https://github.com/microsoft/onnxruntime-swift-package-manager"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwiftPackageVersion:
+    """The newest version of ONNX Runtime's Swift package in a line, and the lowest systems that it allows."""
+
+    version: str
+    ios: str
+    macos: str
+
+
+SWIFT_PACKAGES: dict[Release, SwiftPackageVersion] = {
+    Release(1, 16): SwiftPackageVersion(version="1.16.0", ios="12", macos="10.13"),
+    Release(1, 17): SwiftPackageVersion(version="1.17.0", ios="12", macos="11"),
+    Release(1, 18): SwiftPackageVersion(version="1.18.0", ios="12", macos="11"),
+    Release(1, 19): SwiftPackageVersion(version="1.19.2", ios="13", macos="11"),
+    Release(1, 20): SwiftPackageVersion(version="1.20.0", ios="13", macos="11"),
+    Release(1, 24): SwiftPackageVersion(version="1.24.2", ios="15", macos="14"),
+}
+"""By release line, as the repository's tags and its Package.swift say; there are none of 1.21 to 1.23
+(docs/facts/release_consumers.md, R.9)."""
 
 LINE = re.compile(r"(\d{1,4})\.(\d{1,4})(?=\.|$|[-+]|rc|\.dev)")
 WORDS = re.compile(r"(\d{1,2})\.(\d{1,3})(\.\d{1,3})?")
@@ -65,7 +94,8 @@ def newest_release() -> Release:
 def read_release(given: object, name: str, where: str = "") -> Release:
     """The release line that a user gives to an option or key of this name, in the file and line `where`.
 
-    ConfigError, with how to write it, for what is no release and for lines that are not known to exist.
+    ConfigError, with how to write it, for what is no release. A line that is newer than all known ones costs a warning:
+    a new one comes each month, and apps move to it before this project has examined it.
     """
     if not isinstance(given, str):
         raise _not_a_release(name, given, where, f"write it in quotes, as {_quoted(given)}")
@@ -75,14 +105,23 @@ def read_release(given: object, name: str, where: str = "") -> Release:
         remedy = f"write {inside[0]}" if inside else f"write it as {NEWEST_RULES} or {NEWEST_RULES}.0"
         raise _not_a_release(name, given, where, remedy)
     release = Release(int(match[1]), int(match[2]))
-    if not Release(1, 0) <= release <= newest_release():
+    if release < Release(1, 0):
         raise ConfigError(
-            f"{name}: no ONNX Runtime {given} is known",
-            where=where,
-            why=f"the newest known release is {newest_release()}",
-            remedy="name the release that your app contains, or update ort-mobile and onnxruntime if it is newer",
-        )
+            f"{name}: there is no ONNX Runtime {given}", where=where, why="the oldest release is 1.0",
+            remedy="name the release that your app contains",
+        )  # fmt: skip
+    if release > newest_release():
+        _warn_of_newer(release)
     return release
+
+
+@cache  # a config may name it for every target: one warning for each line is enough
+def _warn_of_newer(release: Release) -> None:
+    log.warning(
+        "ONNX Runtime %s is newer than the newest known release, %s: judged by the newest rules (formats and options "
+        "of %s, claims of providers of %s); if there is no such release, correct it, and else update ort-mobile",
+        release, newest_release(), NEWEST_KNOWN, NEWEST_RULES,
+    )  # fmt: skip
 
 
 def _quoted(given: object) -> str:

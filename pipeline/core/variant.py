@@ -26,28 +26,24 @@ class Style(StrEnum):
 
 
 OWN_PRECISION = "float"
-"""What configs and patterns call the precision that a model has without any change; in a variant it is unset."""
+"""What configs and patterns call the precision that a model has without any change; in a variant it is ""."""
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """One way to convert a model. `providers` are the execution providers whose claims the optimizer must respect.
 
-    `precision` is a name of pipeline.passes.precisions; unset (or "", which becomes unset) for the model's own.
+    `precision` is a name of pipeline.passes.precisions; "" for the model's own.
     """
 
     level: Level
     style: Style = Style.FIXED
     providers: tuple[str, ...] = ()
-    precision: str | msgspec.UnsetType = msgspec.UNSET
-
-    def __post_init__(self) -> None:
-        if self.precision == "":
-            msgspec.structs.force_setattr(self, "precision", msgspec.UNSET)
+    precision: str = ""
 
     @property
     def name(self) -> str:
         """The canonical name, as in `all-fixed-u8u8-nnapi`: used in configs, file names, logs, tables and tests."""
-        return self._named(self.precision or "")
+        return self._named(self.precision)
 
     def matches(self, pattern: str) -> bool:
         """Whether a pattern of a config means this variant: `basic-fixed` means it in every precision.
@@ -62,15 +58,15 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
         return "-".join(part for part in parts if part)
 
 
-def in_precision(model: str, precision: str | msgspec.UnsetType) -> str:
+def in_precision(model: str, precision: str) -> str:
     """The name of a model in a precision, as in `mnist@u8s8pc`; names of models have no @."""
     return f"{model}@{precision}" if precision else model
 
 
 class Way(StrEnum):
-    """How a provider-aware file came to be: by our splice, or saved by a session with the real provider."""
+    """How a provider-aware file came to be: a session saved it with our claims (`PLUGIN`) or with the provider."""
 
-    SPLICED = "spliced"
+    PLUGIN = "plugin"
     LIBRARY = "library"
     INSTALLED = "installed"
 
@@ -85,21 +81,34 @@ class AwareBy(msgspec.Struct, frozen=True, kw_only=True):
     way: Way
     release: str = ""
     sha256: str = ""
-    rules: str | msgspec.UnsetType = msgspec.UNSET
-    abi: str | msgspec.UnsetType = msgspec.UNSET
+    rules: str = ""
+    abi: str = ""
 
     @property
     def text(self) -> str:
-        """In words: spliced; saved by libonnxruntime 1.29.0 (sha256 1fbfff77a79d)."""
-        if self.way is Way.SPLICED:
-            return f"spliced, by the rules of {self.rules}" if self.rules else "spliced"
+        """In words: saved with our claims; saved by libonnxruntime 1.29.0 (sha256 1fbfff77a79d)."""
+        if self.way is Way.PLUGIN:
+            return f"saved with our claims, by the rules of {self.rules}" if self.rules else "saved with our claims"
         if self.way is Way.INSTALLED:
             return f"saved by the installed onnxruntime {self.release}"
         built = f" for {self.abi}" if self.abi else ""
         return f"saved by libonnxruntime {self.release}{built} (sha256 {self.sha256[:12]})"
 
 
-class Artifact(msgspec.Struct, frozen=True, kw_only=True):
+class ConvertedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The file that one optimization gave, whichever variant or target asked for it; its facts are as in `Artifact`."""
+
+    size_bytes: int
+    sha256: str
+    semantic_digest: str
+    operators: dict[str, int]
+    unreplayable: tuple[str, ...] = ()
+    claimed: dict[str, int] = {}
+    notes: tuple[str, ...] = ()
+    aware_by: AwareBy | None = None
+
+
+class Artifact(ConvertedFile, frozen=True, kw_only=True):
     """The ORT format file that one variant of one model gave.
 
     `operators` counts "domain:op" in the main graph (the default domain is ai.onnx); `source_operators` counts those
@@ -113,18 +122,10 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     variant: Variant
     file: str
-    size_bytes: int
-    sha256: str
-    semantic_digest: str
-    operators: dict[str, int]
     source_operators: dict[str, int]
     session_options: dict[str, str] = {}
-    unreplayable: tuple[str, ...] = ()
-    claimed: dict[str, int] = {}
-    notes: tuple[str, ...] = ()
-    aware_by: AwareBy | None = None
-    steps: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """The passes that the model went through first, as the command line writes them; unset for none."""
+    steps: tuple[str, ...] = ()
+    """The passes that the model went through first, as the command line writes them."""
 
     @property
     def source(self) -> str:

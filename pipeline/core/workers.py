@@ -50,6 +50,21 @@ def needed_bytes(model_bytes: int, factor: float = MODEL_FACTOR) -> int:
     return RUNTIME_BYTES + int(factor * model_bytes)
 
 
+LIMIT_BYTES, LIMIT_FACTOR = 2 << 30, 4
+"""What a worker may allocate: four times what is foreseen and 2 GiB, for inputs and values whose size no file tells."""
+
+
+def memory_limit(needed: int) -> int:
+    """Bytes that a worker may allocate for a task that is foreseen to need so many, at most what the machine has.
+
+    0, without a limit, where nothing is foreseen or the system does not say.
+    """
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return min(LIMIT_BYTES + LIMIT_FACTOR * needed, machine) if needed else 0
+    return 0
+
+
 def memory_budget() -> int:
     """70 % of the memory that is free now; 0 (no budget) where the system does not say."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
@@ -89,15 +104,19 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """What a parent sends: the function as `module:name` and its argument."""
+    """What a parent sends: the function as `module:name`, its argument, and what it may allocate (0: any)."""
 
     function: str
     argument: msgspec.Raw
+    memory_limit: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task(Generic[Request]):
-    """One piece of work: `label` names it in errors, `memory_bytes` is what it may need at its peak."""
+    """One piece of work: `label` names it in errors, `memory_bytes` is what it may need at its peak.
+
+    Where that is given, it cannot allocate more than `memory_limit` of it.
+    """
 
     label: str
     request: Request
@@ -138,8 +157,9 @@ def run_tasks(
     """Yield an outcome for each task as it ends, in any order; `heard` gets what tasks say meanwhile (`note`).
 
     `processes` 0 means as many as there are tasks, at most the usable cores. Tasks whose `memory_bytes` together pass
-    the budget (0: none) wait for one another; a task that passes it alone runs alone. A task over `timeout_seconds`
-    is killed. When the caller stops early or is interrupted, no child is left behind.
+    the budget (0: none) wait for one another; a task that passes it alone runs alone. A task that says nothing for
+    `timeout_seconds` (`note`, `still_at_work`) is killed. When the caller stops early or is interrupted, no child is
+    left behind.
     """
     children = processes or min(len(tasks), _usable_cores())
     pool = _Pool(function, result_type, children, memory_bytes, timeout_seconds, heard)
@@ -190,7 +210,9 @@ class _Pool(Generic[Request, Result]):
             child = next((c for c in self.children if c.task is None), None) or self._spawn()
             child.task = waiting.popleft()
             child.deadline = time.monotonic() + self.timeout_seconds
-            call = Call(function=self.function, argument=msgspec.Raw(msgspec.json.encode(child.task.request)))
+            argument = msgspec.Raw(msgspec.json.encode(child.task.request))
+            limit = memory_limit(child.task.memory_bytes)
+            call = Call(function=self.function, argument=argument, memory_limit=limit)
             try:
                 write_message(child.send, msgspec.json.encode(call))
             except BrokenPipeError:
@@ -240,7 +262,8 @@ class _Pool(Generic[Request, Result]):
             del child.buffer[: HEADER.size + length]
             if not reply.note:
                 return self._outcome(child, reply)
-            if child.task:
+            child.deadline = time.monotonic() + self.timeout_seconds
+            if child.task and reply.note != AT_WORK:
                 self.heard(child.task, reply.note)
         return None
 
@@ -268,7 +291,7 @@ class _Pool(Generic[Request, Result]):
         self._bury(child)
         if task is None:
             return None
-        return TaskOutcome(task=task, error=_death(task.label, why, child.process.returncode, self.timeout_seconds))
+        return TaskOutcome(task=task, error=_death(task, why, child.process.returncode, self.timeout_seconds))
 
     def _bury(self, child: _Child[Request]) -> None:
         self.selector.unregister(child.receive)
@@ -285,20 +308,31 @@ class _Pool(Generic[Request, Result]):
         self.selector.close()
 
 
-def _death(label: str, why: str, status: int, timeout_seconds: float) -> ModelError:
+def memory_text(limit: int) -> str:
+    """What a limit of memory is, in words; "" for none."""
+    return f"it may allocate {limit / 1e9:.1f} GB for a model of this size" if limit else ""
+
+
+def _death(task: Task[Request], why: str, status: int, timeout_seconds: float) -> ModelError:
     if why == "overdue":
         return ModelError(
             "no answer in time",
-            where=label,
-            why=f"the work on it took longer than {timeout_seconds:g} s and was stopped",
+            where=task.label,
+            why=f"a piece of the work on it took longer than {timeout_seconds:g} s and was stopped",
             remedy="look for endless loops and for functions nested deep in the model; the limit follows from its size",
         )
     name = signal.Signals(-status).name if status < 0 and -status in set(signal.Signals) else f"exit status {status}"
+    limit = memory_limit(task.memory_bytes)
+    why = {
+        -signal.SIGKILL: ", most likely for want of memory",
+        # what C++ does where a thread of its own cannot allocate
+        -signal.SIGABRT: f"; {memory_text(limit)}" if limit else "",
+    }.get(status, "")
     memory = status == -signal.SIGKILL
     return ModelError(
         "the machine ended the work on it" if memory else "ONNX Runtime crashed on it",
-        where=label,
-        why=f"the process that worked on it ended with {name}" + (", most likely for want of memory" if memory else ""),
+        where=task.label,
+        why=f"the process that worked on it ended with {name}{why}",
         remedy="give it more memory or fewer processes at once"
         if memory
         else "the file is malformed, or meets a defect of this onnxruntime: fix the file, or try another release",
@@ -332,6 +366,7 @@ def _answer(message: bytes) -> Reply:
     import inspect
 
     call = decode_json(message, Call)
+    _limit_memory(call.memory_limit)
     module, _, name = call.function.partition(":")
     function = getattr(importlib.import_module(module), name)
     request_type = next(iter(inspect.signature(function).parameters.values())).annotation
@@ -342,10 +377,30 @@ def _answer(message: bytes) -> Reply:
     except OSError as error:
         return Reply(failure=_failure(os_error(error)))
     except MemoryError:
-        return Reply(failure=TaskFailure(what="not enough memory", remedy="use a machine with more memory"))
+        limit = (
+            f"it may allocate {call.memory_limit / 1e9:.1f} GB for a model of this size" if call.memory_limit else ""
+        )
+        return Reply(failure=TaskFailure(what="not enough memory", why=limit, remedy=MEMORY_REMEDY))
     except Exception as error:  # noqa: BLE001 - whatever a hostile file brings about must not cost the other files
         return Reply(failure=_unforeseen(error))
     return Reply(value=msgspec.Raw(msgspec.json.encode(value)))
+
+
+MEMORY_REMEDY = "give smaller dimensions or inputs; a model whose constants are computed may want any amount"
+
+
+def _limit_memory(limit: int) -> None:
+    """Have the system refuse this process more memory of its own than that; 0 lifts the limit.
+
+    RLIMIT_DATA counts what is allocated, in all threads, and no file that is mapped: weights stay out of it. It is
+    Linux's; elsewhere there is no limit that onnxruntime's reserved address space would not break.
+    """
+    if sys.platform == "linux":
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        lower = bool(limit) and (hard == resource.RLIM_INFINITY or limit < hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit if lower else hard, hard))
 
 
 def _failure(error: RunnerError) -> TaskFailure:
@@ -385,6 +440,14 @@ def note(text: str) -> None:
     """Tell the parent what the task is at; nothing where the work is done in the parent's own process."""
     if _Parent.pipe is not None and text:
         write_message(_Parent.pipe, msgspec.json.encode(Reply(note=text)))
+
+
+AT_WORK = " "
+
+
+def still_at_work() -> None:
+    """Tell the parent that the task goes on: what takes long by the user's wish calls this between its pieces."""
+    note(AT_WORK)
 
 
 def serve(receive: int, send: int) -> None:

@@ -6,15 +6,23 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from device_runner.failures import Topic, text_of_message
 from pipeline.config.tables import InputValue, Range
 from pipeline.core.errors import ModelError
-from pipeline.core.ort_session import EXACT_PRODUCTS, HostSession, first_line, make_session, ort_errors
+from pipeline.core.ort_session import (
+    HostSession,
+    first_line,
+    load_session,
+    make_exact_session,
+    make_session,
+    ort_errors,
+)  # fmt: skip
 from pipeline.core.variant import Level
 from pipeline.dataset import Array, TensorInfo
+from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import PreparedModel
 from pipeline.model.signature import OpenAxis, names_of
 
@@ -33,7 +41,7 @@ class Reads:
     """Who reads which value, in the main graph and in the bodies inside it."""
 
     def __init__(self, model: "onnx.ModelProto") -> None:
-        from pipeline.model.onnx_model import subgraphs
+        from pipeline.model.edit import subgraphs
 
         self.constants: dict[str, onnx.TensorProto] = {}
         self.readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
@@ -144,20 +152,34 @@ def _compared(reads: Reads, name: str) -> int | None:
 
 
 def open_session(model: PreparedModel, *, optimized: bool = False) -> Any:
-    """A session on the CPU, weights mapped from where they lie; ModelError when it does not load."""
-    data = model.proto.SerializeToString()
-    if optimized:
-        with suppress(*ort_errors()):
-            return make_session(data, HostSession(level=Level.ALL, weights=model.folder, config=EXACT_PRODUCTS))
+    """A session on the CPU, weights mapped from where they lie; ModelError when it does not load, or never would."""
+    check_structure(model.proto, model.source.name)
+    make = make_exact_session if optimized else make_session
+    settings = HostSession(level=Level.ALL if optimized else Level.NONE, weights=model.folder)
     try:
-        return make_session(data, HostSession(level=Level.ALL if optimized else Level.NONE, weights=model.folder))
+        return make(model.proto.SerializeToString(), settings)
     except ort_errors() as error:
-        raise ModelError(
-            "the original model does not run on this computer's CPU",
-            where=model.source.name,
-            why=first_line(error),
-            remedy="nothing can be compared without it: fix the model, or try another onnxruntime",
-        ) from error
+        raise _refused(error, model.source.name) from error
+
+
+def check_operators(model: PreparedModel) -> None:
+    """ModelError for what no session loads: operators of custom domains, types that do not fit.
+
+    None is made: a model may have no kernel on this computer's CPU, and run on an accelerator.
+    """
+    check_structure(model.proto, model.source.name)
+    try:
+        load_session(model.proto.SerializeToString(), HostSession(weights=model.folder))
+    except ort_errors() as error:
+        raise _refused(error, model.source.name) from error
+
+
+def _refused(error: Exception, where: str) -> ModelError:
+    what = "the original model does not run on this computer's CPU"
+    remedy = "nothing can be compared without it: fix the model, or try another onnxruntime"
+    if known := text_of_message(str(error), Topic.MODEL):
+        what, remedy = known.cause, known.remedy
+    return ModelError(what, where=where, why=first_line(error), remedy=remedy)
 
 
 def run_session(session: Any, feeds: Mapping[str, Array], where: str) -> dict[str, Array]:

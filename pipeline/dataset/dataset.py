@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,11 +53,19 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     part: Part = Part.ALL
     limit: int = 0
     """At most so many samples of the part; 0: all."""
+    least: int = 0
+    """With fewer samples they are not divided: every part is all of them."""
 
     @property
     def given(self) -> bool:
         """Whether anything but random numbers was asked for."""
         return bool(self.test_data or self.inputs)
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of a file that may be one sample, or all in one array; of folders one sample is in memory at a time."""
+        path = Path(self.test_data)
+        return path.stat().st_size if self.test_data and path.is_file() else 0
 
     def is_random(self, takes: Sequence[TensorInfo]) -> bool:
         """Whether any input of a model gets random numbers, in a declared range or not."""
@@ -121,6 +130,14 @@ def overlap(calibration: Dataset, evaluation: Dataset, takes: Sequence[TensorInf
     both = [(sample.name, known[sample.digest]) for sample in samples(evaluation, takes) if sample.digest in known]
     if not both:
         return None
+    if calibration.least and len(both) < calibration.least and calibration.test_data == evaluation.test_data:
+        return Finding(
+            severity=Severity.WARNING,
+            what=f"the ranges come from all samples, the {len(both)} that accuracy is measured on among them",
+            where=evaluation.source,
+            why=f"there are fewer than {calibration.least}, too few to divide",
+            remedy=f"give {calibration.least} or more, or max_drop or labels: then they are kept apart",
+        )
     return Finding(
         severity=Severity.WARNING,
         what=f"{len(both)} samples are in the calibration data and in the evaluation data",
@@ -177,9 +194,10 @@ def samples(data: Dataset, takes: Sequence[TensorInfo]) -> Iterator[Sample]:
         yield Sample(name=name, inputs=_complete(data, takes, {}, 0, name))
         return
     count = wanted = 0
+    whole = data.part is Part.ALL or sum(1 for _ in islice(_every(data, takes), data.least)) < data.least
     for sample in _every(data, takes):
         count += 1
-        if data.part is Part.ALL or data.part is sample.part:
+        if whole or data.part is sample.part:
             wanted += 1
             yield sample
             if wanted == data.limit:

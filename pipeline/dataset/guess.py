@@ -12,9 +12,18 @@ from device_runner.spec import TensorFile
 from pipeline.config.tables import InputValue
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.dataset import Dataset, TensorInfo, check_data, element_of, first_sample, samples, sizes_in
-from pipeline.dataset.candidates import ONE, assignments, guess_values, open_session, run_session, units, with_sums
+from pipeline.dataset.candidates import (
+    ONE,
+    assignments,
+    check_operators,
+    guess_values,
+    open_session,
+    run_session,
+    units,
+    with_sums,
+)
 from pipeline.dataset.files import write_tensor
-from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
+from pipeline.model.onnx_model import LoadedModel, PreparedModel, load_model, prepare_model
 from pipeline.model.ort_format import read_ort
 from pipeline.model.ort_format.values import TensorType
 from pipeline.model.signature import OpenAxis, names_of, open_axes, own_inputs, resolve_dimensions
@@ -92,6 +101,7 @@ def _refuse_open(takes: tuple[TensorInfo, ...], sizes: dict[str, int], request: 
 
 PATIENCE_SECONDS = 40.0
 DATA = "from the test data"
+GIVEN = "as given"
 MOST_TRIALS = 60
 
 
@@ -120,20 +130,40 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     fixable: bool = True
 
+    @property
+    def to_fix(self) -> dict[str, int]:
+        """The sizes to convert the model with: all, or those given alone where it is not fixable."""
+        return {name: size for name, size in self.dimensions.items() if self.fixable or self.reasons[name] == GIVEN}
+
 
 def guess_inputs(request: GuessRequest) -> Guess:
     """Sizes and values for a model, tried by running it on the CPU without optimizations.
 
-    With test data, the sizes are those that all its samples have; others stay open.
+    Sizes that were given are among those of the answer. With test data, the others are those that all its samples
+    have; what differs between samples stays open.
 
     ModelError when the model cannot be used, ConfigError for data or names that do not fit it.
     """
     loaded = load_model(request.source, Path(request.work_folder))
     prepared = prepare_model(loaded, request.dimensions)
+    check_operators(prepared)
     takes = own_inputs(prepared.proto)
+    guess = _guessed(loaded, prepared, takes, request)
+    return msgspec.structs.replace(
+        guess,
+        inputs=own_inputs(prepare_model(loaded, {}).proto),
+        dimensions=request.dimensions | guess.dimensions,
+        reasons=dict.fromkeys(request.dimensions, GIVEN) | guess.reasons,
+    )
+
+
+def _guessed(
+    loaded: LoadedModel, prepared: PreparedModel, takes: tuple[TensorInfo, ...], request: GuessRequest
+) -> Guess:
+    """Sizes and values for what is not given."""
     axes = open_axes(takes)
     if request.data.test_data:
-        return _from_data(own_inputs(prepare_model(loaded, {}).proto), takes, axes, request)
+        return _from_data(takes, axes, request)
     guessed = {k: v for k, v in guess_values(prepared.proto, takes).items() if k not in request.data.inputs}
     values = {name: value for name, (value, _) in guessed.items()}
     reasons = {name: reason for name, (_, reason) in guessed.items()}
@@ -154,15 +184,13 @@ def guess_inputs(request: GuessRequest) -> Guess:
     )
 
 
-def _from_data(
-    own: Sequence[TensorInfo], takes: Sequence[TensorInfo], axes: Sequence[OpenAxis], request: GuessRequest
-) -> Guess:
+def _from_data(takes: tuple[TensorInfo, ...], axes: Sequence[OpenAxis], request: GuessRequest) -> Guess:
     named: dict[str, set[int]] = {}
     for sample in samples(request.data, takes):
         for name, group in names_of(axes).items():
             named.setdefault(name, set()).add(int(sample.inputs[group[0].input].shape[group[0].axis]))
     same = {name: sizes.pop() for name, sizes in named.items() if len(sizes) == 1}
-    return Guess(inputs=tuple(own), dimensions=same, reasons=dict.fromkeys(same, DATA))
+    return Guess(inputs=takes, dimensions=same, reasons=dict.fromkeys(same, DATA))
 
 
 def _first_that_runs(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.tables import Channels, Fit, ImageLayout, PreprocessConfig
-from pipeline.core.errors import ConfigError, MissingError
+from pipeline.core.errors import ConfigError, MissingError, install_extra
 from pipeline.dataset.values import plain_dtype
 from pipeline.model.signature import Array, TensorInfo
 
@@ -39,7 +39,7 @@ def _open_image(file: Path) -> "Image":
         raise MissingError(
             "images need Pillow",
             where=str(file),
-            remedy="pip install 'ort-mobile-pipeline[images]', or give .npy files",
+            remedy=f"{install_extra('images')}, or give .npy files",
         ) from error
     try:
         image: Image = pillow.open(file)

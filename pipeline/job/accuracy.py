@@ -16,6 +16,7 @@ from pipeline.core.workers import TaskOutcome
 from pipeline.dataset import Part, part_of
 from pipeline.job.prepare import ARTIFACTS, Prepared
 from pipeline.job.targets import calibration_data
+from pipeline.passes.precisions import PRECISIONS
 
 NO_DATA = "there are no evaluation data: give `test_data`, or `evaluation` of the model in the config"
 
@@ -45,15 +46,15 @@ def _request(
     artifact: Artifact, table: ModelConfig, group: PrecisionSet, config: Config, folder: Path
 ) -> AccuracyRequest:
     file = folder / ARTIFACTS / artifact.file
-    form = next(one.model.source.path for one in group.models if one.precision == artifact.variant.precision)
+    form = next(one for one in group.models if one.precision == artifact.variant.precision)
     return AccuracyRequest(
-        model=form if saturates_here(file) else str(file),
+        model=form.model.source.path if saturates_here(file) else str(file),
         reference=group.own.model.source,
         data=part_of(table, Part.EVALUATION),
         dimensions=group.own.model.dimensions,
         session_options=artifact.session_options,
         accuracy=config.accuracy,
-        calibration=calibration_data(config, table),
+        calibration=calibration_data(config, table) if PRECISIONS[form.precision].needs_data else None,
     )
 
 

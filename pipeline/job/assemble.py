@@ -2,38 +2,44 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-
-import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
 from pipeline.campaign.plan import decision_rule
 from pipeline.campaign.record import CampaignRecord, JobRecord, RecordedRun, RunRecord
 from pipeline.campaign.store import Store
+from pipeline.campaign.tuned import TunedClass, TuneReport
 from pipeline.check.compare import OutputCheck
-from pipeline.config import MeasureMode, Target, wanted_variants
+from pipeline.config import MeasureMode, Target
+from pipeline.core.errors import warning
+from pipeline.core.features import Place
 from pipeline.core.variant import Artifact, Level, Variant
-from pipeline.job.profiles import finding, profiles_of
-from pipeline.job.tune_answer import tune_report, tuned_choices, why_none
-from pipeline.release.choose import Choice, MeasuredVariant, Rejected, choose, rejections
+from pipeline.job.profiles import profiles_of, unexpected
+from pipeline.release.choose import Choice, MeasuredVariant, Rejected, choose, rejections, suits
 from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Row, Withheld
 from pipeline.report.modes import mode_rows
-from pipeline.report.profile_view import Profiled, profile_views
+from pipeline.report.profile_view import profile_views
 from pipeline.report.rows import (
     MeasuredRow,
     fresh_comparison,
     make_rows,
     measured_rows,
     medians,
+    own_runs,
     run_group,
     worst_checks,
 )
 
 ArtifactKey = tuple[str, str]
 """Model and variant name."""
+
+Answers = Callable[[CampaignRecord, Sequence[RunRecord], Sequence[Artifact], Mapping[str, DeviceFacts]], TuneReport]
+SEARCHES = Place[Answers]("campaign.searches")
+"""What searches came to, from the runs of the campaign that confirmed them."""
+
+NO_ANSWERS = "a search decided what ships of this campaign, and this installation has no `ort-mobile tune`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +62,19 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     record = campaign.job()
     artifacts = {(a.model, a.variant.name): a for a in store.artifacts(campaign.id)}
     devices = {facts.name: facts for facts in store.devices(campaign.id)}
-    runs = store.runs(campaign.id)
+    warnings = list(record.warnings)
+    runs = own_runs(record.planned, store.runs(campaign.id, left_out=warnings), warnings)
     sizes = {key: artifact.size_bytes for key, artifact in artifacts.items()}
     measured = measured_rows(record.planned, runs, sizes)
     profiles = tuple(profiles_of(record.planned, runs))
     ranks = {artifact.variant.name: _optimized(artifact.variant) for artifact in artifacts.values()}
     rule = decision_rule(record.config.measure)
     rows = make_rows(measured, rule)
-    tuned = tune_report(campaign, runs, list(artifacts.values()), devices) if record.tuned else msgspec.UNSET
-    by_search, no_answer = partial(tuned_choices, tuned, devices), partial(why_none, tuned, devices)
-    choices, withheld = _choices(record, artifacts, measured, devices, by_search, no_answer)
+    answers = (answer(campaign, runs, list(artifacts.values()), devices) for answer in SEARCHES)
+    tuned = next(answers, None) if record.tuned else None
+    if record.tuned and not tuned:
+        warnings.append(warning(NO_ANSWERS, campaign.name))
+    choices, withheld = _choices(record, artifacts, measured, devices, tuned)
     modes = mode_rows(record.planned, runs, sizes, record.config.measure, rule)
     report = CampaignReport(
         name=campaign.name,
@@ -81,20 +90,20 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         rows=rows.rows,
         skipped=(*record.skipped, *rows.skipped, *modes.skipped),
         failures=(*record.failures, *rows.failures, *modes.failures),
-        modes=modes.rows or msgspec.UNSET,
+        modes=modes.rows,
         choices=tuple(_choice_row(choice, compared_runs(record, choice, rows.rows), runs) for choice in choices),
         profiles=tuple(one.brief for one in profiles),
-        profile_views=profile_views(profiles, medians(rows.rows), ranks) or msgspec.UNSET,
-        warnings=(*record.warnings, *_findings(measured, profiles)),
+        profile_views=profile_views(profiles, medians(rows.rows), ranks),
+        warnings=(*warnings, *unexpected(measured, profiles)),
         checks=tuple(
             ArtifactCheck(model=model, variant=variant, checks=record.checks.get(model, {}).get(variant, ()))
             for model, variant in artifacts
         ),
         withheld=withheld,
-        accuracy=record.accuracy or msgspec.UNSET,
-        searches=record.searches or msgspec.UNSET,
+        accuracy=record.accuracy,
+        searches=record.searches,
         tuned=tuned,
-        placements=record.placements or msgspec.UNSET,
+        placements=record.placements,
     )
     return Assembled(report=report, record=record, choices=choices, runs=runs, measured=tuple(measured))
 
@@ -112,23 +121,12 @@ def _optimized(variant: Variant) -> int:
     return list(Level).index(variant.level) + len(Level) * bool(variant.precision)
 
 
-def _findings(measured: Iterable[MeasuredRow], profiles: Iterable[Profiled]) -> Iterator[str]:
-    """Runs that were not as predicted; profile runs log most, and tell what others leave out."""
-    for one in measured:
-        prediction = next((run.prediction for run in one.runs if run.prediction is not None), None)
-        told = finding(prediction, [run.result for run in one.runs])
-        if told:
-            yield f"{one.device} / {one.model} / {one.variant} / {one.run}: {told}"
-    yield from (f"{one.device} / {one.name} / {one.run}: {one.finding}" for one in profiles if one.finding)
-
-
 def _choices(
     record: JobRecord,
     artifacts: Mapping[ArtifactKey, Artifact],
     measured: Sequence[MeasuredRow],
     devices: Mapping[str, DeviceFacts],
-    by_search: Callable[[Target, str, Sequence[Artifact]], Iterator[Choice]],
-    no_answer: Callable[[Target, str], str],
+    tuned: TuneReport | None,
 ) -> tuple[tuple[Choice, ...], tuple[Withheld, ...]]:
     """One choice per target and model, of artifacts whose outputs were not found wrong, wherever they ran.
 
@@ -144,10 +142,10 @@ def _choices(
         for model in record.models:
             whole = [artifact for artifact in sound.values() if artifact.model == model.name]
             own = _loadable(record, target, whole) or whole  # the gate before the bundle says why none of them loads
-            if tuned := list(by_search(target, model.name, own)):
-                found += tuned
+            if by_search := list(_tuned_choices(tuned, devices, target, model.name, own)):
+                found += by_search
                 continue
-            if reason := no_answer(target, model.name):
+            if reason := NO_ANSWERS if record.tuned and not tuned else _why_none(tuned, devices, target, model.name):
                 withheld.append(Withheld(target=target.name, model=model.name, reason=reason))
                 continue
             ran = [candidate for candidate in candidates if candidate.artifact in own and not record.tuned]
@@ -159,6 +157,35 @@ def _choices(
                 reason = rejections(rejected) or model.error or "no variant of it could be made"
                 withheld.append(Withheld(target=target.name, model=model.name, reason=reason))
     return tuple(found), tuple(withheld)
+
+
+def _tuned_choices(
+    tuned: TuneReport | None,
+    devices: Mapping[str, DeviceFacts],
+    target: Target,
+    model: str,
+    allowed: Sequence[Artifact],
+) -> Iterator[Choice]:
+    """What a search chose of a model for devices like a target, what serves most classes first; none without one."""
+    artifacts = {artifact.variant.name: artifact for artifact in allowed}
+    for row in tuned.choices if tuned else ():
+        alike = [name for name in row.devices if suits(target, devices[name])]
+        if row.model == model and alike and row.variant in artifacts:
+            classes = dict.fromkeys(TunedClass.of(devices[name]) for name in alike)
+            yield Choice(
+                target=target, artifact=artifacts[row.variant], options=row.options,
+                reason=f"tuned on {', '.join(alike)}", measured=True, classes=tuple(classes),
+            )  # fmt: skip
+
+
+def _why_none(tuned: TuneReport | None, devices: Mapping[str, DeviceFacts], target: Target, model: str) -> str:
+    """Why searches on devices like a target found nothing of a model that may ship there; "" where none was made."""
+    reasons = (
+        f"{answer.search.outcome.value} on {answer.search.device}: {answer.search.reason}"
+        for answer in (tuned.answers if tuned else ())
+        if answer.search.model == model and not answer.variant and suits(target, devices[answer.search.device])
+    )
+    return "; ".join(reasons)
 
 
 def _rejected(
@@ -178,9 +205,8 @@ def _rejected(
             why, error = (over, None) if over else _why_not(checks, target)
             found.append(Rejected(variant=variant.name, level=variant.level, why=why, error=error))
     made = {failure.variant: failure for failure in record.failures if failure.model == model and failure.variant}
-    earlier = {variant.name: variant.level for variant in wanted_variants(record.config.variants)}
     found += [
-        Rejected(variant=name, level=failure.level or earlier.get(name), why=f"could not be made: {failure.message}")
+        Rejected(variant=name, level=failure.level, why=f"could not be made: {failure.message}")
         for name, failure in made.items()
     ]
     return found
@@ -249,8 +275,9 @@ def compared_runs(record: JobRecord, choice: Choice, rows: Sequence[Row]) -> tup
     if chosen is None or not others:
         return ()
     known = medians(timed.values())
-    other = min(others, key=lambda run: (not run.baseline, known[*place, run.variant, run.run]))
-    row = timed[other.variant, other.run] if chosen.baseline else timed[chosen.variant, chosen.run]
+    other = min(others, key=lambda run: (not timed[run.variant, run.run].baseline, known[*place, run.variant, run.run]))
+    row = timed[chosen.variant, chosen.run]
+    row = timed[other.variant, other.run] if row.baseline else row
     return (chosen, other) if row.comparison is not None and row.comparison.low is not None else ()
 
 
@@ -268,4 +295,5 @@ def _choice_row(choice: Choice, compared: Sequence[RecordedRun], runs: Sequence[
         device=choice.device,
         classes=tuple(one.text for one in choice.classes),
         undecided=choice.undecided,
+        slower=dict(choice.slower),
     )

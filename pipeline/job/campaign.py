@@ -18,7 +18,7 @@ from pipeline.job.devices import EndedCampaign, OpenDevices, blame_crashes, libr
 from pipeline.job.gate import TargetCheck, possible_runs
 from pipeline.job.judge import campaign_plan, inputs_of
 from pipeline.job.predict import predict
-from pipeline.job.prepare import ARTIFACTS, Prepared
+from pipeline.job.prepare import ARTIFACTS, QUICKER, Prepared
 from pipeline.job.record import (
     conversion_skips,
     host,
@@ -47,8 +47,6 @@ class JobOptions:
     """Find the options that crash and keep them in the deny list."""
     quick: bool = False
     """Convert and measure less, for a first look."""
-    tune: bool = False
-    """Search for the best configuration in place of measuring every one in rounds."""
     wait_seconds: float = 0.0
     """How long devices that other processes have are waited for."""
 
@@ -68,12 +66,10 @@ class CampaignJob:
     entered: Callable[[str], object] = str
     """Is told the id of each campaign as soon as it is in the store."""
 
-    def enter_unmeasured(self) -> EndedCampaign:
-        """Enter a campaign of which nothing is measured."""
-        return EndedCampaign(campaign=self.enter({}, [], []))
-
     def measure(self, work: Path, progress: Progress) -> EndedCampaign:
         """Open the devices, enter the plan, run what is not stored yet, and find what crashes where that is asked."""
+        if self.options.convert_only:
+            return EndedCampaign(campaign=self.enter({}, [], []))
         with opened(self.device_names(), self.options.wait_seconds) as field:
             measurable = [a for one in self.prepared for a in one.artifacts if a.source in one.references]
             legal, skipped = plan_runs(self.config.runs, measurable, list(field.facts.values()), known_denied())
@@ -105,13 +101,25 @@ class CampaignJob:
     ) -> list[UnfinishedDevice]:
         """Run the plan; an interruption says how many runs are kept."""
         try:
-            return measure_and_confirm(plan, planned_runs, campaign, field, self.store, work, progress)
+            shorter = "" if self.options.quick else QUICKER
+            expected = self._seconds_here(plan)
+            return measure_and_confirm(
+                plan, planned_runs, campaign, field, self.store, work, progress, shorter, expected
+            )
         except KeyboardInterrupt as error:
             planned = sum(1 for _ in plan.turns(plan.planned_runs))
             kept = planned - runs_left(plan, self.store).total()
             raise KeyboardInterrupt(
                 f"{kept} of {planned} runs are kept; no report and no bundle were written"
             ) from error
+
+    def _seconds_here(self, plan: CampaignPlan) -> float | None:
+        """How long a run on this computer takes on average, as long as inferences take that the original took."""
+        took = {name: found.run_seconds for one in self.prepared for name, found in one.references.items()}
+        seconds = [
+            plan.measure.seconds_of(run.mode, took[run.source]) for run in plan.planned_runs if run.device == "local"
+        ]
+        return sum(seconds) / len(seconds) if seconds else None
 
     def device_names(self) -> list[str]:
         """What is to be opened; with `resume` also devices on the network that an adb server has forgotten."""
@@ -182,7 +190,7 @@ class CampaignJob:
             planned=tuple(recorded(planned_runs, self.config.measure.baseline)),
             skipped=(*conversion_skips(prepared), *skipped),
             failures=tuple(preparation_failures(prepared)),
-            warnings=(*self.hints, *notes(prepared), *self.checked.notes),
+            warnings=(*notes(prepared, self.hints), *self.checked.notes),
             unloadable=self.checked.unloadable,
             checks={one.model.name: one.checks for one in prepared},
             references={name: reference for one in prepared for name, reference in one.references.items()},

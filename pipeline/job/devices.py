@@ -4,7 +4,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ import msgspec
 
 from device_runner.device import Device, DeviceFacts, Readiness, Waiting, is_selector, open_device
 from device_runner.errors import RunnerError, SpecError
-from device_runner.minimize import Denied
+from device_runner.options import Denied
 from device_runner.result import FailureKind, RunResult, host_name
 from pipeline.campaign.deny_list import blame
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure, runs_left
@@ -77,22 +77,63 @@ def patience(name: str, seconds: float, stop: threading.Event) -> Waiting:
     return waiting
 
 
-def open_patiently(name: str, wait_seconds: float) -> Device:
-    """One device, waited for while another process has it; raises what `open_device` raises."""
-    return open_device(name, patience(name, wait_seconds, threading.Event()))
+@contextlib.contextmanager
+def opened_alone(name: str, wait_seconds: float, library: str | None) -> Iterator[OpenDevices]:
+    """One device, waited for while another process has it; raises what `open_device` and `require_library` raise."""
+    with open_device(name, patience(name, wait_seconds, threading.Event())) as device:
+        require_library([device], library)
+        yield OpenDevices(devices={device.name: device}, facts={device.name: device.facts()}, unusable=())
+
+
+def require_library(devices: Iterable[Device], library: str | None) -> None:
+    """Raise what is wrong with a library that was named, where none of the devices has it.
+
+    What single devices lack is a failure of their runs alone, as is what a device misses for which none was named.
+    """
+    refused: list[RunnerError] = []
+    for device in devices if library else ():
+        try:
+            device.library_for(library)
+        except RunnerError as error:
+            refused.append(error)
+        else:
+            return
+    if refused:
+        raise refused[0]
+
+
+def require_devices(names: Sequence[str], library: str | None, wait_seconds: float) -> None:
+    """Raise at once what would end a job at its first run: no device is there, or none has the library that was named.
+
+    Nothing is held afterwards. A device that another process has is there where the job is going to wait for it.
+    """
+    held: list[str] = []
+
+    def note(holder: str) -> bool:
+        held.append(holder)
+        return False
+
+    try:
+        # adb forgets a network phone that does not answer when it is opened: the job itself must still meet it
+        with opened(found(names, ready=True)[0] or names, waiting=note) as field:
+            require_library(field.devices.values(), library)
+    except MissingError:
+        if not (held and wait_seconds):
+            raise
 
 
 @contextlib.contextmanager
-def opened(names: Sequence[str], wait_seconds: float = 0.0) -> Iterator[OpenDevices]:
+def opened(names: Sequence[str], wait_seconds: float = 0.0, waiting: Waiting | None = None) -> Iterator[OpenDevices]:
     """Open the devices, all at once; those that cannot be used are left out with their reason.
 
-    Those that other processes have are waited for, `wait_seconds` at most; Ctrl-C ends that at once.
+    Those that other processes have are waited for, `wait_seconds` at most; Ctrl-C ends that at once. Instead `waiting`,
+    where it is given, decides.
     Raises SpecError for a name that no device can have, MissingError when no device is ready.
     """
     wanted, unusable = found(names)
     with contextlib.ExitStack() as stack:
         devices, facts = {}, {}
-        for one in _open_all(wanted, stack, wait_seconds):
+        for one in _open_all(wanted, stack, lambda name, stop: waiting or patience(name, wait_seconds, stop)):
             if isinstance(one, Skipped):
                 unusable.append(one)
             else:
@@ -108,12 +149,12 @@ def opened(names: Sequence[str], wait_seconds: float = 0.0) -> Iterator[OpenDevi
 
 
 def _open_all(
-    names: Sequence[str], stack: contextlib.ExitStack, wait_seconds: float
+    names: Sequence[str], stack: contextlib.ExitStack, waiting: Callable[[str, threading.Event], Waiting]
 ) -> list[tuple[Device, DeviceFacts] | Skipped]:
     """What `_open` gives for each, in their order."""
     stop = threading.Event()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        futures = [pool.submit(_open, name, stack, patience(name, wait_seconds, stop)) for name in names]
+        futures = [pool.submit(_open, name, stack, waiting(name, stop)) for name in names]
         try:
             return [future.result() for future in futures]
         except BaseException:
@@ -135,16 +176,17 @@ def _open(name: str, stack: contextlib.ExitStack, waiting: Waiting) -> tuple[Dev
     return device, facts
 
 
-def found(names: Sequence[str]) -> tuple[list[str], list[Skipped]]:
+def found(names: Sequence[str], *, ready: bool = False) -> tuple[list[str], list[Skipped]]:
     """The names, each once, with selectors (`adb:*`, `adb:api=29-@HOST:PORT`) replaced by the devices that they mean.
 
-    The second are selectors whose adb server does not answer.
+    With `ready` selectors mean phones that can be used as they are. The second are selectors whose adb server does not
+    answer.
     """
     devices: dict[str, None] = {}
     silent = []
     for name in names:
         try:
-            devices.update(dict.fromkeys(_meant(name)))
+            devices.update(dict.fromkeys(_meant(name, ready=ready)))
         except SpecError:
             raise
         except RunnerError as error:
@@ -152,13 +194,13 @@ def found(names: Sequence[str]) -> tuple[list[str], list[Skipped]]:
     return list(devices), silent
 
 
-def _meant(name: str) -> list[str]:
+def _meant(name: str, *, ready: bool) -> list[str]:
     scheme, _, rest = name.partition(":")
     if scheme != "adb" or not is_selector(rest):
         return [name]
     from device_runner.adb.device import list_devices
 
-    return [facts.name for facts in list_devices(rest)]
+    return [facts.name for facts in list_devices(rest) if not ready or facts.readiness is Readiness.READY]
 
 
 def libraries_by_device(
@@ -180,13 +222,20 @@ def libraries_by_device(
 
 
 def measure_all(
-    plan: CampaignPlan, devices: Mapping[str, Device], store: Store, work: Path, progress: Progress
-) -> list[UnfinishedDevice]:
-    """Run everything of a plan that is not stored yet, as `measure` does, and show it: a line for each device."""
+    plan: CampaignPlan, devices: Mapping[str, Device], store: Store, work: Path, progress: Progress, shorter: str = "",
+    here_seconds: float | None = None,
+) -> list[UnfinishedDevice]:  # fmt: skip
+    """Run everything of a plan that is not stored yet, as `measure` does, and show it: a line for each device.
+
+    `shorter` is how to measure less, said with the estimate where much is left: after a device's first run, on this
+    computer before it, where `here_seconds` is how long one is expected to take here.
+    """
     to_do = runs_left(plan, store)
     begun: set[str] = set()
     with progress.stage("measure", to_do.total()) as stage:
-        lines = {name: stage.part(name, to_do[name]) for name in devices}
+        lines = {
+            name: stage.part(name, to_do[name], shorter, here_seconds if name == "local" else None) for name in devices
+        }
 
         def show(device: str, run: PlannedRun, number: int) -> None:
             if device in begun:  # one has ended when the next begins

@@ -8,15 +8,16 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from device_runner.files import RUN_PREFIX, remove_abandoned
-from pipeline.convert.operator_configs import CONFIG_FILE, TYPED_CONFIG_FILE
+from device_runner.files import PART, RUN_PREFIX, remove_abandoned, restore_place
+from pipeline.campaign import tuned
+from pipeline.convert.many import CONFIG_FILE, TYPED_CONFIG_FILE
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import PART, WORK_PREFIX, make_folder, storage_errors
+from pipeline.core.files import WORK_PREFIX, make_folder, storage_errors
 from pipeline.job.prepare import ARTIFACTS, PROFILES, REFERENCES
 from pipeline.job.stored import DATABASE, KEPT
 from pipeline.model.ort_format import parse_each_once
-from pipeline.release.bundle import BUNDLE, refuse_foreign, restore_interrupted
-from pipeline.report import html, markdown, model, trace, tuning
+from pipeline.release.bundle import BUNDLE, refuse_foreign
+from pipeline.report import html, markdown, model, trace
 
 LOCK = ".lock"
 MARKS = (LOCK, DATABASE)
@@ -24,7 +25,7 @@ MARKS = (LOCK, DATABASE)
 
 WRITTEN = (
     model.FILE_NAME, html.FILE_NAME, markdown.FILE_NAME, CONFIG_FILE, TYPED_CONFIG_FILE, ARTIFACTS, REFERENCES,
-    PROFILES, BUNDLE, tuning.FILE_NAME, trace.FILE_NAME, KEPT,
+    PROFILES, BUNDLE, tuned.FILE_NAME, trace.FILE_NAME, KEPT,
 )  # fmt: skip
 """What a job writes there, over what has these names."""
 
@@ -97,8 +98,7 @@ def _opened(path: Path) -> int:
 
 def _clean(folder: Path) -> None:
     """Remove what jobs that were killed left: who has the lock is the only one to write here."""
-    restore_interrupted(folder / BUNDLE)
-    remove_abandoned(f".{BUNDLE}.", folder)
+    restore_place(folder / BUNDLE)
     remove_abandoned(RUN_PREFIX)
     for place in (folder, folder / ARTIFACTS):
         remove_abandoned(WORK_PREFIX, place)

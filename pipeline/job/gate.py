@@ -14,8 +14,7 @@ from device_runner.device import Device
 from device_runner.spec import RunOptions
 from pipeline.campaign.plan import PlannedRun
 from pipeline.campaign.record import Skipped
-from pipeline.compat.preflight import ReadArtifacts, first_error, judged, read_artifacts
-from pipeline.compat.rules import Use
+from pipeline.compat.rules import ReadArtifacts, Use, first_error, judged, read_artifacts
 from pipeline.config import BuildKind, Config, Target
 from pipeline.core.errors import Finding, Severity, errors
 from pipeline.core.variant import Artifact
@@ -32,13 +31,13 @@ class TargetCheck:
     """What targets can do with artifacts: `unloadable` names those that a target's library refuses, as MODEL/VARIANT.
 
     `release` is the oldest among the targets, "" for the installed one: its rules say what is expected of runs. `notes`
-    are for the report, one for each thing that is wrong; `read` is what was read of the artifacts.
+    are for the report; `read` is what was read of the artifacts.
     """
 
     release: str
     read: ReadArtifacts
     unloadable: dict[str, tuple[str, ...]]
-    notes: tuple[str, ...]
+    notes: tuple[Finding, ...]
 
 
 def _read_all(artifacts: Iterable[Artifact], folder: Path) -> ReadArtifacts:
@@ -51,29 +50,22 @@ def check_against_targets(config: Config, artifacts: Sequence[Artifact], folder:
     read = _read_all(artifacts, folder)
     installed = version("onnxruntime")
     unloadable: dict[str, tuple[str, ...]] = {}
-    notes: dict[str, list[str]] = {}
+    notes: list[Finding] = []
     for target in config.targets:
         library = shipped_library(target, config, installed)
-        for finding in library.findings:
-            notes.setdefault(f"{finding.where}: {finding.text}", [])
+        notes += library.findings
         for artifact in artifacts:
             name = f"{artifact.model}/{artifact.variant.name}"
             found = judged(read, artifact.file, library.runtime, Use(session_config=artifact.session_options))
             if errors(found):
                 unloadable[target.name] = (*unloadable.get(target.name, ()), name)
-            for finding in found:
-                notes.setdefault(f"target {target.name}: {finding.text}", []).append(name)
+            notes += _placed(target, artifact, found)
     return TargetCheck(
         release=oldest_release(config),
         read=read,
         unloadable=unloadable,
-        notes=tuple(_note(text, names) for text, names in notes.items()),
+        notes=tuple(dict.fromkeys(notes)),
     )
-
-
-def _note(text: str, names: Sequence[str]) -> str:
-    listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"{text} ({listed})" if names else text
 
 
 def possible_runs(
@@ -119,11 +111,11 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
     for choice in assembled.choices:
         library = libraries[choice.target.name]
         use = use_of(choice.options, choice.artifact.session_options)
-        found += _placed(choice, judged(read, choice.artifact.file, library.runtime, use))
+        found += _placed(choice.target, choice.artifact, judged(read, choice.artifact.file, library.runtime, use))
         if library.operators is not None:
             extended = library.runtime.kind is not BuildKind.MINIMAL
             missing = _missing_kernels(choice, library.operators, folder, extended=extended)
-            found += _placed(choice, missing)
+            found += _placed(choice.target, choice.artifact, missing)
     found += _without_choice(config.targets, assembled)
     return tuple(dict.fromkeys(found))
 
@@ -131,13 +123,14 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
 def unshipped(assembled: Assembled, findings: Iterable[Finding]) -> Assembled:
     """The same with what kept the bundle from being made among the report's refusals and warnings."""
     told = tuple(f"{finding.where}: {finding.text}" for finding in errors(findings))
-    warnings = (*assembled.report.warnings, *(f"no bundle: {text}" for text in told))
+    against = (msgspec.structs.replace(one, what=f"no bundle: {one.what}") for one in errors(findings))
+    warnings = (*assembled.report.warnings, *against)
     report = msgspec.structs.replace(assembled.report, warnings=warnings, refusals=told)
     return replace(assembled, report=report)
 
 
-def _placed(choice: Choice, findings: Iterable[Finding]) -> Iterator[Finding]:
-    where = f"target {choice.target.name}: {choice.artifact.model} {choice.artifact.variant.name}"
+def _placed(target: Target, artifact: Artifact, findings: Iterable[Finding]) -> Iterator[Finding]:
+    where = f"target {target.name}: {artifact.model} {artifact.variant.name}"
     return (msgspec.structs.replace(finding, where=where) for finding in findings)
 
 

@@ -13,7 +13,7 @@ from pipeline.accuracy.score import OutputsRequest, measure_outputs
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import Inputs, PlannedRun, planned_id
 from pipeline.campaign.record import Prediction
-from pipeline.check.compare import OutputCheck, compare_outputs, read_tensor, top1_check
+from pipeline.check.compare import Array, OutputCheck, compare_outputs, read_tensor, top1_check
 from pipeline.check.many import tolerance_for
 from pipeline.check.reference import Reference
 from pipeline.check.saturation import excused
@@ -43,6 +43,10 @@ def inputs_of(reference: Reference, dimensions: dict[str, int]) -> Inputs:
     )
 
 
+def _tensors(files: Sequence[TensorFile]) -> dict[str, Array]:
+    return {tensor.name: read_tensor(tensor) for tensor in files}
+
+
 class OutputJudge:
     """Judges the outputs of runs by the model in its precision; reads each reference once.
 
@@ -58,16 +62,14 @@ class OutputJudge:
         self.accuracy = accuracy
         self.measured: set[str] = set()
         self.tolerances = {model: tolerance_for(reference, config) for model, reference in references.items()}
-        self.expected = {
-            model: {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
-            for model, reference in references.items()
-        }
+        self.expected = {model: _tensors(reference.outputs) for model, reference in references.items()}
+        self.originals = {model: _tensors(reference.original) for model, reference in references.items()}
 
     def __call__(self, planned: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
         """The checks of one run; outputs that the device did not hand over fail."""
         model = planned.source
-        actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
-        checks = tuple(compare_outputs(self.expected[model], actual, self.tolerances[model]))
+        actual = _tensors(result.outputs)
+        checks = tuple(compare_outputs(self.expected[model], actual, self.tolerances[model], self.originals[model]))
         if planned.device.startswith(ON_THIS_PROCESSOR):
             checks = excused(checks, self.artifacts / planned.file, result.cpu)
         return (*checks, *self._labelled(planned, result))

@@ -14,7 +14,7 @@ from device_runner.spec import OptimizationLevel, RunOptions, TensorFile
 from pipeline.campaign.deny_list import denied_here, known_denied
 from pipeline.campaign.plan import ALL_FILES, Inputs, PlannedRun
 from pipeline.campaign.record import Skipped
-from pipeline.compat.preflight import first_error, judged, read_artifacts
+from pipeline.compat.rules import first_error, judged, read_artifacts
 from pipeline.config import ConditionsConfig, MeasureConfig
 from pipeline.core.errors import Finding, ModelError
 from pipeline.core.workers import Task, run_tasks
@@ -81,9 +81,12 @@ def _feeds(order: PerfOrder, work: Path) -> dict[Path, tuple[TensorFile, ...]]:
     return found
 
 
-def warnings(runs: Sequence[PlannedRun], judge: Judge) -> Iterator[str]:
+def warnings(runs: Sequence[PlannedRun], judge: Judge) -> Iterator[Finding]:
     """What of the files and options has no effect in that library, once for each file."""
-    yield from {f"{run.variant}: {found.text}": None for run in runs for found in judge(run.variant, run.options)}
+    placed = (
+        msgspec.structs.replace(found, where=run.variant) for run in runs for found in judge(run.variant, run.options)
+    )
+    yield from dict.fromkeys(placed)
 
 
 def planned_files(

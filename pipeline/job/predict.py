@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from device_runner.device import DeviceFacts
 from device_runner.spec import RunOptions
 from pipeline.campaign.plan import PlannedRun, planned_id
@@ -95,11 +93,11 @@ def summarized(answer: ModelAnswer) -> Prediction:
     return Prediction(
         nodes=answer.nodes,
         claimed=answer.claimed,
-        partitions=load.partitions if load else len(answer.partitions),
+        partitions=load.compiled if load else len(answer.partitions),
         estimate=bool(load and load.estimate),
         rules=answer.rules_release if answer.rules_release != answer.ort_release else "",
         error=answer.error or (load.error if load else None),
-        refused=_refused(answer) or msgspec.UNSET,
+        refused=_refused(answer),
     )
 
 

@@ -21,7 +21,7 @@ from pipeline.check.many import (
 )
 from pipeline.check.reference import Reference
 from pipeline.config import Config, MeasureConfig, ModelConfig, wanted_variants
-from pipeline.convert.batch import Converted, convert_models
+from pipeline.convert.many import Converted, convert_models
 from pipeline.convert.precisions import PrecisionSet, make_precisions
 from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_exit_code
 from pipeline.core.progress import Progress
@@ -44,6 +44,8 @@ STYLES = (Style.FIXED,)
 ROUNDS = 3
 MIN_SECONDS = 0.05
 MIN_RUNS = 5
+QUICKER = f"Ctrl-C keeps what is done; `--quick` takes {ROUNDS} rounds of some {MIN_RUNS} inferences"
+"""What a job that takes long says of a quick one."""
 
 
 def quick(config: Config) -> Config:
@@ -163,7 +165,7 @@ def prepare(
     prepared = [_named(*pair, one, group) for pair, one, group in zip(found, converted, sets, strict=True)]
     sources = {artifact.source for one in prepared for artifact in one.artifacts}
     usable = [
-        _subject(replace(one.model, name=one.name), given[one.model.name][1])
+        replace(_subject(replace(one.model, name=one.name), given[one.model.name][1]), original=group.original_of(one))
         for group in sets
         for one in group.models
         if one.name in sources

@@ -1,23 +1,25 @@
 """Runs with the profiler on, and what they show beside what was predicted."""
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from device_runner.device import Device, DeviceFacts
+from device_runner.files import scratch_folder
 from device_runner.profile import Coverage, measured_coverage, with_profile, with_profiler
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.options import options_name
 from pipeline.campaign.plan import ALL_FILES
-from pipeline.campaign.record import Prediction, RecordedRun, RunRecord
+from pipeline.campaign.record import Prediction, RecordedRun, RunRecord, place
+from pipeline.core.errors import Finding, warning
 from pipeline.core.files import make_folder, safe_name
 from pipeline.job.predict import settings_of, summarized
 from pipeline.model.sources import SourceModel
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.report.profile_view import Profiled
+from pipeline.report.rows import MeasuredRow
 
 AFTER_LOAD = frozenset({"inputs", "first_run", "run", "outputs", "release", "done"})
 """The probe's stages after a session was created. A refused session has a `load_ns`, too: the time until it failed."""
@@ -37,6 +39,16 @@ def finding(prediction: Prediction | None, results: Sequence[RunResult]) -> str:
         return ""
     sure = "estimated" if prediction.estimate else "predicted"
     return f"{measured} partitions were measured where {prediction.partitions} were {sure}"
+
+
+def unexpected(measured: Iterable[MeasuredRow], profiles: Iterable[Profiled]) -> Iterator[Finding]:
+    """Runs that were not as predicted; profile runs log most, and tell what others leave out."""
+    for one in measured:
+        prediction = next((run.prediction for run in one.runs if run.prediction is not None), None)
+        told = finding(prediction, [run.result for run in one.runs])
+        if told:
+            yield warning(told, place(one.device, one.model, one.variant, one.run))
+    yield from (warning(one.finding, place(one.device, one.name, one.run)) for one in profiles if one.finding)
 
 
 def measured_partitions(result: RunResult) -> int | None:
@@ -87,8 +99,8 @@ def profile_run(device: Device, facts: DeviceFacts, name: str, spec: RunSpec, fo
     """Run a spec once more with the profiler on; its trace lies in `folder`. Raises PipelineError for a bad folder."""
     trace = f"{safe_name(f'{name}-{options_name(spec.options)}')}.json.gz"
     make_folder(folder)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".run.") as work:
-        result = device.run(with_profiler(spec, work))
+    with scratch_folder(".run.", folder) as work:
+        result = device.run(with_profiler(spec, str(work)))
         result = with_profile(result, folder / trace)
     return profiled(
         ALL_FILES, name, spec.options, result, _predicted(spec.model, spec.options, facts, result.ort_version)

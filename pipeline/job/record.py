@@ -4,7 +4,7 @@ import os
 import platform
 import secrets
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +19,7 @@ from pipeline import __version__
 from pipeline.campaign.record import CampaignRecord, FailureRow, Host, JobRecord, ModelFacts, RecordedRun, Skipped
 from pipeline.campaign.store import Store
 from pipeline.config import Config, TuneConfig
-from pipeline.core.errors import PipelineError
+from pipeline.core.errors import Finding, PipelineError, warning
 from pipeline.core.variant import Artifact
 from pipeline.job.prepare import Prepared
 
@@ -60,24 +60,21 @@ def _failure_row(error: PipelineError, model: str) -> FailureRow:
     return FailureRow(kind="preparation", message=error.what, cause=error.why, remedy=error.remedy, model=model)
 
 
-def notes(prepared: Sequence[Prepared]) -> list[str]:
-    """Findings on models that a user should see."""
-    found = [f"{one.model.name}: precision {verdict.text}" for one in prepared for verdict in one.verdicts]
-    found += [
-        f"{one.model.name}: precision {each.precision}: {each.search.text}" for one in prepared for each in one.searches
-    ]
+def notes(prepared: Sequence[Prepared], hints: Iterable[str]) -> Iterator[Finding]:
+    """What a user should see of a job, and of its models."""
+    yield from map(warning, hints)
     for one in prepared:
-        dynamic = one.converted.result.dynamic if one.converted.result else ()
-        if dynamic:
-            found.append(
-                f"{one.model.name}: open dimensions {', '.join(dynamic)}: NNAPI takes nothing whose shape is open; "
+        texts = [f"precision {verdict.text}" for verdict in one.verdicts]
+        texts += [f"precision {each.precision}: {each.search.text}" for each in one.searches]
+        if dynamic := one.converted.result.dynamic if one.converted.result else ():
+            texts.append(
+                f"open dimensions {', '.join(dynamic)}: NNAPI takes nothing whose shape is open; "
                 "fix them with `dimensions` in the config"
             )
-        found += [f"{one.model.name}: {note}" for note in (one.reference.notes if one.reference else ())]
-        found += [f"{one.model.name}: {note}" for note in dict.fromkeys(n for a in one.artifacts for n in a.notes)]
-        shared = [each.text for a in one.accuracy if a.result for each in a.result.findings]
-        found += [f"{one.model.name}: {text}" for text in dict.fromkeys(shared)]
-    return found
+        texts += one.reference.notes if one.reference else ()
+        texts += [note for artifact in one.artifacts for note in artifact.notes]
+        texts += [each.text for a in one.accuracy if a.result for each in a.result.findings]
+        yield from (warning(text, one.model.name) for text in dict.fromkeys(texts))
 
 
 def model_facts(one: Prepared) -> ModelFacts:
@@ -92,6 +89,8 @@ def model_facts(one: Prepared) -> ModelFacts:
         outputs=tuple(_signature(t.name, t.dtype, t.shape) for t in one.reference.outputs) if one.reference else (),
         error=one.errors[0].what if one.errors and not one.artifacts else "",
         remedy=one.errors[0].remedy if one.errors and not one.artifacts else "",
+        dimensions=one.model.dimensions,
+        guessed=one.table.guessed,
     )
 
 
@@ -185,10 +184,7 @@ def resume(
 
 
 def strangers(stored: Iterable[DeviceFacts], facts: Mapping[str, DeviceFacts]) -> list[str]:
-    """Devices of a stored campaign that are others now, under the same name: `local` and emulators of another host.
-
-    Earlier releases did not store the host: what they stored counts as the same.
-    """
+    """Devices of a stored campaign that are others now, under the same name: `local` and emulators of another host."""
     return [
         one.name
         for one in stored

@@ -26,9 +26,12 @@ def measure_and_confirm(
     store: Store,
     work: Path,
     progress: Progress,
+    shorter: str = "",
+    here_seconds: float | None = None,
 ) -> list[UnfinishedDevice]:
     """Run the rounds of a plan, then the fresh ones of what was chosen; devices that ended early have none."""
-    left = measure_all(with_looks(plan, planned_runs, store), field.devices, store, work, progress)
+    looks = with_looks(plan, planned_runs, store)
+    left = measure_all(looks, field.devices, store, work, progress, shorter, here_seconds)
     ended = {one.device for one in left}
     chosen = to_confirm(campaign, store)
     again = [run for run in plan.planned_runs if run.device not in ended and planned_id(run) in chosen]

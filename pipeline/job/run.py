@@ -1,7 +1,7 @@
 """The sequence of the whole job, and what it leaves in its output folder."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -14,13 +14,13 @@ from pipeline.core.files import scratch
 from pipeline.core.progress import Progress, StageLog
 from pipeline.job.accuracy import with_accuracy
 from pipeline.job.campaign import CampaignJob, JobOptions
+from pipeline.job.devices import EndedCampaign, require_devices
 from pipeline.job.folder import locked
 from pipeline.job.gate import check_against_targets
 from pipeline.job.prepare import ARTIFACTS, find, left_out, numbered, prepare, quick
 from pipeline.job.result import JobResult, close_job
 from pipeline.job.ship import write_operator_configs
 from pipeline.job.stored import DATABASE, keep_campaign, kept_campaigns
-from pipeline.job.tune import measured
 
 
 def output_folder(config: Config, options: JobOptions) -> Path:
@@ -39,11 +39,15 @@ def _with_kept_database(config: Config, folder: Path) -> Config:
     return msgspec.structs.replace(config, output=msgspec.structs.replace(config.output, database=database))
 
 
-def run_job(config: Config, options: JobOptions, shown: Progress) -> JobResult:
+Measure = Callable[[CampaignJob, Path, Progress], EndedCampaign]
+"""How a prepared job is measured, with a folder for what is left of its runs."""
+
+
+def run_job(config: Config, options: JobOptions, shown: Progress, measure: Measure = CampaignJob.measure) -> JobResult:
     """Do the whole job; raises PipelineError when nothing of it can be done."""
     progress = StageLog(shown)
     with prepared_job(config, options, progress) as (job, work):
-        return close_job(job.store, job.folder, measured(job, work, progress), options.library, progress)
+        return close_job(job.store, job.folder, measure(job, work, progress), options.library, progress)
 
 
 @contextlib.contextmanager
@@ -56,6 +60,8 @@ def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Ite
     config = _with_kept_database(config, folder) if options.resume else config
     found = find(config)
     hints += numbered(found)
+    if not (options.convert_only or options.resume):  # to go on costs no conversion, and the store knows more devices
+        require_devices(options.devices or config.devices, options.library, options.wait_seconds)
     with locked(folder), scratch(folder) as work:
         prepared, sets = prepare(config, found, folder, work, progress)
         prepared = with_accuracy(prepared, sets, config, folder, progress)

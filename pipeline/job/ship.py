@@ -1,33 +1,42 @@
 """From a campaign's choices to its bundle."""
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from pipeline.config import Config, ModelConfig
+from pipeline.convert.many import TYPED_CONFIG_FILE
 from pipeline.core.errors import Finding, PipelineError, errors
+from pipeline.core.features import Place
 from pipeline.core.files import sha256_of, write_text
 from pipeline.core.progress import NoProgress, Progress
 from pipeline.job.assemble import Assembled
 from pipeline.job.gate import check_shipping, unshipped
 from pipeline.job.prepare import ARTIFACTS, REFERENCES
-from pipeline.job.proofs import attested, libraries_of, proven
+from pipeline.ort_build.history import added_by_operator
 from pipeline.release.bundle import BUNDLE, make_bundle
 from pipeline.release.choose import Choice
-from pipeline.release.contents import keep_reference, library_name, runs_of, signature_of
+from pipeline.release.contents import keep_reference, libraries_of, library_name, runs_of, signature_of
 from pipeline.release.manifest import (
     MEASURED_FILE,
     Content,
     KeptReference,
     ModelSignature,
     Shipped,
+    read_manifest,
 )
 from pipeline.release.shipped import library_release, shipped_library
 from pipeline.release.update import library_licenses, operator_configs, requirements
 from pipeline.report.markdown import measured_text
+from pipeline.report.operators import required_operators
+from pipeline.required_ops import read_config
+
+MODELS = "models/"
+"""The bundle's folder of artifacts."""
 
 
 def signatures(assembled: Assembled, folder: Path) -> tuple[ModelSignature, ...]:
@@ -37,6 +46,8 @@ def signatures(assembled: Assembled, folder: Path) -> tuple[ModelSignature, ...]
     return tuple(signature_of(model, file, tables.get(model) or ModelConfig(path="")) for model, file in files.items())
 
 
+PROOFS = Place[Callable[[Mapping[str, tuple[str, ...]], Progress, Path], dict[str, Any]]]("ship.proofs")
+"""The evidence on a finished bundle of libraries that ship, each given with the targets that ship it."""
 MAKERS = ("ort-mobile", "onnxruntime", "onnx")
 """Programs whose versions decide the artifacts' bytes; the manifest's content names them."""
 
@@ -54,14 +65,20 @@ def ship(
         return None
     for choice in choices:
         _check_unchanged(folder, choice)
-    files = {f"models/{choice.artifact.file}": folder / ARTIFACTS / choice.artifact.file for choice in choices}
+    ships = tuple(_shipped(assembled, choice) for choice in choices)
+    files = {one.file: folder / ARTIFACTS / one.file.removeprefix(MODELS) for one in ships}
     operators = operator_configs(assembled.record.config, list(files.values()))
     sources: dict[str, Path | bytes] = {**files}
     sources |= {f"operators/{name}": text.encode() for name, text in operators.items()}
     report = assembled.report
     references, tensors = kept_references(assembled, folder)
-    ships = tuple(_shipped(assembled, choice) for choice in choices)
     models = signatures(assembled, folder)
+    libraries = libraries_of((choice.target for choice in choices), library)
+
+    def attested(bundle: Path) -> dict[str, Any]:
+        proofs = [prove(libraries, progress or NoProgress(), bundle) for prove in PROOFS]
+        return {key: value for proof in proofs for key, value in proof.items()}
+
     manifest = make_bundle(
         folder / BUNDLE,
         name=report.name,
@@ -77,7 +94,7 @@ def ship(
         reports={MEASURED_FILE: measured_text(report, choices, assembled.record.checks).encode()},
         references=references,
         tensors=tensors,
-        attest=partial(attested, libraries_of(choices, library), progress or NoProgress()),
+        attest=attested,
     )
     return manifest.content
 
@@ -96,6 +113,22 @@ def ship_or_refuse(
     return proven(assembled, folder), content, findings
 
 
+def proven(assembled: Assembled, folder: Path) -> Assembled:
+    """The same with what came of the libraries that ship, and the operators of a reduced build, of its own bundle."""
+    try:
+        manifest = read_manifest(folder / BUNDLE)
+        proofs = manifest.proofs
+    except (PipelineError, msgspec.ValidationError):
+        return assembled
+    if manifest.evidence.get("campaign") != assembled.report.campaign:
+        return assembled
+    report = msgspec.structs.replace(assembled.report, proofs=proofs)
+    with contextlib.suppress(PipelineError, OSError):  # builds may be removed at this moment
+        config = read_config(folder / BUNDLE / "operators" / TYPED_CONFIG_FILE)
+        report = msgspec.structs.replace(report, required=required_operators(config, added_by_operator()))
+    return dataclasses.replace(assembled, report=report)
+
+
 def write_operator_configs(config: Config, folder: Path, artifacts: Sequence[Path]) -> None:
     """Both operator configs of everything that was converted."""
     for name, text in operator_configs(config, artifacts).items() if artifacts else ():
@@ -105,7 +138,7 @@ def write_operator_configs(config: Config, folder: Path, artifacts: Sequence[Pat
 def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptReference, ...], dict[str, Path]]:
     """What the bundle keeps of the originals of its models, and the raw tensors by their paths in the bundle.
 
-    A model is left out of which the campaign was stored before references were, or whose tensors are no longer there.
+    A model is left out whose tensors are no longer there.
     """
     kept: list[KeptReference] = []
     files: dict[str, Path] = {}
@@ -130,6 +163,12 @@ def _check_unchanged(folder: Path, choice: Choice) -> None:
         )
 
 
+def bundled_name(choice: Choice, choices: Iterable[Choice]) -> str:
+    """The name of an artifact's file in the bundle: levels that give the same bytes share that of the first choice."""
+    alike = (each.artifact for each in choices if each.artifact.sha256 == choice.artifact.sha256)
+    return next(each.file for each in alike if each.model == choice.artifact.model)
+
+
 def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
     digests = {model.name: model.sha256 for model in assembled.report.models}
     installed = ".".join(assembled.report.versions["onnxruntime"].split(".")[:2])
@@ -140,14 +179,10 @@ def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
         model=artifact.model,
         model_sha256=digests[artifact.model],
         variant=artifact.variant,
-        file=f"models/{artifact.file}",
+        file=MODELS + bundled_name(choice, assembled.choices),
         semantic_digest=artifact.semantic_digest,
         aware_by=artifact.aware_by,
         steps=artifact.steps,
-        provider=choice.options.provider,
-        provider_options=choice.options.provider_options,
-        flags=tuple(choice.options.flags),
-        session_config=artifact.session_options | choice.options.session_config,
         runs=runs_of(assembled.record.config, choice),
         ort_release=target.ort_release or library_release(target) or installed,
         min_api_level=target.min_api_level,
@@ -160,10 +195,10 @@ def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
     )
 
 
-def _loading(assembled: Assembled, choice: Choice) -> Literal["mapped", "path"] | msgspec.UnsetType:
+def _loading(assembled: Assembled, choice: Choice) -> Literal["mapped", "path"] | None:
     """How a choice was loaded where it was measured."""
     if not choice.measured:
-        return msgspec.UNSET
+        return None
     key = (choice.artifact.model, choice.artifact.variant.name, choice.options)
     found = {run.mapped for run in assembled.record.planned if (run.model, run.variant, run.options) == key}
     by_probe = assembled.record.config.measure.perf_test is None
@@ -175,7 +210,7 @@ def _evidence(assembled: Assembled, choices: Sequence[Choice]) -> dict[str, obje
     report = assembled.report
     shipped = {(choice.artifact.model, choice.artifact.variant.name) for choice in choices}
     rows = [row for row in report.rows if (row.model, row.variant) in shipped]
-    accuracy = msgspec.to_builtins([one for one in report.accuracy or () if (one.model, one.variant) in shipped])
+    accuracy = msgspec.to_builtins([one for one in report.accuracy if (one.model, one.variant) in shipped])
     return {
         "campaign": report.campaign,
         "created_at": report.created_at,

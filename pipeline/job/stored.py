@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from device_runner.reading import decode_json, read_regular
+from pipeline.campaign import tuned
 from pipeline.campaign.record import CampaignRecord, JobRecord
 from pipeline.campaign.store import Store, lasting, open_store
 from pipeline.core.errors import ConfigError
@@ -39,12 +40,6 @@ class KeptCampaigns(msgspec.Struct, frozen=True, kw_only=True):
     campaigns: tuple[str, ...] = ()
 
 
-class _Written(msgspec.Struct):
-    """What is read of a results.json of releases before there was `campaign.json`."""
-
-    campaign: str
-
-
 def keep_campaign(folder: Path, campaign: str, database: str | None) -> None:
     """Note in a folder that this campaign is its newest, and in which database (None: its results.sqlite) it lies."""
     url = lasting(database) if database else None
@@ -54,7 +49,7 @@ def keep_campaign(folder: Path, campaign: str, database: str | None) -> None:
 
 
 def kept_campaigns(folder: Path) -> KeptCampaigns:
-    """What a folder keeps of its campaigns; nothing for one of earlier releases. Raises ConfigError for a bad file."""
+    """What a folder keeps of its campaigns, if anything. Raises ConfigError for a bad file."""
     path = folder / KEPT
     try:
         return decode_json(read_regular(path), KeptCampaigns)
@@ -87,7 +82,7 @@ def stored(folder: Path | None, database: str | None, campaign: str | None) -> "
     Raises ConfigError when it is not there.
     """
     from pipeline.job.assemble import assemble, with_earlier
-    from pipeline.job.proofs import proven
+    from pipeline.job.ship import proven
 
     with own_campaign(folder, database, campaign) as (store, record):
         assembled = with_earlier(assemble(store, record), store)
@@ -124,7 +119,7 @@ def _own(store: Store, folder: Path | None, database: str | None, names: Sequenc
     if folder is None:
         return names
     kept = kept_campaigns(folder)
-    own = [name for name in kept.campaigns or _reported(folder) if name in names]
+    own = [name for name in kept.campaigns if name in names]
     url = database or kept.database
     if url is None or lasting(url) == lasting(f"sqlite:///{folder / DATABASE}"):
         return [*(name for name in names if name not in kept.campaigns), *own] if kept.campaigns else names
@@ -132,21 +127,15 @@ def _own(store: Store, folder: Path | None, database: str | None, names: Sequenc
         return own
     if len(names) == 1 and not kept.campaigns:
         return names
-    known = kept.campaigns or _reported(folder)
     raise ConfigError(
-        "the database has no campaign of this folder" if known else "the folder does not say which campaign is its own",
+        "the database has no campaign of this folder"
+        if kept.campaigns
+        else "the folder does not say which campaign is its own",
         where=str(folder),
-        why=f"{store.where} has {_listed(names)}" + (f"; the folder's are: {_listed(known)}" if known else ""),
+        why=f"{store.where} has {_listed(names)}"
+        + (f"; the folder's are: {_listed(kept.campaigns)}" if kept.campaigns else ""),
         remedy="name one with --campaign; `ort-mobile report FOLDER --database URL --list` lists all",
     )
-
-
-def _reported(folder: Path) -> tuple[str, ...]:
-    """The campaign that the folder's results.json is of."""
-    try:
-        return (decode_json(read_regular(folder / model.FILE_NAME, REPORT_BYTES), _Written).campaign,)
-    except (OSError, msgspec.DecodeError):
-        return ()
 
 
 def _newest(store: Store, names: Sequence[str]) -> CampaignRecord:
@@ -178,19 +167,23 @@ def _url(folder: Path | None, database: str | None) -> str:
     return f"sqlite:///{file}"
 
 
-def with_stages(assembled: "Assembled", store: Store, stages: Iterable[StageTime]) -> "Assembled":
-    """With the stages of this job, stored beside those of jobs that worked on the campaign before: for its trace."""
+def with_stages(assembled: "Assembled", store: Store | None, stages: Iterable[StageTime]) -> "Assembled":
+    """With the stages of this job beside those of jobs that worked on the campaign before: for its trace.
+
+    They are stored, too, where there is a store.
+    """
 
     def more(record: JobRecord) -> JobRecord:
         return msgspec.structs.replace(record, stages=(*record.stages, *stages))
 
-    store.amend(assembled.report.campaign, more)
+    if store:
+        store.amend(assembled.report.campaign, more)
     return dataclasses.replace(assembled, record=more(assembled.record))
 
 
 def write_reports(assembled: "Assembled", folder: Path) -> None:
     """results.json, report.md, report.html and trace.json.gz; tune.json where a search was made."""
-    from pipeline.report import html, markdown, trace, tuning
+    from pipeline.report import html, markdown, trace
 
     report = assembled.report
     timeline = trace.encode(report.name, report.campaign, assembled.runs, assembled.record.stages)
@@ -199,4 +192,4 @@ def write_reports(assembled: "Assembled", folder: Path) -> None:
     write_text(folder / markdown.FILE_NAME, markdown.render(assembled.report))
     write_text(folder / html.FILE_NAME, html.render(assembled.report, assembled.measured, assembled.earlier))
     if assembled.report.tuned:
-        write_bytes(folder / tuning.FILE_NAME, tuning.encode(assembled.report.tuned))
+        write_bytes(folder / tuned.FILE_NAME, tuned.encode(assembled.report.tuned))

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from pipeline.campaign.options import run_options
 from pipeline.config import Config, ModelConfig, Platform, Target
-from pipeline.convert.precisions import AutoProvider, PrecisionOrder
-from pipeline.convert.references import choose_reference
-from pipeline.convert.request import OptimizerPlatform
-from pipeline.convert.splice.edits import AwareSource
-from pipeline.core.abis import ARM_ABIS, abis_of_target, deciding_abi
+from pipeline.convert.genuine import choose_reference
+from pipeline.convert.precisions import AutoProvider, PrecisionOrder, cpu_of_abi
+from pipeline.convert.request import AwareSource, OptimizerPlatform
+from pipeline.core.abis import abis_of_target, deciding_abi
 from pipeline.core.providers import PROVIDER_RULES, rules_of_run
 from pipeline.core.releases import line_of
-from pipeline.dataset import Dataset, Part, dataset_of, part_of
+from pipeline.dataset import Dataset, Part, part_of
 from pipeline.model.sources import NamedModel
 from pipeline.partition.answer import Settings, make_settings
 from pipeline.passes.precisions import AUTO, resolve_precisions
@@ -108,19 +109,25 @@ def precision_orders(config: Config, found: Sequence[tuple[NamedModel, ModelConf
             transforms=steps,
             data=calibration_data(config, table),
             api_level=nnapi_level(config),
+            keep_float=table.keep_float,
         )
         for model, table in found
         for names, steps in [orders[id(table)]]
     ]
 
 
-def calibration_data(config: Config, table: ModelConfig) -> Dataset:
-    """What ranges are taken from: kept apart from evaluation data where these are labelled, named, or decide.
+LEAST_DIVIDED = 20
+"""Samples of which one in four gives ranges even where nothing is decided: five, as few as are of use."""
 
-    Where accuracy is only shown, all samples serve both (few people have more than three at first); that is reported.
+
+def calibration_data(config: Config, table: ModelConfig) -> Dataset:
+    """What ranges are taken from: never evaluation data that are labelled, named, or decide, or are enough to divide.
+
+    Fewer samples than LEAST_DIVIDED serve both where accuracy is only shown: few people have more than three at first.
     """
     decides = config.accuracy.max_drop is not None or table.labels or table.calibration or table.evaluation
-    return part_of(table, Part.CALIBRATION) if decides else dataset_of(table)
+    apart = part_of(table, Part.CALIBRATION)
+    return apart if decides else msgspec.structs.replace(apart, least=LEAST_DIVIDED)
 
 
 def auto_providers(config: Config) -> tuple[AutoProvider, ...]:
@@ -138,7 +145,7 @@ def _providers_of(target: Target, config: Config) -> Iterator[str]:
     for run in config.runs:
         for options in run_options(run):
             if options.provider == "cpu":
-                yield "cpu-arm64" if _abi_of(target) in ARM_ABIS else "cpu-x86_64"
+                yield cpu_of_abi(_abi_of(target))
             elif (rules := rules_of_run(options.provider, options.provider_options)) and not rules.run.never_on(
                 target.platform.value
             ):

@@ -1,24 +1,28 @@
 """The commented config that `ort-mobile init` writes, and the config of a run that has none."""
 
 import os
-import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from pipeline.config import FILL_IN, Config, InputValue, ModelConfig, Range, with_defaults
+from device_runner.files import scratch_folder
+from pipeline.config import DEFAULT_TARGET, FILL_IN, Config, InputValue, ModelConfig, Range, with_defaults
 from pipeline.core.errors import ModelError
 from pipeline.core.files import readable_name
 from pipeline.core.providers import PROVIDER_RULES, aware_names
-from pipeline.core.workers import Task, run_tasks
+from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release
+from pipeline.core.workers import Task, needed_bytes, run_tasks
 from pipeline.dataset import Dataset
-from pipeline.dataset.guess import DATA, Guess, GuessRequest, guess_inputs, no_size
+from pipeline.dataset.guess import DATA, GIVEN, Guess, GuessRequest, guess_inputs, no_size
 from pipeline.model.signature import names_of, open_axes
-from pipeline.model.sources import SourceModel
+from pipeline.model.sources import SourceModel, source_bytes
+from pipeline.release.shipped import newest_android
 
 TEMPLATE = """\
 # How to convert, check, measure and ship {model}.
-# Every key: docs/reference/config.md. Paths are relative to this file.
+# Every key: docs/reference/config.md. Paths are relative to this file; results go to output/NAME in
+# the folder in which you run it, or to --output.
 name = {name}
 # Where to run: this computer, and phones by their serials ("adb:SERIAL", or "adb:*" for every ready one).
 devices = ["local"]
@@ -43,8 +47,17 @@ name = "android-arm64"
 platform = "android"            # android, ios, linux, macos
 abis = ["arm64-v8a"]
 min_api_level = 27              # NNAPI needs 27
-# ort_release = "{release}"         # the ONNX Runtime release in your app; the installed one by default
-# library = "onnxruntime-android.aar"   # the library that ships (or android:RELEASE); proven on x86-64 Linux
+# The ONNX Runtime release in your app: {why}
+{mark}ort_release = "{release}"
+# The library that ships, exactly: the released package pins it, and on x86-64 Linux the bundle is proven in it. Without
+# it, apps get any patch of the release (docs/android-release.md). An AAR's path, or a release:
+# library = "android:{release}.0"
+
+# [[targets]]
+# name = "ios"
+# platform = "ios"
+# min_os_version = "15.1"
+# ort_release = "{swift}"           # the newest with a Swift package that is known
 
 [variants]
 levels = ["none", "basic", "extended", "all"]
@@ -79,8 +92,10 @@ margin_percent = 5              # closer than this is the same
 
 def config_text(model: Path, folder: Path, guess: Guess, data: Dataset) -> str:
     """A config for a model, to stand in `folder`, with what was found for its inputs."""
-    import onnxruntime
-
+    release, installed = _android_release(), installed_release()
+    why = (
+        f"the newest of which an AAR is known; {installed} is installed here" if release else "by default as installed"
+    )
     return TEMPLATE.format(
         model=quoted(model.name).strip('"'),
         name=quoted(campaign_name(model)),
@@ -91,16 +106,25 @@ def config_text(model: Path, folder: Path, guess: Guess, data: Dataset) -> str:
         dimensions=_dimensions_text(guess),
         compared=", ".join(PROVIDER_RULES),
         aware=", ".join(aware_names()),
-        release=".".join(onnxruntime.__version__.split(".")[:2]),
+        why=why,
+        mark="" if release else "# ",
+        release=release or installed,
+        swift=max(SWIFT_PACKAGES),
     )
 
 
-def config_for_model(model: Path, data: Dataset) -> tuple[Config, Guess]:
+def _android_release() -> Release | None:
+    """The release that a new target for Android names: None where the default, the installed one, has a known AAR."""
+    newest = newest_android()
+    return newest if newest < installed_release() else None
+
+
+def config_for_model(model: Path, data: Dataset, dimensions: Mapping[str, int] = {}) -> tuple[Config, Guess]:
     """The config of `ort-mobile run --model`, everything by default, and what was found for the model's inputs.
 
-    ConfigError when no size is found for a dynamic dimension.
+    `dimensions` are sizes that are given. ConfigError when no size is found for another dynamic dimension.
     """
-    guess = guess_for(model, data)
+    guess = guess_for(model, data, dimensions)
     if guess.missing:
         raise no_size(str(model), guess.missing, guess.why)
     table = ModelConfig(
@@ -109,9 +133,12 @@ def config_for_model(model: Path, data: Dataset) -> tuple[Config, Guess]:
         inputs=guess.values | data.inputs,
         preprocess=data.preprocess,
         labels=data.labels or None,
-        dimensions=guess.dimensions if guess.fixable else {},
+        dimensions=guess.to_fix,
+        guessed=_guessed(guess),
     )
-    return with_defaults(Config(name=campaign_name(model), models=(table,))), guess
+    release = _android_release()
+    target = msgspec.structs.replace(DEFAULT_TARGET, ort_release=str(release) if release else None)
+    return with_defaults(Config(name=campaign_name(model), models=(table,), targets=(target,))), guess
 
 
 def data_beside(model: Path, data: Dataset) -> Dataset:
@@ -121,11 +148,18 @@ def data_beside(model: Path, data: Dataset) -> Dataset:
     return msgspec.structs.replace(data, test_data=str(model.parent))
 
 
-def guess_for(model: Path, data: Dataset) -> Guess:
-    """What a model takes and likely sizes and values, found in a process of its own; raises what that meets."""
-    with tempfile.TemporaryDirectory(prefix="ort-mobile-") as work:
-        request = GuessRequest(source=SourceModel(path=str(model)), data=data, work_folder=work)
-        (outcome,) = run_tasks(guess_inputs, Guess, [Task(label=str(model), request=request)])
+def guess_for(model: Path, data: Dataset, dimensions: Mapping[str, int] = {}) -> Guess:
+    """What a model takes, and sizes and values for it: those given, and likely ones for the rest.
+
+    They are found in a process of its own; raises what that meets.
+    """
+    with scratch_folder() as work:
+        request = GuessRequest(
+            source=SourceModel(path=str(model)), dimensions=dict(dimensions), data=data, work_folder=str(work)
+        )
+        needed = needed_bytes(2 * source_bytes(request.source)) + data.file_bytes
+        task = Task(label=str(model), request=request, memory_bytes=needed)
+        (outcome,) = run_tasks(guess_inputs, Guess, [task])
     if outcome.value is None:
         raise outcome.error or ModelError("no answer", where=str(model))
     return outcome.value
@@ -133,13 +167,19 @@ def guess_for(model: Path, data: Dataset) -> Guess:
 
 def guessed_lines(guess: Guess) -> list[str]:
     """What was guessed, one line each, as `height = 320 (from the model's metadata)`."""
-    found: dict[str, InputValue] = {**guess.values, **guess.dimensions}
+    sizes = {name: size for name, size in guess.dimensions.items() if guess.reasons[name] != GIVEN}
+    found: dict[str, InputValue] = {**guess.values, **sizes}
     return [f"{safe_line(name)} = {_toml(value)} ({guess.reasons[name]})" for name, value in found.items()]
 
 
 def campaign_name(model: Path) -> str:
     """A campaign's name from a model's file name, in the letters that a name may have."""
     return readable_name(model.stem)[:64].lstrip("._-") or "model"
+
+
+def _guessed(guess: Guess) -> tuple[str, ...]:
+    """The dimensions to fix whose sizes neither data nor the user said."""
+    return tuple(name for name in guess.to_fix if guess.reasons[name] not in (DATA, GIVEN))
 
 
 def _test_data_text(data: Dataset, folder: Path) -> str:
@@ -169,22 +209,35 @@ def _dimensions_text(guess: Guess) -> str:
         return _fill_in(guess)
     if not guess.dimensions:
         return "# All dimensions of the inputs are fixed, or differ between the samples of the test data."
-    pairs = ", ".join(f"{quoted(name)} = {size}" for name, size in guess.dimensions.items())
     reasons = "; ".join(f"{safe_line(name)}: {guess.reasons[name]}" for name in guess.dimensions)
-    given = {guess.reasons[name] for name in guess.dimensions} == {DATA}
     lines = [
-        "# Sizes of dynamic dimensions. NNAPI supports no dynamic shapes: give the sizes that your app uses.",
+        "# Sizes of dynamic dimensions: the files take no others, so give those that your app uses. A dimension that",
+        "# is left out stays open, for the CPU only: NNAPI supports no dynamic shapes.",
         f"# {reasons}",
-        f"dimensions = {{ {pairs} }}" + ("" if given else "  # GUESSED"),
     ]
     if not guess.fixable:
-        lines[-1] = f"# The model runs with these sizes only while its dimensions stay dynamic.\n# {lines[-1]}"
+        lines += ["# The model runs with these sizes only while its dimensions stay dynamic.",
+                  f"# {_sizes_line(guess, guess.dimensions)}"]  # fmt: skip
+    if guess.to_fix:
+        lines.append(_sizes_line(guess, guess.to_fix))
+    if guessed := _guessed(guess):
+        names = ", ".join(map(quoted, guessed))
+        lines.append(f"guessed = [{names}]  # reports warn of these: take out what is right, or corrected")
     return "\n".join(lines)
+
+
+def _sizes_line(guess: Guess, sizes: Mapping[str, int]) -> str:
+    pairs = ", ".join(f"{quoted(name)} = {size}" for name, size in sizes.items())
+    guessed = not {guess.reasons[name] for name in sizes} <= {DATA, GIVEN}
+    return f"dimensions = {{ {pairs} }}" + ("  # GUESSED" if guessed else "")
 
 
 def _fill_in(guess: Guess) -> str:
     """The line that is left to the user; the reader of configs refuses the file until it is filled in."""
-    axes = {name: 0 if name in guess.missing else 1 for name in names_of(open_axes(guess.inputs))}
+    axes = {
+        name: 0 if name in guess.missing else guess.dimensions.get(name, 1)
+        for name in names_of(open_axes(guess.inputs))
+    }
     pairs = ", ".join(f"{quoted(name)} = {size}" for name, size in axes.items())
     return (
         f"# No usual size was found for {', '.join(map(safe_line, guess.missing))}: put sizes for the zeros and remove "

@@ -2,15 +2,15 @@
 
 Everything is fetched by the registries' own clients (mvn, npm, pip), which know where the user's mirrors are; only
 Maven Central has a plain HTTPS way beside. What was fetched lies in the cache by content
-(device_runner.library_source); nothing of it is part of this project.
+(device_runner.library); nothing of it is part of this project.
 """
 
 import hashlib
 import io
+import logging
 import re
 import shutil
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,25 +20,33 @@ from typing import TypeAlias
 import msgspec
 
 from device_runner import errors as runner
-from device_runner.library_facts import LIBRARY, MACHINES, LibraryFacts, foreign_library, read_facts
-from device_runner.library_source import (
+from device_runner.files import scratch_folder
+from device_runner.library import (
     GROUP,
+    LIBRARY,
+    MACHINES,
     Entry,
+    LibraryFacts,
     Name,
     build_tool_caches,
     entries,
     keep,
     name_of,
     read_entry,
+    read_facts,
+    require_known,
     require_package,
     resolve_all,
     sound_files,
     wheel_abi,
     wheel_libraries,
 )
-from device_runner.library_source import PACKAGES as MAVEN_PACKAGES
+from device_runner.library import PACKAGES as MAVEN_PACKAGES
+from device_runner.wheels import foreign_library, source_of
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.library.maven import Coordinates, NotPublishedError, Say, by_client, by_https, run, silent
+
+log = logging.getLogger(__name__)
 
 MIT = "MIT"
 Way: TypeAlias = Callable[[Name, Say], Entry]
@@ -136,8 +144,8 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 def known_libraries() -> list[KnownLibrary]:
     """Libraries available (fetched, in Gradle's or Maven's cache), then those that a registry package carries."""
     known: dict[tuple[str, str], KnownLibrary] = {}
-    for one in (*_fetched(), *_all_cached(), *_carried()):
-        known.setdefault((one.name, one.abi), one)
+    for library in (*_fetched(), *_all_cached(), *_carried()):
+        known.setdefault((library.name, library.abi), library)
     return list(known.values())
 
 
@@ -148,9 +156,9 @@ def _fetched() -> Iterator[KnownLibrary]:
 
 
 def _all_cached() -> Iterator[KnownLibrary]:
-    for scheme, package in MAVEN_PACKAGES.items():
+    for scheme, (artifact, _) in MAVEN_PACKAGES.items():
         for path in build_tool_caches(Name(scheme, "*")):
-            release = path.stem.removeprefix(f"{package.artifact}-")
+            release = path.stem.removeprefix(f"{artifact}-")
             name = str(Name(scheme, release))
             yield KnownLibrary(name=name, release=release, at_hand=True, place=str(path), licence=MIT)
     for path in wheel_libraries(Name("wheel", "*")):
@@ -204,7 +212,7 @@ def _first(name: Name, ways: list[Way], say: Say) -> Entry:
         remedies.append(
             f"the nearest release that can be had is {nearest}: `ort-mobile library get {name.scheme}:{nearest}`"
         )
-    artifact = MAVEN_PACKAGES[name.scheme].artifact
+    artifact, _ = MAVEN_PACKAGES[name.scheme]
     remedies.append(f"fetch {GROUP}:{artifact}:{name.release} into Maven's cache, or build one (`ort-mobile build`)")
     raise MissingError(f"no library {name} could be had", why="; ".join(reasons), remedy=", or ".join(remedies))
 
@@ -230,33 +238,42 @@ def _from_caches(name: Name, say: Say) -> Entry:
 
 
 def _coordinates(name: Name) -> Coordinates:
-    return Coordinates(GROUP, MAVEN_PACKAGES[name.scheme].artifact, name.release, MAVEN_PACKAGES[name.scheme].ending)
+    artifact, ending = MAVEN_PACKAGES[name.scheme]
+    return Coordinates(GROUP, artifact, name.release, ending)
 
 
 def _from_maven(name: Name, say: Say) -> Entry:
     wanted = _coordinates(name)
-    return _kept(by_client(wanted, say), wanted, name)
+    return _kept(*by_client(wanted, say), wanted, name)
 
 
 def _from_https(name: Name, say: Say) -> Entry:
     wanted = _coordinates(name)
-    return _kept(by_https(wanted, say), wanted, name)
+    return _kept(*by_https(wanted, say), wanted, name)
 
 
-def _kept(content: bytes, wanted: Coordinates, name: Name) -> Entry:
+def _kept(content: bytes, repository: str, wanted: Coordinates, name: Name) -> Entry:
     require_package(io.BytesIO(content), name)
-    return keep(content, file=wanted.file, name=name, source=f"Maven {GROUP}:{wanted.artifact}", licence=MIT)
+    if not require_known(wanted.file, hashlib.sha256(content).hexdigest(), repository):
+        log.warning(
+            "ort-mobile does not know the sha256 of %s: it was compared with what %s states, and with nothing else",
+            wanted.file,
+            repository,
+        )
+    source = f"Maven {GROUP}:{wanted.artifact} of {repository}"
+    return keep(content, file=wanted.file, name=name, source=source, licence=MIT)
 
 
 def _from_wheel(name: Name, abi: str, say: Say) -> Entry:
-    """The library out of the wheel for a Linux architecture; pip compares it with the index's digests."""
+    """The library out of the wheel for a Linux architecture; pip compares it with a digest."""
     if abi not in MACHINES:
         raise ConfigError(
             f"there are no wheels for {abi}", where="--abi", remedy=f"choose one of: {', '.join(MACHINES)}"
         )
-    source = f"PyPI onnxruntime {name.release} for {MACHINES[abi]}"
-    say(f"asking pip for {source.removeprefix('PyPI ')}, unless it was fetched before")
-    facts = read_facts(foreign_library(abi, name.release))
+    wheel = f"onnxruntime {name.release} for {MACHINES[abi]}"
+    say(f"asking pip for {wheel}, unless it was fetched before")
+    library = foreign_library(abi, name.release)
+    facts, source = read_facts(library), f"{wheel}, asked for at {source_of(library)}"
     return Entry(
         scheme=name.scheme, release=name.release, file=facts.path, sha256=facts.sha256, source=source, licence=MIT
     )
@@ -277,9 +294,9 @@ def _from_npm(name: Name, say: Say, *, accept_licence: bool) -> Entry:
     if client is None:
         raise MissingError(f"npm is not on PATH: its package {package.title} carries the library")
     say(f"asking npm for {package.title} ({package.publisher}, licence {package.licence}: {package.page})")
-    with tempfile.TemporaryDirectory(prefix="ort-mobile-npm-") as folder:
+    with scratch_folder() as folder:
         run([client, "pack", package.title, "--ignore-scripts", "--silent"], folder, "npm", REASON)
-        path = next(iter(Path(folder).glob("*.tgz")), None)
+        path = next(iter(folder.glob("*.tgz")), None)
         if path is None:
             raise MissingError("npm gave no file")
         content = _take(package, path)

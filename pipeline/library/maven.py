@@ -12,7 +12,6 @@ import re
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
+from device_runner.files import scratch_folder
+from device_runner.reading import public_address
 from pipeline.core.errors import MissingError
 
 log = logging.getLogger(__name__)
@@ -43,8 +44,13 @@ LOOPBACK = re.compile(r"http://(127\.0\.0\.1|localhost|\[::1\])(:|/|$)")
 CHECKSUMS = ("sha512", "sha256", "sha1")
 """What repositories keep beside a file, the strongest first. All have SHA-1, newer releases on Central the others."""
 
-REASON = re.compile(r"(Could not [^(\n]*|\S+ was not found[^(\n]*|Checksum validation failed[^(\n]*)")
+REASON = re.compile(
+    r"(Could not .*?|\S+ was not found.*?|Checksum validation failed.*?)(?: \(|\. This failure| -> \[Help|$)",
+    re.MULTILINE,
+)
 """Where Maven says why it gave none."""
+FETCHED = re.compile(r"Downloaded from \S+: (\S+)")
+"""Where Maven says which address a file came from; it does not where it has the file already."""
 
 
 class Coordinates(NamedTuple):
@@ -75,23 +81,30 @@ def silent(_: str) -> None:
     """Say nothing."""
 
 
-def by_client(wanted: Coordinates, say: Say = silent) -> bytes:
-    """The file by `mvn`, which refuses one with a wrong checksum (-C); raises MissingError with Maven's own reason."""
+def by_client(wanted: Coordinates, say: Say = silent) -> tuple[bytes, str]:
+    """The file by `mvn`, and the repository that it came from; raises MissingError with Maven's own reason.
+
+    `mvn` refuses a file with a wrong checksum (-C).
+    """
     client = shutil.which("mvn")
     if client is None:
         raise MissingError("mvn is not on PATH")
-    with tempfile.TemporaryDirectory(prefix="ort-mobile-maven-") as folder:
+    with scratch_folder() as folder:
         say(f"asking mvn for {wanted.group}:{wanted.artifact}:{wanted.release} (at most {FETCH_SECONDS} seconds)")
         artifact = f"-Dartifact={wanted.group}:{wanted.artifact}:{wanted.release}:{wanted.ending}"
-        run([client, "-q", "-B", "-C", PLUGIN, artifact, f"-DoutputDirectory={folder}"], folder, "Maven", REASON)
+        output = run([client, "-B", "-C", PLUGIN, artifact, f"-DoutputDirectory={folder}"], folder, "Maven", REASON)
         path = Path(folder, wanted.file)
         if not path.is_file():
             raise MissingError("Maven gave no file")
-        return path.read_bytes()
+        addresses = [address for address in FETCHED.findall(output) if address.endswith(wanted.path)]
+        source = (
+            public_address(addresses[0].removesuffix(f"/{wanted.path}")) if addresses else "Maven's local repository"
+        )
+        return path.read_bytes(), source
 
 
-def run(command: list[str], folder: str, what: str, reason: re.Pattern[str]) -> None:
-    """Run a registry's client in a folder; raises MissingError with the first line that says why it gave nothing."""
+def run(command: list[str], folder: Path, what: str, reason: re.Pattern[str]) -> str:
+    """What a registry's client prints in a folder; raises MissingError with the first line that says why it failed."""
     try:
         done = subprocess.run(
             command,
@@ -106,9 +119,10 @@ def run(command: list[str], folder: str, what: str, reason: re.Pattern[str]) -> 
     except subprocess.TimeoutExpired as error:
         raise MissingError(f"{what} did not answer within {FETCH_SECONDS} seconds") from error
     if done.returncode:
-        said = reason.search(done.stdout + done.stderr)
-        why = said.group(1)[:300].rstrip(" (") if said else f"exit code {done.returncode}"
+        line = reason.search(done.stdout + done.stderr)
+        why = line.group(1)[:300] if line else f"exit code {done.returncode}"
         raise MissingError(f"{what} gave none", why=why)
+    return done.stdout
 
 
 class NotPublishedError(MissingError):
@@ -119,9 +133,10 @@ class NotPublishedError(MissingError):
         self.releases = releases
 
 
-def by_https(wanted: Coordinates, say: Say = silent) -> bytes:
-    """The file by HTTPS, compared with the checksum beside it; raises MissingError with what the server said.
+def by_https(wanted: Coordinates, say: Say = silent) -> tuple[bytes, str]:
+    """The file by HTTPS, and the repository's address; raises MissingError with what the server said.
 
+    The file is compared with the checksum beside it.
     Plain HTTP, which anyone between can change, is for a mirror that ORT_MOBILE_MAVEN names only, with a warning unless
     it is on this computer.
     """
@@ -144,7 +159,7 @@ def by_https(wanted: Coordinates, say: Say = silent) -> bytes:
             continue
         checked = _checked(content, kind, noted[0].lower() if noted else "", address)
         say(f"its {kind} is the one that {base} names")
-        return checked
+        return checked, public_address(base)
     raise MissingError(f"{base} has no checksum of {wanted.file}", remedy="it is not used: fetch it by `mvn`")
 
 

@@ -92,7 +92,7 @@ class XcFramework:
     @property
     def simulator(self) -> bool:
         """Whether apps with it run in a simulator."""
-        return any(one.listed.variant == "simulator" for one in self.slices)
+        return any(part.listed.variant == "simulator" for part in self.slices)
 
     def headers(self) -> dict[str, Path]:
         """The C API's headers by name."""
@@ -100,11 +100,11 @@ class XcFramework:
 
     def members(self) -> dict[str, Path | bytes]:
         """The files of an xcframework with these slices alone, by their path below its folder."""
-        found: dict[str, Path | bytes] = {INFO: _info([one.listed for one in self.slices])}
-        for one in self.slices:
-            files = [path for path in one.folder.rglob("*") if path.is_file()]
-            found |= {f"{one.listed.identifier}/{path.relative_to(one.folder).as_posix()}": path for path in files}
-        return found
+        members: dict[str, Path | bytes] = {INFO: _info([part.listed for part in self.slices])}
+        for part in self.slices:
+            files = [path for path in part.folder.rglob("*") if path.is_file()]
+            members |= {f"{part.listed.identifier}/{path.relative_to(part.folder).as_posix()}": path for path in files}
+        return members
 
 
 @contextlib.contextmanager
@@ -142,10 +142,10 @@ def _unpack(path: Path, work: Path) -> None:
 
 
 def _only_framework(path: Path, work: Path) -> Path:
-    found = [info.parent for info in sorted(work.rglob(INFO)) if info.parent.suffix == ".xcframework"]
-    if len(found) != 1:
-        raise _no_framework(path, f"the ZIP has {len(found)} folders NAME.xcframework with an {INFO}")
-    return found[0]
+    frameworks = [info.parent for info in sorted(work.rglob(INFO)) if info.parent.suffix == ".xcframework"]
+    if len(frameworks) != 1:
+        raise _no_framework(path, f"the ZIP has {len(frameworks)} folders NAME.xcframework with an {INFO}")
+    return frameworks[0]
 
 
 def _no_framework(path: Path, why: str) -> ConfigError:
@@ -167,17 +167,19 @@ def _require_plain(path: Path, name: str) -> None:
 
 
 def _checked(path: Path, folder: Path) -> XcFramework:
-    listed = [one for one in _listed(path, folder) if one.platform == "ios" and one.variant in ("", "simulator")]
-    for one in listed:
-        for name in (one.identifier, one.path, *([one.headers] if one.headers else [])):
+    listed = [
+        entry for entry in _listed(path, folder) if entry.platform == "ios" and entry.variant in ("", "simulator")
+    ]
+    for entry in listed:
+        for name in (entry.identifier, entry.path, *([entry.headers] if entry.headers else [])):
             _require_plain(path, name)
-    devices = [one for one in listed if not one.variant and "arm64" in one.architectures]
+    devices = [entry for entry in listed if not entry.variant and "arm64" in entry.architectures]
     if len(devices) != 1:
         raise _refused(path, [f"it has {len(devices)} slices for iOS devices of arm64 (ios-arm64)"])
-    chosen = [*devices, *(one for one in listed if one.variant)]
-    slices = tuple(_slice(path, folder, one) for one in chosen)
-    findings = [finding for one in slices for finding in _findings(one)]
-    if len({image.static for one in slices for image in one.images}) > 1:
+    chosen = [*devices, *(entry for entry in listed if entry.variant)]
+    slices = tuple(_slice(path, folder, entry) for entry in chosen)
+    findings = [finding for part in slices for finding in _findings(part)]
+    if len({image.static for part in slices for image in part.images}) > 1:
         findings.append("some of its slices are static and some dynamic")
     release = _release(slices[0], findings)
     if findings or release is None:
@@ -212,7 +214,7 @@ def _listed(path: Path, folder: Path) -> list[Listed]:
 
 
 def _info(listed: list[Listed]) -> bytes:
-    libraries = [{key: value for key, value in msgspec.to_builtins(one).items() if value} for one in listed]
+    libraries = [{key: value for key, value in msgspec.to_builtins(entry).items() if value} for entry in listed]
     document = {
         "AvailableLibraries": libraries,
         "CFBundlePackageType": "XFWK",
@@ -260,7 +262,7 @@ def _images(content: mmap.mmap, start: int, size: int) -> Iterator[MachOImage]:
 
 def _archive(content: mmap.mmap, place: int, end: int) -> MachOImage:
     """What the members of a static archive have in common, and the highest of their lowest systems."""
-    found: set[MachOImage] = set()
+    images: set[MachOImage] = set()
     while place + 60 <= end:
         header = content[place : place + 60]
         length = int(header[48:58])
@@ -269,13 +271,13 @@ def _archive(content: mmap.mmap, place: int, end: int) -> MachOImage:
             raise ValueError("a member of the archive is damaged")
         body = place + 60 + name
         if content[body : body + 4] == THIN:
-            found.add(_image(content, body, length - name))
+            images.add(_image(content, body, length - name))
         place += 60 + length + length % 2
-    kinds = {(image.architecture, image.system) for image in found}
+    kinds = {(image.architecture, image.system) for image in images}
     if len(kinds) != 1:
         raise ValueError(f"its objects are for {len(kinds)} systems instead of one")
     architecture, system = kinds.pop()
-    lowest = max(image.lowest for image in found)
+    lowest = max(image.lowest for image in images)
     return MachOImage(architecture=architecture, static=True, system=system, lowest=lowest)
 
 
@@ -301,38 +303,39 @@ def _image(content: mmap.mmap, start: int, size: int) -> MachOImage:
     return MachOImage(architecture=architecture, static=kind != DYLIB, system=system, lowest=version)
 
 
-def _findings(one: XcSlice) -> Iterator[str]:
-    name = one.listed.identifier
-    found = sorted(image.architecture for image in one.images)
-    if found != sorted(one.listed.architectures):
-        yield f"{name} has code for {', '.join(found)}, and its Info.plist says {', '.join(one.listed.architectures)}"
-    for image in one.images:
-        if image.system != (one.listed.platform, one.listed.variant):
+def _findings(part: XcSlice) -> Iterator[str]:
+    name = part.listed.identifier
+    architectures = sorted(image.architecture for image in part.images)
+    if architectures != sorted(part.listed.architectures):
+        listed = ", ".join(part.listed.architectures)
+        yield f"{name} has code for {', '.join(architectures)}, and its Info.plist says {listed}"
+    for image in part.images:
+        if image.system != (part.listed.platform, part.listed.variant):
             yield f"{name} has code for {' '.join(image.system).strip() or 'an unknown system'}"
-    if not one.images[0].static and one.listed.path.endswith(".framework"):
-        yield from _embedding(one)
+    if not part.images[0].static and part.listed.path.endswith(".framework"):
+        yield from _embedding(part)
 
 
-def _embedding(one: XcSlice) -> Iterator[str]:
+def _embedding(part: XcSlice) -> Iterator[str]:
     """What App Store checks demand of a dynamic framework inside an app."""
-    path = one.folder / one.listed.path / INFO
+    path = part.folder / part.listed.path / INFO
     try:
         document = plistlib.loads(read_regular(path, INFO_BYTES))
     except (OSError, ValueError, ExpatError, struct.error, IndexError, OverflowError, RecursionError):
         document = {}
     for key in ("CFBundleIdentifier", "MinimumOSVersion"):
         if not isinstance(document, dict) or not isinstance(document.get(key), str):
-            yield f"{one.listed.identifier}/{one.listed.path}/{INFO} has no {key}, and app stores refuse that"
+            yield f"{part.listed.identifier}/{part.listed.path}/{INFO} has no {key}, and app stores refuse that"
 
 
-def _release(one: XcSlice, findings: list[str]) -> Release | None:
+def _release(part: XcSlice, findings: list[str]) -> Release | None:
     """The line of ONNX Runtime by its header; a finding where there is none."""
     try:
-        text = read_regular(one.headers / HEADER, HEADER_BYTES)
+        text = read_regular(part.headers / HEADER, HEADER_BYTES)
     except OSError:
         text = b""
-    found = re.search(rb"#define\s+ORT_API_VERSION\s+(\d{1,4})\b", text)
-    if not found:
-        findings.append(f"{one.listed.identifier} has no header {HEADER} with ORT_API_VERSION")
+    version = re.search(rb"#define\s+ORT_API_VERSION\s+(\d{1,4})\b", text)
+    if not version:
+        findings.append(f"{part.listed.identifier} has no header {HEADER} with ORT_API_VERSION")
         return None
-    return Release(1, int(found[1]))
+    return Release(1, int(version[1]))

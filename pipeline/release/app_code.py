@@ -6,7 +6,7 @@ the Objective-C headers ort_session.h as Swift sees them. What a language has no
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from device_runner.providers import CPU, provider_named
 from device_runner.spec import ExecutionMode, OptimizationLevel, RunOptions
@@ -32,8 +32,50 @@ SWIFT_LEVELS = {
     OptimizationLevel.ALL: "all",
 }
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionCalls:
+    """How a language sets session options: its levels, a template for each setting that it can make, its literals."""
+
+    levels: Mapping[OptimizationLevel, str]
+    settings: Mapping[str, str]
+    text: Callable[[str], str]
+
+
 ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 CONTROL = re.compile("[\x00-\x1f\x7f]")
+
+
+def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[str]:
+    """What sets `options` in a language, the provider apart; nothing for settings that it lacks."""
+    values: dict[str, object] = {
+        "level": language.levels.get(options.optimization_level),
+        "intra": options.intra_op_threads,
+        "inter": options.inter_op_threads,
+        "parallel": options.execution_mode is ExecutionMode.PARALLEL,
+        "pattern": not options.memory_pattern,
+        "arena": not options.cpu_arena,
+    }
+    for setting, value in values.items():
+        if value and setting in language.settings:
+            yield language.settings[setting].format(value)
+    for key, value in sorted(options.session_config.items()) if "entry" in language.settings else ():
+        yield language.settings["entry"].format(language.text(key), language.text(value))
+
+
+def lacks(language: SessionCalls, options: RunOptions) -> list[str]:
+    """What of these options a language has no call for, the provider's apart."""
+    level, settings = options.optimization_level, language.settings
+    missing = {
+        "session config entries": options.session_config and "entry" not in settings,
+        "the optimization level": level is not OptimizationLevel.ALL and "level" not in settings,
+        f"the optimization level {level.value}": level not in language.levels and "level" in settings,
+        "inter-op threads": options.inter_op_threads and "inter" not in settings,
+        "parallel execution": options.execution_mode is ExecutionMode.PARALLEL and "parallel" not in settings,
+        "memory pattern": not options.memory_pattern and "pattern" not in settings,
+        "memory arena": not options.cpu_arena and "arena" not in settings,
+    }
+    return [name for name, wanted in missing.items() if wanted]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +95,7 @@ def code_for(platform: str, options: RunOptions, file: str) -> tuple[Code, ...]:
 
 def kotlin(options: RunOptions, file: str) -> Code:
     """Kotlin for Android: from a file, or from the bytes of an asset."""
-    calls = _jvm_calls(options, _kotlin_map, _kotlin_text)
+    calls = _jvm_calls(replace(JAVA, text=_kotlin_text), options, _kotlin_map)
     return Code(
         language="kotlin",
         title="Kotlin",
@@ -98,7 +140,7 @@ def java_calls(options: RunOptions, mapping: Callable[[Mapping[str, str]], str] 
 
     `mapping` writes a map of strings; by default `Map.of`, which Java 8 does not have.
     """
-    calls = _jvm_calls(options, mapping or _java_map, java_text)
+    calls = _jvm_calls(JAVA, options, mapping or _java_map)
     return [call if call.startswith("//") else f"{call};" for call in calls]
 
 
@@ -107,21 +149,8 @@ def _jvm_imports(options: RunOptions) -> tuple[str, ...]:
     return ("ai.onnxruntime.OrtEnvironment", "ai.onnxruntime.OrtSession", *flags)
 
 
-def _jvm_calls(
-    options: RunOptions, mapping: Callable[[Mapping[str, str]], str], text: Callable[[str], str]
-) -> list[str]:
-    level = f"OrtSession.SessionOptions.OptLevel.{JAVA_LEVELS[options.optimization_level]}"
-    calls = [f"options.setOptimizationLevel({level})"]
-    if options.intra_op_threads:
-        calls.append(f"options.setIntraOpNumThreads({options.intra_op_threads})")
-    if options.inter_op_threads:
-        calls.append(f"options.setInterOpNumThreads({options.inter_op_threads})")
-    if options.execution_mode is ExecutionMode.PARALLEL:
-        calls.append("options.setExecutionMode(OrtSession.SessionOptions.ExecutionMode.PARALLEL)")
-    calls += [] if options.memory_pattern else ["options.setMemoryPatternOptimization(false)"]
-    calls += [] if options.cpu_arena else ["options.setCPUArenaAllocator(false)"]
-    calls += [f"options.addConfigEntry({text(k)}, {text(v)})" for k, v in sorted(options.session_config.items())]
-    return [*calls, *_jvm_provider(options, mapping)]
+def _jvm_calls(language: SessionCalls, options: RunOptions, mapping: Callable[[Mapping[str, str]], str]) -> list[str]:
+    return [*session_calls(language, options), *_jvm_provider(options, mapping)]
 
 
 def _jvm_provider(options: RunOptions, mapping: Callable[[Mapping[str, str]], str]) -> list[str]:
@@ -167,14 +196,8 @@ def swift(options: RunOptions, file: str) -> Code:
 
 def swift_calls(options: RunOptions) -> Iterator[str]:
     """The statements of Swift that set `options`, an ORTSessionOptions of that name; a comment for what it lacks."""
-    level = SWIFT_LEVELS.get(options.optimization_level)
-    if level:
-        yield f"try options.setGraphOptimizationLevel(.{level})"
-    if options.intra_op_threads:
-        yield f"try options.setIntraOpNumThreads({options.intra_op_threads})"
-    for key, value in sorted(options.session_config.items()):
-        yield f"try options.addConfigEntry(withKey: {swift_text(key)}, value: {swift_text(value)})"
-    missing = swift_lacks(options)
+    yield from session_calls(SWIFT, options)
+    missing = lacks(SWIFT, options)
     if missing:
         yield f"// The Objective-C API cannot set {', '.join(missing)}: use the C++ API for the same times."
     provider = provider_named(options.provider)
@@ -184,18 +207,6 @@ def swift_calls(options: RunOptions) -> Iterator[str]:
         pairs = ", ".join(f"{swift_text(k)}: {swift_text(v)}" for k, v in sorted(options.provider_options.items()))
         name = swift_text(provider.append_name)
         yield f"try options.appendExecutionProvider({name}, providerOptions: [{pairs or ':'}])"
-
-
-def swift_lacks(options: RunOptions) -> list[str]:
-    """What of these options ONNX Runtime's Objective-C API, and so Swift, has no call for."""
-    settings = {
-        "the optimization level layout": options.optimization_level not in SWIFT_LEVELS,
-        "inter-op threads": bool(options.inter_op_threads),
-        "parallel execution": options.execution_mode is ExecutionMode.PARALLEL,
-        "memory pattern": not options.memory_pattern,
-        "memory arena": not options.cpu_arena,
-    }
-    return [name for name, wanted in settings.items() if wanted]
 
 
 def cpp(options: RunOptions, file: str) -> Code:
@@ -222,19 +233,7 @@ def cpp(options: RunOptions, file: str) -> Code:
 
 def cpp_calls(options: RunOptions) -> Iterator[str]:
     """The statements of C++ that set `options`, an Ort::SessionOptions of that name."""
-    yield f"options.SetGraphOptimizationLevel({CPP_LEVELS[options.optimization_level]});"
-    if options.intra_op_threads:
-        yield f"options.SetIntraOpNumThreads({options.intra_op_threads});"
-    if options.inter_op_threads:
-        yield f"options.SetInterOpNumThreads({options.inter_op_threads});"
-    if options.execution_mode is ExecutionMode.PARALLEL:
-        yield "options.SetExecutionMode(ORT_PARALLEL);"
-    if not options.memory_pattern:
-        yield "options.DisableMemPattern();"
-    if not options.cpu_arena:
-        yield "options.DisableCpuMemArena();"
-    for key, value in sorted(options.session_config.items()):
-        yield f"options.AddConfigEntry({cpp_text(key)}, {cpp_text(value)});"
+    yield from session_calls(CPP, options)
     provider = provider_named(options.provider)
     if provider.has_flags:
         flags = " | ".join(f"NNAPI_FLAG_{flag.value}" for flag in options.flags) or "NNAPI_FLAG_USE_NONE"
@@ -273,3 +272,41 @@ def _literal(text: str, numbered: str) -> str:
 def comment_text(text: str) -> str:
     """Text that cannot end a comment."""
     return re.sub(r"[^\w.-]", "_", text)
+
+
+JAVA = SessionCalls(
+    levels=JAVA_LEVELS,
+    settings={
+        "level": "options.setOptimizationLevel(OrtSession.SessionOptions.OptLevel.{})",
+        "intra": "options.setIntraOpNumThreads({})",
+        "inter": "options.setInterOpNumThreads({})",
+        "parallel": "options.setExecutionMode(OrtSession.SessionOptions.ExecutionMode.PARALLEL)",
+        "pattern": "options.setMemoryPatternOptimization(false)",
+        "arena": "options.setCPUArenaAllocator(false)",
+        "entry": "options.addConfigEntry({}, {})",
+    },
+    text=java_text,
+)
+"""And Kotlin's, but for the literals; statements without their semicolon."""
+SWIFT = SessionCalls(
+    levels=SWIFT_LEVELS,
+    settings={
+        "level": "try options.setGraphOptimizationLevel(.{})",
+        "intra": "try options.setIntraOpNumThreads({})",
+        "entry": "try options.addConfigEntry(withKey: {}, value: {})",
+    },
+    text=swift_text,
+)
+CPP = SessionCalls(
+    levels=CPP_LEVELS,
+    settings={
+        "level": "options.SetGraphOptimizationLevel({});",
+        "intra": "options.SetIntraOpNumThreads({});",
+        "inter": "options.SetInterOpNumThreads({});",
+        "parallel": "options.SetExecutionMode(ORT_PARALLEL);",
+        "pattern": "options.DisableMemPattern();",
+        "arena": "options.DisableCpuMemArena();",
+        "entry": "options.AddConfigEntry({}, {});",
+    },
+    text=cpp_text,
+)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jinja2
 
+from pipeline.config import Config, Target
 from pipeline.core.errors import ConfigError
 from pipeline.release.app_code import comment_text
 from pipeline.release.manifest import Manifest, TensorSignature
@@ -17,14 +18,19 @@ def target_of(bundle: Path, manifest: Manifest, platforms: Sequence[str], title:
 
     `title` is how messages call the platforms. Raises ConfigError for a target that the bundle does not have.
     """
-    own = [one.target for one in manifest.content.ships if one.platform in platforms]
-    return only_target(own, platforms, title, target, "bundle", str(bundle))
+    names = [row.target for row in manifest.content.ships if row.platform in platforms]
+    return _only_target(names, platforms, title, target, "bundle", str(bundle))
 
 
-def only_target(
+def target_in(config: Config, platforms: Sequence[str], title: str, target: str | None, where: str) -> Target:
+    """As `target_of`, of a config."""
+    targets = {row.name: row for row in config.targets if row.platform in platforms}
+    return targets[_only_target(targets, platforms, title, target, "config", where)]
+
+
+def _only_target(
     names: Iterable[str], platforms: Sequence[str], title: str, target: str | None, what: str, where: str
 ) -> str:
-    """As `target_of`, of the names of targets in a bundle or a config: `what` it is, and `where`."""
     targets = list(dict.fromkeys(names))
     if not targets:
         raise ConfigError(
@@ -71,16 +77,20 @@ def refuse_equal_names(classes: Iterable[tuple[str, str]]) -> None:
             )
 
 
-def identifiers(tensors: Iterable[TensorSignature], taken: Collection[str]) -> Iterator[tuple[TensorSignature, str]]:
+def identifiers(
+    tensors: Sequence[TensorSignature], taken: Collection[str], alone: str = ""
+) -> Iterator[tuple[TensorSignature, str]]:
     """Each with an identifier of its own: the letters and digits of its name, numbered where two are equal.
 
-    Neither it nor it with `Shape` behind is in `taken`, or the identifier of another.
+    Neither it nor it with `Shape` behind is in `taken`, or the identifier of another. A name that begins with no letter
+    says nothing: where it is that of the only tensor, `alone` stands for it.
     """
     used = set(taken)
     for tensor in tensors:
         joined = "".join(_words(tensor.name))
         name = joined[:1].lower() + joined[1:]
-        name = name if name and not name[0].isdigit() else f"tensor{name}"
+        if not name or name[0].isdigit():
+            name = alone if alone and len(tensors) == 1 else f"tensor{name}"
         number, free = 2, name
         while {free, f"{free}Shape"} & used:
             free, number = f"{name}_{number}", number + 1

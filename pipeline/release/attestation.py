@@ -30,11 +30,10 @@ from pipeline.release.envelope import (
     read_public_key,
     sealed_envelope,
 )
-from pipeline.release.manifest import ATTESTATION_FILE, MANIFEST_FILE, Manifest
+from pipeline.release.manifest import ATTESTATION_FILE, MANIFEST_FILE, OWN_FILES, Manifest
 from pipeline.release.signature import sign_bundle, verify_signature
 
 PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
-ATTESTATION_BYTES = 16 << 20
 Outcome = Literal["PASSED", "WARNED", "FAILED"]
 
 
@@ -139,8 +138,8 @@ def verify_attestation(folder: Path, manifest: Manifest, key: PublicKey) -> Atte
     if not path.is_file():
         return None
     try:
-        envelope = decode_json(read_regular(path, ATTESTATION_BYTES), Envelope)
-        said = decode_json(opened_envelope(envelope, key), TestsStatement)
+        envelope = decode_json(read_regular(path, OWN_FILES[ATTESTATION_FILE]), Envelope, unique=True)
+        said = decode_json(opened_envelope(envelope, key), TestsStatement, unique=True)
     except (msgspec.DecodeError, ValueError, RecursionError, OSError) as error:
         raise _refusal(folder, str(error)[:200]) from error
     if (said.type, said.predicate_type) != (STATEMENT_TYPE, PREDICATE_TYPE):
@@ -196,8 +195,10 @@ def _tests(evidence: _Tested) -> Iterator[tuple[str, Outcome]]:
         if row.checks:
             yield f"device-outputs/{name}", _of_checks(row.checks)
     for one in evidence.accuracy:
-        if one.result is None or one.result.max_drop is not None:
-            outcome: Outcome = "WARNED" if one.result is None else "FAILED" if one.result.refused else "PASSED"
+        unknown = one.result is None or not one.result.computed
+        refused = one.result is not None and one.result.refused
+        if unknown or refused or (one.result is not None and one.result.max_drop is not None):
+            outcome: Outcome = "FAILED" if refused else "WARNED" if unknown else "PASSED"
             yield f"accuracy/{one.model}/{one.variant}", outcome
     for proof in evidence.library_proofs:
         if proof.not_run:

@@ -7,14 +7,15 @@ from typing import Any
 
 import msgspec
 
-from device_runner.files import scratch_folder
-from device_runner.library_source import release_of
+from device_runner.files import staging_folder, take_place
+from device_runner.library import release_of
 from device_runner.reading import visible
-from device_runner.spec import NnapiFlag, RunOptions
+from device_runner.result import utc_now
 from pipeline.campaign.tuned import TunedClass
 from pipeline.config.tables import InputValue, PreprocessConfig, Range
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import copy_file, make_folder, sha256_of, storage_errors, umask, write_bytes
+from pipeline.core.files import copy_file, make_folder, sha256_of, storage_errors, write_bytes
+from pipeline.core.releases import SWIFT_PACKAGES, SWIFT_REPOSITORY, line_of
 from pipeline.release.app_code import code_for
 from pipeline.release.manifest import (
     MANIFEST_FILE,
@@ -31,6 +32,7 @@ from pipeline.release.manifest import (
     TensorSignature,
     content_digest,
     encode_manifest,
+    failures,
     sealed,
     verify_bundle,
 )
@@ -66,18 +68,20 @@ CocoaPods:
 pod 'onnxruntime-objc', '{pod}'
 ```
 
-or the Swift package, product `onnxruntime`:
-
-```swift
-.package(url: "https://github.com/microsoft/onnxruntime-swift-package-manager", {swift})
-```
-""",
+{swift}""",
     "linux": """\
 Get ONNX Runtime {line} from its release page, from Maven (`com.microsoft.onnxruntime:onnxruntime`), or from PyPI
 (`onnxruntime`).
 """,
 }
 PACKAGES["macos"] = PACKAGES["ios"]
+SWIFT = """\
+or the Swift package, product `onnxruntime`:
+
+```swift
+.package(url: "{}", {})
+```
+"""
 
 
 def readme(
@@ -114,14 +118,18 @@ def _target(ships: Sequence[Shipped]) -> Iterator[str]:
 
 def package_lines(platform: str, release: str) -> str:
     """Where an app gets ONNX Runtime of a release (1.29.0) or of any patch of a line (1.29)."""
-    exact = release.count(".") == 2
-    line = ".".join(release.split(".")[:2])
+    exact, line = release.count(".") == 2, line_of(release)
+    swift = f"No Swift package of ONNX Runtime {line} is known.\n"
+    if known := SWIFT_PACKAGES.get(line):
+        swift = SWIFT.format(
+            SWIFT_REPOSITORY, f'exact: "{release}"' if exact else f'.upToNextMinor(from: "{known.version}")'
+        )
     return PACKAGES[platform].format(
         line=line,
         version=release if exact else f"{line}.+",
         any="" if exact else f"  // the newest patch of {line}; write the one that you tested",
         pod=release if exact else f"~> {line}.0",
-        swift=f'exact: "{release}"' if exact else f'.upToNextMinor(from: "{line}.0")',
+        swift=swift,
     )
 
 
@@ -130,28 +138,17 @@ def _model(one: Shipped, signature: ModelSignature | None) -> Iterator[str]:
     yield f"{basis_text(one)}\n"
     if signature:
         yield from _signature(signature)
-    options = ways_of(one)[0]
+    options = one.runs[0]
     yield f"Open it with the provider {_code(options.provider)} and exactly these options:\n"
     for code in code_for(one.platform, options, one.file.rpartition("/")[2]):
         yield "\n".join((f"{code.title}:\n", f"```{code.language}", *code.lines, "```\n"))
 
 
-def ways_of(one: Shipped) -> tuple[RunOptions, ...]:
-    """Session options in the order in which an app tries them: the chosen first; version 1 has only these."""
-    return one.runs or (
-        RunOptions(
-            provider=one.provider,
-            provider_options=one.provider_options,
-            session_config=one.session_config,
-            flags=tuple(NnapiFlag(flag) for flag in one.flags),
-        ),
-    )
-
-
 def basis_text(one: Shipped) -> str:
     """Why this variant ships, in a sentence."""
     if one.basis == "measured":
-        return f"Variant {one.variant.name}, chosen by measurements on such a device (see {MEASURED_FILE})."
+        where = "on which devices, and where another is faster"
+        return f"Variant {one.variant.name}, chosen by measurements on such devices ({MEASURED_FILE}: {where})."
     return f"Variant {one.variant.name}; not measured on such a device."
 
 
@@ -161,6 +158,8 @@ def _signature(signature: ModelSignature) -> Iterator[str]:
     if signature.dimensions:
         sizes = ", ".join(f"{_code(name)} = {size}" for name, size in signature.dimensions.items())
         yield f"Dimensions that were fixed for this file: {sizes}. It takes no other sizes.\n"
+    if signature.guessed:
+        yield f"Sizes that were guessed, and confirmed by nobody: {', '.join(map(_code, signature.guessed))}.\n"
     open_axes = {axis for one in signature.inputs for axis in one.shape or () if not isinstance(axis, int)}
     if open_axes:
         yield "Axes without a number are dynamic: any size that the model can compute.\n"
@@ -238,10 +237,6 @@ def _code(text: str) -> str:
     return f"`{visible(text).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 
-OLD = "old"
-"""The bundle that is being replaced, in a folder of its own."""
-
-
 def make_bundle(
     folder: Path,
     *,
@@ -269,41 +264,43 @@ def make_bundle(
     refuse_foreign(folder)
     with contextlib.ExitStack() as stack:
         with storage_errors(folder):
-            building = stack.enter_context(scratch_folder(f".{folder.name}.", folder.parent))
+            building = stack.enter_context(staging_folder(folder))
         rows = tuple(selection(ships, classes)) if classes else ()
         texts = {README_FILE: readme(name, ships, models, rows).encode()}
+        made_at = utc_now()
         files = tuple(_put(building, path, source) for path, source in sorted({**sources, **texts}.items()))
         for path, source in (tensors or {}).items():
             _put(building, path, source)
         content = Content(
             name=name, made_with=dict(made_with), files=files, ships=ships, models=models,
-            selection=rows or msgspec.UNSET, requires=requires or msgspec.UNSET,
-            rollback=ROLLBACK if requires else msgspec.UNSET,
+            selection=rows, requires=requires, rollback=ROLLBACK,
         )  # fmt: skip
-        digest = content_digest(content)
-        about = {**(reports or {}), SBOM_FILE: bill_of_materials(content, digest, evidence)}
-        told = tuple(_put(building, path, text) for path, text in sorted(about.items()))
-        manifest = Manifest(
-            content=content,
-            content_sha256=digest,
-            references=references,
-            evidence=dict(evidence),
-            reports=told,
-        )
-        _seal(building, manifest)
+
+        def sealed_with(content: Content, shown: Mapping[str, Any]) -> Manifest:
+            digest = content_digest(content)
+            about = {**(reports or {}), SBOM_FILE: bill_of_materials(content, digest, evidence)}
+            manifest = Manifest(
+                content=content,
+                content_sha256=digest,
+                references=references,
+                evidence=dict(shown),
+                reports=tuple(_put(building, path, text) for path, text in sorted(about.items())),
+                made_at=made_at,
+            )
+            text = encode_manifest(manifest)
+            write_bytes(building / MANIFEST_FILE, text)
+            write_bytes(building / SEAL_FILE, sealed(text))
+            return verify_bundle(building)
+
+        manifest = sealed_with(content, evidence)
         if added := attest(building):
-            manifest = msgspec.structs.replace(manifest, evidence={**evidence, **added})
-            _seal(building, manifest)
-        take_place(building, folder)
+            manifest = sealed_with(content, {**evidence, **added})
+            if reasons := failures(manifest.proofs):
+                content = msgspec.structs.replace(content, do_not_ship=reasons)
+                manifest = sealed_with(content, manifest.evidence)
+        with storage_errors(folder):
+            take_place(building, folder)
     return manifest
-
-
-def _seal(building: Path, manifest: Manifest) -> None:
-    """Write manifest and seal, and prove that the bundle is then whole."""
-    text = encode_manifest(manifest)
-    write_bytes(building / MANIFEST_FILE, text)
-    write_bytes(building / SEAL_FILE, sealed(text))
-    verify_bundle(building)
 
 
 def refuse_foreign(folder: Path) -> None:
@@ -337,24 +334,3 @@ def _put(building: Path, path: str, source: Path | bytes) -> BundledFile:
     else:
         copy_file(source, target)
     return BundledFile(path=path, size_bytes=target.stat().st_size, sha256=sha256_of(target))
-
-
-def take_place(building: Path, folder: Path) -> None:
-    """Rename the new bundle into place; the old one goes last, so that at every instant one of them is whole."""
-    with storage_errors(folder):
-        building.chmod(0o777 & ~umask())
-        if not folder.exists():
-            building.rename(folder)
-            return
-        with scratch_folder(f".{folder.name}.", folder.parent) as old:
-            folder.rename(old / OLD)
-            building.rename(folder)
-
-
-def restore_interrupted(folder: Path) -> None:
-    """Put a bundle back that a process was about to replace when it was killed. Raises PipelineError."""
-    if not folder.exists():
-        for old in folder.parent.glob(f".{folder.name}.*/{OLD}"):
-            with storage_errors(folder):
-                old.rename(folder)
-            return

@@ -1,12 +1,14 @@
 """Chooses what ships to each target: the fastest that was measured there and checked, or what is advised."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from device_runner.device import DeviceFacts
+from device_runner.reading import visible
 from device_runner.spec import RunOptions
 from pipeline.campaign.options import options_name
-from pipeline.campaign.statistics import DecisionRule, RunGroup, Verdict, compare, describe, ranks
+from pipeline.campaign.statistics import Comparison, DecisionRule, RunGroup, Verdict, compare, describe, ranks
 from pipeline.campaign.tuned import TunedClass
 from pipeline.config import Target
 from pipeline.core.abis import abi_of
@@ -26,11 +28,13 @@ class Choice:
     reason: str
     measured: bool
     device: str = ""
-    """Where it was measured."""
+    """Where it was measured: of several devices the one on which it loses most, else takes longest."""
     classes: tuple[TunedClass, ...] = ()
     """The classes of devices that it was found to be best for; () where no search told them apart."""
     undecided: tuple[str, ...] = ()
-    """VARIANT/RUN of others that were shown neither slower than the fastest nor the same: more rounds may decide."""
+    """VARIANT/RUN of others that were shown neither slower than the best nor the same: more rounds may decide."""
+    slower: Mapping[str, Comparison] = field(default_factory=dict)
+    """By device, the worst first: how much longer it takes than what is fastest there."""
 
     @property
     def run(self) -> str:
@@ -71,9 +75,10 @@ def choose(
 ) -> Choice | None:
     """The choice for one model and target; None where no artifact may ship at all.
 
-    Among what was measured on devices like the target the fastest wins; of those that are not surely slower than it
-    and whose median is within the margin of its own, the simplest to ship (see `plainness`). Nothing measured there:
-    the most optimized one, on the CPU. `rejected` are the model's other variants, for the reason.
+    On each device like the target, a candidate's median is divided by the smallest one there; the candidate wins whose
+    largest ratio is smallest, among those that ran on the most devices. Of those that are on no device surely slower
+    than it, and everywhere within the margin of its median, the simplest ships (see `plainness`). Nothing measured
+    there: the most optimized one, on the CPU. `rejected` are the model's other variants, for the reason.
     """
     fitting = [m for m in measured if suits(target, devices[m.device]) and ranks(m.group) and describe(m.group)]
     if fitting:
@@ -100,29 +105,117 @@ def plainness(artifact: Artifact, options: RunOptions) -> tuple[int, int, int, s
 
 def _median(measured: MeasuredVariant) -> float:
     statistics = describe(measured.group)
-    return statistics.median_ns if statistics else float("inf")
+    return statistics.median_ns if statistics else math.inf
+
+
+class _Candidate:
+    """An artifact with run options on every device of a target where it was measured.
+
+    `ratios` are its medians relative to the smallest of the same device: latencies of two devices never meet.
+    """
+
+    def __init__(self, places: Mapping[str, MeasuredVariant], fastest: Mapping[str, MeasuredVariant]) -> None:
+        self.places = places
+        self.any = next(iter(places.values()))
+        self.name = f"{self.any.artifact.variant.name}/{options_name(self.any.options)}"
+        self.ratios = {device: _median(row) / _median(fastest[device]) for device, row in places.items()}
+        self.missing = [device for device in fastest if device not in places]
+        self.worst = max(places, key=lambda device: (self.ratios[device], _median(places[device])))
+
+    def within(self, other: "_Candidate", margin: float) -> bool:
+        """Whether it takes at most a margin longer than another, wherever that was measured."""
+        both = [(self.places.get(device), row) for device, row in other.places.items()]
+        return all(row and _median(row) <= (1 + margin) * _median(beside) for row, beside in both)
 
 
 def _fastest(target: Target, fitting: list[MeasuredVariant], rule: DecisionRule) -> Choice:
-    best = min(fitting, key=_median)
-    compared = {id(m): compare(m.group, best.group, rule) for m in fitting if m is not best}
-    verdicts = {key: found.verdict if found else None for key, found in compared.items()}
-    rivals = [m for m in fitting if m is best or verdicts[id(m)] is not Verdict.SLOWER]
-    tied = [m for m in rivals if _median(m) <= (1 + rule.margin) * _median(best)]
-    chosen = min(tied, key=lambda m: plainness(m.artifact, m.options))
-    open_ = {id(m) for m in rivals if m is not best and verdicts[id(m)] is not Verdict.SAME}
-    undecided = [m for m in rivals if m is not chosen and (id(m) in open_ or (m is best and id(chosen) in open_))]
-    reason = f"the fastest of {len(fitting)} measured on {chosen.device}"
+    """The candidate whose worst ratio to the fastest of a device is smallest, the simplest where several are tied."""
+    fastest: dict[str, MeasuredVariant] = {}
+    places: dict[tuple[str, str], dict[str, MeasuredVariant]] = {}
+    for row in fitting:
+        fastest[row.device] = min(fastest.get(row.device, row), row, key=_median)
+        places.setdefault((row.artifact.variant.name, options_name(row.options)), {})[row.device] = row
+    candidates = [_Candidate(found, fastest) for found in places.values()]
+    best = min(candidates, key=lambda row: (len(row.missing), row.ratios[row.worst]))
+    verdicts = {row.name: _verdicts(row, best, rule) for row in candidates if row is not best}
+    rivals = [row for row in candidates if row is best or Verdict.SLOWER not in verdicts[row.name]]
+    tied = [row for row in rivals if row.within(best, rule.margin)]
+    chosen = min(tied, key=lambda row: plainness(row.any.artifact, row.any.options))
+    open_ = {row.name for row in rivals if row is not best and set(verdicts[row.name]) != {Verdict.SAME}}
+    undecided = [
+        row for row in rivals if row is not chosen and (row.name in open_ or (row is best and chosen.name in open_))
+    ]
+    slower = dict(_slower(chosen, fastest, rule))
+    reason = _why_fastest(chosen, tied, len(candidates), tuple(fastest))
+    if slower:
+        told = [slower_text(device, found) for device, found in slower.items()]
+        more = f" and on {len(told) - MOST_NAMED} more devices" if len(told) > MOST_NAMED else ""
+        reason += f"; slower than another: {', '.join(told[:MOST_NAMED])}{more}"
+    if chosen.missing:
+        reason += f"; without a sound run on {_listed(chosen.missing)}"
+    if more_open := sum(row not in tied for row in undecided):
+        reason += f"; not decidable: {more_open} more cannot be told from it, measure again with more rounds"
+    return Choice(
+        target=target, artifact=chosen.any.artifact, options=chosen.any.options, reason=reason, measured=True,
+        device=chosen.worst, undecided=tuple(row.name for row in undecided), slower=slower,
+    )  # fmt: skip
+
+
+def _verdicts(row: _Candidate, best: _Candidate, rule: DecisionRule) -> list[Verdict | None]:
+    """What pairs of rounds say of a candidate beside another, device by device where both ran."""
+    found = (
+        compare(one.group, best.places[device].group, rule)
+        for device, one in row.places.items()
+        if device in best.places
+    )
+    return [one.verdict if one else None for one in found]
+
+
+def _slower(
+    chosen: _Candidate, fastest: Mapping[str, MeasuredVariant], rule: DecisionRule
+) -> Iterator[tuple[str, Comparison]]:
+    """The devices where another was shown to be faster, or is so by more than the margin, the worst first."""
+    for device in sorted(chosen.places, key=lambda device: -chosen.ratios[device]):
+        row, beside, ratio = chosen.places[device], fastest[device], chosen.ratios[device]
+        found = compare(row.group, beside.group, rule) or Comparison(
+            baseline=beside.group.key, ratio=ratio, low=None, high=None, rounds=1, margin=rule.margin,
+            verdict=Verdict.NOT_SHOWN,
+        )  # fmt: skip
+        if row is not beside and (found.verdict is Verdict.SLOWER or ratio > 1 + rule.margin):
+            yield device, found
+
+
+def slower_text(device: str, found: Comparison) -> str:
+    """How a choice does on a device where another is faster: on adb:1 1.09 times all-fixed/cpu (1.08 to 1.10)."""
+    bounds = f" ({found.low:.2f} to {found.high:.2f})" if found.low is not None and found.high is not None else ""
+    return f"on {visible(device)} {found.ratio:.2f} times {found.baseline}{bounds}"
+
+
+MOST_NAMED = 3
+"""Devices that a reason names: the evidence has them all."""
+
+
+def _listed(devices: Sequence[str]) -> str:
+    if len(devices) > MOST_NAMED:
+        return f"{len(devices)} devices"
+    *first, last = devices
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _why_fastest(chosen: _Candidate, tied: Sequence[_Candidate], number: int, devices: Sequence[str]) -> str:
+    where, several = _listed(devices), len(devices) > 1
     if len(tied) > 1:
-        reason = (
-            f"measured on {chosen.device}: statistically tied with the fastest; simplest of the {len(tied)} tied "
-            f"ones of {len(fitting)}"
+        beside = "best" if several else "fastest"
+        worst = f"; worst device {chosen.worst}" if several else ""
+        return (
+            f"measured on {where}: statistically tied with the {beside}; simplest of the {len(tied)} tied ones of "
+            f"{number}{worst}"
         )
-    if more := sum(all(m is not one for one in tied) for m in undecided):
-        reason += f"; not decidable: {more} more cannot be told from it, measure again with more rounds"
-    names = tuple(f"{m.artifact.variant.name}/{options_name(m.options)}" for m in undecided)
-    return Choice(target=target, artifact=chosen.artifact, options=chosen.options, reason=reason, measured=True,
-                  device=chosen.device, undecided=names)  # fmt: skip
+    if not several:
+        return f"the fastest of {number} measured on {where}"
+    if chosen.ratios[chosen.worst] == 1 and not chosen.missing:
+        return f"the fastest of {number} on each of {where}"
+    return f"of {number} measured on {where} it loses least on its worst device, {chosen.worst}"
 
 
 def _advised(target: Target, artifacts: Sequence[Artifact], rejected: Sequence[Rejected]) -> Choice | None:
@@ -130,16 +223,29 @@ def _advised(target: Target, artifacts: Sequence[Artifact], rejected: Sequence[R
     candidates = plain or list(artifacts)
     if not candidates:
         return None
-    chosen = min(candidates, key=_advice)
+    chosen = min(candidates, key=lambda row: _advice(row, candidates))
     where = f"{target.platform.value} {'/'.join(target.abis)}".strip()
     reason = f"not measured on {_a(where)}; {_why_this(chosen, candidates, rejected)}"
     return Choice(target=target, artifact=chosen, options=RunOptions(), reason=reason, measured=False)
 
 
-def _advice(artifact: Artifact) -> tuple[bool, int, str]:
+SAME_FUSIONS = frozenset({Level.ALL, Level.LAYOUT, Level.EXTENDED})
+"""What these levels fuse is the same; they differ in layouts, and in half weights that one of them widens to float."""
+MUCH_LARGER = 1.25
+"""So many times the bytes are no longer equal."""
+
+
+def _advice(artifact: Artifact, candidates: Sequence[Artifact]) -> tuple[bool, bool, int, str]:
     """The best advised first: a model in its own precision, because nobody knows here what another one costs it."""
     variant = artifact.variant
-    return bool(variant.precision), ADVISED_LEVELS.index(variant.level), variant.name
+    alike = (row.size_bytes for row in candidates if _fused_alike(row, artifact))
+    larger = artifact.size_bytes > MUCH_LARGER * min(alike, default=artifact.size_bytes)
+    return bool(variant.precision), larger, ADVISED_LEVELS.index(variant.level), variant.name
+
+
+def _fused_alike(artifact: Artifact, other: Artifact) -> bool:
+    levels = {artifact.variant.level, other.variant.level}
+    return artifact.variant.precision == other.variant.precision and levels <= SAME_FUSIONS
 
 
 def _why_this(chosen: Artifact, candidates: Sequence[Artifact], rejected: Sequence[Rejected]) -> str:
@@ -148,6 +254,10 @@ def _why_this(chosen: Artifact, candidates: Sequence[Artifact], rejected: Sequen
     better = [one for one in rejected if one.level and ADVISED_LEVELS.index(one.level) < rank]
     if better:
         return f"the most optimized that may ship: {rejections(better)}"
+    for row in candidates:
+        if _fused_alike(row, chosen) and ADVISED_LEVELS.index(row.variant.level) < rank:
+            ratio = row.size_bytes / chosen.size_bytes
+            return f"with the same fusions level {row.variant.level} makes it {ratio:.1f} times as large"
     if chosen.variant.level is Level.ALL:
         return "level all is the default of ONNX Runtime's own converter"
     if len(candidates) == 1:

@@ -1,23 +1,22 @@
 """What a bundle keeps beside its models: their signatures, what the originals compute, every way to run them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from device_runner.device import DeviceFacts
-from device_runner.library_source import name_of
+from device_runner.library import name_of, release_of
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY
-from device_runner.spec import ElementType, RunOptions, TensorFile
+from device_runner.spec import TYPES_BY_CODE, ElementType, RunOptions, TensorFile
 from pipeline.campaign.options import PREPACKING_KEY, SPINNING_KEYS
 from pipeline.campaign.plan import plan_runs
 from pipeline.check.many import tolerance_for
 from pipeline.check.reference import Reference
-from pipeline.config import CheckConfig, Config, ModelConfig, Target
+from pipeline.config import CheckConfig, Config, ModelConfig, Platform, Target
 from pipeline.core.files import sha256_of
 from pipeline.dataset import preprocess_of
 from pipeline.model.ort_format import OrtGraph, TensorType, read_ort
-from pipeline.model.signature import TYPES_BY_CODE
 from pipeline.release.choose import Choice
 from pipeline.release.manifest import KeptReference, KeptTensor, ModelSignature, TensorSignature
 
@@ -37,31 +36,30 @@ def signature_of(model: str, file: Path, table: ModelConfig) -> ModelSignature:
         inputs=tuple(_tensor(name, graph) for name in graph.inputs if name not in graph.initializers),
         outputs=tuple(_tensor(name, graph) for name in graph.outputs),
         dimensions=dict(table.dimensions),
+        guessed=table.guessed,
         preprocess=preprocess_of(table),
         values=dict(table.inputs),
-        license=table.license or msgspec.UNSET,
+        license=table.license or "",
     )
 
 
 def _tensor(name: str, graph: OrtGraph) -> TensorSignature:
-    found = graph.node_args.get(name)
-    if not isinstance(found, TensorType):
+    value_type = graph.node_args.get(name)
+    if not isinstance(value_type, TensorType):
         return TensorSignature(name=name, dtype=None, shape=None)
-    dtype: ElementType | None = TYPES_BY_CODE.get(found.elem_type)
-    return TensorSignature(name=name, dtype=dtype, shape=found.shape)
+    dtype: ElementType | None = TYPES_BY_CODE.get(value_type.elem_type)
+    return TensorSignature(name=name, dtype=dtype, shape=value_type.shape)
 
 
 def keep_reference(model: str, reference: Reference, folder: Path, check: CheckConfig) -> KeptReference:
     """What a bundle keeps of a reference whose raw tensors lie in `folder`: outputs only beside their inputs."""
     inputs = _tensors(model, reference.inputs, folder)
     outputs = _tensors(model, reference.outputs, folder) if inputs or not reference.inputs else ()
-    tolerance = tolerance_for(reference, check)
     return KeptReference(
         model=model,
         inputs=inputs,
         outputs=outputs,
-        max_relative_error=tolerance.max_relative_error,
-        tolerance=tolerance,
+        tolerance=tolerance_for(reference, check),
     )
 
 
@@ -87,6 +85,25 @@ def library_name(target: Target) -> str:
     """How the bundle calls the library that a target names: a release as it is, a file without its folder."""
     given = target.library or ""
     return given if name_of(given) else Path(given).name
+
+
+def libraries_of(targets: Iterable[Target], given: str | None) -> dict[str, tuple[str, ...]]:
+    """The libraries for Android and Linux to prove, each with the targets that ship it.
+
+    A library of the command line may be any computer's: it counts where it is an AAR or a release, of the platform that
+    the release is for.
+    """
+    name = name_of(given or "")
+    spare = {
+        Platform.ANDROID: given if given and (given.endswith(".aar") or release_of(given)) else None,
+        Platform.LINUX: given if name and name.scheme in ("jvm", "wheel") else None,
+    }
+    libraries: dict[str, tuple[str, ...]] = {}
+    for target in dict.fromkeys(targets):
+        library = target.library or spare.get(target.platform)
+        if target.platform in spare and library:
+            libraries[library] = (*libraries.get(library, ()), target.name)
+    return libraries
 
 
 def runs_of(config: Config, choice: Choice) -> tuple[RunOptions, ...]:

@@ -7,19 +7,22 @@ Needs the package cryptography (extra `sign`).
 import base64
 import binascii
 import hashlib
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.reading import read_regular
+from device_runner.reading import read_regular, visible
 from device_runner.result import Struct
 from pipeline.core.errors import ConfigError, missing_extra
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey, EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+
+log = logging.getLogger(__name__)
 
 EXTRA = "sign"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
@@ -148,6 +151,8 @@ def read_private_key(path: Path, passphrase: str | None) -> SigningKey:
     except ImportError as error:
         raise missing_extra(EXTRA, "cryptography", "sign", error) from error
     content = _key_bytes(path)
+    if path.stat().st_mode & 0o044:  # as ssh looks at them
+        log.warning("others on this computer can read the private key %s: chmod 600 it", visible(str(path)))
     try:
         key = load_pem_private_key(content, passphrase.encode() if passphrase else None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

@@ -3,14 +3,13 @@
 `content` has a digest of its own and is a function of the inputs alone: the same inputs give the same bytes, in another
 folder and at another time. `references` (what the original models computed on the computer that made the bundle) and
 `evidence` (what was measured and when) are not: they differ from machine to machine and from run to run.
-
-Version 1 had neither `references` nor `runs`, version 2 neither `models` nor `reports`, version 3 no `selection`,
-version 4 neither `requires` nor `rollback` nor licences; they are read as ones that have none.
 """
 
 import hashlib
 import os
+import unicodedata
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -18,26 +17,30 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from device_runner.reading import decode_json, read_regular
+from device_runner.reading import INVISIBLE, decode_json, read_regular
 from device_runner.result import Struct
 from device_runner.spec import ElementType, RunOptions
 from pipeline.check.compare import Tolerance
 from pipeline.check.library_proof import PROOFS, LibraryProof
 from pipeline.config.tables import InputValue, PreprocessConfig
+from pipeline.core.documents import decode_document
 from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import AwareBy, Variant
 
-MANIFEST_VERSION = 5
-READABLE_VERSIONS = (1, 2, 3, 4, 5)
+MANIFEST_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 SEAL_FILE = "manifest.sha256"
 SIGNATURE_FILE = "bundle.sig"
 """The signature, in bundles that have one: of all other files, the manifest and its seal among them."""
 ATTESTATION_FILE = "evidence/test-result.intoto.jsonl"
 """What was tested, signed, in bundles that were signed and have test results."""
-OWN_FILES = (MANIFEST_FILE, SEAL_FILE, SIGNATURE_FILE, ATTESTATION_FILE)
-"""What a manifest does not list: itself, and what is made of it."""
+MANIFEST_BYTES = 32 << 20
+"""Most that is read of a manifest; one of a hundred models and their evidence has some megabytes."""
+OWN_FILES = {MANIFEST_FILE: MANIFEST_BYTES, SEAL_FILE: 1 << 10, SIGNATURE_FILE: 16 << 20, ATTESTATION_FILE: 16 << 20}
+"""What a manifest does not list, itself and what is made of it, with the most bytes that are read of each."""
+MOST_FILES = 10_000
+"""Files of a bundle: a hundred models with their references have a thousand."""
 MEASURED_FILE = "evidence/measured.md"
 """What was measured, for people."""
 
@@ -47,8 +50,8 @@ class BundledFile(Struct, frozen=True, kw_only=True):
 
     path: Annotated[str, Meta(pattern=r"^(?!/)(?!.*(^|/)\.\.(/|$)).+$")]
     """Relative, with `/`, and never out of the bundle: a manifest may come from anywhere."""
-    size_bytes: int
-    sha256: str
+    size_bytes: Annotated[int, Meta(ge=0)]
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class Shipped(Struct, frozen=True, kw_only=True):
@@ -62,15 +65,11 @@ class Shipped(Struct, frozen=True, kw_only=True):
     file: str
     semantic_digest: str
     aware_by: AwareBy | None = None
-    """What made a provider-aware file: our splice, or the session of a library by its sha256."""
-    steps: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """The passes that the model went through before conversion, as the command line writes them; unset for none."""
-    provider: str
-    provider_options: dict[str, str] = {}
-    flags: tuple[str, ...] = ()
-    session_config: dict[str, str] = {}
-    runs: tuple[RunOptions, ...] = ()
-    """Every way in which the config lets this artifact run there, the chosen one first; () in version 1."""
+    """What made a provider-aware file: a session with our claims, or that of a library by its sha256."""
+    steps: tuple[str, ...] = ()
+    """The passes that the model went through before conversion, as the command line writes them."""
+    runs: Annotated[tuple[RunOptions, ...], Meta(min_length=1)]
+    """Every way in which the config lets this artifact run there, the chosen one first."""
     ort_release: str
     min_api_level: int | None = None
     min_os_version: str | None = None
@@ -79,10 +78,10 @@ class Shipped(Struct, frozen=True, kw_only=True):
     library: str = ""
     """The library that the target names: its file's name, or a release as in android:1.29.0."""
     library_kind: str = ""
-    """Whether the library is full, extended or minimal, as far as it is known; "" before version 3."""
-    loading: Literal["mapped", "path"] | msgspec.UnsetType = msgspec.UNSET
-    """How it was loaded when it was measured: its bytes mapped and read where they lie, or by its path; unset where it
-    was not measured on such a device, or nobody recorded it."""
+    """Whether the library is full, extended or minimal, as far as it is known."""
+    loading: Literal["mapped", "path"] | None = None
+    """How it was loaded when it was measured: its bytes mapped and read where they lie, or by its path; None where it
+    was not measured on such a device."""
     basis: Literal["measured", "advised"]
     """Whether it was the best measured on such a device, or is what is advised; the evidence has the reason in full."""
 
@@ -114,7 +113,8 @@ class TensorSignature(Struct, frozen=True, kw_only=True):
 
 
 class ModelSignature(Struct, frozen=True, kw_only=True):
-    """What the files of a model take and give. `dimensions` are those that the config fixed, by name.
+    """What the files of a model take and give. `dimensions` are those that the config fixed, by name, `guessed` those
+    of them whose size nobody had confirmed.
 
     `preprocess` and `values` are how the config makes inputs of test data; the app must do the same.
     """
@@ -123,10 +123,11 @@ class ModelSignature(Struct, frozen=True, kw_only=True):
     inputs: tuple[TensorSignature, ...]
     outputs: tuple[TensorSignature, ...]
     dimensions: dict[str, int] = {}
+    guessed: tuple[str, ...] = ()
     preprocess: PreprocessConfig | None = None
     values: dict[str, InputValue] = {}
-    license: str | msgspec.UnsetType = msgspec.UNSET
-    """As the config has it; unset where nobody said it."""
+    license: str = ""
+    """As the config has it; "" where nobody said it."""
 
 
 class AppRule(Struct, frozen=True, kw_only=True):
@@ -146,7 +147,7 @@ class AppRule(Struct, frozen=True, kw_only=True):
     custom_domains: tuple[str, ...] = ()
     operators_sha256: str = ""
     signature_sha256: str
-    library_license: str | msgspec.UnsetType = msgspec.UNSET
+    library_license: str = ""
 
 
 class Fallback(StrEnum):
@@ -172,15 +173,14 @@ class KeptReference(Struct, frozen=True, kw_only=True):
     """What the original of a model made of some inputs, and how far artifacts may be from that.
 
     Tensors that are large are not kept: `inputs` or `outputs` are then empty. `tolerance` has everything that decides
-    whether an output passes; None in bundles that were made before it was kept, of which `max_relative_error` says it.
+    whether an output passes.
     """
 
     model: str
     """The name of the model; of one in another precision with that behind, as in mnist@u8s8pc."""
     inputs: tuple[KeptTensor, ...] = ()
     outputs: tuple[KeptTensor, ...] = ()
-    max_relative_error: float
-    tolerance: Tolerance | None = None
+    tolerance: Tolerance
 
 
 class Content(Struct, frozen=True, kw_only=True):
@@ -191,13 +191,20 @@ class Content(Struct, frozen=True, kw_only=True):
     files: tuple[BundledFile, ...]
     ships: tuple[Shipped, ...]
     models: tuple[ModelSignature, ...] = ()
-    """Each model that ships, once; () before version 3."""
-    selection: tuple[SelectionRow, ...] | msgspec.UnsetType = msgspec.UNSET
-    """What which devices run, where a search told them apart; unset where each model ships in one way only."""
-    requires: tuple[AppRule, ...] | msgspec.UnsetType = msgspec.UNSET
-    """What an app needs, for each target; unset before version 5."""
-    rollback: tuple[Fallback, ...] | msgspec.UnsetType = msgspec.UNSET
-    """The order in which an app falls back; unset before version 5."""
+    """Each model that ships, once."""
+    selection: tuple[SelectionRow, ...] = ()
+    """What which devices run, where a search told them apart; () where each model ships in one way only."""
+    requires: tuple[AppRule, ...] = ()
+    """What an app needs, for each target."""
+    rollback: tuple[Fallback, ...] = ()
+    """The order in which an app falls back."""
+    do_not_ship: tuple[str, ...] = ()
+    """Why it must not ship, where a library that it ships with refused it: a part of the content, so that nobody can
+    take it out and leave the digest as it was."""
+
+
+INSTANT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z$"
+"""As `utc_now` writes it: the order of the texts is that of the instants."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -210,6 +217,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     evidence: dict[str, Any] = {}
     reports: tuple[BundledFile, ...] = ()
     """The evidence for people: files that differ from run to run, as it does."""
+    made_at: Annotated[str, Meta(pattern=INSTANT)]
+    """When it was made, by the clock of the computer that made it: an update goes from earlier to later."""
 
     @property
     def files(self) -> tuple[BundledFile, ...]:
@@ -226,7 +235,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 def content_digest(content: Content | dict[str, Any]) -> str:
     """sha256 of the canonical JSON of `content`: sorted keys, no spaces. This is the digest of the bundle.
 
-    What was read is given as it was written: an older manifest lacks keys that `Content` has today.
+    What was read is given as it was written: another release's may have other keys.
     """
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
 
@@ -241,22 +250,23 @@ def sealed(manifest: bytes) -> bytes:
     return f"{hashlib.sha256(manifest).hexdigest()}  {MANIFEST_FILE}\n".encode()
 
 
-MANIFEST_BYTES = 256 << 20
-"""Most that is read of a manifest; one of a hundred models and their evidence has some megabytes."""
 SHOWN = 200
 """Characters of a path or a reason that a finding shows."""
+LONGEST_PATH, LONGEST_PART = 1000, 255
+"""Of a path in a bundle in characters, and of a name in it in bytes: what macOS and Linux can hold."""
+MOST_FINDINGS = 20
+"""Findings that an error names; it says how many there are."""
 
 
 def verify_bundle(folder: Path, expected: str = "") -> Manifest:
     """The manifest of a bundle of which every byte matches it.
 
-    `expected` is the digest that the bundle's maker names, "" for none. Raises CheckFailed that names each file that
-    was changed, is missing, was added (symbolic links count as added: a bundle has none) or cannot be looked at, and
-    ConfigError where there is no bundle at all.
+    `expected` is the digest that the bundle's maker names, of its content or of its manifest, "" for none. Raises
+    CheckFailed that names each file that was changed, is missing, was added (symbolic links count as added: a bundle
+    has none) or cannot be looked at, and ConfigError where there is no bundle at all.
     """
     manifest = read_manifest(folder)
-    findings = _contradictions(manifest)
-    findings += [finding for file in manifest.files for finding in _compare(folder, file)]
+    findings = [finding for file in manifest.files for finding in _compare(folder, file)]
     present, unreadable = _present(folder)
     listed = {file.path for file in manifest.files}
     listed |= {path for path in OWN_FILES if not (folder / path).is_symlink()}
@@ -264,30 +274,49 @@ def verify_bundle(folder: Path, expected: str = "") -> Manifest:
     findings += unreadable
     if findings:
         raise _refusal(folder, findings)
-    if expected and manifest.content_sha256 != expected.strip().lower():
-        raise _another(folder, manifest.content_sha256, expected)
+    digests = (manifest.content_sha256, manifest_digest(folder))
+    if expected and expected.strip().lower() not in digests:
+        raise CheckFailed(
+            "this is another bundle than the expected one",
+            where=str(folder),
+            why=f"its digest is {digests[0]}, that of its manifest {digests[1]}, expected is {expected}",
+            remedy="get the bundle from its source again, and ask its maker for the digest",
+        )
     return manifest
+
+
+def failures(proofs: Iterable[LibraryProof]) -> tuple[str, ...]:
+    """Why a bundle must not ship, each with the library that it failed in; () where it passed."""
+    failed = [proof for proof in proofs if proof.failed]
+    return tuple(
+        f"{proof.library.file}: {text}"[:SHOWN] for proof in failed for text in proof.objections or ("failed",)
+    )
 
 
 def refuse_unproven(folder: Path, manifest: Manifest) -> None:
     """Raise CheckFailed for a bundle that failed in a library that ships: whole as it is, it must not ship."""
     try:
-        failed = [proof for proof in manifest.proofs if proof.failed]
+        reasons = manifest.content.do_not_ship or failures(manifest.proofs)
     except msgspec.ValidationError as error:
         raise _refusal(folder, [f"unreadable: the proofs in {MANIFEST_FILE} ({str(error)[:SHOWN]})"]) from error
-    if failed:
+    if reasons:
         raise CheckFailed(
-            f"do not ship this bundle: it failed in {', '.join(proof.library.file for proof in failed)}",
+            "do not ship this bundle: it failed in the library that ships",
             where=str(folder),
-            why="; ".join(f"{text}"[:SHOWN] for proof in failed for text in proof.objections),
+            why="; ".join(reasons),
             remedy="fix what the proof names (report.md has each cause and remedy), and make the bundle again",
         )
+
+
+def manifest_digest(folder: Path) -> str:
+    """The sha256 of a bundle's manifest.json, which lists every file: the digest of all of it."""
+    return sha256_of(folder / MANIFEST_FILE)
 
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a bundle, after its own seal was checked; the files that it lists are not looked at.
 
-    Raises as `verify_bundle`.
+    Raises as `verify_bundle`, also for names that no bundle of ours has.
     """
     path, seal = folder / MANIFEST_FILE, folder / SEAL_FILE
     try:
@@ -308,15 +337,16 @@ def read_manifest(folder: Path) -> Manifest:
             raise _refusal(folder, [f"changed: {MANIFEST_FILE} or {SEAL_FILE}"])
     except OSError as error:
         raise _refusal(folder, [_unreadable(Path(error.filename or path).name, error)]) from error
-    return _decode(folder, text)
+    manifest = _decode(folder, text)
+    if findings := _contradictions(manifest):
+        raise _refusal(folder, findings)
+    return manifest
 
 
 def _decode(folder: Path, text: bytes) -> Manifest:
     try:
-        document = decode_json(text, dict[str, Any])
-        _check_version(folder, document.get("version"))
-        manifest = msgspec.convert(document, Manifest)
-        digest = content_digest(document["content"])
+        manifest = decode_document(text, Manifest, str(folder / MANIFEST_FILE), unique=True)
+        digest = content_digest(decode_json(text, dict[str, Any])["content"])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _refusal(folder, [f"unreadable: {MANIFEST_FILE} ({str(error)[:SHOWN]})"]) from error
     if manifest.content_sha256 != digest:
@@ -324,31 +354,45 @@ def _decode(folder: Path, text: bytes) -> Manifest:
     return manifest
 
 
-def _check_version(folder: Path, version: object) -> None:
-    if version not in READABLE_VERSIONS:
-        raise ConfigError(
-            f"this bundle has version {str(version)[:SHOWN]}",
-            where=str(folder / MANIFEST_FILE),
-            why=f"this release reads versions {' and '.join(map(str, READABLE_VERSIONS))}",
-            remedy="use the release of ort-mobile that made it, or make the bundle again",
-        )
-
-
 def _contradictions(manifest: Manifest) -> list[str]:
     """What a manifest says that no bundle of ours does: a file listed twice, or shipped and not listed."""
     paths = Counter(file.path for file in manifest.files)
     content = {file.path for file in manifest.content.files}
-    odd = [path for path in paths if PurePosixPath(path).as_posix() != path or path in OWN_FILES]
+    odd = [path for path in paths if PurePosixPath(path).as_posix() != path or path in OWN_FILES or not _plain(path)]
+    if len(paths) > MOST_FILES:
+        return [f"{len(paths):,} files: a bundle has at most {MOST_FILES:,}"]
     return [
+        *_clashes({*paths, *OWN_FILES}),
         *(f"not a plain path: {path[:SHOWN]}" for path in odd),
         *(f"listed {count} times: {path[:SHOWN]}" for path, count in paths.items() if count > 1),
         *(
             f"selects what does not ship: row {number}"
-            for number, row in enumerate(manifest.content.selection or ())
+            for number, row in enumerate(manifest.content.selection)
             if row.ships >= len(manifest.content.ships)
         ),
         *(f"ships, but is not listed: {one.file[:SHOWN]}" for one in manifest.content.ships if one.file not in content),
     ]
+
+
+def _plain(path: str) -> bool:
+    """Whether every file system can hold a path, and people see the name that it has."""
+    return (
+        INVISIBLE.search(path) is None
+        and len(path) <= LONGEST_PATH
+        and all(len(part.encode()) <= LONGEST_PART for part in path.split("/"))
+    )
+
+
+def _clashes(paths: Iterable[str]) -> Iterator[str]:
+    """Names that are one file on macOS or Android: equal but for case or Unicode form, or a file and a folder."""
+    known: dict[str, tuple[str, bool]] = {}
+    for path in sorted(paths):
+        for place in (*PurePosixPath(path).parents, PurePosixPath(path)):
+            name = place.as_posix()
+            key = unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
+            here = (name, name == path)
+            if known.setdefault(key, here) != here:
+                yield f"one name on some file systems: {known[key][0][:SHOWN]} and {name[:SHOWN]}"
 
 
 def _compare(folder: Path, file: BundledFile) -> list[str]:
@@ -394,18 +438,10 @@ def _unreadable(path: str, error: OSError) -> str:
 
 
 def _refusal(folder: Path, findings: list[str]) -> CheckFailed:
+    more = len(findings) - MOST_FINDINGS
     return CheckFailed(
         f"the bundle does not match its manifest ({len(findings)} {'finding' if len(findings) == 1 else 'findings'})",
         where=str(folder),
-        why="; ".join(findings),
+        why="; ".join(findings[:MOST_FINDINGS]) + (f"; and {more:,} more" if more > 0 else ""),
         remedy="get the bundle from its source again, or make it again",
-    )
-
-
-def _another(folder: Path, digest: str, expected: str) -> CheckFailed:
-    return CheckFailed(
-        "this is another bundle than the expected one",
-        where=str(folder),
-        why=f"its digest is {digest}, expected is {expected}",
-        remedy="get the bundle from its source again, and ask its maker for the digest",
     )

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 import numpy as np
 
-from device_runner.library_source import release_of
+from device_runner.library import release_of
 from pipeline.campaign.record import ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics, ratio_interval
 from pipeline.release.manifest import AppRule, Content, ModelSignature, Shipped, TensorSignature
@@ -68,7 +68,7 @@ class _Figures(msgspec.Struct, frozen=True):
 def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]) -> bytes:
     """The document of a bundle with this content and digest. Raises msgspec.ValidationError for other evidence."""
     figures = msgspec.convert(dict(evidence), _Figures)
-    models = [_model(content, one, figures) for one in _files(content)]
+    models = [_model(content, shipped, figures) for shipped in _files(content)]
     libraries = _libraries(content)
     data = list(_data(figures))
     bundle = {
@@ -99,30 +99,35 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
 
 def _files(content: Content) -> list[Shipped]:
     """What ships, each file once."""
-    return list({one.file: one for one in reversed(content.ships)}.values())[::-1]
+    return list({shipped.file: shipped for shipped in reversed(content.ships)}.values())[::-1]
 
 
-def _model(content: Content, one: Shipped, figures: _Figures) -> Json:
+def _model(content: Content, shipped: Shipped, figures: _Figures) -> Json:
     """A model file: where it comes from, and its card."""
     sizes = {file.path: file.sha256 for file in content.files}
-    signature = next((model for model in content.models if model.model == one.model), None)
-    licensed = _license(signature.license if signature else msgspec.UNSET)
-    original = {"type": "machine-learning-model", "name": one.model, "hashes": _hashes(one.model_sha256), **licensed}
-    steps = [{"name": "ort-mobile:pass", "value": step} for step in one.steps or ()]
+    signature = next((model for model in content.models if model.model == shipped.model), None)
+    licensed = _license(signature.license if signature else "")
+    original = {
+        "type": "machine-learning-model",
+        "name": shipped.model,
+        "hashes": _hashes(shipped.model_sha256),
+        **licensed,
+    }
+    steps = [{"name": "ort-mobile:pass", "value": step} for step in shipped.steps]
     return {
         "type": "machine-learning-model",
-        "bom-ref": one.file,
-        "name": one.model,
-        "description": f"{one.model} as {one.variant.name} in ORT format",
-        "hashes": _hashes(sizes.get(one.file, "")),
+        "bom-ref": shipped.file,
+        "name": shipped.model,
+        "description": f"{shipped.model} as {shipped.variant.name} in ORT format",
+        "hashes": _hashes(sizes.get(shipped.file, "")),
         **licensed,
-        "properties": [*_unknown(licensed), {"name": "ort-mobile:variant", "value": one.variant.name}, *steps],
+        "properties": [*_unknown(licensed), {"name": "ort-mobile:variant", "value": shipped.variant.name}, *steps],
         "pedigree": {"ancestors": [original]},
-        "modelCard": _card(one, signature, figures),
+        "modelCard": _card(shipped, signature, figures),
     }
 
 
-def _license(given: str | msgspec.UnsetType) -> Json:
+def _license(given: str) -> Json:
     if not given:
         return {}
     return {"licenses": [{"expression": given} if EXPRESSION.fullmatch(given) else {"license": {"name": given}}]}
@@ -136,14 +141,14 @@ def _hashes(digest: str) -> list[Json]:
     return [{"alg": "SHA-256", "content": digest}] if digest else []
 
 
-def _card(one: Shipped, signature: ModelSignature | None, figures: _Figures) -> Json:
+def _card(shipped: Shipped, signature: ModelSignature | None, figures: _Figures) -> Json:
     parameters: Json = {}
     if signature:
         parameters["inputs"] = [{"format": _format(tensor)} for tensor in signature.inputs]
         parameters["outputs"] = [{"format": _format(tensor)} for tensor in signature.outputs]
-    if refs := [{"ref": _data_ref(data)} for data in figures.datasets if data.model == one.model]:
+    if refs := [{"ref": _data_ref(data)} for data in figures.datasets if data.model == shipped.model]:
         parameters["datasets"] = refs
-    metrics = [*_accuracy(one, figures.accuracy), *_latencies(one, figures.measured)]
+    metrics = [*_accuracy(shipped, figures.accuracy), *_latencies(shipped, figures.measured)]
     return {
         **({"modelParameters": parameters} if parameters else {}),
         **({"quantitativeAnalysis": {"performanceMetrics": metrics}} if metrics else {}),
@@ -158,11 +163,11 @@ def _format(tensor: TensorSignature) -> str:
     return f"{tensor.name} {tensor.dtype or 'no tensor'}[{shape}]"
 
 
-def _accuracy(one: Shipped, measured: Sequence[ArtifactAccuracy]) -> Iterator[Json]:
+def _accuracy(shipped: Shipped, measured: Sequence[ArtifactAccuracy]) -> Iterator[Json]:
     """The metric of a file, and how much worse it is than the original, with its 95 % interval where there is one."""
     for row in measured:
         found = row.result
-        if (row.model, row.variant) != (one.model, one.variant.name) or found is None:
+        if (row.model, row.variant) != (shipped.model, shipped.variant.name) or found is None:
             continue
         where = f"{found.samples} samples of {found.data.rpartition('/')[2]}"
         if found.value is not None:
@@ -172,14 +177,14 @@ def _accuracy(one: Shipped, measured: Sequence[ArtifactAccuracy]) -> Iterator[Js
             yield drop | _interval(found.drop_low, found.drop_high, 1)
 
 
-def _latencies(one: Shipped, measured: Sequence[_MeasuredRow]) -> Iterator[Json]:
+def _latencies(shipped: Shipped, measured: Sequence[_MeasuredRow]) -> Iterator[Json]:
     """Median and 90th percentile in milliseconds for each device and way to run.
 
     The median is that of processes, with the interval that comparisons of runs use; the percentile has its own bounds.
     """
     for row in measured:
         found = row.statistics
-        if (row.model, row.variant) != (one.model, one.variant.name) or found is None:
+        if (row.model, row.variant) != (shipped.model, shipped.variant.name) or found is None:
             continue
         where = f"{row.device}, {row.run}"
         medians = np.asarray(found.round_medians_ns, np.float64)
@@ -201,21 +206,23 @@ def _interval(low: float | None, high: float | None, unit: float) -> Json:
 
 def _libraries(content: Content) -> dict[str, Json]:
     """ONNX Runtime as each target ships it, by the target; equal ones are one component."""
-    rules: dict[str, AppRule] = {row.target: row for row in content.requires or ()}
+    rules: dict[str, AppRule] = {row.target: row for row in content.requires}
     found = {}
-    for one in content.ships:
-        own = one.library and not release_of(one.library)
-        version = release_of(one.library) or one.ort_release
-        licensed = _license(rules[one.target].library_license if one.target in rules else msgspec.UNSET)
+    for shipped in content.ships:
+        own = shipped.library and not release_of(shipped.library)
+        version = release_of(shipped.library) or shipped.ort_release
+        licensed = _license(rules[shipped.target].library_license if shipped.target in rules else "")
         reduced = (
-            [{"name": "ort-mobile:build", "value": one.library_kind}] if one.library_kind not in ("", "full") else []
+            [{"name": "ort-mobile:build", "value": shipped.library_kind}]
+            if shipped.library_kind not in ("", "full")
+            else []
         )
         exact = f"@{version}" if version.count(".") == 2 else ""
-        purl = f"pkg:generic/{quote(one.library)}" if own else f"{PURLS[one.platform]}{exact}"
-        found[one.target] = {
+        purl = f"pkg:generic/{quote(shipped.library)}" if own else f"{PURLS[shipped.platform]}{exact}"
+        found[shipped.target] = {
             "type": "library",
-            "bom-ref": f"library of {one.platform}: {one.library or version} {one.library_kind}".strip(),
-            "name": one.library if own else "onnxruntime",
+            "bom-ref": f"library of {shipped.platform}: {shipped.library or version} {shipped.library_kind}".strip(),
+            "name": shipped.library if own else "onnxruntime",
             "version": version,
             "purl": purl,
             **licensed,
@@ -242,7 +249,7 @@ def _dependencies(
     """The bundle is made of the models; a model needs the libraries of its targets."""
     needs = {
         model["bom-ref"]: sorted(
-            {libraries[one.target]["bom-ref"] for one in content.ships if one.file == model["bom-ref"]}
+            {libraries[shipped.target]["bom-ref"] for shipped in content.ships if shipped.file == model["bom-ref"]}
         )
         for model in models
     }

@@ -61,7 +61,7 @@ def rows_of(content: Content, target: str) -> dict[str, tuple[SelectionRow, ...]
     A model of which no classes were told apart has one row: the first that ships.
     """
     found: dict[str, tuple[SelectionRow, ...]] = {}
-    for row in content.selection or ():
+    for row in content.selection:
         if row.target == target:
             found[row.model] = (*found.get(row.model, ()), row)
     told = set(found)
@@ -85,7 +85,7 @@ def selection_text(
     yield "| model | chip | ABI | API level from | file | session options |\n|---|---|---|---|---|---|"
     for row in rows:
         one = ships[row.ships]
-        options = code(options_name(one.runs[0]) if one.runs else one.provider)
+        options = code(options_name(one.runs[0]))
         level = str(row.min_api_level or "")
         cells = (code(row.model), row.soc and code(row.soc), row.abi and code(row.abi), level, code(one.file), options)
         yield f"| {' | '.join(cells)} |"

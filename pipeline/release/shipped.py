@@ -11,15 +11,14 @@ from pathlib import Path
 
 from device_runner.device import Device
 from device_runner.errors import RunnerError
-from device_runner.library_facts import PAGE_BYTES, LibraryFacts, is_archive, small_pages
-from device_runner.library_source import find_archive, resolve_all
+from device_runner.library import PAGE_BYTES, LibraryFacts, find_archive, is_archive, name_of, resolve_all, small_pages
 from pipeline.compat.rules import Runtime
-from pipeline.config import Config, Platform, Target
-from pipeline.config.tables import BuildConfig, BuildKind
+from pipeline.config import APPLE, BuildConfig, BuildKind, Config, Platform, Target, takes_package
 from pipeline.core.abis import abi_of, abis_of_target
-from pipeline.core.errors import Finding, Severity, finding_of
-from pipeline.core.releases import Release, installed_release, line_of
+from pipeline.core.errors import BUDGET, Finding, Severity, finding_of
+from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release, line_of
 from pipeline.core.variant import Style
+from pipeline.library.fetch import known_libraries
 from pipeline.ort_build.history import build_of, check_budget, newest_build, operators_of, sizes_of_record
 from pipeline.ort_build.request import campaign_digest, kind_of, providers_of
 from pipeline.required_ops import RequiredOps
@@ -54,26 +53,55 @@ def shipped_library(target: Target, config: Config, installed: str) -> ShippedLi
         return _from_file(target, planned)
     build = newest_build(target.name, planned.release, campaign_digest(config, target))
     if build is None:
-        findings = (_unknown_size(target),) if config.build.max_library_bytes else ()
-        return ShippedLibrary(runtime=planned, sizes={}, findings=findings)
+        findings = [_unknown_size(target)] if config.build.max_library_bytes else []
+        findings += _unpublished(target, planned.release, config)
+        return ShippedLibrary(runtime=planned, sizes={}, findings=tuple(findings))
     log.warning("target %s is checked against build %s of this computer", target.name, build.digest[:12])
     return ShippedLibrary(runtime=planned, sizes=sizes_of_record(build), operators=operators_of(build))
 
 
 def _unknown_size(target: Target) -> Finding:
     return Finding(
-        severity=Severity.WARNING, what=f"no library of target {target.name} is known",
+        severity=Severity.WARNING, rule=BUDGET, what=f"no library of target {target.name} is known",
         where="[build] max_library_bytes", why="the target names none, and none was built for it here",
         remedy="write `library` in the target, or build it with `ort-mobile build run`",
     )  # fmt: skip
+
+
+def _unpublished(target: Target, release: Release, config: Config) -> Iterator[Finding]:
+    """A release of which no package is known, where apps take the published one."""
+    if not takes_package(target, config):
+        return
+    apple = config.release.apple
+    if target.platform in APPLE and release not in SWIFT_PACKAGES and not (apple and apple.onnxruntime):
+        yield Finding(
+            severity=Severity.WARNING, what=f"no Swift package of ONNX Runtime {release} is known",
+            where=f"target {target.name}: ort_release",
+            why=f"there are packages of {', '.join(map(str, SWIFT_PACKAGES))}",
+            remedy=f'write ort_release = "{max(SWIFT_PACKAGES)}" in the target; a package that was published since is '
+            f'named in [release.apple], as in onnxruntime = "{release}.0"',
+        )  # fmt: skip
+    if target.platform is Platform.ANDROID and release > (newest := newest_android()):
+        yield Finding(
+            severity=Severity.WARNING, what=f"no Android package (AAR) of ONNX Runtime {release} is known",
+            where=f"target {target.name}: ort_release",
+            why=f"the newest that ort-mobile knows or this computer has is {newest}",
+            remedy=f'write ort_release = "{newest}" in the target, or see whether `ort-mobile library get '
+            f'android:{release}.0` finds it, and write library = "android:{release}.0"',
+        )  # fmt: skip
+
+
+def newest_android() -> Release:
+    """The newest release line of which an AAR is known or in a cache of this computer."""
+    names = [name for library in known_libraries() if (name := name_of(library.name)) and name.scheme == "android"]
+    return max(line_of(name.release) for name in names)
 
 
 def planned_runtime(target: Target, config: Config, installed: str) -> Runtime:
     """What the config alone says of a target's library; without a [build] table it is the release's full package."""
     release = line_of(target.ort_release or installed)
     abis = abis_of_target(target.platform, target.abis)
-    budget = config.build.max_library_bytes
-    if config.build == BuildConfig(max_library_bytes=budget):
+    if config.build == BuildConfig(max_library_bytes=config.build.max_library_bytes):
         return Runtime(release=release, abis=abis)
     kind, providers = planned_build(target, config)
     return Runtime(release=release, kind=kind, providers=frozenset(providers) | {"cpu"}, abis=abis)

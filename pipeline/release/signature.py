@@ -28,6 +28,7 @@ from pipeline.release.manifest import (
     ATTESTATION_FILE,
     MANIFEST_BYTES,
     MANIFEST_FILE,
+    OWN_FILES,
     SEAL_FILE,
     SIGNATURE_FILE,
     Manifest,
@@ -38,8 +39,6 @@ MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 PREDICATE_TYPE = "https://model_signing/signature/v1.0"
 IGNORED = (".git", ".gitattributes", ".github", ".gitignore")
 """What the specification leaves out of a signature; a bundle has none of them."""
-
-SIGNATURE_BYTES = 64 << 20
 
 
 class Resource(Struct, frozen=True, kw_only=True):
@@ -131,7 +130,7 @@ def verify_signature(folder: Path, manifest: Manifest, key: PublicKey) -> None:
             remedy="ask its maker for the signed bundle; `ort-mobile sign` makes a signature",
         )
     try:
-        said = signed_statement(read_regular(path, SIGNATURE_BYTES), key)
+        said = signed_statement(read_regular(path, OWN_FILES[SIGNATURE_FILE]), key)
     except (ValueError, OSError) as error:
         raise _refusal(folder, str(error)) from error
     here = _statement(folder, manifest)
@@ -147,7 +146,7 @@ def signed_statement(content: bytes, key: PublicKey) -> Statement:
     A file that brings certificates is of the key that the first of them is for; who issued them is not checked.
     """
     try:
-        whole = decode_json(content, SignatureBundle)
+        whole = decode_json(content, SignatureBundle, unique=True)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"the file cannot be read ({str(error)[:200]})") from error
     if whole.media_type != MEDIA_TYPE:
@@ -156,7 +155,7 @@ def signed_statement(content: bytes, key: PublicKey) -> Statement:
     if named != key.fingerprint:
         raise ValueError(f"it names the key {named[:64]}, given is {key.fingerprint}")
     try:
-        found = decode_json(opened_envelope(whole.envelope, key), Statement)
+        found = decode_json(opened_envelope(whole.envelope, key), Statement, unique=True)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"what was signed is no statement on a model ({str(error)[:200]})") from error
     if (found.type, found.predicate_type) != (STATEMENT_TYPE, PREDICATE_TYPE):

@@ -5,14 +5,14 @@ A bundle that does not fit is refused before it takes the old one's place.
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
-from device_runner.library_source import release_of
+from device_runner.library import release_of
 from pipeline.config import BuildKind, Config, Target
-from pipeline.convert.operator_configs import TYPED_CONFIG_FILE, config_texts
+from pipeline.convert.many import TYPED_CONFIG_FILE, config_texts
 from pipeline.core.errors import CheckFailed
 from pipeline.core.releases import range_of
 from pipeline.model.ort_format import read_ort
@@ -58,8 +58,8 @@ LIBRARY_LICENSE = "MIT"
 
 def library_licenses(targets: Sequence[Target]) -> dict[str, str]:
     """The licence of each target's library: as the config has it; of ONNX Runtime's own packages and builds MIT."""
-    own = {one.name: LIBRARY_LICENSE for one in targets if not one.library or release_of(one.library)}
-    return own | {one.name: one.library_license for one in targets if one.library_license}
+    published = {target.name: LIBRARY_LICENSE for target in targets if not target.library or release_of(target.library)}
+    return published | {target.name: target.library_license for target in targets if target.library_license}
 
 
 def requirements(
@@ -74,45 +74,49 @@ def requirements(
     `operators` are operator configs by their file names, `licenses` those of the targets' libraries.
     """
     typed = hashlib.sha256(operators[TYPED_CONFIG_FILE].encode()).hexdigest()
-    for target in dict.fromkeys(one.target for one in ships):
-        own = [one for one in ships if one.target == target]
-        read = [read_ort(files[name]) for name in dict.fromkeys(one.file for one in own)]
+    for target in dict.fromkeys(shipped.target for shipped in ships):
+        own = [shipped for shipped in ships if shipped.target == target]
+        read = [read_ort(files[name]) for name in dict.fromkeys(shipped.file for shipped in own)]
         lowest, below = range_of(release_of(own[0].library) or own[0].ort_release)
         domains = {node.domain for model in read for graph in model.graph.walk() for node in graph.nodes}
-        names = {one.model for one in own}
+        names = {shipped.model for shipped in own}
         yield AppRule(
             target=target,
             lowest_release=lowest,
             below_release=below,
             format_version=max(int(model.format_version) for model in read),
-            providers=tuple(sorted({one.provider for one in own})),
+            providers=tuple(sorted({shipped.runs[0].provider for shipped in own})),
             custom_domains=tuple(sorted(domains - KNOWN_DOMAINS - {""})),
             operators_sha256=typed,
             signature_sha256=signature_digest([model for model in models if model.model in names]),
-            library_license=licenses.get(target, msgspec.UNSET),
+            library_license=licenses.get(target, ""),
         )
 
 
 def signature_digest(models: Sequence[ModelSignature]) -> str:
     """The sha256 of the names, types and shapes of inputs and outputs: what the app's code was written for."""
-    parts = [(one.model, one.inputs, one.outputs) for one in sorted(models, key=lambda one: one.model)]
+    parts = [(model.model, model.inputs, model.outputs) for model in sorted(models, key=lambda model: model.model)]
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
 
 def refuse_misfit(app: App, old: Manifest, new: Manifest, folder: Path) -> None:
     """Raise CheckFailed where the bundle in `folder` is not for an app that has the old one."""
     if objections := list(_objections(app, old.content, new.content, folder)):
+        alone = [replace(app, target=row.target) for row in new.content.requires if not app.target]
+        fits = [one.target for one in alone if not any(_objections(one, old.content, new.content, folder))]
         raise CheckFailed(
             "this update is not for this app",
             where=f"bundle {new.content_sha256[:16]}",
             why="; ".join(dict.fromkeys(objections)),
-            remedy="keep the old bundle, and ship the new one with an app that has what it requires",
+            remedy=f"name the app's target: --target {' or --target '.join(fits)}"
+            if fits
+            else "keep the old bundle, and ship the new one with an app that has what it requires",
         )
 
 
 def _objections(app: App, old: Content, new: Content, folder: Path) -> Iterator[str]:
     if not new.requires:
-        yield "it does not say what it requires: an earlier release of ort-mobile made it"
+        yield "it does not say what it requires of apps"
         return
     rows = [row for row in new.requires if app.target in ("", row.target)]
     if not rows:
@@ -120,8 +124,9 @@ def _objections(app: App, old: Content, new: Content, folder: Path) -> Iterator[
     for row in rows:
         yield from _of_library(app, row)
         yield from _of_operators(app, row, new, folder)
-        before = next((one for one in old.requires or () if one.target == row.target), None)
-        yield from _of_code(row, before, old)
+        before = next((one for one in old.requires if one.target == row.target), None)
+        if before:
+            yield from _of_code(row, before)
 
 
 def _of_library(app: App, row: AppRule) -> Iterator[str]:
@@ -143,7 +148,7 @@ def _of_operators(app: App, row: AppRule, new: Content, folder: Path) -> Iterato
     for one in (one for one in new.ships if one.target == row.target):
         extended = one.library_kind != BuildKind.MINIMAL
         found, failed = needs_of_artifacts(
-            [folder / one.file], providers=sorted({one.provider} - {"cpu"}), extended=extended
+            [folder / one.file], providers=sorted({one.runs[0].provider} - {"cpu"}), extended=extended
         )
         yield from (f"{one.file} cannot be read" for _ in failed)
         for needs in found:
@@ -152,13 +157,11 @@ def _of_operators(app: App, row: AppRule, new: Content, folder: Path) -> Iterato
             )
 
 
-def _of_code(row: AppRule, before: AppRule | None, old: Content) -> Iterator[str]:
+def _of_code(row: AppRule, before: AppRule) -> Iterator[str]:
     """What the app's code would have to change for."""
-    names = {one.model for one in old.ships if one.target == row.target}
-    known = before.signature_sha256 if before else signature_digest([one for one in old.models if one.model in names])
-    if names and old.models and known != row.signature_sha256:
+    if before.signature_sha256 != row.signature_sha256:
         yield f"target {row.target}: names, types or shapes of inputs or outputs are others than in the old bundle"
-    if before and (domains := sorted({*row.custom_domains} - {*before.custom_domains})):
+    if domains := sorted({*row.custom_domains} - {*before.custom_domains}):
         yield f"target {row.target} needs custom operators of {', '.join(domains)}"
 
 

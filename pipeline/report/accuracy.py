@@ -1,19 +1,15 @@
 """Accuracy in words and tables: the same texts in the terminal and in reports."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-import msgspec
+from collections.abc import Iterator, Sequence
 
 from pipeline.accuracy.interval import LEAST_SAMPLES, DropVerdict
 from pipeline.accuracy.metrics import METRICS, OutputDrift
 from pipeline.accuracy.score import AccuracyResult
 from pipeline.config import MetricName
+from pipeline.core.groups import counted
 from pipeline.report.model import Row
-from pipeline.report.wording import DASH, visible
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from pipeline.report.parts import Line, Listing, Part
+from pipeline.report.wording import DASH
 
 HEAD = ("model", "value", "original", "drop", "95 % interval of the drop", "verdict")
 REPORT_HEAD = ("Metric", "Original", "Here", "On devices", "Drop", "95 % interval", "Verdict", "Samples")
@@ -22,7 +18,7 @@ DRIFT_HEAD = ("model", "output", "SQNR", "PSNR", "cosine", "max error", "same to
 
 def headline(result: AccuracyResult) -> str:
     """The metric, the samples and what they are compared with; what is no accuracy is said to be none."""
-    count = f"{result.samples} sample{'s' * (result.samples != 1)} of {result.data}"
+    count = f"{counted(result.samples, 'sample')} of {result.data}"
     if result.labelled:
         return f"{result.metric} on {count}, compared with their labels"
     if result.metric == MetricName.AGREEMENT:
@@ -74,11 +70,19 @@ def verdict_text(result: AccuracyResult) -> str:
     """The verdict, and how many samples would tell where these do not."""
     if result.verdict is not DropVerdict.CANNOT_TELL:
         return result.verdict.value if result.verdict else DASH
+    if result.value is None:
+        return f"cannot tell: {result.metric} could not be computed, see the warnings"
     if result.samples_needed:
         return f"cannot tell: about {result.samples_needed} samples would"
     if result.drop_low is None and result.samples >= LEAST_SAMPLES:
         return "cannot tell: there is no interval, see the warnings"
     return "cannot tell: too few samples, or the drop is the budget itself"
+
+
+def refusal_text(result: AccuracyResult) -> str:
+    """Why a model does not keep to its budget, in one line."""
+    interval = f" ({interval_text(result)})" if result.drop_low is not None else ""
+    return f"{result.model}: {result.metric} drops by {drop_text(result)}{interval}: {verdict_text(result)}"
 
 
 def accuracy_rows(results: Sequence[AccuracyResult]) -> list[tuple[str, ...]]:
@@ -102,7 +106,7 @@ def report_cells(result: AccuracyResult | None, why: str, rows: Sequence[Row]) -
     """
     if result is None:
         return (f"not measured: {why}", *[""] * 7)
-    on_devices = [check.value for row in rows for check in row.checks if check.value is not msgspec.UNSET]
+    on_devices = [check.value for row in rows for check in row.checks if check.value is not None]
     worst = min if higher_is_better(result.metric) else max
     return (
         result.metric,
@@ -138,33 +142,18 @@ def _decibel(drift: OutputDrift, value: float | None) -> str:
     return DASH if value is None and drift.max_error != 0 else decibel(value)
 
 
-def show_accuracy(results: Sequence[AccuracyResult]) -> None:
-    """Print the metric, a table of models, one of outputs, and findings."""
-    from rich.markup import escape
-
-    from pipeline.report.console import open_console
-
-    console = open_console()
+def accuracy_parts(results: Sequence[AccuracyResult]) -> Iterator[Part]:
+    """The metric, a table of models, one of outputs, and findings."""
     if not results:
         return
-    console.print(escape(visible(headline(results[0]))))
-    console.print()
-    console.print(_table(HEAD, accuracy_rows(results)))
-    console.print()
-    console.print("Outputs, compared with the original's:")
-    console.print(_table(DRIFT_HEAD, drift_rows(results)))
-    for finding in dict.fromkeys(finding for one in results for finding in one.findings):
-        console.print("\n" + escape(visible(f"warning: {finding.what}: {finding.why}; {finding.remedy}")))
+    yield from map(Line, (headline(results[0]), ""))
+    yield _table(HEAD, accuracy_rows(results))
+    yield from map(Line, ("", "Outputs, compared with the original's:"))
+    yield _table(DRIFT_HEAD, drift_rows(results))
+    for finding in dict.fromkeys(finding for result in results for finding in result.findings):
+        yield from map(Line, ("", f"warning: {finding.what}: {finding.why}; {finding.remedy}"))
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> "Table":
-    """A table whose first column and verdicts stand to the left."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in head:
-        table.add_column(name, justify="left" if name in ("model", "output", "verdict") else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(visible(cell)) for cell in row))
-    return table
+def _table(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Listing:
+    right = tuple(name for name in head if name not in ("model", "output", "verdict"))
+    return Listing(title="", head=tuple(head), rows=tuple(rows), right=right)

@@ -38,7 +38,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class DrawnLine:
     """One distribution: CSS classes of colour and dash, points in SVG's notation, what it is of."""
 
     style: str
@@ -52,7 +52,7 @@ class Distribution:
 
     label: str
     ticks: tuple[Tick, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[DrawnLine, ...]
     left_out: int
 
 
@@ -87,7 +87,7 @@ def distribution(rows: Sequence[Row], samples: Mapping[RowKey, Sequence[int]]) -
     low = min(curve[0] for curve in curves)
     high = max(low * 1.05, *(curve[max(0, int(len(curve) * 0.99) - 1)] for curve in curves))
     lines = tuple(
-        Line(style=style(number), points=_steps(curve, low, high), name=f"{row.variant} {row.run}")
+        DrawnLine(style=style(number), points=_steps(curve, low, high), name=f"{row.variant} {row.run}")
         for number, (row, curve) in enumerate(zip(shown, curves, strict=True))
     )
     words = "; ".join(f"{r.variant} {r.run}: median {wording.duration(_median(r))}" for r in shown)

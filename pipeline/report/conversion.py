@@ -1,19 +1,17 @@
 """What `ort-mobile convert` shows: a table of artifacts, then what failed and why."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
-from rich.markup import escape
-from rich.table import Table
 
 from pipeline.check.compare import OutputCheck, remedy_of
-from pipeline.convert.batch import Converted
-from pipeline.convert.report import ConversionReport
-from pipeline.core.errors import Finding, PipelineError, Severity
+from pipeline.convert.many import ConversionReport, Converted
+from pipeline.core.errors import PipelineError, Severity, errors
+from pipeline.core.groups import counted, grouped
 from pipeline.core.variant import aware_lines
 from pipeline.model.sources import numbered_lines
-from pipeline.report.console import open_console
-from pipeline.report.wording import size, visible
+from pipeline.report.parts import Line, Listing, Part
+from pipeline.report.wording import from_float, outputs, size
 
 MOST_ROWS = 60
 """Above this the table gives way to totals: the JSON has every row."""
@@ -22,146 +20,172 @@ MOST_FAILURES = 40
 """So many errors are shown; the JSON has every one."""
 
 
-def show_conversion(report: ConversionReport) -> None:
-    """Print the artifacts to stdout, failures to stderr."""
-    out = open_console()
-    rows = [(one, artifact) for one in report.converted for artifact in one.artifacts]
+def conversion_parts(report: ConversionReport) -> Iterator[Part]:
+    """The artifacts in a table, totals, and what is to know of the models."""
+    rows = [(converted, artifact) for converted in report.converted for artifact in converted.artifacts]
     if 0 < len(rows) <= MOST_ROWS:
-        out.print(_table(report))
-    reused = sum(one.result.reused for one in report.converted if one.result)
-    models = sum(bool(one.artifacts) for one in report.converted)
-    total = sum(artifact.size_bytes for _, artifact in rows)
-    known = f", {reused} of them unchanged since the last time" if reused else ""
-    nouns = [
-        f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in ((len(rows), "artifact"), (models, "model"))
-    ]
+        yield _table(report)
     if rows:
-        out.print(f"{' of '.join(nouns)}, {size(total)}{known}: {escape(str(report.order.output))}")
+        reused = sum(converted.result.reused for converted in report.converted if converted.result)
+        models = sum(bool(converted.artifacts) for converted in report.converted)
+        total = size(sum(artifact.size_bytes for _, artifact in rows))
+        known = f", {reused} of them unchanged since the last time" if reused else ""
+        order = report.order
+        nouns = f"{counted(len(rows), 'artifact')} of {counted(models, 'model')}"
+        yield Line(f"{nouns}, {total}{known}, for {order.abi}: {order.output}")
     if report.checks:
         passed = sum(all(check.passed for check in checks) for checks in report.checks.values())
         unknown = sum(_undecided(checks) for checks in report.checks.values())
         more = f", {unknown} cannot be judged on these inputs" if unknown else ""
-        out.print(f"{passed} of {len(report.checks)} give the original model's outputs{more}")
-    for line in numbered_lines(one.model for one in report.converted):
-        out.print(escape(visible(line)))
-    for line in aware_lines(artifact for _, artifact in rows):
-        out.print(escape(line))
+        yield Line(f"{passed} of {len(report.checks)} give {_compared_with(report)}{more}")
+    yield from map(Line, numbered_lines(converted.model for converted in report.converted))
+    yield from map(Line, aware_lines(artifact for _, artifact in rows))
     for model, verdicts in report.verdicts.items():
         for verdict in verdicts:
-            out.print(escape(visible(f"{model}: precision {verdict.text}")))
+            yield Line(f"{model}: precision {verdict.text}")
     for path in report.configs:
-        out.print(f"operators they need: {escape(str(path))}")
-    show_failures(report.converted)
-    _show_findings(report)
-    _show_differences(report)
+        yield Line(f"operators they need: {path}")
 
 
-def _show_findings(report: ConversionReport) -> None:
-    """Print what the release that will run the artifacts says to them: once for all that share it, to stderr."""
-    err = open_console(stderr=True)
-    shared: dict[tuple[str, Finding], list[str]] = {}
-    for (model, variant), findings in report.findings.items():
-        for finding in findings:
-            shared.setdefault((model, msgspec.structs.replace(finding, where="")), []).append(variant)
+def problem_lines(report: ConversionReport, *, warnings: bool) -> Iterator[Line]:
+    """What failed, and perhaps what works otherwise than one might think; for stderr."""
+    yield from _failure_lines(report.converted, warnings=warnings)
+    yield from _finding_lines(report, warnings=warnings)
+    yield from _difference_lines(report, warnings=warnings)
+    if warnings and any(verdict.lacks_data for verdicts in report.verdicts.values() for verdict in verdicts):
+        yield Line(WARNING, f" {NO_DATA}")
+        yield Line(f"  remedy: {GIVE_DATA}")
+
+
+ERROR = ("error:", "bold red")
+WARNING = ("warning:", "yellow")
+NO_DATA = "auto left out the precisions that take ranges from data"
+GIVE_DATA = (
+    "give --test-data for the precisions that need it: a folder with 20 to 100 samples of what the app will see "
+    "(test_data_set folders, .npz, .npy, images), or module:function"
+)
+
+
+def _finding_lines(report: ConversionReport, *, warnings: bool) -> Iterator[Line]:
+    """What the release that will run the artifacts says to them: once for all variants that share it."""
+    shared = grouped(
+        ((model, msgspec.structs.replace(finding, where="")), variant)
+        for (model, variant), findings in report.findings.items()
+        for finding in (findings if warnings else errors(findings))
+    )
     for (model, finding), variants in list(shared.items())[:MOST_FAILURES]:
-        color = "bold red" if finding.severity is Severity.ERROR else "yellow"
-        text = escape(visible(f"{model}: {finding.what}"))
-        err.print(f"[{color}]{finding.severity.value}:[/] {text} [dim]({', '.join(variants)})[/]")
-        for label, words in (("why", finding.why), ("remedy", finding.remedy)):
-            err.print(f"  {label}: {escape(visible(words))}")
+        severity = ERROR if finding.severity is Severity.ERROR else WARNING
+        yield Line(severity, f" {model}: {finding.what} ", _variants(variants))
+        yield from _why_and_remedy([("why", finding.why), ("remedy", finding.remedy)])
     if len(shared) > MOST_FAILURES:
-        err.print(f"and {len(shared) - MOST_FAILURES} more: --json has them all")
+        yield Line(f"and {len(shared) - MOST_FAILURES} more: --json has them all")
 
 
-def _show_differences(report: ConversionReport) -> None:
-    """Print outputs that differ, and those that these inputs say nothing of, to stderr: once for all variants."""
-    err = open_console(stderr=True)
-    shared: dict[tuple[str, OutputCheck], list[str]] = {}
-    for (model, variant), checks in report.checks.items():
-        for check in checks:
-            if not check.passed:
-                told = OutputCheck(
+def _variants(names: Sequence[str]) -> tuple[str, str]:
+    return f"({', '.join(names)})", "dim"
+
+
+def _why_and_remedy(lines: Iterable[tuple[str, str]]) -> Iterator[Line]:
+    for label, text in lines:
+        if label in ("why", "remedy"):
+            yield Line(f"  {label}: {text}")
+
+
+def _difference_lines(report: ConversionReport, *, warnings: bool) -> Iterator[Line]:
+    """Outputs that differ, and those that these inputs say nothing of: once for all variants."""
+    shared: dict[tuple[str, OutputCheck], list[str]] = grouped(
+        (
+            (
+                model,
+                OutputCheck(
                     output=check.output, passed=False, unknown=check.unknown, random_inputs=check.random_inputs,
-                    reason=check.reason,
-                )  # fmt: skip
-                shared.setdefault((model, told), []).append(variant)
+                    reason=check.reason, remedy=check.remedy,
+                ),
+            ),
+            variant,
+        )
+        for (model, variant), checks in report.checks.items()
+        for check in checks
+        if check.failed or (warnings and not check.passed)
+    )  # fmt: skip
     for (model, check), variants in shared.items():
-        head = "[yellow]not judged:[/]" if check.unknown else "[bold red]check failed:[/]"
+        head = ("not judged:", "yellow") if check.unknown else ("check failed:", "bold red")
         output = f" output {check.output!r}" if check.output else ""
-        err.print(f"{head} {escape(visible(f'{model}{output}: {check.reason}'))} [dim]({', '.join(variants)})[/]")
+        yield Line(head, f" {model}{output}: {check.reason} ", _variants(variants))
         if check.output:
-            err.print(f"  remedy: {escape(remedy_of(check))}")
+            yield Line(f"  remedy: {remedy_of(check)}")
+
+
+def _compared_with(report: ConversionReport) -> str:
+    """What artifacts were compared with, and how far the worst of another precision is from the float original."""
+    distant = [check for checks in report.checks.values() for check in checks if check.sqnr_db is not msgspec.UNSET]
+    others = {artifact.variant.precision for one in report.converted for artifact in one.artifacts} - {""}
+    if not others:
+        return "the original model's outputs"
+    worst = from_float(distant)
+    return f"the outputs of the model in their precision{f' (at worst {worst})' if worst else ''}"
 
 
 def _undecided(checks: Sequence[OutputCheck]) -> bool:
     return any(check.unknown for check in checks) and not any(check.failed for check in checks)
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _table(report: ConversionReport) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("model", "variant", "size", "nodes", "sha256"):
-        table.add_column(name, justify="right" if name in ("size", "nodes") else "left", overflow="fold")
-    for one in report.converted:
-        for artifact in one.artifacts:
+def _table(report: ConversionReport) -> Listing:
+    rows = []
+    for converted in report.converted:
+        for artifact in converted.artifacts:
             nodes = f"{sum(artifact.source_operators.values())} → {sum(artifact.operators.values())}"
-            cells = (visible(one.model.name), artifact.variant.name, size(artifact.size_bytes), nodes)
-            table.add_row(*map(escape, cells), artifact.sha256[:12])
-    return table
+            checks = report.checks.get((converted.model.source.name, artifact.variant.name), ())
+            rows.append(
+                (
+                    converted.model.name, artifact.variant.name, size(artifact.size_bytes), nodes, artifact.sha256[:12],
+                    *((outputs(checks),) if report.checks else ()),
+                )
+            )  # fmt: skip
+    head = ("model", "variant", "size", "nodes", "sha256", *(("outputs",) if report.checks else ()))
+    return Listing(title="", head=head, rows=tuple(rows), right=("size", "nodes"))
 
 
-def show_failures(converted: tuple[Converted, ...]) -> None:
-    """Print what could not be made, and warnings, to stderr: once for all variants that share a reason."""
-    err = open_console(stderr=True)
-    told = [(one.model.source.name, told) for one in converted for told in _failures(one)]
-    for name, (error, variants) in told[:MOST_FAILURES]:
-        which = f" [dim]({', '.join(variants)})[/]" if variants else ""
-        err.print(f"[bold red]error:[/] {escape(visible(name))}: {escape(visible(error.what))}{which}")
-        for label, text in error.lines():
-            if label in ("why", "remedy"):
-                err.print(f"  {label}: {escape(visible(text))}")
-    if len(told) > MOST_FAILURES:
-        err.print(f"and {len(told) - MOST_FAILURES} more errors: --json has them all")
-    for (name, note), variants in _notes(converted).items():
-        which = f" [dim]({', '.join(variants)})[/]"
-        err.print(f"[yellow]warning:[/] {escape(visible(name))}: {escape(visible(note))}{which}")
-    for reason, names in _skipped(converted).items():
-        err.print(f"[yellow]skipped[/] {', '.join(names)}: {escape(reason)}")
+def _failure_lines(converted: Sequence[Converted], *, warnings: bool) -> Iterator[Line]:
+    """What could not be made, and perhaps warnings: once for all variants that share a reason."""
+    failures = [(row.model.source.name, failure) for row in converted for failure in _failures(row)]
+    for name, (error, variants) in failures[:MOST_FAILURES]:
+        which = (" ", _variants(variants)) if variants else ()
+        yield Line(ERROR, f" {name}: {error.what}", *which)
+        yield from _why_and_remedy(error.lines())
+    if len(failures) > MOST_FAILURES:
+        yield Line(f"and {len(failures) - MOST_FAILURES} more errors: --json has them all")
+    if not warnings:
+        return
+    notes = grouped(
+        ((row.model.source.name, note), artifact.variant.name)
+        for row in converted
+        for artifact in row.artifacts
+        for note in artifact.notes
+    )
+    for (name, note), variants in notes.items():
+        yield Line(WARNING, f" {name}: {note} ", _variants(variants))
+    skipped = grouped(
+        (f"{failure.why}; {failure.remedy}", failure.variant.name)
+        for row in converted
+        for failure in row.failures
+        if failure.skipped
+    )
+    for reason, names in skipped.items():
+        yield Line(("skipped", "yellow"), f" {', '.join(dict.fromkeys(names))}: {reason}")
 
 
-def _notes(converted: tuple[Converted, ...]) -> dict[tuple[str, str], list[str]]:
-    """The variants that a warning about a model is for."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for one in converted:
-        for artifact in one.artifacts:
-            for note in artifact.notes:
-                found.setdefault((one.model.source.name, note), []).append(artifact.variant.name)
-    return found
-
-
-def _failures(one: Converted) -> list[tuple[PipelineError, list[str]]]:
+def _failures(converted: Converted) -> list[tuple[PipelineError, list[str]]]:
     """The errors of a model, each with the variants that it cost; none where it cost the whole model."""
-    if one.error:
-        return [(one.error, [])]
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for failure in one.failures:
-        if not failure.skipped:
-            found.setdefault((failure.what, failure.why, failure.remedy), []).append(failure.variant.name)
-    whole = not one.artifacts and len(found) == 1
+    if converted.error:
+        return [(converted.error, [])]
+    by_reason = grouped(
+        ((failure.what, failure.why, failure.remedy), failure.variant.name)
+        for failure in converted.failures
+        if not failure.skipped
+    )
+    whole = not converted.artifacts and len(by_reason) == 1
     return [
         (PipelineError(what, why=why, remedy=remedy), [] if whole else names)
-        for (what, why, remedy), names in found.items()
+        for (what, why, remedy), names in by_reason.items()
     ]
-
-
-def _skipped(converted: tuple[Converted, ...]) -> dict[str, list[str]]:
-    """Variants that the releases do not have, by reason."""
-    found: dict[str, dict[str, None]] = {}
-    for one in converted:
-        for failure in one.failures:
-            if failure.skipped:
-                found.setdefault(f"{failure.why}; {failure.remedy}", {})[failure.variant.name] = None
-    return {reason: list(names) for reason, names in found.items()}

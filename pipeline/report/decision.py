@@ -7,11 +7,14 @@ from enum import StrEnum
 import msgspec
 
 from device_runner.result import Status
+from pipeline.campaign.record import ModelFacts
 from pipeline.campaign.statistics import Comparison, Doubt, Verdict
+from pipeline.check.compare import OutputCheck
+from pipeline.release.choose import MOST_NAMED, slower_text
 from pipeline.report import wording
 from pipeline.report.drawing import log_place
-from pipeline.report.layout import Listing
 from pipeline.report.model import CampaignReport, ChoiceRow, Row
+from pipeline.report.parts import Listing
 
 MOST_REASONS = 5
 MOST_CARDS = 12
@@ -86,24 +89,52 @@ def _cautions(report: CampaignReport) -> Iterator[str]:
         random = any(check.random_inputs for found in unknown.values() for check in found)
         advice = "on random inputs: give test data" if random else "on this test data"
         yield f"outputs of {_variants(len(unknown))} that {_ship(len(unknown))} cannot be judged {advice}"
+    for model in report.models:
+        if model.guessed and model.name in {name for name, _ in shipped}:
+            yield f"{model.name}: {_guesses(model)}"
+    by_chance = dict.fromkeys(model for model, variant in shipped if _only_random(checks.get((model, variant), ())))
+    if by_chance:
+        names = ", ".join(by_chance) if len(by_chance) <= MOST_NAMED else f"{len(by_chance)} models"
+        yield f"outputs of {names} were compared on random inputs only: give test data"
     if any(row.status.value == "failed" or row.failed_rounds for row in report.rows) or report.failures:
         yield f"{len(report.failures)} {'failure' if len(report.failures) == 1 else 'failures'}, listed below"
-    yield from (f"not proven in {proof.library.file}: {proof.not_run}" for proof in report.proofs if proof.not_run)
-    if unmeasured := [choice for choice in report.choices if choice.reason.startswith("not measured")]:
+    yield from (f"not proven in {proof.library.file}: {proof.not_run_text}" for proof in report.proofs if proof.not_run)
+    for choice in report.choices:
+        if choice.slower:
+            worst, *others = (slower_text(device, found) for device, found in choice.slower.items())
+            more = f" (and on {len(others)} more)" if others else ""
+            yield (
+                f"{choice.variant} of {choice.model} is slower than another {worst}{more}; `ort-mobile tune` "
+                "can find a choice for each class of devices"
+            )
+    if unmeasured := [one for one in report.choices if not (one.device or one.classes)]:
         number = len({choice.target for choice in unmeasured})
         yield f"nothing was measured on devices like {number} of {len({c.target for c in report.choices})} targets"
 
 
+def _guesses(model: ModelFacts) -> str:
+    """That sizes were guessed: image_width was fixed to 224 by a guess: the files take no other size."""
+    first, *more = (f"{name} {{}} {model.dimensions[name]}" for name in model.guessed)
+    sizes = ", ".join((first.format("was fixed to"), *(one.format("to") for one in more)))
+    return f"{sizes} by a guess: the files take no other {'sizes' if more else 'size'}"
+
+
+def _only_random(checks: Sequence[OutputCheck]) -> bool:
+    """Whether outputs were judged, and on random inputs alone."""
+    return bool(checks) and all(check.random_inputs and not check.unknown for check in checks)
+
+
 def _accuracy_cautions(report: CampaignReport, shipped: set[tuple[str, str]]) -> Iterator[str]:
     """Artifacts that their accuracy keeps out, and those that ship without a budget for it."""
-    found = {(one.model, one.variant): one for one in report.accuracy or ()}
+    found = {(one.model, one.variant): one for one in report.accuracy}
     refused = [one for one in found.values() if one.result and one.result.refused]
     if refused:
         yield f"{_variants(len(refused))} may lose more accuracy than allowed and {_are(len(refused))} left out"
-    free = [key for key, one in found.items() if key in shipped and (one.result is None or one.result.verdict is None)]
-    if free:
-        number = len(free)
+    ships = [one for key, one in found.items() if key in shipped]
+    if number := sum(one.result is None or one.result.max_drop is None for one in ships):
         yield f"{_variants(number)} in another precision {_ship(number)} without a budget: set `[accuracy] max_drop`"
+    if number := sum(one.result is None or not one.result.computed for one in ships):
+        yield f"the accuracy of {_variants(number)} that {_ship(number)} could not be computed"
 
 
 def _are(number: int) -> str:
@@ -264,7 +295,7 @@ def _how_sure(choice: ChoiceRow, sureness: Sureness, compared: Comparison | None
     if compared and compared.low is not None and compared.high is not None:
         fresh = " that did not choose it" if choice.fresh else ""
         parts.append(
-            f"95 % interval {wording.interval(compared)} times {compared.baseline}, {compared.rounds} rounds{fresh}"
+            f"interval {wording.interval(compared)} times {compared.baseline}, {compared.rounds} rounds{fresh}"
         )
     if sureness is Sureness.UNDECIDED:
         needed = compared.rounds_needed if compared else None
@@ -286,16 +317,23 @@ def _against(report: CampaignReport, choice: ChoiceRow, row: Row | None) -> Iter
     checks = next((c.checks for c in report.checks if (c.model, c.variant) == (choice.model, choice.variant)), ())
     if any(check.unknown for check in checks):
         yield "its outputs could not be judged"
+    if _only_random(checks):
+        yield "its outputs were compared on random inputs only"
+    yield from (_guesses(one) for one in report.models if one.name == choice.model and one.guessed)
     accuracy = next(
-        (a for a in report.accuracy or () if (a.model, a.variant) == (choice.model, choice.variant)), None
+        (a for a in report.accuracy if (a.model, a.variant) == (choice.model, choice.variant)), None
     )  # fmt: skip
-    if accuracy and (accuracy.result is None or accuracy.result.verdict is None):
+    if accuracy and (accuracy.result is None or accuracy.result.max_drop is None):
         yield "its accuracy has no budget"
+    if accuracy and (accuracy.result is None or not accuracy.result.computed):
+        yield "its accuracy could not be computed"
     if row and row.failed_rounds:
         yield f"{row.failed_rounds} of {row.rounds + row.failed_rounds} rounds failed"
     for proof in report.proofs:
         if proof.not_run and choice.target in (proof.targets or (choice.target,)):
             yield f"not proven in {proof.library.file}"
+    for device, found in choice.slower.items():
+        yield f"slower than another {slower_text(device, found)}"
     for caution in row.cautions if row else ():
         yield ALWAYS_AGAINST.get(caution.doubt, caution.doubt.value.replace("_", " "))
 
@@ -306,30 +344,6 @@ def _places(compared: Comparison | None) -> tuple[float, float, float] | None:
         return None
     low, middle, high = (round(log_place(r, *AXIS), 4) for r in (compared.low, compared.ratio, compared.high))
     return low, middle, high
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureCount:
-    """Failures of one kind: how many, and of what."""
-
-    kind: str
-    times: int
-    message: str
-    places: int
-
-
-def failure_counts(report: CampaignReport) -> tuple[FailureCount, ...]:
-    """What failed by kind, most often first."""
-    found: dict[str, list[int]] = {}
-    messages: dict[str, str] = {}
-    for failure in report.failures:
-        found.setdefault(failure.kind, []).append(failure.times)
-        messages.setdefault(failure.kind, failure.cause or failure.message)
-    made = [
-        FailureCount(kind=kind.replace("_", " "), times=sum(times), places=len(times), message=messages[kind])
-        for kind, times in found.items()
-    ]
-    return tuple(sorted(made, key=lambda one: -one.times))
 
 
 def not_a_phone(rows: tuple[Row, ...]) -> bool:

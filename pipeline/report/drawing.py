@@ -155,7 +155,7 @@ class Curve:
 
 def curves(report: CampaignReport) -> tuple[Curve, ...]:
     """One drawing for each sustained run."""
-    found = ((row, row.sustained) for row in report.modes or ())
+    found = ((row, row.sustained) for row in report.modes)
     return tuple(_curve(row, numbers) for row, numbers in found if numbers and numbers.curve)
 
 
@@ -195,7 +195,7 @@ class LossBars:
 
 def fronts(report: CampaignReport) -> tuple[Front, ...]:
     """One drawing for each model with accuracy of at least two artifacts, its own precision among them."""
-    found = (report.accuracy or (), dict.fromkeys(one.model for one in report.accuracy or ()))
+    found = (report.accuracy, dict.fromkeys(one.model for one in report.accuracy))
     drawn = (_front(report, [one for one in found[0] if one.model == model]) for model in found[1])
     return tuple(one for one in drawn if one)
 
@@ -258,7 +258,7 @@ def _beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
 
 def loss_bars(report: CampaignReport) -> tuple[LossBars, ...]:
     """One drawing for each search that measured layers."""
-    return tuple(_bars(one) for one in report.searches or () if one.search.layers)
+    return tuple(_bars(one) for one in report.searches if one.search.layers)
 
 
 def _bars(one: PrecisionSearch) -> LossBars:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from pipeline.core.providers import PROVIDER_RULES
-from pipeline.partition.answer import ModelAnswer
-from pipeline.partition.graph_layout import curves, extent, lay_out
+from pipeline.partition.answer import ModelAnswer, percent_of
+from pipeline.partition.draw import curves, extent, lay_out
 from pipeline.partition.placement import (
     CPU_KIND,
     KERNEL_KIND,
@@ -153,11 +153,10 @@ def draw_graph(
 def _predicted(placement: Placement) -> str:
     """As in `Predicted for all-fixed on adb:A: 3 of 4 nodes (75 %) in 2 partitions, by the rules of 1.29`."""
     count = len(placement.nodes)
-    share = f"{placement.claimed / count:.0%}" if count else "0%"
     kernels = KERNEL_KIND in placement.kinds
     groups = "" if kernels else f" in {placement.partitions} partition{'s' * (placement.partitions != 1)}"
     about = "".join(f" {word} {text}" for word, text in (("for", placement.variant), ("on", placement.device)) if text)
-    claimed = f"{placement.claimed} of {_nodes(count)} ({share.replace('%', ' %')})"
+    claimed = f"{placement.claimed} of {_nodes(count)} ({percent_of(placement.claimed, count)} %)"
     return f"Predicted{about}: {claimed}{groups}, ONNX Runtime {placement.release}"
 
 
@@ -258,7 +257,7 @@ def _refused(placement: Placement) -> Iterator[RefusedRow]:
 
 def graphs(report: CampaignReport) -> tuple[GraphDrawing, ...]:
     """The drawings of a campaign: what was predicted, and what providers took where a profile run says so."""
-    placements = report.placements or ()
+    placements = report.placements
     return drawings(placements, [tuple(_measured(one, report)) for one in placements])
 
 

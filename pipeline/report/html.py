@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -11,19 +11,20 @@ import jinja2
 
 from device_runner.result import Status
 from pipeline.campaign.statistics import Verdict
+from pipeline.core.features import Place
 from pipeline.partition.answer import ModelAnswer
-from pipeline.report import charts, comparison, drawing, profiles, tuning, wording
-from pipeline.report.decision import banner, decisions, failure_counts, not_a_phone, overview
+from pipeline.report import charts, drawing, profiles, wording
+from pipeline.report.decision import banner, decisions, not_a_phone, overview
 from pipeline.report.graph import BOX_HEIGHT, draw_answers, graphs
 from pipeline.report.layout import (
     COLUMNS,
+    INTERVAL,
     Column,
-    Listing,
     Results,
     accuracies,
     drivers,
     inventory,
-    proof_listing,
+    offered,
     results,
     searches,
     sections,
@@ -32,6 +33,8 @@ from pipeline.report.model import CampaignReport, Row
 from pipeline.report.modes import mode_listings
 from pipeline.report.operators import BAR, needed_operators, time_tables
 from pipeline.report.page_data import latencies, page_data
+from pipeline.report.parts import Listing
+from pipeline.report.proof import proof_listing
 from pipeline.report.rows import MeasuredRow
 from pipeline.report.wording import visible
 
@@ -46,6 +49,8 @@ MOST_PLACES = 40
 NOTHING = "default-src 'none'; base-uri 'none'; form-action 'none'"
 """The page's policy: nothing is fetched; only what has the digests that are put behind it runs or styles."""
 NO_TABLE = Listing(title="", head=(), rows=())
+SINCE = Place[Callable[[CampaignReport, CampaignReport], Listing]]("report.since")
+"""What changed from an earlier campaign to this one."""
 
 VERDICT_CLASSES = {
     Verdict.FASTER: "faster",
@@ -81,19 +86,18 @@ def render(
     return _template("report.html").render(
         scripts=_scripts() if measured else (read_template("report.js"),),
         data=page_data(report, measured) if measured else ("", ""),
-        changed=_since(earlier, report),
+        changed=next((since(earlier, report) for since in SINCE if earlier), NO_TABLE),
         compact=_compact(report, drawn),
         report=report,
         banner=banner(report),
         decisions=decisions(report),
         overview=overview(report),
-        failed=failure_counts(report),
         shipped={
             ("" if one.classes else one.device, one.model, one.variant, one.run)
             for one in report.choices
             if one.classes or one.device
         },
-        tuned=tuning.listings(report.tuned) if report.tuned else (),
+        tuned=offered(report),
         tables=tuple(_table(found, raw) for found in drawn),
         modes=mode_listings(report),
         curves=drawing.curves(report),
@@ -120,12 +124,6 @@ def _drawn(report: CampaignReport) -> tuple[Results, ...]:
         return found
     places = {(one.model, one.device) for one in report.choices}
     return tuple(one for one in found if (one.model, one.device) in places)[:MOST_DRAWN]
-
-
-def _since(earlier: CampaignReport | None, report: CampaignReport) -> Listing:
-    """What changed since another campaign; empty without one."""
-    sides = [comparison.ComparedSide(source=one.campaign, report=one) for one in (earlier, report) if one]
-    return comparison.listing(comparison.compare_sides(*sides)) if earlier else NO_TABLE
 
 
 def _compact(report: CampaignReport, drawn: Sequence[Results]) -> Listing:
@@ -163,13 +161,13 @@ def outputs(row: Row) -> str:
     limits = [c.max_abs_error / c.limit for c in row.checks if c.limit and c.max_abs_error is not None]
     most = max(limits, default=0.0)
     text = "under 1 %" if most < 0.01 else f"{most * 100:.3g} %"
-    return wording.outputs(row) + (f", {text} of the limit" if limits else "")
+    return wording.outputs(row.checks) + (f", {text} of the limit" if limits else "")
 
 
 PAGE_COLUMNS = tuple(
     Column(title="Outputs", text=outputs, number=False) if column.title == "Outputs" else column
     for column in COLUMNS
-    if column.title not in {"Variant", "Run", "Status", "95 %"}
+    if column.title not in {"Variant", "Run", "Status", INTERVAL.title}
 )
 """The columns of the page: variant, run and status stand at the head of a row, the interval under the ratio."""
 

@@ -4,26 +4,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pipeline.check.compare import OutputCheck
-from pipeline.release.choose import Choice
-from pipeline.report import tuning, wording
+from pipeline.release.choose import Choice, slower_text
+from pipeline.report import wording
 from pipeline.report.decision import BannerState, banner
-from pipeline.report.layout import (
-    COLUMNS,
-    Listing,
-    ListingNote,
-    Section,
-    accuracies,
-    choices,
-    inventory,
-    proof_listing,
-    results,
-    searches,
-    sections,
-)
+from pipeline.report.layout import COLUMNS, accuracies, choices, inventory, offered, results, searches, sections
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.modes import mode_listings
+from pipeline.report.parts import Listing, ListingNote, Section
 from pipeline.report.profile_view import ProfileView
 from pipeline.report.profiles import changes, fallbacks, fusions, operators, summary, view_notes, views
+from pipeline.report.proof import proof_listing
 from pipeline.report.wording import visible
 
 FILE_NAME = "report.md"
@@ -53,7 +43,7 @@ def render(report: CampaignReport) -> str:
         *_banner(report),
         _head(report),
         *_listing(choices(report)),
-        *(part for found in (tuning.listings(report.tuned) if report.tuned else ()) for part in _listing(found)),
+        *(part for listing in offered(report) for part in _listing(listing)),
         *_results(report),
         *(part for listing in mode_listings(report) for part in _listing(listing)),
         *_listing(accuracies(report)),
@@ -130,6 +120,10 @@ def _note(note: ListingNote) -> Iterator[str]:
     yield f"- {head}" + (f" *{escaped(note.remedy)}*" if note.remedy else "")
     for place in note.places:
         yield f"  - {item(place)}"
+    for language, lines in note.code.items():
+        text = "\n".join(f"  {visible(line)}" for line in lines)
+        fence = "`" * max([3, *(len(ticks) + 1 for ticks in re.findall("`+", text))])  # longer than any inside
+        yield f"\n  {fence}{language}\n{text}\n  {fence}\n"
 
 
 def measured_text(
@@ -153,6 +147,9 @@ def _of_choice(choice: Choice, report: CampaignReport, checks: Sequence[OutputCh
     yield ""
     yield f"{choice.reason[:1].upper()}{choice.reason[1:]}."
     yield ""
+    for device, found in choice.slower.items():
+        yield f"- slower than another {slower_text(device, found)}"
+    yield from ("",) if choice.slower else ()
     wanted = (artifact.model, artifact.variant.name)
     rows = [row for row in report.rows if (row.model, row.variant) == wanted]
     yield from _measured(rows) if rows else ("Not measured on any device.", "")
@@ -175,9 +172,11 @@ def _measured(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _checks(checks: Sequence[OutputCheck]) -> Iterator[str]:
-    yield "Outputs, compared with the original model's on the computer that made the bundle:"
+    random = " on random inputs only" if any(check.random_inputs for check in checks) else ""
+    yield f"Outputs{random} where the bundle was made, compared with those of the original model in this precision:"
     yield ""
     for check in checks:
-        verdict = "passed" if check.passed else "FAILED"
-        yield f"- {visible(check.output)}: {verdict}; {wording.check_numbers(check)}"
+        verdict = "passed" if check.passed else "not judged" if check.unknown else "FAILED"
+        reason = f"; {escaped(check.reason)}" if check.reason else ""
+        yield f"- {item(check.output)}: {verdict}; {wording.check_numbers(check)}{reason}"
     yield ""

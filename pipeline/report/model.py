@@ -6,7 +6,6 @@ from typing import Any, Final, Literal
 import msgspec
 
 from device_runner.device import DeviceFacts
-from device_runner.reading import decode_json
 from device_runner.result import Status, Struct
 from pipeline.campaign.modes import ColdNumbers, MlperfNumbers, SustainedNumbers
 from pipeline.campaign.record import (
@@ -23,12 +22,13 @@ from pipeline.campaign.tuned import TuneReport
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof
 from pipeline.config import null_last
-from pipeline.core.errors import PipelineError
+from pipeline.core.documents import decode_document
+from pipeline.core.errors import Finding, PipelineError
 from pipeline.core.variant import Artifact
 from pipeline.partition.placement import Placement
 from pipeline.report.profile_view import Profiled, ProfileView
 
-DOCUMENT_VERSION: Final = 2
+DOCUMENT_VERSION: Final = 1
 
 
 class Shape(Struct, frozen=True, kw_only=True):
@@ -65,9 +65,9 @@ class Row(Struct, frozen=True, kw_only=True):
     shape: Shape = Shape()
     prediction: Prediction | None = None
     same_as: str = ""
-    measured_with: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    measured_with: dict[str, str] = {}
     """What identifies the measurement, as texts: the file's sha256, the release of ONNX Runtime, session options,
-    inputs, settings; unset in documents of earlier releases."""
+    inputs, settings; {} where nothing was timed."""
 
 
 class ModeRow(Struct, frozen=True, kw_only=True):
@@ -80,17 +80,18 @@ class ModeRow(Struct, frozen=True, kw_only=True):
     variant: str
     run: str
     baseline: bool = False
-    cold: ColdNumbers | msgspec.UnsetType = msgspec.UNSET
-    sustained: SustainedNumbers | msgspec.UnsetType = msgspec.UNSET
-    mlperf: MlperfNumbers | msgspec.UnsetType = msgspec.UNSET
+    cold: ColdNumbers | None = None
+    sustained: SustainedNumbers | None = None
+    mlperf: MlperfNumbers | None = None
 
 
 class ChoiceRow(Struct, frozen=True, kw_only=True):
     """What ships to a target, and why it and not another.
 
     `fresh` compares it with `fresh.baseline` (VARIANT/RUN) in rounds that did not choose it. `device` is where it was
-    measured, "" where nothing was; `classes` are the devices that a search found it best for; `undecided` names what
-    was shown neither slower than the fastest nor the same.
+    measured, of several devices the one on which it loses most, "" where nothing was; `classes` are the devices that a
+    search found it best for; `undecided` names what was shown neither slower than the best nor the same; `slower` has,
+    by device, how much longer it takes than what is fastest there.
     """
 
     target: str
@@ -103,6 +104,7 @@ class ChoiceRow(Struct, frozen=True, kw_only=True):
     device: str = ""
     classes: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
+    slower: dict[str, Comparison] = {}
 
 
 class ArtifactCheck(Struct, frozen=True, kw_only=True):
@@ -141,10 +143,10 @@ class CampaignReport(Struct, frozen=True, kw_only=True):
     difference that matters at least; `versions` names every
     program that had a part (ort-mobile, onnxruntime, onnx, …). `proofs` say whether the bundle runs in the libraries
     that ship. `checks` are those before anything is measured; `refusals` say why no bundle was made, `withheld` which
-    models have nothing to ship. `warnings` are sentences about the campaign as a whole.
+    models have nothing to ship. `warnings` say where they hold, "" for the whole campaign.
     """
 
-    version: Literal[1, 2] = DOCUMENT_VERSION
+    version: Literal[1] = DOCUMENT_VERSION
     name: str
     campaign: str
     created_at: str
@@ -159,32 +161,29 @@ class CampaignReport(Struct, frozen=True, kw_only=True):
     failures: tuple[FailureRow, ...] = ()
     choices: tuple[ChoiceRow, ...] = ()
     profiles: tuple[Profiled, ...] = ()
-    profile_views: tuple[ProfileView, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Profiles beside the least optimized one of their device and model; unset where there are not two."""
+    profile_views: tuple[ProfileView, ...] = ()
+    """Profiles beside the least optimized one of their device and model, where there are two."""
     proofs: tuple[LibraryProof, ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Finding, ...] = ()
     checks: tuple[ArtifactCheck, ...] = ()
     withheld: tuple[Withheld, ...] = ()
     refusals: tuple[str, ...] = ()
     least: float = 0.0
-    modes: tuple[ModeRow, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Cold starts, sustained runs and MLPerf's p90; unset where the config asks for none."""
-    accuracy: tuple[ArtifactAccuracy, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Of artifacts in another precision than their model's; unset where there are none."""
-    required: tuple[RequiredOperator, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Of the operator config in the bundle; unset where there is no bundle."""
-    searches: tuple[PrecisionSearch, ...] | msgspec.UnsetType = msgspec.UNSET
-    """What decided which layers stay float; unset where no precision is mixed."""
-    tuned: TuneReport | msgspec.UnsetType = msgspec.UNSET
-    """What searches for the best configuration found; unset where there was none."""
-    placements: tuple[Placement, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Of each model and provider with rules, the graph that it claims most of; unset where no run has such a provider
-    and in documents of earlier releases."""
+    modes: tuple[ModeRow, ...] = ()
+    """Cold starts, sustained runs and MLPerf's p90."""
+    accuracy: tuple[ArtifactAccuracy, ...] = ()
+    """Of artifacts in another precision than their model's."""
+    required: tuple[RequiredOperator, ...] = ()
+    """Of the operator config in the bundle."""
+    searches: tuple[PrecisionSearch, ...] = ()
+    """What decided which layers stay float."""
+    tuned: TuneReport | None = None
+    """What searches for the best configuration found."""
+    placements: tuple[Placement, ...] = ()
+    """Of each model and provider with rules, the graph that it claims most of."""
 
 
 FILE_NAME = "results.json"
-READ_VERSIONS = (1, DOCUMENT_VERSION)
-"""Version 1 has bootstrap intervals, and calls 'cannot tell' what is 'no difference shown' now."""
 
 
 def encode(report: CampaignReport) -> bytes:
@@ -193,30 +192,25 @@ def encode(report: CampaignReport) -> bytes:
 
 
 def decode(content: bytes, where: str = FILE_NAME) -> CampaignReport:
-    """A report from the bytes of results.json; raises PipelineError for what is none, or another version's."""
+    """A report from the bytes of results.json; raises PipelineError for what is none, or a later version's."""
     try:
-        _check_version(content, where)
-        return decode_json(content, CampaignReport)
+        report = decode_document(content, CampaignReport, where)
+        _refuse_negative(report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PipelineError(
             "this is no results.json of ort-mobile", where=where, why=str(error),
             remedy="name another file, or write it again: ort-mobile report FOLDER",
         ) from error  # fmt: skip
+    return report
 
 
-class _Versioned(msgspec.Struct):
-    version: int
-
-
-def _check_version(content: bytes, where: str) -> None:
-    found = decode_json(content, _Versioned).version
-    if found not in READ_VERSIONS:
-        raise PipelineError(
-            f"this results.json has version {found}",
-            where=where,
-            why=f"this release reads versions {' and '.join(map(str, READ_VERSIONS))}",
-            remedy="write it again from the database, with the release that measured or this one",
-        )
+def _refuse_negative(report: CampaignReport) -> None:
+    """Raise DecodeError for times below zero, on which verdicts would rest."""
+    for row in report.rows:
+        numbers = row.statistics
+        of_all = (numbers.min_ns, numbers.median_ns, numbers.mean_ns, *numbers.round_medians_ns) if numbers else ()
+        if min(row.load_ns, row.first_run_ns, *of_all, *row.shape.latencies_ns) < 0:
+            raise msgspec.DecodeError(f"{row.variant} {row.run} on {row.device} has a negative time")
 
 
 def schema() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import msgspec
 
@@ -18,9 +19,9 @@ from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped
 from pipeline.campaign.statistics import Comparison, DecisionRule, RunGroup, summarize
 from pipeline.config import MeasureConfig, MeasureMode, MeasureRule
 from pipeline.report import wording
-from pipeline.report.layout import Listing
 from pipeline.report.model import CampaignReport, ModeRow
-from pipeline.report.rows import MeasuredRow, make_rows, measured_rows
+from pipeline.report.parts import Listing
+from pipeline.report.rows import MeasuredRow, baseline_row, make_rows, measured_rows
 
 Sizes = Mapping[tuple[str, str], int]
 
@@ -62,9 +63,10 @@ def _of_mode(
     mode: MeasureMode, measured: Sequence[MeasuredRow], measure: MeasureConfig, rule: DecisionRule
 ) -> Iterator[ModeRow]:
     compared = _cold_comparisons(measured, rule) if mode is MeasureMode.COLD else {}
+    bases = [baseline_row(group) for group in _by_place(measured)]
     for one in measured:
         results = [record.result for record in one.runs if record.result.status is Status.OK]
-        row = ModeRow(device=one.device, model=one.model, variant=one.variant, run=one.run, baseline=one.baseline)
+        row = ModeRow(device=one.device, model=one.model, variant=one.variant, run=one.run, baseline=one in bases)
         if mode is MeasureMode.COLD and (cold := cold_numbers(results, compared.get(_key(one)))):
             yield msgspec.structs.replace(row, cold=cold)
         if mode is MeasureMode.SUSTAINED:
@@ -83,29 +85,37 @@ def _cold_comparisons(
 ) -> dict[tuple[str, str, str], Comparison | None]:
     """Cold starts with the baseline's of their device and model, in pairs by round."""
     found: dict[tuple[str, str, str], Comparison | None] = {}
-    for place in dict.fromkeys((one.device, one.model) for one in measured):
-        group = [one for one in measured if (one.device, one.model) == place and not one.same_as]
-        baseline = next((_key(one)[2] for one in group if one.baseline), None)
+    for group in _by_place(measured):
+        base = baseline_row(group)
         timed = [(one, [record for record in one.runs if record.result.status is Status.OK]) for one in group]
         groups = [
             RunGroup(key=_key(one)[2], rounds=tuple(cold_round(each.round, each.result) for each in records))
             for one, records in timed
         ]
-        for summary in summarize(groups, baseline, rule):
-            found[*place, summary.key] = summary.comparison
+        for summary in summarize(groups, _key(base)[2] if base else None, rule):
+            found[group[0].device, group[0].model, summary.key] = summary.comparison
     return found
+
+
+def _by_place(measured: Sequence[MeasuredRow]) -> list[list[MeasuredRow]]:
+    """The rows that were run, of each device and model."""
+    places: dict[tuple[str, str], list[MeasuredRow]] = {}
+    for one in measured:
+        if not one.same_as:
+            places.setdefault((one.device, one.model), []).append(one)
+    return list(places.values())
 
 
 def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
     """The tables of a report's modes, each by model and device."""
     places: dict[tuple[str, str], list[ModeRow]] = {}
-    for row in report.modes or ():
+    for row in report.modes:
         places.setdefault((row.model, row.device), []).append(row)
     return tuple(listing for place, rows in places.items() for listing in _listings(*place, rows))
 
 
 COLD_HEAD = (
-    "Variant", "Run", "Library", "Load", "First run", "Load + first run", "Ratio", "95 %", "Verdict",
+    "Variant", "Run", "Library", "Load", "First run", "Load + first run", "Ratio", "Interval", "Verdict",
     "Out of page cache",
 )  # fmt: skip
 SUSTAINED_HEAD = (
@@ -187,7 +197,7 @@ def _over_time(where: str, rows: Iterable[ModeRow]) -> Listing:
         stretches: list[list[int]] = [[] for _ in range(TIMES)]
         for point in numbers.curve:
             stretches[min(int(point.start_ns / length), TIMES - 1)].append(point.median_ns)
-        medians = (sorted(inside)[len(inside) // 2] if inside else None for inside in stretches)
+        medians = (median(inside) if inside else None for inside in stretches)
         lines.append((row.variant, row.run, *map(wording.duration, medians)))
     head = ("Variant", "Run", *(f"{step * length / 1e9:.3g} s" for step in range(TIMES)))
     return Listing(title=f"Median latency over time: {where}", head=head, rows=tuple(lines))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from device_runner.profile import CPU
 from device_runner.result import OperatorTime
 from pipeline.report import wording
-from pipeline.report.layout import Listing
 from pipeline.report.model import CampaignReport, RequiredOperator
+from pipeline.report.parts import Listing
 from pipeline.report.profile_view import Profiled
 from pipeline.required_ops import RequiredOps
 from pipeline.required_ops.value import CUSTOM
@@ -111,13 +111,13 @@ def needed_operators(report: CampaignReport) -> Listing:
     are known: with a bundle, and with builds on this computer.
     """
     ships = {(one.model, one.variant) for one in report.choices}
-    needing: dict[str, dict[str, int]] = {one.name: {} for one in report.required or ()}
+    needing: dict[str, dict[str, int]] = {one.name: {} for one in report.required}
     for artifact in report.artifacts:
         if (artifact.model, artifact.variant.name) in ships:
             for operator, count in artifact.operators.items():
                 needing.setdefault(operator, {})[f"{artifact.model}/{artifact.variant.name}"] = count
     ordered = sorted(needing.items(), key=lambda item: (len(item[1]), item[0]))
-    known = {one.name: one for one in report.required or ()}
+    known = {one.name: one for one in report.required}
     columns: list[tuple[str, Column]] = [("Needed by (nodes)", _needed_by)]
     if known:
         columns[:0] = [("Opsets", _opsets), ("Types", _types)]

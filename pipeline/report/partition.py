@@ -5,9 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from device_runner.providers import CPU, provider_named
 from pipeline.advice.fitness import FitDocument, FitRow, ModelFit, ProviderFit
@@ -24,42 +21,45 @@ from pipeline.advice.verdict import (
     standing_of,
     verdict,
 )
+from pipeline.core.groups import counted, grouped
 from pipeline.core.providers import NNAPI, PROVIDER_RULES
 from pipeline.core.releases import by_rules, line_of
-from pipeline.partition.answer import Decision, ModelAnswer, Optimize
+from pipeline.partition.answer import Decision, ModelAnswer, Optimize, SizedAnswer, percent_of
 from pipeline.partition.placement import same_reason
-from pipeline.report.console import open_console
+from pipeline.partition.reference.compare import ClaimDiff, LibraryReference, NodeDiff, Side
+from pipeline.report.parts import Line, Listing, Part
+from pipeline.report.show import show
 from pipeline.report.wording import visible
 
 CHOICE_COLOURS = {FixChoice.USE: "green", FixChoice.MEASURE: "yellow", FixChoice.CPU: "red"}
 
 
-def verdict_line(verdict: AdviceVerdict) -> str:
-    """The verdict with its reason, as markup."""
-    colour = CHOICE_COLOURS[verdict.choice]
-    return f"  verdict: [bold {colour}]{verdict.choice.value}[/]: {escape(visible(verdict.reason))}"
+def verdict_line(verdict: AdviceVerdict, head: str = "  verdict") -> Line:
+    """The verdict with its reason."""
+    return Line(f"{head}: ", (verdict.choice.value, f"bold {CHOICE_COLOURS[verdict.choice]}"), f": {verdict.reason}")
 
 
-def advice_lines(advice: Advice) -> Iterator[str]:
-    """Markup lines: what each fix gains, why others do not, and the best combination."""
+def advice_lines(advice: Advice) -> Iterator[Line]:
+    """What each fix gains, why others do not, and the best combination."""
     if advice.error:
-        yield f"  [bold red]no advice:[/] {escape(visible(advice.error))}"
+        yield Line("  ", ("no advice:", "bold red"), f" {advice.error}")
         return
     gains = [result for result in advice.fixes if result.outcome is FixOutcome.GAINS]
-    yield (
-        "  [bold]fixes[/], each applied alone, partitioned again and compared:" if gains else "  no fix gains anything"
-    )
+    if gains:
+        yield Line("  ", ("fixes", "bold"), ", each applied alone, partitioned again and compared:")
+    else:
+        yield Line("  no fix gains anything")
     for result in gains:
-        yield f"    [green]{escape(result.name)}[/] ({escape(result.title)}): {result.gain}{_error(result)}"
+        yield Line("    ", (result.name, "green"), f" ({result.title}): {result.gain}{_error(result)}")
     yield from _others(advice)
     if advice.precision:
-        yield f"  {escape(advice.precision)}"
+        yield Line(f"  {advice.precision}")
     if advice.copied:
-        yield f"  nothing to improve in the model itself; copied unchanged to {escape(visible(advice.copied))}"
+        yield Line(f"  nothing to improve in the model itself; copied unchanged to {advice.copied}")
     if advice.best:
         yield from _best_lines(advice.best)
     if gains:
-        yield f"  [dim]compared on {escape(visible(advice.checked_on))}[/]"
+        yield Line("  ", (f"compared on {advice.checked_on}", "dim"))
 
 
 def _error(result: FixResult | Combination) -> str:
@@ -73,24 +73,24 @@ def _error(result: FixResult | Combination) -> str:
     return f", relative error {result.error:.1g} of {result.tolerance:g} allowed"
 
 
-def _others(advice: Advice) -> Iterator[str]:
+def _others(advice: Advice) -> Iterator[Line]:
     """Fixes that were rejected with their reasons, and how many had nothing to do or gained nothing."""
     for result in advice.fixes:
         if result.outcome is FixOutcome.REJECTED:
-            yield f"    [yellow]{escape(result.name)}[/] rejected: {escape(visible(result.why))}"
+            yield Line("    ", (result.name, "yellow"), f" rejected: {result.why}")
     for outcome in (FixOutcome.NO_GAIN, FixOutcome.NOT_APPLICABLE):
         names = [result.name for result in advice.fixes if result.outcome is outcome]
         if names:
-            yield f"    [dim]{outcome.value}: {', '.join(names)}[/]"
+            yield Line("    ", (f"{outcome.value}: {', '.join(names)}", "dim"))
 
 
-def _best_lines(best: Combination) -> Iterator[str]:
-    yield f"  [bold]best together[/]: {' + '.join(best.fixes)}: {best.gain}{_error(best)}"
+def _best_lines(best: Combination) -> Iterator[Line]:
+    yield Line("  ", ("best together", "bold"), f": {' + '.join(best.fixes)}: {best.gain}{_error(best)}")
     for setting in best.settings:
-        yield f"    needs the setting {escape(setting)}"
-    yield verdict_line(best.verdict).replace("verdict:", "  verdict then:")
+        yield Line(f"    needs the setting {setting}")
+    yield verdict_line(best.verdict, "    verdict then")
     if best.written:
-        yield f"    written to {escape(visible(best.written))}"
+        yield Line(f"    written to {best.written}")
 
 
 COLOURS = {"yes": "green", "maybe": "yellow", "no": "red"}
@@ -104,37 +104,28 @@ GUIDANCE = (
 
 
 def show_fits(document: FitDocument) -> None:
-    """Print answers to stdout; models that could not be judged to stderr."""
-    for model in document.models:
-        if model.error:
-            _show_error(model)
-            continue
-        for line in _lines(model, by_rules(line_of(document.ort_release))):
+    """Print the answers to stdout, but for models that could not be judged."""
+    good = [model for model in document.models if not model.error]
+    for model in good:
+        for line in _lines(model, [by_rules(line_of(document.ort_release)), *dict.fromkeys(document.levels.values())]):
             click.echo(line)
-    if any(not model.error for model in document.models):
+    if good:
         click.echo(click.style(GUIDANCE, dim=True))
 
 
-def _show_error(model: ModelFit) -> None:
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {visible(f'{model.path}: {model.error}')}", err=True)
-    if model.remedy:
-        click.echo(f"  {click.style('remedy:', fg='cyan')} {visible(model.remedy)}", err=True)
-
-
-def _lines(model: ModelFit, release: str) -> Iterator[str]:
+def _lines(model: ModelFit, judged_for: Sequence[str]) -> Iterator[str]:
     opset = f", opset {model.opset}" if model.opset else ""
     nodes = f"{model.nodes} node{'s' * (model.nodes != 1)}"
-    yield f"{click.style(visible(model.path), bold=True)}: {nodes}{opset}, ONNX Runtime {release}"
+    yield f"{click.style(visible(model.path), bold=True)}: {nodes}{opset}, ONNX Runtime {', '.join(judged_for)}"
     if model.dynamic:
         guessed = f"; guessed: {_named(model.guessed)}" if model.guessed else ""
         yield f"dynamic dimensions: {_named(model.dynamic)}{guessed}"
     yield ""
     yield from _table(model)
     yield ""
-    for row in model.rows:
-        fit = row.fixed or row.as_is
-        if row.ep != CPU or fit.verdict == "no":
-            yield f"{_title(row.ep)}: {visible(fit.reason)}"
+    for row in _all_rows(model):
+        if row.ep != CPU or row.fit.verdict == "no":
+            yield f"{_title(row)}: {visible(row.fit.reason)}"
     yield from _helps(model)
     for note in model.notes:
         yield f"{click.style('note:', fg='yellow')} {visible(note)}"
@@ -142,9 +133,15 @@ def _lines(model: ModelFit, release: str) -> Iterator[str]:
     yield ""
 
 
-def _title(ep: str) -> str:
+def _all_rows(model: ModelFit) -> list[FitRow]:
+    """Each provider's, and behind it what differs on the oldest systems."""
+    return [one for row in model.rows for one in (row, *(old for old in model.oldest if old.ep == row.ep))]
+
+
+def _title(row: FitRow) -> str:
     """Of a provider with rules, or of the CPU."""
-    return (PROVIDER_RULES.get(ep) or provider_named(ep)).title
+    title = (PROVIDER_RULES.get(row.ep) or provider_named(row.ep)).title
+    return f"{title}, {row.level}" if row.level else title
 
 
 def _named(names: Sequence[str]) -> str:
@@ -157,13 +154,14 @@ def _table(model: ModelFit) -> Iterator[str]:
     sides = ["as it is"]
     if any(row.fixed for row in model.rows):
         sides.append(f"with {_named(_sizes(model.sizes))}")
-    rows = [[cell for fit in _sides(row) for cell in _cells(fit)] for row in model.rows]
+    rows = [[cell for fit in _sides(row) for cell in _cells(fit)] for row in _all_rows(model)]
     table = [[*HEAD] * len(sides), *rows]
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-    first = max(len(row.title) for row in PROVIDER_RULES.values())
+    titles = [_title(row) for row in _all_rows(model)]
+    first = max(len(title) for title in titles)
     each = sum(widths[: len(HEAD)]) + 2 * len(HEAD)
     yield (" " * first + "".join(f"  {side:<{each - 2}}" for side in sides)).rstrip()
-    for name, line in zip(["", *(_title(row.ep) for row in model.rows)], table, strict=True):
+    for name, line in zip(["", *titles], table, strict=True):
         pairs = enumerate(zip(line, widths, strict=True))
         cells = "".join(f"  {_padded(cell, width, column)}" for column, (cell, width) in pairs)
         yield f"{name:<{first}}{cells}".rstrip()
@@ -197,21 +195,19 @@ def _helps(model: ModelFit) -> Iterator[str]:
     yield ""
     yield click.style("What would help most:", bold=True)
     for number, one in enumerate(model.helps, 1):
-        yield f"  {number}. {visible(one.what)}"
+        worse = ", ".join(PROVIDER_RULES[ep].title for ep in one.losses)
+        yield f"  {number}. {visible(one.what)}" + (f", which is worse for {worse}" if worse else "")
         yield from (f"     {visible(line)}" for line in _help(one))
-    yield f"  Try what can be done automatically: {_command(model)} --ep {_best_ep(model)} --advise"
+    if best := next((ep for one in model.helps for ep in one.gains), None):
+        yield f"  Try what can be done automatically: {_command(model)} --ep {best} --advise"
     yield ""
 
 
 def _help(one: Help) -> Iterator[str]:
-    for ep, gain in one.gains.items():
-        yield f"{PROVIDER_RULES[ep].title}: {gain}"
+    for changes, mark in ((one.gains, ""), (one.losses, "worse: ")):
+        yield from (f"{mark}{PROVIDER_RULES[ep].title}: {change}" for ep, change in changes.items())
     if one.reason:
         yield f"because {one.reason}" + (f"; {one.remedy}" if one.remedy else "")
-
-
-def _best_ep(model: ModelFit) -> str:
-    return next(iter(model.helps[0].gains))
 
 
 def _command(model: ModelFit) -> str:
@@ -233,29 +229,23 @@ MOST_SIZES = 12
 MOST_OPERATORS = 4
 
 
-def show_failed(answers: Iterable[ModelAnswer]) -> None:
-    """Print models that could not be judged to stderr, once for all providers that say the same."""
-    err = open_console(stderr=True)
-    for path, error, remedy in dict.fromkeys((one.path, one.error, one.remedy) for one in answers if one.error):
-        err.print(f"[bold red]error:[/] {escape(visible(path))}: {escape(visible(error))}")
+def failed_models(answers: Iterable[ModelAnswer | ModelFit]) -> Iterator[Line]:
+    """Models that could not be judged, once for all providers that say the same; for stderr."""
+    failures = dict.fromkeys((answer.path, answer.error, answer.remedy) for answer in answers if answer.error)
+    for path, error, remedy in failures:
+        yield Line(("error:", "bold red"), f" {path}: {error}")
         if remedy:
-            err.print(f"  [cyan]remedy:[/] {escape(visible(remedy))}")
+            yield Line("  ", ("remedy:", "cyan"), f" {remedy}")
 
 
-def show_answers(answers: Sequence[ModelAnswer]) -> None:
-    """Print the answers of one provider to stdout, but for models that could not be judged."""
-    out = open_console()
+def answer_parts(answers: Sequence[ModelAnswer]) -> Iterator[Part]:
+    """The answers of one provider, but for models that could not be judged."""
     good = [answer for answer in answers if not answer.error]
     if len(good) > MOST_DETAILED:
-        out.print(_overview(good))
+        yield _overview(good)
         return
     for answer in good:
-        _show(out, answer)
-
-
-def coverage(answer: ModelAnswer) -> float:
-    """The claimed share of the nodes, 0 to 1."""
-    return answer.claimed / answer.nodes if answer.nodes else 0.0
+        yield from _model(answer)
 
 
 def _advice(answer: ModelAnswer) -> Advice | None:
@@ -267,56 +257,59 @@ def _best(advice: Advice | None) -> str:
     return f"{' + '.join(best.fixes)}: {best.gain}" if best else ""
 
 
-def _overview(answers: Sequence[ModelAnswer]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("model", "nodes", "supported", "partitions", "load", "verdict", "best fixes"):
-        table.add_column(
-            name, justify="right" if name in ("nodes", "supported", "partitions") else "left", overflow="fold"
+def _overview(answers: Sequence[ModelAnswer]) -> Listing:
+    rows = [
+        (
+            answer.path,
+            str(answer.nodes),
+            f"{percent_of(answer.claimed, answer.nodes)} %",
+            str(len(answer.partitions)),
+            FAILS if answer.load and answer.load.error else "",
+            verdict(standing_of(answer), answer.ep).choice.value,
+            _best(_advice(answer)),
         )
-    for answer in answers[:MOST_LINES]:
-        row = (visible(answer.path), str(answer.nodes), f"{coverage(answer):.0%}", str(len(answer.partitions)))
-        loads = "[red]fails[/]" if answer.load and answer.load.error else ""
-        choice = verdict(standing_of(answer), answer.ep).choice.value
-        table.add_row(*map(escape, row), loads, choice, escape(_best(_advice(answer))))
+        for answer in answers[:MOST_LINES]
+    ]
+    head = ("model", "nodes", "supported", "partitions", "load", "verdict", "best fixes")
     if len(answers) > MOST_LINES:
-        table.add_row(f"… {len(answers) - MOST_LINES} more: --json has all")
-    return table
+        rows.append((f"… {len(answers) - MOST_LINES} more: --json has all", "", "", "", "", "", ""))
+    right = ("nodes", "supported", "partitions")
+    return Listing(title="", head=head, rows=tuple(rows), right=right, marks={FAILS: "red"})
 
 
-def _show(out: Console, answer: ModelAnswer) -> None:
-    out.print(f"[bold]{escape(visible(answer.path))}[/]  {answer.ep}, ONNX Runtime {answer.release_text}")
-    for line in _headline(answer):
-        out.print(f"  {line}")
+FAILS = "fails"
+"""Of a model that does not load."""
+
+
+def _model(answer: ModelAnswer) -> Iterator[Line]:
+    yield Line((answer.path, "bold"), f"  {answer.ep}, ONNX Runtime {answer.release_text}")
+    sizes = [len(group) for group in answer.partitions]
+    yield Line(f"  {answer.claimed} of {answer.nodes} nodes supported ({percent_of(answer.claimed, answer.nodes)} %)")
+    yield Line(f"  {counted(len(sizes), 'partition')}" + (f" ({_listed(sizes)})" if sizes else ""))
+    if answer.fixed:
+        yield from _with_sizes(answer, answer.fixed)
     for body in answer.subgraphs:
-        out.print(f"  inside {escape(visible(body.owner))}: {partitions_text(len(body.partitions))}")
+        yield Line(f"  inside {body.owner}: {counted(len(body.partitions), 'partition')}")
     if answer.load and answer.load.error:
-        out.print(f"  [bold red]does not load on the phone:[/] {escape(visible(answer.load.error))}")
-        out.print(f"    [cyan]remedy:[/] {escape(visible(answer.load.remedy or ''))}")
+        yield Line("  ", ("does not load on the phone:", "bold red"), f" {answer.load.error}")
+        yield Line("    ", ("remedy:", "cyan"), f" {answer.load.remedy or ''}")
     elif answer.load:
         about = "about " if answer.load.estimate else ""
-        nodes = f"{answer.load.partitions} node{'s' * (answer.load.partitions != 1)}"
-        out.print(f"  {about}{nodes} compiled by the EP at load")
+        yield Line(f"  {about}{counted(answer.load.compiled, 'node')} compiled by the EP at load")
     if not answer.fixed:
-        out.print(verdict_line(verdict(standing_of(answer), answer.ep)))
-    _show_cuts(out, answer)
-    _show_reasons(out, answer)
+        yield verdict_line(verdict(standing_of(answer), answer.ep))
+    yield from _cuts(answer)
+    yield from _reasons(answer)
     if advice := _advice(answer):
-        for line in advice_lines(advice):
-            out.print(line)
+        yield from advice_lines(advice)
     for warning in answer.warnings:
-        out.print(f"  [yellow]note:[/] {escape(visible(warning))}")
-    out.print()
+        yield Line("  ", ("note:", "yellow"), f" {warning}")
+    yield Line()
 
 
-def _headline(answer: ModelAnswer) -> Iterator[str]:
-    """How much is supported; of a model with dynamic dimensions first what it is about, and what sizes would give."""
-    sizes = [len(group) for group in answer.partitions]
-    yield f"{answer.claimed} of {answer.nodes} nodes supported ({coverage(answer):.0%})"
-    yield partitions_text(len(sizes)) + (f" ({_listed(sizes)})" if sizes else "")
-    if not answer.fixed:
-        return
-    fixed = answer.fixed
-    yield f"[yellow]dimensions are dynamic:[/] {escape(visible(', '.join(answer.dynamic)))}"
+def _with_sizes(answer: ModelAnswer, fixed: SizedAnswer) -> Iterator[Line]:
+    """Of a model with dynamic dimensions: what it is about, and what sizes would give."""
+    yield Line("  ", ("dimensions are dynamic:", "yellow"), f" {', '.join(answer.dynamic)}")
     named = ", ".join(f"{name}={size}" for name, size in fixed.sizes.items())
     standing = ProviderSupport(
         nodes=fixed.nodes,
@@ -324,18 +317,15 @@ def _headline(answer: ModelAnswer) -> Iterator[str]:
         partitions=fixed.partitions,
         load_error=fixed.load.error if fixed.load else None,
     )
-    share = f"{standing.coverage:.0%}"
-    yield (
-        f"[bold]with fixed sizes[/], as {escape(visible(named))}: {fixed.claimed} of {fixed.nodes} nodes ({share}) in "
-        f"{partitions_text(fixed.partitions)}"
+    yield Line(
+        ("  with fixed sizes", "bold"),
+        f", as {named}: {fixed.claimed} of {fixed.nodes} nodes ({standing.percent} %) in "
+        f"{counted(fixed.partitions, 'partition')}",
     )
-    yield verdict_line(verdict(standing, answer.ep)).strip()
-    yield "[cyan]remedy:[/] give the sizes of your app with --dimension NAME=N; with --fix FILE they are written"
-
-
-def partitions_text(count: int) -> str:
-    """As in `1 partition`."""
-    return f"{count} partition{'s' * (count != 1)}"
+    yield verdict_line(verdict(standing, answer.ep))
+    yield Line(
+        ("  remedy:", "cyan"), " give the sizes of your app with --dimension NAME=N; with --fix FILE they are written"
+    )
 
 
 def _listed(sizes: Sequence[int]) -> str:
@@ -347,37 +337,39 @@ def _listed(sizes: Sequence[int]) -> str:
     return text if len(sizes) > MOST_SIZES else f"{text} node{'s' * (sizes != [1])}"
 
 
-def _show_cuts(out: Console, answer: ModelAnswer) -> None:
+def _cuts(answer: ModelAnswer) -> Iterator[Line]:
     if not answer.cuts:
         return
-    out.print("  [bold]nodes that cut the graph[/], and what supporting each would give:")
+    yield Line(
+        ("  unsupported nodes between partitions or beside them", "bold"),
+        ", and what supporting each alone would give:",
+    )
     for cut in answer.cuts[:MOST_CUTS]:
         gain = f"partitions {len(answer.partitions)} → {cut.partitions}, nodes {answer.claimed} → {cut.claimed}"
-        out.print(f"    {escape(cut.op_type)} [dim]{escape(visible(cut.output))}[/]  {gain}")
-        out.print(f"      {escape(visible(cut.reason))}")
+        yield Line(f"    {cut.op_type} with the output ", (cut.output, "dim"), f": {gain}")
+        yield Line(f"      {cut.reason}")
         if cut.remedy:
-            out.print(f"      [cyan]remedy:[/] {escape(visible(cut.remedy))}")
+            yield Line("      ", ("remedy:", "cyan"), f" {cut.remedy}")
     if len(answer.cuts) > MOST_CUTS:
-        out.print(f"    … {len(answer.cuts) - MOST_CUTS} more")
+        yield Line(f"    … {len(answer.cuts) - MOST_CUTS} more")
 
 
-def _show_reasons(out: Console, answer: ModelAnswer) -> None:
+def _reasons(answer: ModelAnswer) -> Iterator[Line]:
     """Reasons of all refused nodes; those that differ in names and shapes alone once, with one of them in full."""
-    grouped: dict[tuple[str, str], list[Decision]] = {}
-    for decision in answer.decisions:
-        if not decision.claimed:
-            key = (same_reason(decision.reason or ""), decision.remedy or "")
-            grouped.setdefault(key, []).append(decision)
-    if grouped:
-        out.print("  [bold]nodes that are not supported:[/]")
-    ranked = sorted(grouped.items(), key=lambda item: -len(item[1]))
+    refused = grouped(
+        ((same_reason(decision.reason or ""), decision.remedy or ""), decision)
+        for decision in answer.decisions
+        if not decision.claimed
+    )
+    if refused:
+        yield Line("  ", ("nodes that are not supported:", "bold"))
+    ranked = sorted(refused.items(), key=lambda item: -len(item[1]))
     for (_, remedy), alike in ranked[:MOST_REASONS]:
-        tail = f" [cyan]({escape(visible(remedy))})[/]" if remedy else ""
+        tail = (" ", (f"({remedy})", "cyan")) if remedy else ()
         other = "for example " if len({decision.reason for decision in alike}) > 1 else ""
-        reason = escape(visible(alike[0].reason or ""))
-        out.print(f"    {len(alike)} x {escape(_operators(alike))}: {other}{reason}{tail}")
+        yield Line(f"    {len(alike)} x {_operators(alike)}: {other}{alike[0].reason or ''}", *tail)
     if len(ranked) > MOST_REASONS:
-        out.print(f"    … {len(ranked) - MOST_REASONS} more reasons: --json has all")
+        yield Line(f"    … {len(ranked) - MOST_REASONS} more reasons: --json has all")
 
 
 def _operators(alike: Sequence[Decision]) -> str:
@@ -385,3 +377,85 @@ def _operators(alike: Sequence[Decision]) -> str:
     names = [name for name, _ in Counter(decision.op_type for decision in alike).most_common()]
     more = len(names) - MOST_OPERATORS
     return ", ".join(names[:MOST_OPERATORS]) + (f" and {more} more" if more > 0 else "")
+
+
+MOST_NODES = 60
+"""Up to so many nodes of one model are all listed; of larger ones those that differ."""
+
+DIFFERENT = "≠"
+
+MOST_DIFFERENT = 40
+"""So many differing nodes of one model are listed; the JSON has all."""
+
+
+def show_reference(reference: LibraryReference) -> None:
+    """Print models beside one another, what differs with both reasons, and one line that sums up; to stdout."""
+    few = len(reference.models) <= MOST_DETAILED
+    for model in reference.models:
+        if model.error and reference.rules:  # without rules it is an error of the answer, which was shown
+            show([Line(("no answer of the library:", "bold red"), f" {model.path}: {model.error}")], err=True)
+        elif model.asked and not model.error and (few or model.same is False):
+            show(_compared_model(model, everything=few and len(model.nodes) <= MOST_NODES))
+    show([Line(summary(reference), wrap=False)])
+
+
+def summary(reference: LibraryReference) -> str:
+    """How many models differ, by which library."""
+    library = f"libonnxruntime {reference.release or 'of unknown release'}"
+    library += f" for {reference.abi} (sha256 {reference.sha256[:12]})"
+    failed = sum(bool(one.error) for one in reference.models)
+    silent = f", {failed} without an answer of the library" if failed else ""
+    answered = sum(one.asked for one in reference.models) - failed
+    models = counted(answered, "model")
+    if not reference.rules:
+        return f"{models}: no rules for this release, the claims are those of {library}{silent}"
+    return f"{models} checked against {library}: {reference.different} different{silent}"
+
+
+def _compared_model(model: ClaimDiff, *, everything: bool) -> Iterator[Part]:
+    nodes = [node for node in model.nodes if everything or node.different]
+    yield Line((model.path, "bold"), "  ", *_verdict(model), wrap=False)
+    if nodes:
+        yield _nodes(nodes[: len(nodes) if everything else MOST_DIFFERENT])
+    if len(nodes) > MOST_DIFFERENT and not everything:
+        yield Line(f"  … {len(nodes) - MOST_DIFFERENT} more: --json has all")
+    for note in model.notes:
+        yield Line("  ", ("note:", "yellow"), f" {note}")
+    yield Line()
+
+
+def _verdict(model: ClaimDiff) -> Iterator[str | tuple[str, str]]:
+    theirs = counted(model.library_partitions, "partition")
+    if model.same is None:
+        claimed = sum(node.library is not None and node.library.claimed for node in model.nodes)
+        yield f"the library claims {claimed} of {len(model.nodes)} nodes, {theirs}"
+    elif model.same:
+        yield from (("the same claims", "green"), f", {theirs}")
+    else:
+        different = sum(node.different for node in model.nodes)
+        yield "1 node differs" if different == 1 else f"{different} nodes differ", "bold red"
+        yield f": ours {counted(model.our_partitions or 0, 'partition')}, the library's {theirs}"
+
+
+def _nodes(nodes: Sequence[NodeDiff]) -> Listing:
+    """Without rules for the release there is no column for ours."""
+    ours = any(node.ours for node in nodes)
+    rows = (
+        (
+            DIFFERENT if node.different else "",
+            node.output,
+            node.op_type,
+            *map(_words, [node.ours, node.library] if ours else [node.library]),
+        )
+        for node in nodes
+    )
+    head = ("", "node", "operator", *(["ours"] if ours else []), "library")
+    return Listing(title="", head=head, rows=tuple(rows), marks={DIFFERENT: "red"})
+
+
+def _words(side: Side | None) -> str:
+    if side is None:
+        return "-"
+    if side.claimed:
+        return "claimed" if side.partition is None else f"partition {side.partition + 1}"
+    return f"CPU: {side.reason}" if side.reason else "CPU"

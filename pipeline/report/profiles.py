@@ -1,50 +1,32 @@
 """Profiles as tables for every format: what providers took, times by operator, where the trace lies."""
 
 from collections.abc import Iterator, Mapping, Sequence
-
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
+from dataclasses import replace
 
 from pipeline.report import wording
-from pipeline.report.layout import Listing
 from pipeline.report.model import CampaignReport
+from pipeline.report.parts import Line, Listing, Part
 from pipeline.report.profile_view import OperatorChange, Profiled, ProfileView
-from pipeline.report.wording import visible
 
 
-def show_profiles(profiles: Sequence[Profiled], console: Console) -> None:
-    """Print each profile; names from models are text, never markup."""
-    for one in profiles:
-        console.print()
-        for part in _parts(one):
-            console.print(part, soft_wrap=not isinstance(part, Table))
-
-
-def _parts(one: Profiled) -> Iterator[RenderableType]:
-    yield Text(visible(f"Profile of {one.name}, {one.run}"), style="bold")
-    if one.profile:
-        yield _operators(one)
-        if (rest := len(one.profile.operators) - SHOWN) > 0:
-            yield Text(f"and {rest} more operators, each faster")
-    for told, text in (("measured", taken(one)), ("predicted", predicted(one))):
-        if text:
-            yield Text(visible(f"{told}: {text}"))
-    for note in (one.finding, one.failure):
-        if note:
-            yield Text(visible(note), style="yellow")
-    if one.file:
-        yield Text(visible(f"trace for ui.perfetto.dev: {one.file}"))
-
-
-def _operators(one: Profiled) -> Table:
-    listing = operators(one)
-    table = Table(*listing.head[:2], box=None, header_style="bold", pad_edge=False)
-    for title in listing.head[2:]:
-        table.add_column(title, justify="right")
-    for row in listing.rows:
-        table.add_row(*(Text(visible(value)) for value in row))
-    return table
+def profile_parts(profiles: Sequence[Profiled]) -> Iterator[Part]:
+    """Each profile: its slowest operators, what providers took, where its trace is."""
+    for row in profiles:
+        yield Line()
+        yield Line((f"Profile of {row.name}, {row.run}", "bold"), wrap=False)
+        if row.profile:
+            listing = operators(row)
+            yield replace(listing, title="", right=listing.head[2:])
+            if (rest := len(row.profile.operators) - SHOWN) > 0:
+                yield Line(f"and {rest} more operators, each faster", wrap=False)
+        for label, text in (("measured", taken(row)), ("predicted", predicted(row))):
+            if text:
+                yield Line(f"{label}: {text}", wrap=False)
+        for note in (row.finding, row.failure):
+            if note:
+                yield Line((note, "yellow"), wrap=False)
+        if row.file:
+            yield Line(f"trace for ui.perfetto.dev: {row.file}", wrap=False)
 
 
 SHOWN = 15
@@ -90,7 +72,7 @@ def operators(one: Profiled) -> Listing:
 
 def views(report: CampaignReport) -> tuple[ProfileView, ...]:
     """The profiles of a report that stand beside another."""
-    return report.profile_views or ()
+    return report.profile_views
 
 
 def view_title(view: ProfileView) -> str:

@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from device_runner.providers import NNAPI
+from pipeline.campaign.record import place
 from pipeline.check.library_proof import LibraryProof, ProofFinding, ProofRow
 from pipeline.core.errors import Severity
 from pipeline.report import wording
+from pipeline.report.parts import Listing, ListingNote, gathered
 
 HEAD = ("Model", "Variant", "Run", "API level", "Ran on", "Result", "Outputs", "NNAPI operations in partitions")
 NO_PHONE = "It ran in a process of this computer, not on a phone: timings are not reported."
@@ -21,24 +23,20 @@ def title(proof: LibraryProof) -> str:
 
 
 def summary(proof: LibraryProof) -> str:
-    """How many rows pass, or why nothing was run."""
+    """How many rows pass or could not be judged, or why nothing was run."""
     if proof.not_run:
-        return f"not proven in {proof.library.file}: {proof.not_run}"
-    passing = sum(not row.failed for row in proof.rows)
+        return f"not proven in {proof.library.file}: {proof.not_run_text}"
+    passing, undecided = sum(row.passed for row in proof.rows), sum(row.undecided for row in proof.rows)
+    unknown = f", {undecided} could not be judged" if undecided else ""
     levels = ", ".join(map(str, sorted({row.api_level for row in proof.rows if row.api_level})))
     places = "; ".join(filter(None, (levels and f"API level {levels}", _places(proof.rows))))
     where = EMULATED if any(row.cpu for row in proof.rows) else NO_PHONE
-    return f"{passing} of {len(proof.rows)} runs pass ({places}). {where}"
+    return f"{passing} of {len(proof.rows)} runs pass{unknown} ({places}). {where}"
 
 
-def place(row: ProofRow) -> str:
-    """The ABI of the library that ran, and the CPU that an emulator played."""
-    return f"{row.abi} on {row.cpu}" if row.cpu else row.abi
-
-
-def _places(found: Sequence[ProofRow]) -> str:
+def _places(rows: Sequence[ProofRow]) -> str:
     cpus: dict[str, dict[str, None]] = {}
-    for row in found:
+    for row in rows:
         cpus.setdefault(row.abi, {}).update({row.cpu: None} if row.cpu else {})
     return ", ".join(f"{abi} on {' and '.join(names)}" if names else abi for abi, names in cpus.items())
 
@@ -49,8 +47,8 @@ def rows(proof: LibraryProof) -> Iterator[tuple[str, ...]]:
     for row in proof.rows:
         groups.setdefault((*_cells(row), str(row.api_level)), []).append(row)
     joined: dict[tuple[str, ...], list[str]] = {}
-    for (*cells, level), found in groups.items():
-        joined.setdefault((*cells, _places(found)), []).append(level if found[0].api_level else wording.DASH)
+    for (*cells, level), group in groups.items():
+        joined.setdefault((*cells, _places(group)), []).append(level if group[0].api_level else wording.DASH)
     for (model, variant, run, *results, places), levels in joined.items():
         yield model, variant, run, ", ".join(levels), places, *results
 
@@ -63,7 +61,7 @@ def _cells(row: ProofRow) -> tuple[str, ...]:
 
 def _result(row: ProofRow) -> str:
     kinds = dict.fromkeys(finding.kind.replace("_", " ") for finding in row.findings)
-    word = "FAILS" if row.failed else "passes"
+    word = "FAILS" if row.failed else "warns" if row.broken else "not judged" if row.undecided else "passes"
     return f"{word}: {', '.join(kinds)}" if kinds else word
 
 
@@ -74,18 +72,20 @@ def _claims(row: ProofRow) -> str:
     return f"{sum(sizes)} in {len(sizes)}" if sizes else "none"
 
 
-def findings(proof: LibraryProof) -> Iterator[tuple[str, str, str, str]]:
-    """Title, text, remedy and place of each finding, those that fail first."""
-    found = [(finding, row) for row in proof.rows for finding in row.findings]
-    for severity in Severity:
-        for finding, row in found:
-            if finding.severity is severity:
-                level = f"API level {row.api_level}" if row.api_level else ""
-                parts = (row.model, row.variant, row.run, level, place(row))
-                yield finding.what, _text(finding), finding.remedy, " / ".join(filter(None, parts))
+def findings(proof: LibraryProof) -> list[tuple[ProofRow, ProofFinding]]:
+    """Every finding with its row, those that fail first."""
+    pairs = ((row, finding) for row in proof.rows for finding in row.findings)
+    return sorted(pairs, key=lambda pair: list(Severity).index(pair[1].severity))
 
 
-def _text(finding: ProofFinding) -> str:
+def where(row: ProofRow) -> str:
+    """Where a row ran: with the ABI of the library, and the CPU that an emulator played."""
+    level = f"API level {row.api_level}" if row.api_level else ""
+    return place(row.model, row.variant, row.run, level, f"{row.abi} on {row.cpu}" if row.cpu else row.abi)
+
+
+def reason(finding: ProofFinding) -> str:
+    """The reason of a finding, with the line that an operator config lacks."""
     line = f"operator config line: {finding.config_line}" if finding.config_line else ""
     return "; ".join(part for part in (finding.why, line) if part)
 
@@ -95,3 +95,21 @@ def remarks(proof: LibraryProof) -> Iterator[str]:
     if proof.left_out:
         yield f"of another platform than this library, so not run: {', '.join(proof.left_out)}"
     yield from proof.notes
+
+
+def proof_listing(proof: LibraryProof) -> Listing:
+    """What came of each way to run in a library that ships; without rows where nothing was run."""
+    return Listing(title=title(proof), head=HEAD, rows=tuple(rows(proof)))
+
+
+def proof_notes(proof: LibraryProof) -> list[ListingNote]:
+    """What to know of a library that ships: how much holds, or why nothing was run; then every finding once."""
+    by_finding = gathered(
+        ListingNote(title=finding.what, text=reason(finding), remedy=finding.remedy, places=(where(row),))
+        for row, finding in findings(proof)
+    )
+    return [
+        ListingNote(title="", text=summary(proof)),
+        *by_finding,
+        *(ListingNote(title="", text=text) for text in remarks(proof)),
+    ]

@@ -2,14 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 
 from device_runner.result import Failure, FailureKind, RunResult, Status
 from pipeline.campaign.provenance import facts_of_run
-from pipeline.campaign.record import FRESH_FROM, FailureRow, RecordedRun, RunRecord, Skipped
+from pipeline.campaign.record import FRESH_FROM, FailureRow, RecordedRun, RunRecord, Skipped, rounds_of
 from pipeline.campaign.statistics import (
     DEFAULT_RULE,
     Comparison,
@@ -20,8 +20,9 @@ from pipeline.campaign.statistics import (
     compare,
     summarize,
 )
-from pipeline.check.compare import OutputCheck
+from pipeline.check.compare import OutputCheck, worst_sqnr
 from pipeline.config import MeasureMode
+from pipeline.core.errors import Finding, warning
 from pipeline.report.model import Row, Shape
 
 SHAPE_POINTS = 20
@@ -58,6 +59,22 @@ class Rows:
     rows: tuple[Row, ...]
     failures: tuple[FailureRow, ...]
     skipped: tuple[Skipped, ...]
+
+
+def own_runs(
+    planned: Sequence[RecordedRun], runs: Sequence[RunRecord], left_out: list[Finding]
+) -> tuple[RunRecord, ...]:
+    """Without those of a planned run of another device: whoever measures one device says nothing of the others."""
+    devices = {one.id: one.device for one in planned}
+    strange = [run for run in runs if devices.get(run.planned, run.result.device) != run.result.device]
+    left_out += [
+        warning(
+            f"round {run.round} of the run {run.spec.id} was left out: it was planned for {devices[run.planned]}",
+            " at the host ".join(filter(None, (run.result.device, run.result.host))),
+        )
+        for run in strange
+    ]
+    return tuple(run for run in runs if devices.get(run.planned, run.result.device) == run.result.device)
 
 
 def measured_rows(
@@ -122,12 +139,27 @@ def medians(rows: Iterable[Row]) -> dict[tuple[str, str, str, str], float]:
 def _rows(group: Sequence[MeasuredRow], rule: DecisionRule) -> list[Row]:
     """The rows of one device and model; what was not run itself has those numbers that count for it."""
     own = _run(group)
-    baseline = next((_key(one) for one in own if one.baseline), None)
-    summaries = summarize([run_group(one) for one in own], baseline, rule)
+    base = baseline_row(own)
+    own = [replace(one, baseline=one is base) for one in own]
+    summaries = summarize([run_group(one) for one in own], _key(base) if base else None, rule)
     pairs = zip(own, summaries, strict=True)
     rows = {_key(one): _row(one, summary) for one, summary in pairs if one.status is not Status.SKIPPED}
     found = [(one, rows.get(one.same_as or _key(one))) for one in group]
     return [_same(one, row) if one.same_as else row for one, row in found if row]
+
+
+def baseline_row(group: Sequence[MeasuredRow]) -> MeasuredRow | None:
+    """What the others of a device and model are compared with: the row marked so or, where all its runs failed, the
+    first that gave times, one with the same options before others.
+    """
+    marked = next((one for one in group if one.baseline), None)
+    if marked is None or _gave_times(marked):
+        return marked
+    return min(filter(_gave_times, group), key=lambda one: one.run != marked.run, default=marked)
+
+
+def _gave_times(one: MeasuredRow) -> bool:
+    return any(record.result.status is Status.OK for record in one.runs)
 
 
 def _run(group: Iterable[MeasuredRow]) -> list[MeasuredRow]:
@@ -147,12 +179,7 @@ def _key(one: MeasuredRow) -> str:
 
 def run_group(one: MeasuredRow) -> RunGroup:
     """The latencies of every round that gave times, under `VARIANT/RUN`."""
-    timed = [record for record in one.runs if record.result.status is Status.OK]
-    rounds = (
-        Round(number=record.round, latencies_ns=record.result.latencies_ns, marks=record.result.marks)
-        for record in timed
-    )
-    return RunGroup(key=_key(one), rounds=tuple(rounds))
+    return rounds_of(one.runs, _key(one))
 
 
 def _row(one: MeasuredRow, summary: Summary) -> Row:
@@ -176,9 +203,7 @@ def _row(one: MeasuredRow, summary: Summary) -> Row:
         cautions=summary.cautions,
         shape=_shape(results),
         prediction=next((record.prediction for record in one.runs if record.prediction is not None), None),
-        measured_with=next(
-            (facts_of_run(record) for record in one.runs if record.result.status is Status.OK), msgspec.UNSET
-        ),
+        measured_with=next((facts_of_run(record) for record in one.runs if record.result.status is Status.OK), {}),
     )
 
 
@@ -218,9 +243,11 @@ def _worst(checks: Sequence[OutputCheck]) -> OutputCheck:
         max_abs_error=_among(max, (check.max_abs_error for check in checks)),
         max_rel_error=_among(max, (check.max_rel_error for check in checks)),
         limit=_among(min, (check.limit for check in checks)),
+        sqnr_db=worst_sqnr(checks),
         cosine=_among(min, (check.cosine for check in checks)),
         top1_agreement=_among(min, (check.top1_agreement for check in checks)),
         reason=next((check.reason for check in sorted(checks, key=_gravity) if not check.passed), ""),
+        remedy=next((check.remedy for check in sorted(checks, key=_gravity) if not check.passed), ""),
         metric=measured.metric,
         value=measured.value,
         original_value=measured.original_value,

@@ -1,39 +1,33 @@
 """Reports and device tables in a terminal, as wide as fits; plain lines in a pipe or a file."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
 from device_runner.device import DeviceFacts, Readiness
 from device_runner.result import Status
 from pipeline.campaign.statistics import Verdict
 from pipeline.check.library_proof import LibraryProof
-from pipeline.report import tuning, wording
-from pipeline.report.console import open_console
-from pipeline.report.decision import Banner, BannerState, banner
+from pipeline.report import wording
+from pipeline.report.decision import BannerState, banner
 from pipeline.report.layout import (
     COLUMNS,
+    DOUBTS,
     INTERVAL,
     Column,
-    Listing,
-    ListingNote,
     Results,
-    Section,
     accuracies,
     choices,
-    proof_listing,
-    proof_notes,
+    offered,
     results,
     sections,
 )
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.modes import mode_listings
+from pipeline.report.parts import Line, Listing, ListingNote, Part, Section
 from pipeline.report.profiles import changes, claims, view_notes, views
-from pipeline.report.wording import visible
+from pipeline.report.proof import proof_listing, proof_notes
+from pipeline.report.show import show, width
 
 
 def _processor(facts: DeviceFacts) -> str:
@@ -81,59 +75,71 @@ DEVICE_COLUMNS: tuple[tuple[str, Callable[[DeviceFacts], str]], ...] = (
 )
 
 
-def show_devices(devices: Sequence[DeviceFacts], console: Console | None = None) -> None:
-    """Print one row a device, without columns that are empty everywhere; control characters are written out."""
-    table = Table(box=None, pad_edge=False)
+def device_listing(devices: Sequence[DeviceFacts]) -> Listing:
+    """One row a device, without columns that are empty everywhere."""
     rows = [[text(facts) for _, text in DEVICE_COLUMNS] for facts in devices]
     kept = [index for index in range(len(DEVICE_COLUMNS)) if any(row[index] for row in rows)]
-    for index in kept:
-        table.add_column(DEVICE_COLUMNS[index][0], overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(wording.visible(row[index])) for index in kept))
-    (console or open_console()).print(table)
+    return Listing(
+        title="",
+        head=tuple(DEVICE_COLUMNS[index][0] for index in kept),
+        rows=tuple(tuple(row[index] for index in kept) for row in rows),
+    )
 
 
-PLACES_SHOWN = 3
 SHORT = 6
 """Operators of a view of profiles: report.md has more."""
 STYLES = {Verdict.FASTER: "green", Verdict.SLOWER: "yellow", Verdict.SAME: "", Verdict.NOT_SHOWN: "dim"}
 
 
-def show(report: CampaignReport, console: Console) -> None:
-    """Print the report. Texts are never read as rich's markup and cannot move the cursor."""
-    console.print(Group(*render(report, console.width)))
+def show_report(report: CampaignReport, console: Console | None = None) -> None:
+    """Print the report, with as many columns of results as fit."""
+    show(render(report, width(console)), console, rest="report.md")
 
 
-def render(report: CampaignReport, width: int) -> Iterator[RenderableType]:
+def render(report: CampaignReport, width: int) -> Iterator[Part]:
     """The parts of the report for a terminal of so many columns."""
-    for found in results(report):
-        yield results_table(found, width)
+    for result in results(report):
+        yield results_listing(result, width)
     if report.rows:
-        yield Padding(Text(wording.legend(report, interval=INTERVAL in shown(width)), style="dim"), (0, 0, 1, 0))
-    yield from map(_listing, mode_listings(report))
+        yield Line((wording.legend(report, interval=INTERVAL in shown(width)), "dim"), indent=0)
+        yield Line(indent=0)
+    yield from mode_listings(report)
     if (accuracy := accuracies(report)).rows:
-        yield _listing(accuracy)
-    yield from (_listing(found) for found in (tuning.summary(report.tuned) if report.tuned else ()))
-    for proof in report.proofs:
-        yield from _proof_table(proof)
+        yield accuracy
+    yield from offered(report, brief=True)
+    for listing in map(proof_listing, report.proofs):
+        if listing.rows:
+            yield listing
     for section in sections(report):
-        yield _section(section)
+        yield section if section.title != DOUBTS else _in_short(section)
     if report.profiles:
-        yield _listing(claims(report.profiles))
+        yield claims(report.profiles)
     for view in views(report):
-        yield Group(_listing(changes(view, most=SHORT)), *(Text(visible(note)) for note in view_notes(view)), Text())
+        yield changes(view, most=SHORT)
+        yield from map(Line, (*view_notes(view), ""))
     if report.choices:
-        yield _listing(choices(report))
+        yield choices(report)
     if verdict := banner(report):
-        yield _banner(verdict)
+        yield Line((verdict.headline, BANNERS[verdict.state]), indent=0)
+        for reason in verdict.reasons:
+            yield Line(f"- {reason}", indent=0)
+        yield Line(indent=0)
 
 
 BANNERS = {BannerState.STOP: "bold red", BannerState.CAUTION: "bold yellow", BannerState.READY: "bold green"}
 
 
-def _banner(found: Banner) -> RenderableType:
-    reasons = [Text(f"- {visible(reason)}") for reason in found.reasons]
-    return Padding(Group(Text(visible(found.headline), style=BANNERS[found.state]), *reasons), (0, 0, 1, 0))
+USUAL_DOUBTS = ("spread", "extreme", "short samples")
+"""What nearly every short run on a computer in use has: one line here, each with its numbers in the report."""
+
+
+def _in_short(doubts: Section) -> Section:
+    """The usual doubts with their numbers of rows in one line, then the others as they are."""
+    usual = [note for note in doubts.notes if note.title in USUAL_DOUBTS]
+    counts = ", ".join(f"{note.title} in {len(note.places)}" for note in usual)
+    line = ListingNote(title="", text=f"{counts} of the rows above (report.md or --json has their numbers)")
+    others = tuple(note for note in doubts.notes if note not in usual)
+    return Section(title=doubts.title, notes=((line, *others) if usual else others))
 
 
 def shown(width: int) -> list[Column]:
@@ -141,28 +147,15 @@ def shown(width: int) -> list[Column]:
     return [column for column in COLUMNS if column.from_width <= width]
 
 
-def results_table(found: Results, width: int) -> Table:
+def results_listing(found: Results, width: int) -> Listing:
     """One line per variant and run; columns that need a wider terminal are left out."""
     columns = shown(width)
-    table = _table(f"{found.model} on {found.device}")
-    for column in columns:
-        table.add_column(
-            column.title, justify="right" if column.number else "left", overflow="fold", no_wrap=column.number
-        )
-    for row in found.rows:
-        table.add_row(*(Text(visible(column.text(row))) for column in columns), style=_style(row))
-    return table
-
-
-def _table(title: str) -> Table:
-    heading = Text(visible(title), style="bold")
-    return Table(
-        title=heading,
-        title_justify="left",
-        header_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
+    return Listing(
+        title=f"{found.model} on {found.device}",
+        head=tuple(column.title for column in columns),
+        rows=tuple(tuple(column.text(row) for column in columns) for row in found.rows),
+        right=tuple(column.title for column in columns if column.number),
+        styles=tuple(map(_style, found.rows)),
     )
 
 
@@ -172,50 +165,8 @@ def _style(row: Row) -> str:
     return STYLES[row.comparison.verdict] if row.comparison else ""
 
 
-def show_proof(proof: LibraryProof, console: Console) -> None:
-    """Print what came of a bundle in the library that ships, then every finding with cause and remedy."""
-    notes = Section(title="Summary", notes=tuple(proof_notes(proof)))
-    console.print(Group(*_proof_table(proof), _section(notes, rest="--json")))
-
-
-def _proof_table(proof: LibraryProof) -> Iterator[Table]:
-    if proof.rows:
-        yield _listing(proof_listing(proof))
-
-
-def show_parts(
-    listings: Iterable[Listing],
-    notes: Iterable[Section],
-    console: Console | None = None,
-    rest: str = "--json",
-    most: int = PLACES_SHOWN,
-) -> None:
-    """Print tables and sections with so many places of each note; `rest` names what has all of them."""
-    tables = (_listing(listing) for listing in listings if listing.rows)
-    (console or open_console()).print(Group(*tables, *(_section(section, rest, most) for section in notes)))
-
-
-def _section(section: Section, rest: str = "report.md", most: int = PLACES_SHOWN) -> RenderableType:
-    lines = [line for note in section.notes for line in _note(note, rest, most)]
-    return Padding(Group(Text(section.title, style="bold"), *lines), (0, 0, 1, 0))
-
-
-def _note(note: ListingNote, rest: str, most: int) -> Iterator[RenderableType]:
-    head = ": ".join(visible(part) for part in (note.title, note.text) if part)
-    yield Padding(Text(f"- {head}"), (0, 0, 0, 0))
-    for place in note.places[:most]:
-        yield Padding(Text(visible(place), style="dim"), (0, 0, 0, 4))
-    if len(note.places) > most:
-        more = f"and {len(note.places) - most} more ({rest} has them all)"
-        yield Padding(Text(more, style="dim"), (0, 0, 0, 4))
-    if note.remedy:
-        yield Padding(Text(f"remedy: {visible(note.remedy)}"), (0, 0, 0, 2))
-
-
-def _listing(listing: Listing) -> Table:
-    table = _table(listing.title)
-    for title in listing.head:
-        table.add_column(title, overflow="fold")
-    for row in listing.rows:
-        table.add_row(*(Text(visible(text)) for text in row))
-    return table
+def proof_parts(proof: LibraryProof) -> Iterator[Part]:
+    """What came of a bundle in the library that ships, then every finding with cause and remedy."""
+    if (listing := proof_listing(proof)).rows:
+        yield listing
+    yield Section(title="Summary", notes=tuple(proof_notes(proof)))

@@ -107,7 +107,7 @@ def parts_of(result: RunResult) -> tuple[tuple[str, int], ...]:
 def _run(pid: int, run: RunRecord, earliest: int) -> Iterator[Event]:
     """A run with its parts and counters; none where nothing says when it was.
 
-    It begins when the one before it ended at the earliest: clocks jump, and results of earlier releases began late.
+    It begins when the one before it ended at the earliest: clocks jump.
     """
     result = run.result
     started_ms = epoch_ms(result.started_at)

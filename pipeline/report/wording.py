@@ -1,13 +1,16 @@
 """How values are worded, the same in every format: units, ratios, verdicts, and text that may be hostile."""
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.reading import visible as visible
 from device_runner.result import Status
 from pipeline.campaign.statistics import Comparison, Verdict
-from pipeline.check.compare import OutputCheck
+from pipeline.check.compare import OutputCheck, worst_sqnr
 
 if TYPE_CHECKING:  # what words measurements of campaigns is read for conversions, too
     from pipeline.report.model import CampaignReport, Row
@@ -68,7 +71,7 @@ def ratio(comparison: Comparison | None) -> str:
 
 
 def interval(comparison: Comparison | None) -> str:
-    """The bounds of the ratio: 0.49 to 0.53. A dash where there are too few rounds for any."""
+    """The bounds of the ratio at the level that decides: 0.49 to 0.53. A dash where rounds are too few for any."""
     if comparison is None or comparison.low is None or comparison.high is None:
         return DASH
     return f"{significant(comparison.low)} to {significant(comparison.high)}"
@@ -78,7 +81,7 @@ def fresh(comparison: Comparison | None) -> str:
     """How a choice did in rounds that did not choose it; nothing where there were none."""
     if comparison is None or comparison.low is None:
         return ""
-    found = f"{ratio(comparison)} times {comparison.baseline} (95 % interval {interval(comparison)})"
+    found = f"{ratio(comparison)} times {comparison.baseline} (interval {interval(comparison)})"
     return f"; in {comparison.rounds} fresh rounds {found}"
 
 
@@ -98,7 +101,7 @@ def verdict(row: "Row") -> str:
         return "too few rounds"
     found, least = row.comparison.verdict, row.comparison.detectable
     digits = float(format(least * 100, ".2g")) if least is not None else 0.0
-    shown = f" (from {digits:g} % on)" if found is Verdict.NOT_SHOWN and least is not None and least < 10 else ""
+    shown = f" ({digits:g} % would show)" if found is Verdict.NOT_SHOWN and least is not None and least < 10 else ""
     return f"{found.value}{shown}"
 
 
@@ -109,16 +112,27 @@ def status(row: "Row") -> str:
     return row.status.value
 
 
-def outputs(row: "Row") -> str:
-    """Whether outputs are the original model's, the largest relative error, top-1 agreement where it is not 100 %."""
-    if not row.checks:
+def outputs(checks: Sequence[OutputCheck]) -> str:
+    """Whether outputs are those of the model in its precision, the largest relative error, top-1 agreement where it is
+    not 100 %; in another precision than the model's own also how far they are from the float original's.
+    """
+    if not checks:
         return DASH
-    failed, unknown = any(c.failed for c in row.checks), any(c.unknown for c in row.checks)
-    agreements = [check.top1_agreement for check in row.checks if check.top1_agreement is not None]
-    errors = [check.max_rel_error for check in row.checks if check.max_rel_error is not None]
+    failed, unknown = any(c.failed for c in checks), any(c.unknown for c in checks)
+    agreements = [check.top1_agreement for check in checks if check.top1_agreement is not None]
+    errors = [check.max_rel_error for check in checks if check.max_rel_error is not None]
     parts = ["differ" if failed else "not judged" if unknown else "ok", error_size(max(errors)) if errors else ""]
     parts.append(f"top-1 {share(min(agreements))}" if agreements and min(agreements) < 1 else "")
-    return " ".join(part for part in parts if part)
+    return ", ".join(filter(None, (" ".join(part for part in parts if part), from_float(checks))))
+
+
+def from_float(checks: Sequence[OutputCheck]) -> str:
+    """How far outputs are from the float original's, as in 19.3 dB from float; "" for the model's own precision."""
+    worst = worst_sqnr(checks)
+    if worst is msgspec.UNSET:
+        return ""
+    text = "equal to float" if worst is None else f"{worst:.1f} dB from float"
+    return f"{text} on random inputs" if any(check.random_inputs for check in checks) else text
 
 
 def check_numbers(check: OutputCheck) -> str:
@@ -127,17 +141,24 @@ def check_numbers(check: OutputCheck) -> str:
     return (
         f"max abs {error_size(check.max_abs_error)}{limit}, max rel {error_size(check.max_rel_error)}, "
         f"cosine {DASH if check.cosine is None else format(check.cosine, '.7g')}, top-1 {share(check.top1_agreement)}"
+        + "".join(f", {text}" for text in [from_float([check])] if text)
     )
 
 
 def legend(report: "CampaignReport", *, interval: bool = True) -> str:
     """How to read the table of results; `interval`: whether the table shows that of the ratio."""
-    spread = ", with its 95 % interval over rounds" if interval else ""
+    spread = ", with the interval over rounds that decides: 90 % for same, else 99 % and more" if interval else ""
+    finds = any(row.comparison and row.comparison.verdict is Verdict.NOT_SHOWN for row in report.rows)
+    open_ = (
+        "No difference shown (N % would show): one of N % or more would be found in 95 of 100 such campaigns. "
+        if finds
+        else ""
+    )
     return (
         f"Ratio: latency relative to the baseline's, below 1 is faster{spread}. "
-        f"Same: shown to differ by less than {report.margin * 100:g} %. Percentiles are of this sample. "
-        f"Outputs: the largest error "
-        f"relative to the output's largest value."
+        f"Same: shown to differ by less than {report.margin * 100:g} %. {open_}Percentiles are of this sample. "
+        f"Outputs: the largest error relative to the output's largest value, of the model in its precision; dB from "
+        f"float: signal to noise against the float original."
     )
 
 

@@ -32,6 +32,7 @@ class Doubt(StrEnum):
     CRASHED_AT_END = "crashed_at_end"
     CPU_FALLBACK = "cpu_fallback"
     PERF_TEST = "perf_test"
+    WRONG_SHAPE = "wrong_shape"
 
 
 class Caution(Struct, frozen=True, kw_only=True):
@@ -95,6 +96,7 @@ MARKED: dict[Mark, tuple[Doubt, str]] = {
     Mark.UNSETTLED: (Doubt.UNSETTLED, "inferences still became faster in the middle of what was timed"),
     Mark.CRASHED_AT_END: (Doubt.CRASHED_AT_END, "the process crashed after its last inference, giving memory back"),
     Mark.CPU_FALLBACK: (Doubt.CPU_FALLBACK, "the CPU took nodes that another provider was asked to run"),
+    Mark.WRONG_SHAPE: (Doubt.WRONG_SHAPE, "an output does not have the shape that the model declares for it"),
     Mark.PERF_TEST: (Doubt.PERF_TEST, "onnxruntime_perf_test measured, and no outputs were compared"),
 }
 """A mark of a run to the doubt that it raises and the reason."""
@@ -113,12 +115,14 @@ ADVICE: dict[Doubt, str] = {
     Doubt.SHORT_SAMPLES: "interruptions weigh in below 1 ms: measure more rounds, trust only large differences",
     Doubt.FEW_ROUNDS: f"set rounds to {FEWEST_ROUNDS} or more",
     Doubt.THROTTLED: "let the device cool, measure fewer inferences at a time",
-    Doubt.NOT_A_PHONE: "use them to see that it runs, never to choose: measure on a phone",
+    Doubt.NOT_A_PHONE: "use them to see that it runs, never to choose: measure on a phone, for which files are made",
     Doubt.CHARGING: "charging warms a phone: measure with the battery over half full and the charger off",
     Doubt.CUT_SHORT: "raise max_seconds, or ask for fewer inferences (min_runs)",
     Doubt.UNSETTLED: "warm-up did not end: measure longer (min_seconds, min_runs), so that half of it is steady",
     Doubt.CRASHED_AT_END: "the times hold; an app that closes its session would crash: try another release or provider",
     Doubt.PERF_TEST: "measure once with the probe to compare outputs; the first inference is known to the millisecond",
+    Doubt.WRONG_SHAPE: "the times hold; correct the shape in the model's graph.output: apps that give memory for that "
+    "output (pinned outputs, IoBinding) fail, and providers may size it wrongly",
     Doubt.CPU_FALLBACK: "ask `ort-mobile partition` which nodes the provider refuses and why",
 }
 """What to do about each doubt."""

@@ -42,11 +42,6 @@ class Verdict(StrEnum):
     SAME = "same"
     NOT_SHOWN = "no difference shown"
 
-    @classmethod
-    def _missing_(cls, value: object) -> "Verdict | None":
-        """Documents of version 1 have another word."""
-        return cls.NOT_SHOWN if value == "cannot tell" else None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRule:
@@ -79,11 +74,12 @@ class Comparison(Struct, frozen=True, kw_only=True):
     """Latency relative to the baseline's: 0.5 is twice as fast.
 
     `ratio` is that of the medians of a round, over the rounds that both have: the geometric mean below 8 rounds, the
-    Hodges-Lehmann estimate from then on. `low` and `high` bound it with 95 % confidence, null below 4 rounds. `p_value`
-    is adjusted for all comparisons with this baseline (Holm) and for the looks taken. `least` is the difference that
-    matters at least, `margin` that within which two are called the same. `detectable` is the difference that these
-    rounds would show in 95 of 100 cases, `rounds_needed` how many rounds show one as large as the margin (null: more
-    than 10,000).
+    Hodges-Lehmann estimate from then on. `low` and `high` bound it with the `confidence` that decides, null below 4
+    rounds: 0.9 where the verdict is "same", else at least 0.992, which is more the more is compared and the more often
+    is looked, so that an interval without 1 is a difference and one with 1 is none. `p_value` is adjusted for all
+    comparisons with this baseline (Holm) and for the looks taken. `least` is the difference that matters at least,
+    `margin` that within which two are called the same. `detectable` is the difference that these rounds would show in
+    95 of 100 cases, `rounds_needed` how many rounds show one as large as the margin (null: more than 10,000).
     """
 
     baseline: str
@@ -97,6 +93,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     p_value: float = 1.0
     detectable: float | None = None
     rounds_needed: int | None = None
+    confidence: float = 0.95
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -110,11 +107,16 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict with the p value that it rests on; `settled`: more rounds are not needed."""
+    """A verdict with the p value that it rests on; `settled`: more rounds are not needed.
+
+    `confidence` is of the interval of the first `rounds` rounds that says the same.
+    """
 
     verdict: Verdict = Verdict.NOT_SHOWN
     p_value: float = 1.0
     settled: bool = False
+    confidence: float = 1 - DIFFERENT
+    rounds: int | None = None
 
 
 def looks_until(most_rounds: int) -> tuple[int, ...]:
@@ -163,11 +165,12 @@ def _looked(sets: Sequence[Pairs], before: Sequence[Judgement], rule: DecisionRu
     """
     tested = [index for index, pairs in enumerate(sets) if len(pairs.logs) >= LEAST_ROUNDS]
     known = {index: 1.0 if before[index].verdict is Verdict.SAME else 0.0 for index in tested if before[index].settled}
-    adjusted = holm([known.get(index, p_value(sets[index].logs)) for index in tested])
+    alone = [known.get(index, p_value(sets[index].logs)) for index in tested]
     found = list(before)
-    for index, p in zip(tested, adjusted, strict=True):
+    for index, p_alone, p in zip(tested, alone, holm(alone), strict=True):
         if not before[index].settled:
             share = min(1.0, p / spent)
+            weight = p / p_alone if p_alone else len(tested)  # Holm's factor; any below it would exclude 1 as well
             likely = ratio_interval(sets[index].logs, 1 - 2 * SAME * spent)
             if likely is not None:
                 verdict = judge(share, likely, rule)
@@ -175,7 +178,8 @@ def _looked(sets: Sequence[Pairs], before: Sequence[Judgement], rule: DecisionRu
                 half, near = rule.margin / 2, abs(likely.ratio - 1) < rule.least
                 nearly_equal = near and 1 - half <= likely.low and likely.high <= 1 + half
                 settled = nearly_equal if verdict is Verdict.SAME else verdict is not Verdict.NOT_SHOWN
-                found[index] = Judgement(verdict, share, settled)
+                level = 2 * SAME * spent if verdict is Verdict.SAME else DIFFERENT * spent / weight
+                found[index] = Judgement(verdict, share, settled, 1 - level, len(sets[index].logs))
     return found
 
 
@@ -211,16 +215,18 @@ def _comparison(baseline: str, pairs: Pairs, decision: Judgement, rule: Decision
         p_value=decision.p_value,
     )
     found = ratio_interval(pairs.logs)
-    if found is None:
+    deciding = ratio_interval(pairs.logs[: decision.rounds], decision.confidence)
+    if found is None or deciding is None:
         return made
     sd = noise(pairs.logs)
     return msgspec.structs.replace(
         made,
         ratio=found.ratio,
-        low=found.low,
-        high=found.high,
+        low=deciding.low,
+        high=deciding.high,
         detectable=detectable(sd, len(pairs.logs), rule.confidence),
         rounds_needed=rounds_needed(sd, rule.margin, rule.confidence),
+        confidence=decision.confidence,
     )
 
 

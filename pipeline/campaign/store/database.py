@@ -12,15 +12,13 @@ from sqlalchemy.engine import URL, Connection, Engine
 
 from pipeline.campaign.store.errors import hidden, told
 from pipeline.campaign.store.store import Store
-from pipeline.campaign.store.tables import REVISION, versions
-from pipeline.core.errors import ConfigError, MissingError, PipelineError
+from pipeline.campaign.store.tables import REVISION
+from pipeline.core.errors import ConfigError, MissingError, PipelineError, install_extra
 
 BUSY_SECONDS = 30.0
 RETRY_SECONDS = 0.01
 READING_SECONDS = 5.0
 """How long a reader waits for SQLite's lock."""
-UPGRADE_LOCK = 0x6F72_746D_6F62_696C
-"""PostgreSQL's advisory lock for upgrades: what one process finds must stay true until it has upgraded."""
 
 SERVER_TIMEOUTS = {
     "connect_timeout": 5, "keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3,
@@ -40,8 +38,8 @@ READ_ONLY = {
 }
 """Kind of database to what makes it refuse every write of a connection."""
 
-DRIVERS = {"postgresql": "ort-mobile-pipeline[postgresql]"}
-"""Kind of database to what brings its driver; others have their module's name."""
+DRIVERS = {"postgresql": "postgresql"}
+"""Kind of database to the extra that brings its driver; those of others are packages of their module's name."""
 
 
 def open_store(url: str, busy_seconds: float = BUSY_SECONDS) -> Store:
@@ -129,7 +127,7 @@ def _parse(url: str) -> URL:
             where=url,
             remedy="name a file: sqlite:///results.sqlite",
         )
-    # SQLAlchemy 2.0's own default is psycopg2; `ort-mobile-pipeline[postgresql]` brings psycopg.
+    # SQLAlchemy 2.0's own default is psycopg2; the extra `postgresql` brings psycopg.
     return parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
 
 
@@ -143,10 +141,11 @@ def _engine(url: URL, where: str, busy_seconds: float, read_only: str = "") -> E
             remedy="write sqlite:///FILE or postgresql://USER@HOST/DATABASE, or install SQLAlchemy's dialect for it",
         ) from error
     except ModuleNotFoundError as error:
+        kind = url.get_backend_name()
         raise MissingError(
-            f"the driver {error.name!r} for {url.get_backend_name()} is not installed",
+            f"the driver {error.name!r} for {kind} is not installed",
             where=where,
-            remedy=f"pip install '{DRIVERS.get(url.get_backend_name(), error.name)}'",
+            remedy=install_extra(DRIVERS[kind]) if kind in DRIVERS else f"pip install '{error.name}'",
         ) from error
     except (sa.exc.ArgumentError, TypeError, ValueError) as error:
         raise ConfigError("the database URL has a wrong part", where=where, why=str(error)) from error
@@ -243,25 +242,30 @@ def _upgrade(connection: Connection, where: str) -> None:
     from pipeline.campaign.store.migrations import revisions, upgrade
 
     if connection.dialect.name == "postgresql":  # SQLite's transaction has the only lock there is
-        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": UPGRADE_LOCK})
+        _lock_version(connection)
     found = _revision(connection)
     if found not in (None, *revisions()):
         raise PipelineError(
-            f"the database has the schema {found}, which is newer than this release of ort-mobile",
+            f"the database has the schema {found}, which this release of ort-mobile does not know",
             where=where,
             why=f"this release reads and writes {REVISION}",
-            remedy="update ort-mobile, or use another database",
+            remedy="update ort-mobile, or use another database: those of before 1.0 are not read",
         )
     if found != REVISION:
-        upgrade(connection, found)
+        upgrade(connection)
+
+
+def _lock_version(connection: Connection) -> None:
+    """What one process finds must stay true until it has upgraded; who may only read cannot hold such a lock.
+
+    In a new database making `alembic_version` is the lock: PostgreSQL lets the second wait for the first, and fails it.
+    """
+    if sa.inspect(connection).has_table("alembic_version"):
+        connection.execute(sa.text("LOCK TABLE alembic_version IN EXCLUSIVE MODE"))
 
 
 def _revision(connection: Connection) -> str | None:
-    """The migration that the tables are at; None for a new database. Releases before migrations wrote a number."""
-    tables = sa.inspect(connection)
-    if tables.has_table("alembic_version"):
+    """The migration that the tables are at; None for a new database."""
+    if sa.inspect(connection).has_table("alembic_version"):
         return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
-    if tables.has_table(versions.name):
-        number = connection.execute(sa.select(versions.c.version)).scalar()
-        return None if number is None else f"{number:04}"
     return None

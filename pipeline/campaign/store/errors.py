@@ -129,6 +129,11 @@ REFUSALS = (
         for said in ("invalid connection option", "invalid sslmode value")
     ),
     DatabaseRefusal(
+        said="the lab refuses",
+        what="this login may not do this in the lab",
+        remedy="docs/lab.md says what each role may; `ort-mobile lab status` says which host has which device",
+    ),
+    DatabaseRefusal(
         said="permission denied",
         what="the database's user may not do this",
         remedy="use a user with the role for it; for a lab's see docs/lab.md",
@@ -178,6 +183,8 @@ def told(where: str) -> Iterator[None]:
         yield
     except exc.SQLAlchemyError as error:
         raise store_error(error, where) from error
+    except UnicodeDecodeError as error:  # sqlite3 cannot read SQLite's own message, which quotes a damaged schema
+        raise damaged("its schema", where, str(error)) from error
 
 
 def store_error(error: exc.SQLAlchemyError, where: str) -> PipelineError:

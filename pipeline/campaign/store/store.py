@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from device_runner.device import DeviceFacts
-from device_runner.reading import decode_json
+from device_runner.reading import decode_json, visible
 from device_runner.result import Mark, RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunRecord
@@ -24,7 +24,7 @@ from pipeline.campaign.store.patience import PATIENCE_SECONDS, is_away, patientl
 from pipeline.campaign.store.tables import artifacts, campaigns, devices, latencies, row_digest, runs
 from pipeline.campaign.store.writer import REPEATED, RunRow, RunWriter, run_columns, text_of
 from pipeline.check.compare import OutputCheck
-from pipeline.core.errors import MissingError, PipelineError
+from pipeline.core.errors import Finding, MissingError, PipelineError, warning
 from pipeline.core.variant import Artifact
 
 T = TypeVar("T")
@@ -33,6 +33,10 @@ log = logging.getLogger(__name__)
 
 RAW_LATENCIES = sa.type_coerce(latencies.c.nanoseconds, sa.types.NULLTYPE).label("nanoseconds")
 """As the database has them: SQLAlchemy fails on a damaged value before its digest can be looked at."""
+
+OF_THE_DOCUMENT = ("spec_id", "device", "provider", "status", "failure_kind", "host", "median_ns")
+"""Columns of runs that say again what is in the documents: a shared database decides by them who may enter a run, and
+histories read their medians."""
 
 CHECKED_BYTES = 256 << 20
 """SQLite files up to this size are checked as a whole before runs are read: at most some 0.3 s.
@@ -56,7 +60,7 @@ class _RunMarks(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMedian:
-    """A stored run by its columns and marks: `median_ns` is the lower median of its latencies, None of none.
+    """A stored run by its columns and marks: `median_ns` is the median of its latencies, None of none.
 
     `record` reads the whole of it, without latencies.
     """
@@ -82,6 +86,8 @@ class Store:
         self._writing = threading.Lock()
         self._entrance = RunWriter(engine, self._writing)
         self._spool = spool_of(where)
+        self.shared = engine.dialect.name == "postgresql"
+        """Whether others enter runs, too: theirs are left out where they cannot be what was measured."""
 
     def start(self, campaign: CampaignRecord, facts: Iterable[DeviceFacts] = (), made: Iterable[Artifact] = ()) -> bool:
         """Enter a campaign with its devices and artifacts, all or none.
@@ -93,9 +99,9 @@ class Store:
             if not _insert_campaign(connection, campaign):
                 return False
             for device in facts:
-                _put_device(connection, campaign.id, device)
+                connection.execute(devices.insert().values(_device_row(campaign.id, device)))
             for artifact in made:
-                _put_artifact(connection, campaign.id, artifact)
+                connection.execute(artifacts.insert().values(_artifact_row(campaign.id, artifact)))
             return True
 
         return self.write(work)
@@ -121,9 +127,9 @@ class Store:
             values["digest"] = row_digest("campaigns", {**row, **values})
             connection.execute(campaigns.update().where(same).values(values))
             for device in facts:
-                _put_device(connection, campaign, device)
+                _put(connection, devices, _device_row(campaign, device))
             for artifact in made:
-                _put_artifact(connection, campaign, artifact)
+                _put(connection, artifacts, _artifact_row(campaign, artifact))
             return changed
 
         return self.write(work)
@@ -209,14 +215,36 @@ class Store:
         query = sa.select(campaigns).where(campaigns.c.id == name)
         return self._campaign(self.read(lambda connection: connection.execute(query).mappings().one()))
 
-    def runs(self, campaign: str, device: str | None = None) -> tuple[RunRecord, ...]:
-        """All runs of a campaign, or of a device of it, with raw latencies, in the order in which they were stored."""
+    def runs(
+        self,
+        campaign: str,
+        device: str | None = None,
+        number: int | None = None,
+        *,
+        left_out: list[Finding] | None = None,
+    ) -> tuple[RunRecord, ...]:
+        """All runs of a campaign, or of a device or round of it, with raw latencies, in the order of their storing.
+
+        In a shared database those are left out that cannot be what was measured: `left_out` gets which and why, else
+        the log. Elsewhere StoreError names the first.
+        """
         found = []
-        for row in self._run_rows(campaign, device):
-            run = self._run(row)
-            timed = msgspec.structs.replace(run.result, latencies_ns=self._latencies(row))
-            found.append(msgspec.structs.replace(run, result=timed))
+        for row in self._run_rows(campaign, device, number):
+            try:
+                found.append(self._timed_run(row))
+            except StoreError as error:
+                self._leave_out(row, error, left_out)
         return tuple(found)
+
+    def _leave_out(self, row: Mapping[Any, Any], error: StoreError, left_out: list[Finding] | None = None) -> None:
+        if not self.shared:
+            raise error
+        what = visible(f"{_name_of_run(row)} was left out: {error.why}")
+        where = visible(" at the host ".join(filter(None, (row["device"], row["host"]))))
+        if left_out is None:
+            log.warning("%s: %s: %s", row["campaign_id"], where, what)
+        else:
+            left_out.append(warning(what, where))
 
     def run_medians(self, campaigns: Iterable[str]) -> Iterator[tuple[RunMedian, ...]]:
         """The timed runs of one campaign after the other; those with the profiler on are left out.
@@ -226,7 +254,14 @@ class Store:
         """
         for place, campaign in enumerate(campaigns):
             rows = self._run_rows(campaign, check_pages=place == 0)
-            yield tuple(one for one in map(self._median, rows) if one)
+            yield tuple(one for one in map(self._sound_median, rows) if one)
+
+    def _sound_median(self, row: Mapping[Any, Any]) -> RunMedian | None:
+        try:
+            return self._median(row)
+        except StoreError as error:
+            self._leave_out(row, error)
+            return None
 
     def _median(self, row: Mapping[Any, Any]) -> RunMedian | None:
         """The run of a row; None of one with the profiler on."""
@@ -244,7 +279,7 @@ class Store:
         )
 
     def _run_rows(
-        self, campaign: str, device: str | None = None, *, check_pages: bool = True
+        self, campaign: str, device: str | None = None, number: int | None = None, *, check_pages: bool = True
     ) -> Sequence[Mapping[Any, Any]]:
         query = (
             sa.select(runs, latencies.c.samples, RAW_LATENCIES)
@@ -252,6 +287,7 @@ class Store:
             .where(*_of(campaign, device))
             .order_by(runs.c.id)
         )
+        query = query if number is None else query.where(runs.c.round == number)
 
         def work(connection: Connection) -> Sequence[Mapping[Any, Any]]:
             if check_pages:
@@ -363,6 +399,23 @@ class Store:
             prediction=None if prediction is None else self._decode(prediction, Prediction, name),
         )
 
+    def _timed_run(self, row: Mapping[Any, Any]) -> RunRecord:
+        """The run of a row. Raises StoreError for what cannot be, whoever computed its digest."""
+        run = self._run(row)
+        result = msgspec.structs.replace(run.result, latencies_ns=self._latencies(row))
+        run = msgspec.structs.replace(run, result=result)
+        if self.shared:
+            columns, why = run_columns(run), ""
+            if min(result.latencies_ns, default=0) < 0:
+                why = "a latency is negative"
+            elif other := [name for name in OF_THE_DOCUMENT if row[name] != columns[name]]:
+                why = f"its column {other[0]} is not that of its document"
+            elif (result.status is Status.OK) != (result.failure is None):
+                why = f"its status is {result.status.value} {'with' if result.failure else 'without'} a failure"
+            if why:
+                raise damaged(_name_of_run(row), self.where, why)
+        return run
+
     def _latencies(self, row: Mapping[Any, Any]) -> tuple[int, ...]:
         data, samples = row["nanoseconds"], row["samples"]
         if not isinstance(data, bytes) or len(data) != 8 * samples:
@@ -390,21 +443,20 @@ def _of(campaign: str, device: str | None) -> tuple[sa.ColumnElement[bool], ...]
     return (runs.c.campaign_id == campaign, *((runs.c.device == device,) if device is not None else ()))
 
 
-def _put_device(connection: Connection, campaign: str, facts: DeviceFacts) -> None:
-    key = {"campaign_id": campaign, "name": facts.name}
-    _put(connection, devices, key, {"document": text_of(facts)})
+def _device_row(campaign: str, facts: DeviceFacts) -> dict[str, str]:
+    row = {"campaign_id": campaign, "name": facts.name, "document": text_of(facts)}
+    return {**row, "digest": row_digest(devices.name, row)}
 
 
-def _put_artifact(connection: Connection, campaign: str, artifact: Artifact) -> None:
-    key = {"campaign_id": campaign, "model": artifact.model, "variant": artifact.variant.name}
-    _put(connection, artifacts, key, {"sha256": artifact.sha256, "document": text_of(artifact)})
+def _artifact_row(campaign: str, artifact: Artifact) -> dict[str, str]:
+    row = {"campaign_id": campaign, "model": artifact.model, "variant": artifact.variant.name}
+    row |= {"sha256": artifact.sha256, "document": text_of(artifact)}
+    return {**row, "digest": row_digest(artifacts.name, row)}
 
 
-def _put(connection: Connection, table: sa.Table, key: Mapping[str, str], values: Mapping[str, str]) -> None:
+def _put(connection: Connection, table: sa.Table, row: Mapping[str, str]) -> None:
     """Enter a row under its key, over the one that is there."""
-    row = {**key, **values}
-    row["digest"] = row_digest(table.name, row)
-    same = sa.and_(*(table.c[name] == value for name, value in key.items()))
+    same = sa.and_(*(column == row[column.name] for column in table.primary_key))
     if not connection.execute(table.update().where(same).values(row)).rowcount:
         connection.execute(table.insert().values(row))
 

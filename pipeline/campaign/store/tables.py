@@ -6,17 +6,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-REVISION = "0007"
+REVISION = "v0001"
 """The newest migration: what this release reads and writes."""
 
 metadata = sa.MetaData()
 
-versions = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, primary_key=True, autoincrement=False))
-"""What releases before migrations look at: anything but 1 keeps them from writing rows without a digest."""
-
 
 def _digest_column() -> sa.Column[str]:
-    return sa.Column("digest", sa.String(32))
+    return sa.Column("digest", sa.String(32), nullable=False)
 
 
 campaigns = sa.Table(
@@ -26,7 +23,7 @@ campaigns = sa.Table(
     sa.Column("name", sa.String(128), nullable=False, index=True),
     sa.Column("created_at", sa.String(32), nullable=False),
     sa.Column("document", sa.Text, nullable=False),
-    sa.Column("sequence", sa.Integer, index=True, unique=True),
+    sa.Column("sequence", sa.Integer, nullable=False, index=True, unique=True),
     _digest_column(),
 )
 """`sequence` counts campaigns in the order in which they were entered: clocks jump."""
@@ -62,6 +59,7 @@ runs = sa.Table(
     sa.Column("id", sa.Integer, primary_key=True),
     _campaign_column(),
     sa.Column("spec_id", sa.String(256), nullable=False),
+    sa.Column("planned", sa.String(256), nullable=False),
     sa.Column("round", sa.Integer, nullable=False),
     sa.Column("model", sa.String(256), nullable=False),
     sa.Column("variant", sa.String(256), nullable=False),
@@ -74,12 +72,11 @@ runs = sa.Table(
     sa.Column("result", sa.Text, nullable=False),
     sa.Column("checks", sa.Text, nullable=False),
     sa.Column("prediction", sa.Text),
-    _digest_column(),
-    sa.Column("planned", sa.String(256), nullable=False, server_default=""),
-    sa.Column("host", sa.String(256), nullable=False, server_default=""),
+    sa.Column("host", sa.String(256), nullable=False),
     sa.Column("started_at_ms", sa.BigInteger),
     sa.Column("ended_at_ms", sa.BigInteger),
     sa.Column("median_ns", sa.BigInteger),
+    _digest_column(),
     sa.UniqueConstraint("campaign_id", "spec_id", "round"),
 )
 """`host`, the times in milliseconds since 1970 and the median are what `result` and the latencies say, for SQL."""

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from statistics import median_low
 from typing import Any
 
 import msgspec
@@ -180,7 +179,7 @@ def _columns_for_sql(result: RunResult) -> dict[str, str | int | None]:
         "host": result.host,
         "started_at_ms": started_ms,
         "ended_at_ms": ended_ms,
-        "median_ns": median_low(result.latencies_ns) if result.latencies_ns else None,
+        "median_ns": result.median_ns,
     }
 
 

@@ -9,13 +9,16 @@
   const SIZES = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
 
   const digits = (value) => value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
-  const scaled = (value, units, rest) => {
-    if (value === null || value === undefined) return DASH;
-    const unit = units.find(([scale]) => value >= scale * 0.9995);
-    return unit ? `${digits(value / unit[0])} ${unit[1]}` : `${Math.round(value)} ${rest}`;
+  // As wording.duration and wording.size word them in the page's other tables.
+  const duration = (ns) => {
+    if (ns === null || ns === undefined) return DASH;
+    const unit = UNITS.find(([scale]) => ns >= scale * 0.9995);
+    return unit ? `${digits(ns / unit[0])} ${unit[1]}` : `${Math.round(ns)} ns`;
   };
-  const duration = (ns) => scaled(ns, UNITS, "ns");
-  const bytes = (count) => (count ? scaled(count, SIZES, "B") : DASH);
+  const bytes = (count) => {
+    const unit = SIZES.find(([scale]) => count >= scale);
+    return unit ? `${(count / unit[0]).toFixed(1)} ${unit[1]}` : count ? `${count} B` : DASH;
+  };
   const ratio = (thousandths) => (thousandths === null ? DASH : digits(thousandths / 1000));
 
   // Scrolling regions can be reached by keyboard where they scroll, and are no stop where they do not.
@@ -45,7 +48,7 @@
     ["median", "Median", (d, n) => duration(d.rows.median[n])],
     ["p90", "p90", (d, n) => duration(d.rows.p90[n])],
     ["ratio", "Ratio", (d, n) => ratio(d.rows.ratio[n])],
-    ["low", "95 %", (d, n) => (d.rows.low[n] === null ? DASH : `${ratio(d.rows.low[n])} to ${ratio(d.rows.high[n])}`)],
+    ["low", "Interval", (d, n) => (d.rows.low[n] === null ? DASH : `${ratio(d.rows.low[n])} to ${ratio(d.rows.high[n])}`)],
     ["verdict", "Verdict", (d, n) => d.names[d.rows.verdict[n]]],
     ["outputs", "Outputs", (d, n) => d.names[d.rows.outputs[n]]],
     ["load", "Load", (d, n) => duration(d.rows.load[n] || null)],
@@ -186,7 +189,7 @@
     const day = "\n{YYYY}-{MM}-{DD}";
     const instants = [[86400, "{YYYY}-{MM}-{DD}"], [60, "{HH}:{mm}"], [1, "{HH}:{mm}:{ss}"], [0.001, "{HH}:{mm}:{ss}.{fff}"]]
       .map(([step, text]) => [step, text, ...new Array(6).fill(null).map((_, n) => (step < 86400 && (n === 0 || n === 2) ? day : null)), 1]);
-    const axes = [{ ...axis, values: instants }, { ...axis, label: few ? "ms" : "times the row's median", size: 60 }];
+    const axes = [{ ...axis, values: instants, space: 110 }, { ...axis, label: few ? "ms" : "times the row's median", size: 60 }];
     const devices = new Set(order.map((k) => data.rows.device[data.runs.row[k]]));
     const said = ["celsius", "mhz"].some((key) => order.some((k) => data.runs[key][k] !== null));
     byId("timeline-note").textContent = !said ? "No temperature or frequency was reported." : devices.size > 1

@@ -9,9 +9,6 @@ from sqlalchemy.engine import Connection
 if TYPE_CHECKING:
     from alembic.config import Config
 
-FIRST = "0001"
-"""The schema of the releases that had no migrations."""
-
 _ONE_AT_A_TIME = threading.Lock()
 """Alembic keeps the environment of a migration in a module."""
 
@@ -33,14 +30,11 @@ def revisions() -> tuple[str, ...]:
     return tuple(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
 
 
-def upgrade(connection: Connection, found: str | None, to: str = "head") -> None:
-    """Bring a database from the revision `found` (None: it is new) to another, in the caller's transaction."""
-    import sqlalchemy as sa
+def upgrade(connection: Connection) -> None:
+    """Bring a database to the newest revision, in the caller's transaction."""
     from alembic import command
 
     config = _config()
     config.attributes["connection"] = connection
     with _ONE_AT_A_TIME:
-        if found == FIRST and not sa.inspect(connection).has_table("alembic_version"):
-            command.stamp(config, FIRST)
-        command.upgrade(config, to)
+        command.upgrade(config, "head")

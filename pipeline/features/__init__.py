@@ -1,0 +1,35 @@
+"""What the product does beyond the engine: a folder for each feature, with its command, its work and its report.
+
+A feature imports the engine (the other packages of pipeline/) and, where ALLOWED says so, another feature. The engine
+never imports a feature: where it has a place for something that features know (`pipeline.core.features.Place`), OFFERS
+names the functions that stand there; a feature may have such places for others, too. tests/test_features.py takes each
+folder and its rows away and looks at the rest.
+"""
+
+ALLOWED: dict[str, frozenset[str]] = {
+    "android": frozenset({"packages"}),
+    "apple": frozenset({"packages"}),
+    "doctor": frozenset({"perf"}),
+}
+"""The features that a feature may import: they go with it when they go."""
+
+OFFERS: dict[str, tuple[str, ...]] = {
+    "campaign.searches": ("tune.answer:tune_report",),
+    "report.listings": ("tune.report:listings",),
+    "report.since": ("pairs.comparison:since",),
+    "ship.proofs": ("prove.run:attested",),
+    "release.commands": (
+        "android.command:android",
+        "apple.command:apple",
+        "languages.command:snippet",
+    ),
+    "release.checks": (
+        "android.library:check_order",
+        "apple.package:check_order",
+    ),
+    "release.packages": (
+        "android.library:package",
+        "apple.package:package",
+    ),
+}  # fmt: skip
+"""By the name of a place: `feature.module:function` of what stands there, in order."""

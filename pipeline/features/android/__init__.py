@@ -1,0 +1,1 @@
+"""The Android library (AAR), the AI pack and their Maven repository, of a bundle."""

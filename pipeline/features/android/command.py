@@ -1,0 +1,89 @@
+"""`ort-mobile release android`: the models of a bundle as an Android library in a Maven repository."""
+
+from pathlib import Path
+
+import click
+
+from pipeline.cli.command import Command
+from pipeline.cli.options import telemetry_option
+from pipeline.cli.outputs import Outputs, json_option
+
+CONFLICT = """
+{runtime} brings ONNX Runtime {release}. Where another library of the app brings
+com.microsoft.onnxruntime:onnxruntime-android, Gradle names the conflict; to take this runtime for both:
+    configurations.all {{
+        resolutionStrategy.capabilitiesResolution.withCapability("com.microsoft.onnxruntime", "onnxruntime-android") {{
+            select("{runtime}")
+        }}
+    }}"""
+
+
+@click.command(cls=Command)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--output", type=click.Path(path_type=Path), required=True, help="Folder of a Maven repository, new or not."
+)
+@click.option("--group", required=True, help="Maven group, as in com.example.")
+@click.option("--artifact", help="Maven artifact.  [default: the bundle's name with -models]")
+@click.option("--version", required=True, help="Version; what was published under it never changes.")
+@click.option("--package", "java_name", help="Java package of the classes.  [default: from group and artifact]")
+@click.option("--target", metavar="NAME", help="Target of the config.  [default: the only one for Android]")
+@telemetry_option
+@click.option(
+    "--runtime",
+    metavar="AAR",
+    help="A build of ONNX Runtime (AAR, or an available release) to publish beside the models as ARTIFACT-runtime, "
+    "in place of the published one.",
+)
+@click.option(
+    "--ai-pack",
+    "pack_folder",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Put the models into a Play AI pack, a Gradle module, instead of the library; FOLDER's name is the pack's.",
+)
+@json_option
+def android(
+    bundle: Path, output: Path, group: str, artifact: str | None, version: str, java_name: str | None,
+    target: str | None, telemetry: str, runtime: str | None, pack_folder: Path | None,
+    outputs: Outputs,
+) -> None:  # fmt: skip
+    """Write the models of BUNDLE as an Android library into a Maven repository, with classes that open them.
+
+    The library has the models as assets, and for each model a class that opens it with the session options that it was
+    released with: those of the device's class where a search told classes apart. Needs a JDK. The bundle is verified
+    first.
+    """
+    from pipeline.config import AndroidRelease, Telemetry
+    from pipeline.features.android.library import android_library
+    from pipeline.release.manifest import refuse_unproven, verify_bundle
+
+    manifest = verify_bundle(bundle)
+    refuse_unproven(bundle, manifest)
+    table = AndroidRelease(
+        group=group, artifact=artifact, package=java_name, target=target,
+        telemetry=Telemetry(telemetry), runtime=runtime, ai_pack=str(pack_folder) if pack_folder else None,
+    )  # fmt: skip
+    library = android_library(bundle, manifest, table, version)
+    new = library.write(output)
+    named, classes, replaced, beside = library.named, library.classes, library.runtime, library.beside
+    if outputs.json_to:
+        document = {"repository": str(output), "dependency": named.notation, "classes": classes, "new": new}
+        release = replaced.release if replaced else library.package.release
+        outputs.write_json({**document, "onnxruntime": release, "runtime": beside.notation if beside else ""})
+    if outputs.text:
+        click.echo(f"{'wrote' if new else 'unchanged'}  {output / named.folder}")
+        click.echo(f"classes  {', '.join(classes)}")
+        click.echo("\nsettings.gradle.kts, in dependencyResolutionManagement { repositories { … } }:")
+        click.echo(f'    maven {{ url = uri("{output.absolute()}") }}')
+        click.echo("build.gradle.kts of the app:")
+        click.echo(f'    implementation("{named.notation}")')
+        click.echo('    android { androidResources { noCompress += "ort" } }  // else each model is copied once')
+        if pack_folder:
+            click.echo(f"the models are in the AI pack {pack_folder}: see its README.md")
+        if not library.package.release and not replaced:
+            click.echo("No runtime is named: the app brings the library of the target, or publish it with --runtime")
+        if replaced and beside:
+            click.echo(CONFLICT.format(release=replaced.release, runtime=beside.notation))
+    for warning in library.warnings:
+        click.echo(f"warning: {warning}", err=True)

@@ -1,0 +1,294 @@
+"""The Java sources of an app's package: a class for each model that opens it as it was released. Pure functions.
+
+They need Java 8 and ONNX Runtime's Java API of 1.16 or newer; sessions from bytes exist from 1.20 on
+(docs/facts/release_consumers.md, R.1).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from device_runner.device import SOC_MAKER, SOC_PROPERTIES
+from device_runner.providers import provider_named
+from device_runner.spec import ElementType, RunOptions
+from pipeline.campaign.options import options_name
+from pipeline.core.errors import ConfigError
+from pipeline.core.releases import Release, line_of
+from pipeline.release.app_code import comment_text, java_calls, java_text
+from pipeline.release.app_models import class_name, identifiers, refuse_equal_names, render_source, tensor_text
+from pipeline.release.bundle import basis_text
+from pipeline.release.manifest import Content, Manifest, SelectionRow, Shipped, TensorSignature
+from pipeline.release.selection import rows_of
+
+_render = partial(render_source, "pipeline.features.android")
+
+ASSETS = "ort_mobile"
+"""The folder of the models among an app's assets, so that no file of the app has the same path."""
+
+FROM_BYTES = Release(1, 20)
+"""The first release whose Java API creates a session from a ByteBuffer."""
+
+BUFFERS: dict[ElementType, tuple[str, str, str]] = {
+    ElementType.FLOAT32: ("FloatBuffer", "", "FloatBuffer"),
+    ElementType.FLOAT64: ("DoubleBuffer", "", "DoubleBuffer"),
+    ElementType.INT64: ("LongBuffer", "", "LongBuffer"),
+    ElementType.INT32: ("IntBuffer", "", "IntBuffer"),
+    ElementType.INT16: ("ShortBuffer", "", "ShortBuffer"),
+    ElementType.FLOAT16: ("ShortBuffer", "FLOAT16", "FloatBuffer"),
+    ElementType.BFLOAT16: ("ShortBuffer", "BFLOAT16", "FloatBuffer"),
+    ElementType.INT8: ("ByteBuffer", "INT8", "ByteBuffer"),
+    ElementType.UINT8: ("ByteBuffer", "UINT8", "ByteBuffer"),
+    ElementType.BOOL: ("ByteBuffer", "BOOL", "ByteBuffer"),
+}
+"""Element type to the buffer of an input, its OnnxJavaType where the buffer does not say it, and that of an output.
+
+ONNX Runtime gives 16-bit floats out as 32-bit ones. Its Java API cannot make tensors of the types that lack here.
+"""
+
+TAKEN = frozenset({
+    "ModelFile", "DeviceClass", "Result", "Context", "AssetFileDescriptor", "AssetManager", "Build",
+    "Os", "NonNull", "Nullable", "NNAPIFlags", "File", "FileInputStream", "FileNotFoundException", "FileOutputStream",
+    "BigInteger", "BufferedReader", "IOException", "MessageDigest", "NoSuchAlgorithmException", "InputStream",
+    "InputStreamReader", "FileChannel", "FloatBuffer", "DoubleBuffer", "LongBuffer", "IntBuffer",
+    "ShortBuffer", "ByteBuffer", "ArrayList", "Arrays", "Collection", "ConcurrentHashMap", "EnumSet", "HashSet",
+    "LinkedHashMap", "LinkedHashSet", "List", "Map", "Set", "TensorInfo",
+    "AutoCloseable", "Exception", "IllegalArgumentException", "IllegalStateException", "NoClassDefFoundError", "Object",
+    "Override", "Process", "ProcessBuilder", "RuntimeException", "String", "System",
+})  # fmt: skip
+"""Names that the sources use; what begins with Ort or Onnx may be ONNX Runtime's."""
+
+JAVA_WORDS = frozenset({
+    "abstract", "assert", "boolean", "break", "byte", "case", "catch", "char", "class", "const", "continue", "default",
+    "do", "double", "else", "enum", "extends", "false", "final", "finally", "float", "for", "goto", "if", "implements",
+    "import", "instanceof", "int", "interface", "long", "native", "new", "null", "package", "private", "protected",
+    "public", "return", "short", "static", "strictfp", "super", "switch", "synchronized", "this", "throw", "throws",
+    "transient", "true", "try", "void", "volatile", "while",
+})  # fmt: skip
+"""What nothing in Java may be called."""
+
+OWN_NAMES = frozenset({
+    "closed", "environment", "input", "inputs", "result", "session", "way", "close",
+    "clone", "equals", "finalize", "getClass", "hashCode", "notify", "notifyAll", "toString", "wait",
+})  # fmt: skip
+"""What no parameter of `run` and no method of a result may be called: the sources, or every object, have these."""
+
+UNUSABLE = JAVA_WORDS | OWN_NAMES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaTensor:
+    """An input or output as its Java expressions; `parameters` are those of `run`."""
+
+    name: str
+    identifier: str
+    doc: str
+    java_type: str
+    parameters: tuple[str, ...] = ()
+    create: str = ""
+    tensor: str = ""
+    read: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaWay:
+    """Session options: their name in reports as a literal, and the statements that set them."""
+
+    name: str
+    calls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaFile:
+    """What ships: its asset as a literal, and its session options as places in the model's `ways`.
+
+    Not `mapped` it is opened by its path: so it was measured.
+    """
+
+    asset: str
+    sha256: str
+    mapped: bool
+    ways: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaRow:
+    """Devices that run a file: chip and ABI as literals, and the file's place in the model's `files`."""
+
+    chip: str
+    abi: str
+    min_api_level: int
+    file: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaModel:
+    """A model as its class needs it. Without `typed` it has no `run`: the Java API has no such tensors.
+
+    `rows` say which devices run which file, the last one all others; () where all run the only one.
+    """
+
+    name: str
+    class_name: str
+    basis: tuple[str, ...]
+    ways: tuple[JavaWay, ...]
+    files: tuple[JavaFile, ...]
+    rows: tuple[JavaRow, ...]
+    inputs: tuple[JavaTensor, ...]
+    outputs: tuple[JavaTensor, ...]
+    typed: bool
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Those of `run`."""
+        return tuple(parameter for tensor in self.inputs for parameter in tensor.parameters)
+
+
+def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bool = True) -> dict[str, str]:
+    """File name to source of the classes for the models of a target; without `telemetry` they switch it off.
+
+    Raises ConfigError when two models would have classes of one name.
+    """
+    content = manifest.content
+    models = [_model(content, model, rows) for model, rows in rows_of(content, target).items()]
+    refuse_equal_names((model.name, model.class_name) for model in models)
+    release = min(line_of(shipped.ort_release) for shipped in content.ships if shipped.target == target)
+    common = {
+        "bundle": comment_text(content.name),
+        "digest": manifest.content_sha256,
+        "package": package,
+        "from_bytes": release >= FROM_BYTES,
+        "telemetry": telemetry,
+    }
+    templates = ("ModelFile.java", *(("DeviceClass.java",) if any(model.rows for model in models) else ()))
+    properties = {"properties": ", ".join(map(java_text, SOC_PROPERTIES)), "maker": java_text(SOC_MAKER)}
+    sources = {name: _render(name, **common, **properties) for name in templates}
+    for model in models:
+        imports = sorted(_imports(model, from_bytes=release >= FROM_BYTES))
+        sources[f"{model.class_name}.java"] = _render("Model.java", model=model, imports=imports, **common)
+    return sources
+
+
+def java_class(model: str) -> str:
+    """The name of a model's class."""
+    return class_name(model, TAKEN, ("Ort", "Onnx"))
+
+
+def _model(content: Content, model: str, rows: Sequence[SelectionRow]) -> JavaModel:
+    signature = next((row for row in content.models if row.model == model), None)
+    if signature is None:
+        raise ConfigError(
+            f"the bundle does not say what the model {model} takes and gives",
+            where="the bundle's manifest",
+            why="it lists no such model",
+            remedy="make the bundle again: `ort-mobile release bundle FOLDER`",
+        )
+    digests = {file.path: file.sha256 for file in content.files}
+    numbers = list(dict.fromkeys(row.ships for row in rows))
+    ships = [content.ships[number] for number in numbers]
+    ways = list({options_name(options): options for shipped in ships for options in shipped.runs}.items())
+    places = {name: place for place, (name, _) in enumerate(ways)}
+    return JavaModel(
+        name=comment_text(model),
+        class_name=java_class(model),
+        basis=tuple(dict.fromkeys(basis_text(shipped) for shipped in ships)),
+        ways=tuple(_way(options) for _, options in ways),
+        files=tuple(
+            JavaFile(
+                asset=java_text(asset_path(shipped)),
+                sha256=digests[shipped.file],
+                mapped=shipped.loading != "path",
+                ways=tuple(places[options_name(options)] for options in shipped.runs),
+            )
+            for shipped in ships
+        ),
+        rows=tuple(
+            JavaRow(
+                chip=java_text(row.soc),
+                abi=java_text(row.abi),
+                min_api_level=row.min_api_level,
+                file=numbers.index(row.ships),
+            )
+            for row in (rows if len(numbers) > 1 else ())
+        ),
+        inputs=tuple(_inputs(signature.inputs)),
+        outputs=tuple(_outputs(signature.outputs)),
+        typed=all(tensor.dtype in BUFFERS for tensor in signature.inputs),
+    )
+
+
+def asset_path(shipped: Shipped) -> str:
+    """The path of a model's file among the assets."""
+    return f"{ASSETS}/{shipped.file.rpartition('/')[2]}"
+
+
+def _way(options: RunOptions) -> JavaWay:
+    if provider_named(options.provider).name != "cpu" and not provider_named(options.provider).java:
+        raise ConfigError(
+            f"ONNX Runtime's Java API has no call for the provider {options.provider}",
+            where="the bundle's manifest",
+            remedy="leave the provider out of [[runs]] for Android, and make the bundle again",
+        )
+    return JavaWay(name=java_text(options_name(options)), calls=tuple(java_calls(options, _pairs)))
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    """A map of strings in Java 8: the sources have a function for it."""
+    texts = (java_text(text) for pair in sorted(values.items()) for text in pair)
+    return f"ModelFile.pairs({', '.join(texts)})"
+
+
+def _inputs(tensors: Sequence[TensorSignature]) -> Iterator[JavaTensor]:
+    for tensor, identifier in identifiers(tensors, UNUSABLE):
+        if tensor.dtype not in BUFFERS:
+            continue
+        buffer, element, _ = BUFFERS[tensor.dtype]
+        fixed = tensor.shape is not None and all(isinstance(axis, int) for axis in tensor.shape)
+        shape = f"new long[] {{{', '.join(map(str, tensor.shape or ()))}}}" if fixed else f"{identifier}Shape"
+        arguments = ["environment", identifier, shape, *([f"OnnxJavaType.{element}"] if element else [])]
+        yield JavaTensor(
+            name=java_text(tensor.name),
+            identifier=identifier,
+            doc=tensor_text(tensor),
+            java_type=buffer,
+            parameters=(
+                f"@NonNull {buffer} {identifier}",
+                *(() if fixed else (f"@NonNull long[] {identifier}Shape",)),
+            ),
+            create=f"OnnxTensor.createTensor({', '.join(arguments)})",
+        )
+
+
+def _outputs(tensors: Sequence[TensorSignature]) -> Iterator[JavaTensor]:
+    for place, (tensor, identifier) in enumerate(identifiers(tensors, UNUSABLE, "output")):
+        if tensor.dtype in BUFFERS:
+            buffer = BUFFERS[tensor.dtype][2]
+            value = f"((OnnxTensor) result.get({place}))"
+            yield JavaTensor(
+                name=java_text(tensor.name),
+                identifier=identifier,
+                doc=tensor_text(tensor),
+                java_type=buffer,
+                tensor=value,
+                read=f"{value}.get{buffer}()",
+            )
+
+
+def _imports(model: JavaModel, *, from_bytes: bool) -> Iterator[str]:
+    yield from ("ai.onnxruntime.OrtEnvironment", "ai.onnxruntime.OrtException", "ai.onnxruntime.OrtSession")
+    yield from ("android.content.Context", "androidx.annotation.NonNull", "java.io.File", "java.io.IOException")
+    buffers = {tensor.java_type for tensor in (*model.inputs, *model.outputs)}
+    if from_bytes:
+        buffers.add("ByteBuffer")
+    yield from (f"java.nio.{buffer}" for buffer in buffers)
+    if model.typed:
+        yield from ("ai.onnxruntime.OnnxTensor", "java.util.LinkedHashMap", "java.util.Map")
+    elif model.outputs:
+        yield "ai.onnxruntime.OnnxTensor"
+    if model.rows:
+        yield from ("java.util.ArrayList", "java.util.LinkedHashSet", "java.util.List", "java.util.Set")
+    if any("OnnxJavaType" in tensor.create for tensor in model.inputs):
+        yield "ai.onnxruntime.OnnxJavaType"
+    calls = " ".join(call for way in model.ways for call in way.calls)
+    for word, name in (("NNAPIFlags", "ai.onnxruntime.providers.NNAPIFlags"), ("EnumSet", "java.util.EnumSet")):
+        if word in calls:
+            yield name

@@ -1,0 +1,1 @@
+"""The Swift package and its own runtime, of a bundle."""

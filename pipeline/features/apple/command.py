@@ -1,0 +1,58 @@
+"""`ort-mobile release apple`: the models of a bundle as a Swift package."""
+
+from pathlib import Path
+
+import click
+
+from device_runner.reading import visible
+from pipeline.cli.command import Command
+from pipeline.cli.options import telemetry_option
+from pipeline.cli.outputs import Outputs, json_option
+
+
+@click.command(cls=Command)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder of the Swift package.")
+@click.option("--name", help="Name of package, product and module.  [default: the bundle's name with Models]")
+@click.option("--target", metavar="NAME", help="Target of the config.  [default: the only one for iOS or macOS]")
+@click.option(
+    "--onnxruntime", "version", metavar="X.Y.Z",
+    help="Version of ONNX Runtime's Swift package.  [default: the newest known of the target's release]",
+)  # fmt: skip
+@telemetry_option
+@click.option("--runtime", type=click.Path(path_type=Path), help="Build of ONNX Runtime: xcframework, folder or ZIP.")
+@click.option("--runtime-url", metavar="URL", help="Where apps get it: the package then has address and checksum.")
+@json_option
+def apple(
+    bundle: Path, output: Path, name: str | None, target: str | None, version: str | None, telemetry: str,
+    runtime: Path | None, runtime_url: str | None, outputs: Outputs,
+) -> None:  # fmt: skip
+    """Write the models of BUNDLE as a Swift package, with classes that open them.
+
+    The package has the models as resources, and for each model a class that opens it with the session options that it
+    was released with. What ONNX Runtime's Objective-C API cannot set is reported; models that it cannot run are
+    refused. The bundle is verified first. It depends on ONNX Runtime's own Swift package, or has a build of yours.
+    """
+    from pipeline.config import AppleRelease, Telemetry
+    from pipeline.features.apple.package import swift_package, write_package
+    from pipeline.release.manifest import refuse_unproven, verify_bundle
+
+    manifest = verify_bundle(bundle)
+    refuse_unproven(bundle, manifest)
+    table = AppleRelease(
+        name=name, target=target, onnxruntime=version, telemetry=Telemetry(telemetry),
+        runtime=str(runtime) if runtime else None, runtime_url=runtime_url,
+    )  # fmt: skip
+    with swift_package(bundle, manifest, table) as package:
+        new = write_package(package, output)
+    if outputs.json_to:
+        document = {"package": str(output), "product": package.name, "classes": package.classes, "new": new}
+        outputs.write_json({**document, "onnxruntime": package.requirement, "warnings": package.warnings})
+    for line in package.warnings:
+        click.echo(visible(f"warning: {line}"), err=True)
+    if outputs.text:
+        click.echo(f"{'wrote' if new else 'unchanged'}  {output}")
+        click.echo(f"classes  {', '.join(package.classes)}")
+        click.echo("\nXcode: File > Add Package Dependencies > Add Local. Package.swift of the app:")
+        click.echo(f'    .package(path: "{output.absolute()}")')
+        click.echo(f'    .product(name: "{package.name}", package: "{output.absolute().name}")')

@@ -1,0 +1,117 @@
+"""The files that remedies need, and how an app or a config sets each remedy."""
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from device_runner.device import DeviceFacts
+from device_runner.spec import RunOptions
+from pipeline.campaign.options import options_name
+from pipeline.convert.many import ConversionOrder, convert_paths
+from pipeline.convert.request import OptimizerPlatform
+from pipeline.core.errors import ModelError, PipelineError
+from pipeline.core.releases import installed_release
+from pipeline.features.doctor.diagnosis import MeasuredRemedy
+from pipeline.features.doctor.order import DoctorModel
+from pipeline.features.doctor.subject import Remedy
+from pipeline.model.sources import SourceModel
+from pipeline.passes.registry import parse_step
+from pipeline.passes.run import transform_file
+from pipeline.release.app_code import code_for
+
+FileKey = tuple[tuple[str, ...], bool]
+
+
+def make_files(
+    model: DoctorModel, remedies: Iterable[Remedy], facts: DeviceFacts, work: Path
+) -> tuple[dict[FileKey, Path], dict[FileKey, str]]:
+    """The file of each remedy by its key, made in `work`; and why one could not be made. Outputs are checked."""
+    made: dict[FileKey, Path] = {((), False): model.path}
+    failed: dict[FileKey, str] = {}
+    for key in dict.fromkeys(remedy.file_key for remedy in remedies):
+        if key not in made:
+            try:
+                made[key] = _made(model, key, facts, Path(tempfile.mkdtemp(dir=work)))
+            except PipelineError as error:
+                failed[key] = error.text
+    return made, failed
+
+
+def _made(model: DoctorModel, key: FileKey, facts: DeviceFacts, folder: Path) -> Path:
+    steps, ort_format = key
+    path = model.path
+    if steps:
+        parsed = [parse_step(step) for step in steps]
+        path = folder / f"{model.path.stem}.{'+'.join(step.do for step in parsed)}.onnx"
+        report = transform_file(SourceModel(path=str(model.path)), parsed, path, data=model.data)
+        if report.verification and report.verification.failed:
+            wrong = next(check for check in report.verification.checks if check.failed)
+            raise ModelError("the changed model's outputs differ", why=wrong.reason)
+    return _converted(path, model, facts, folder) if ort_format else path
+
+
+def _converted(path: Path, model: DoctorModel, facts: DeviceFacts, folder: Path) -> Path:
+    """The model in ORT format at level all, fixed style, for the device's processor."""
+    platform = _platform_of(facts)
+    order = ConversionOrder(
+        levels=("all",), styles=("fixed",), release=str(installed_release()), abi=platform.abis[0], platform=platform,
+        dimensions={}, output=folder, cache=None,
+        check=False, config=False, processes=1, data=model.data,
+    )  # fmt: skip
+    (converted,) = convert_paths([str(path)], order).converted
+    if converted.error:
+        raise converted.error
+    if not converted.artifacts:
+        raise ModelError("it could not be converted", why="; ".join(one.what for one in converted.failures))
+    return folder / converted.artifacts[0].file
+
+
+def _platform_of(facts: DeviceFacts) -> OptimizerPlatform:
+    on_x86 = any(abi.startswith("x86") for abi in facts.abis)
+    return OptimizerPlatform.AMD64 if on_x86 else OptimizerPlatform.ARM
+
+
+def shell_of(remedy: Remedy, start: RunOptions, facts: DeviceFacts, model: Path) -> MeasuredRemedy:
+    """A remedy with how it is set, before it is measured."""
+    options = remedy.options(start)
+    before, after = (code_for(facts.platform, one, model.name)[0] for one in (start, options))
+    return MeasuredRemedy(
+        remedy=remedy,
+        run=options_name(options),
+        set=tuple(_set(remedy)),
+        commands=tuple(_commands(remedy, model, _platform_of(facts))),
+        calls=tuple(line for line in after.lines if line and line not in before.lines),
+        language=after.title,
+    )
+
+
+def _set(remedy: Remedy) -> Iterator[str]:
+    """The lines of a config that make the change."""
+    if remedy.settings:
+        yield "[[runs]]"
+        yield from (f"{key} = {_toml(value)}" for key, value in remedy.settings.items())
+    yield from (f"# [[runs]] session_config: leave out {key}" for key in remedy.without)
+    if remedy.level:
+        yield "[variants]"
+        yield f'levels = ["{remedy.level.value}"]'
+
+
+def _commands(remedy: Remedy, model: Path, platform: OptimizerPlatform) -> Iterator[str]:
+    """The commands that make the change."""
+    if remedy.steps:
+        steps = " ".join(f"--do '{step}'" for step in remedy.steps)
+        yield f"ort-mobile transform {model.name} {model.stem}.changed.onnx {steps}"
+    if remedy.ort_format:
+        processor = "" if platform is OptimizerPlatform.ARM else f" --target-platform {platform.value}"
+        yield f"ort-mobile convert {model.name} --level all --style fixed{processor} --output converted"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_toml(key)} = {_toml(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(map(_toml, value))}]"
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,243 @@
+"""What is done with a lab from anywhere: campaigns are submitted, looked at, and closed with choice, bundle and report.
+
+A campaign is prepared where it is submitted, and needs that computer no more.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from device_runner.device import DeviceFacts, is_selector, parse_selector, split_server
+from device_runner.reading import decode_json, visible
+from pipeline.campaign.deny_list import known_denied
+from pipeline.campaign.measure import UnfinishedDevice
+from pipeline.campaign.plan import in_modes, plan_runs
+from pipeline.campaign.record import FRESH_ROUNDS, CampaignRecord, JobRecord
+from pipeline.campaign.store import Store, open_store
+from pipeline.config import Config
+from pipeline.core.errors import ConfigError, MissingError
+from pipeline.core.files import safe_name
+from pipeline.core.progress import Progress, StageLog, duration_text
+from pipeline.features.lab.carry import carried_files, fetched, lab_versions
+from pipeline.features.lab.queue import (
+    ENDED,
+    MEASURED,
+    OPEN,
+    LabJob,
+    attached_devices,
+    jobs_of,
+    keep_files,
+    lab_hosts,
+    remove_old_files,
+    submit_jobs,
+)
+from pipeline.features.lab.session import SILENT_SECONDS, refuse_other_database
+from pipeline.job.campaign import JobOptions
+from pipeline.job.devices import EndedCampaign
+from pipeline.job.folder import locked
+from pipeline.job.predict import Predicted, predict
+from pipeline.job.prepare import ARTIFACTS
+from pipeline.job.result import JobResult, close_job
+from pipeline.job.run import prepared_job
+from pipeline.job.stored import keep_campaign
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """A campaign in the queue of a lab."""
+
+    campaign: str
+    devices: tuple[str, ...]
+    runs: int
+    files: int
+    bytes: int
+
+
+def chosen_devices(names: Sequence[str], attached: Mapping[str, DeviceFacts]) -> dict[str, DeviceFacts]:
+    """The devices of a lab that a config means, under their names there; raises MissingError for none.
+
+    `adb:*` and conditions mean every phone that fits, `local` that of every host, and NAME@HOST one of them.
+    """
+    tests = [_test(name) for name in names]
+    chosen = {
+        name: msgspec.structs.replace(facts, name=name)
+        for name, facts in attached.items()
+        if any(test(msgspec.structs.replace(facts, name=name)) for test in tests)
+    }
+    if not chosen:
+        raise MissingError(
+            "no host of the lab has such a device", where=", ".join(names),
+            why=f"attached are: {', '.join(attached) or 'none'}",
+            remedy="start `ort-mobile lab work` on the hosts; `ort-mobile lab status` lists what they have",
+        )  # fmt: skip
+    return chosen
+
+
+def _test(name: str) -> Callable[[DeviceFacts], bool]:
+    scheme, _, rest = name.partition(":")
+    if scheme == "adb" and is_selector(rest):
+        fits = parse_selector(split_server(rest)[0])
+        return lambda facts: facts.name.startswith("adb:") and fits(facts)
+    return lambda facts: facts.name == name or facts.name.startswith(f"{name}@")
+
+
+def submit(config: Config, options: JobOptions, progress: Progress) -> Submitted:
+    """Prepare a campaign here, and put it with its files into the queue; nothing of this computer is needed then.
+
+    Raises ConfigError for a config without a database of a lab, MissingError where no host has such a device.
+    """
+    if not config.output.database:
+        raise ConfigError(
+            "no database is named", where="lab submit", why="a lab's queue is in its database",
+            remedy="pass --database postgresql://USER@HOST/DATABASE, or set [output] database in the config",
+        )  # fmt: skip
+    with open_store(config.output.database) as store:
+        refuse_other_database(store.engine)
+        facts = chosen_devices(options.devices or config.devices, attached_devices(store))
+    with prepared_job(config, replace(options, convert_only=True), progress) as (job, _):
+        measurable = [a for prepared in job.prepared for a in prepared.artifacts if a.source in prepared.references]
+        legal, skipped = plan_runs(job.config.runs, measurable, list(facts.values()), known_denied())
+        planned = in_modes(legal, job.config.measure)
+        predicted = predict(planned, facts, job.checked.release, job.folder / ARTIFACTS, progress)
+        campaign = job.enter(facts, planned, skipped, partial(_for_lab, predicted=predicted))
+        references = campaign.job().references
+        remove_old_files(job.store)
+        files = keep_files(job.store, carried_files(job.folder, measurable, references, job.config.targets))
+        submit_jobs(job.store, campaign.id, most_runs(campaign.job(), facts), files)
+    return Submitted(
+        campaign=campaign.id, devices=tuple(facts), runs=len(planned) * config.measure.timed_rounds, files=len(files),
+        bytes=sum(file.size_bytes for file in files),
+    )  # fmt: skip
+
+
+MOST_AGAIN, SPARE_RUNS = 3, 1000
+"""How many times what is planned, and how many more, a device's results may be: failures are stored and repeated."""
+
+
+def most_runs(record: JobRecord, devices: Iterable[str]) -> dict[str, int]:
+    """How many results the database takes of each device: so many that no honest host meets the bound."""
+    rounds = record.config.measure.timed_rounds + record.config.measure.profile + FRESH_ROUNDS
+    planned = Counter(run.device for run in record.planned)
+    return {device: planned[device] * rounds * MOST_AGAIN + SPARE_RUNS for device in devices}
+
+
+def _for_lab(record: JobRecord, predicted: Predicted) -> JobRecord:
+    """What is stored of a campaign of a lab: its hosts compare the versions of more programs."""
+    return msgspec.structs.replace(record, versions=lab_versions(), placements=predicted.placements)
+
+
+def found_campaign(store: Store, wanted: str | None) -> CampaignRecord:
+    """The lab's campaign of that id or name, the newest by default; raises ConfigError for none."""
+    submitted = {job.campaign for job in jobs_of(store)}
+    known = {name: title for name, title in store.names().items() if name in submitted}
+    fitting = [name for name, title in known.items() if wanted in (None, name, title)]
+    if not fitting:
+        raise ConfigError(
+            f"no campaign {wanted!r} was submitted" if wanted else "no campaign was submitted", where=store.where,
+            why=f"submitted are: {', '.join(known) or 'none'}", remedy="see `ort-mobile lab status`",
+        )  # fmt: skip
+    return store.campaign(fitting[-1])
+
+
+def close(database: str, wanted: str | None, output: Path | None, progress: Progress) -> JobResult:
+    """Choose, bundle and report what a lab has measured, in a folder of this computer.
+
+    Raises ConfigError while devices are at work: a report of half a campaign looks like one of a whole.
+    """
+    with open_store(database) as store:
+        campaign = found_campaign(store, wanted)
+        jobs = jobs_of(store, campaign.id)
+        if working := [job.device for job in jobs if job.state in (*OPEN, MEASURED)]:
+            raise ConfigError(
+                f"{len(working)} of {len(jobs)} devices are not done", where=campaign.id,
+                why=f"left are {', '.join(working[:5])}{' and more' if len(working) > 5 else ''}",
+                remedy="wait for them (`ort-mobile lab status`), or give them up with `ort-mobile lab cancel`",
+            )  # fmt: skip
+        # not the folder that the config names: whoever submitted it did so for another computer
+        folder = output or Path("output") / safe_name(campaign.name)
+        with locked(folder):
+            keep_campaign(folder, campaign.id, database=database)
+            fetched(store, campaign, folder)
+            ended = EndedCampaign(campaign=campaign, left=tuple(_unfinished(jobs)))
+            return close_job(store, folder, ended, None, StageLog(progress), only_reads=True)
+
+
+def _unfinished(jobs: Sequence[LabJob]) -> list[UnfinishedDevice]:
+    return [
+        UnfinishedDevice(device=job.device, reason=job.reason or job.state)
+        for job in jobs
+        if job.state in ENDED and job.reason
+    ]
+
+
+MOST_REASONS = 5
+"""Of one campaign in the terminal; --json has all."""
+
+
+def lab_status(database: str, wanted: str | None = None) -> dict[str, Any]:
+    """The state of the lab whose database is at a URL; see `state_of`."""
+    with open_store(database) as store:
+        return state_of(store, wanted)
+
+
+def state_of(store: Store, wanted: str | None = None) -> dict[str, Any]:
+    """Hosts, devices and campaigns of a lab; with `wanted` that campaign alone. Times are the database's."""
+    campaigns = [found_campaign(store, wanted).id] if wanted else sorted({job.campaign for job in jobs_of(store)})
+    titles = store.names()
+    hosts = []
+    for row in lab_hosts(store):
+        versions: dict[str, str] = {}
+        with suppress(msgspec.DecodeError):  # what a host wrote that is none of ours
+            versions = decode_json(row["versions"], dict[str, str])
+        state = "silent" if row["silent_seconds"] > SILENT_SECONDS else "working"
+        hosts.append({**row, "versions": versions, "state": state})
+    return {
+        "version": 1,
+        "hosts": hosts,
+        "devices": [
+            {"name": name, "host": facts.host, "model": facts.model, "soc": facts.soc}
+            for name, facts in attached_devices(store).items()
+        ],
+        "campaigns": [_campaign(store, name, titles[name]) for name in campaigns],
+    }
+
+
+def _campaign(store: Store, name: str, title: str) -> dict[str, Any]:
+    jobs = jobs_of(store, name)
+    return {
+        "campaign": name,
+        "name": title,
+        "runs": len(store.finished(name)),
+        "devices": dict(sorted(Counter(job.state for job in jobs).items())),
+        "jobs": [{name: getattr(job, name) for name in job.__slots__ if name != "campaign"} for job in jobs],
+    }
+
+
+def status_lines(state: dict[str, Any]) -> Iterator[str]:
+    """The state of a lab for a terminal, which nothing in it can steer: others wrote it."""
+    yield from map(visible, _lines(state))
+
+
+def _lines(state: dict[str, Any]) -> Iterator[str]:
+    yield f"hosts: {len(state['hosts'])}"
+    for host in state["hosts"]:
+        silent = f"nothing heard for {duration_text(host['silent_seconds'])}"
+        count = f"{host['devices']} device{'s' * (host['devices'] != 1)}"
+        has = f", works on {', '.join(host['leases'][:MOST_REASONS])}" if host["leases"] else ""
+        more = f" and {len(host['leases']) - MOST_REASONS} more" if len(host["leases"]) > MOST_REASONS else ""
+        note = f"{has}{more}; {host['note']}" if host["note"] else has + more
+        yield f"  {host['name']}: {silent if host['state'] == 'silent' else 'working'}, {count}{note}"
+    for campaign in state["campaigns"]:
+        states = ", ".join(f"{number} {state}" for state, number in campaign["devices"].items())
+        yield f"{campaign['campaign']} {campaign['name']}: {campaign['runs']} runs stored; devices: {states}"
+        reasons = [job for job in campaign["jobs"] if job["reason"]]
+        for job in reasons[:MOST_REASONS]:
+            yield f"  {job['device']} {job['state']}: {job['reason']}"
+        if len(reasons) > MOST_REASONS:
+            yield f"  and {len(reasons) - MOST_REASONS} more: --json - lists all"

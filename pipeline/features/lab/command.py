@@ -1,0 +1,188 @@
+"""`ort-mobile lab`: campaigns on the hosts of a lab."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from device_runner.reading import visible
+from pipeline.cli.command import Group
+from pipeline.cli.options import devices_option, output_option, progress
+from pipeline.cli.outputs import Outputs, json_option, quiet
+
+database_option = click.option(
+    "--database", metavar="URL", envvar="ORT_MOBILE_DATABASE",
+    help="PostgreSQL of the lab: postgresql://USER@HOST/DATABASE?sslmode=verify-full.  [env: ORT_MOBILE_DATABASE]",
+)  # fmt: skip
+
+
+@click.group(cls=Group)
+def lab() -> None:
+    """Run campaigns on many hosts, with PostgreSQL as queue, lease of devices and store.
+
+    Each host runs `lab work`; a campaign that was submitted needs the submitting computer no more.
+    """
+
+
+def _database(given: str | None) -> str:
+    from pipeline.core.errors import ConfigError
+
+    if not given:
+        raise ConfigError(
+            "no database is named", where="--database", why="a lab's queue is in its database",
+            remedy="pass --database postgresql://USER@HOST/DATABASE, or set ORT_MOBILE_DATABASE",
+        )  # fmt: skip
+    return given
+
+
+def _lab_database(given: str | None) -> str:
+    """As `_database`, but not SQLite, of which a file would be made before that is found."""
+    from pipeline.core.errors import ConfigError
+
+    if (url := _database(given)).startswith("sqlite:"):
+        raise ConfigError(
+            "a lab needs PostgreSQL", where=url, why="SQLite has no locks that end with a host",
+            remedy="pass --database postgresql://USER@HOST/DATABASE; "
+            "`ort-mobile report` and `lab serve` read the results of `ort-mobile run`",
+        )  # fmt: skip
+    return url
+
+
+@lab.command("submit")
+@click.argument("config", type=click.Path(path_type=Path))
+@database_option
+@devices_option
+@output_option
+@json_option
+def submit_command(
+    config: Path, database: str | None, devices: tuple[str, ...], output: Path | None, outputs: Outputs
+) -> None:
+    """Convert and check the models of CONFIG here, and put the campaign into the queue of a lab."""
+    import msgspec
+
+    from pipeline.config import read_config
+    from pipeline.features.lab.campaigns import submit
+    from pipeline.job.campaign import JobOptions
+
+    settings = read_config(config, existing=True)
+    if database:
+        output_table = msgspec.structs.replace(settings.output, database=database)
+        settings = msgspec.structs.replace(settings, output=output_table)
+    done = submit(settings, JobOptions(output=output, devices=devices), progress())
+    if outputs.json_to:
+        document = {name: getattr(done, name) for name in done.__slots__}
+        outputs.write_json({"version": 1, **document})
+    if outputs.text:
+        count = f"{len(done.devices)} device{'s' * (len(done.devices) != 1)}"
+        click.echo(f"{done.campaign}: submitted for {count}, at most {done.runs} runs")
+        click.echo(f"files: {done.files}, {done.bytes:,} bytes; this computer may be switched off")
+
+
+@lab.command("work")
+@database_option
+@click.option(
+    "--device", "devices", multiple=True, default=("adb:*",), show_default=True,
+    help="Devices of this host to work on: adb:*, adb:SERIAL, local, android-host:LIBRARY; repeatable.",
+)  # fmt: skip
+@click.option("--once", is_flag=True, help="End when nothing is left to do for the devices of this host.")
+def work_command(database: str | None, devices: tuple[str, ...], once: bool) -> None:
+    """Measure what is submitted on the devices of this host, until it is stopped.
+
+    On SIGTERM or Ctrl-C each device finishes its run; what is left is taken up again by this host or another. A second
+    Ctrl-C ends the runs, too.
+    """
+    import threading
+
+    from device_runner.local import end_runs
+    from pipeline.core.errors import ExitCode
+    from pipeline.features.lab.work import work
+
+    stop = threading.Event()
+
+    def stopped(number: int, _frame: object) -> None:
+        if number == signal.SIGINT and stop.is_set():
+            end_runs()
+            os._exit(ExitCode.INTERRUPTED)  # as a kill: what is stored stays, and devices are taken again
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stopped)
+    say = (lambda _line: None) if quiet() else (lambda line: click.echo(visible(line), err=True))
+    work(_lab_database(database), devices, stop, once=once, say=say)
+
+
+@lab.command("status")
+@click.argument("campaign", required=False)
+@database_option
+@json_option
+def status_command(campaign: str | None, database: str | None, outputs: Outputs) -> None:
+    """Show the hosts of a lab, their devices, and what is left of submitted campaigns, or of one CAMPAIGN."""
+    from pipeline.features.lab.campaigns import lab_status, status_lines
+
+    state = lab_status(_lab_database(database), campaign)
+    outputs.write_json(state)
+    if outputs.text:
+        for line in status_lines(state):
+            click.echo(line)
+
+
+@lab.command("cancel")
+@click.argument("campaign")
+@database_option
+def cancel_command(campaign: str, database: str | None) -> None:
+    """Give up what is left of CAMPAIGN (its id or name); what was measured stays, and `lab close` reports it."""
+    from pipeline.campaign.store import open_store
+    from pipeline.features.lab.campaigns import found_campaign
+    from pipeline.features.lab.queue import cancel_jobs
+
+    with open_store(_lab_database(database)) as store:
+        record = found_campaign(store, campaign)
+        count = cancel_jobs(store, record.id)
+        done = f"{count} device{'s' * (count != 1)} cancelled; each stops after the run that it is in"
+        click.echo(visible(f"{record.id}: {done if count else 'nothing was left to cancel'}"))
+
+
+@lab.command("close")
+@click.argument("campaign", required=False)
+@database_option
+@output_option
+@json_option
+@click.pass_context
+def close_command(
+    ctx: click.Context, /, campaign: str | None, database: str | None, output: Path | None, outputs: Outputs
+) -> Any:
+    """Choose, bundle and report what the lab measured of CAMPAIGN (by default the newest), on this computer.
+
+    Without --output it writes to output/NAME here, whatever folder the submitted config names.
+    """
+    from pipeline.cli.show import job_document, show_job
+    from pipeline.features.lab.campaigns import close
+
+    result = close(_lab_database(database), campaign, output, progress())
+    outputs.write_json(job_document(result))
+    show_job(result, outputs)
+    sys.stdout.flush()
+    ctx.exit(result.exit_code)
+
+
+@lab.command("serve")
+@database_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need a token.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8700, show_default=True, help="0 finds a free one.")
+@click.option(
+    "--token-file", type=click.Path(path_type=Path),
+    help="File with the token that readers must have.  [env: ORT_MOBILE_LAB_TOKEN has the token itself]",
+)  # fmt: skip
+def serve_command(database: str | None, host: str, port: int, token_file: Path | None) -> None:
+    """Show campaigns, their progress and reports, and the lab as web pages and JSON; nothing can be changed there.
+
+    Browsers ask for the token as a password (any user name); programs send it as `Authorization: Bearer TOKEN`.
+    /openapi.json describes what is served. Ctrl-C ends it.
+    """
+    from pipeline.features.lab.serve import read_token, serve
+
+    url, token = _database(database), read_token(token_file)
+    serve(url, host, port, token, lambda address: click.echo(f"serving {address} - Ctrl-C ends it"))

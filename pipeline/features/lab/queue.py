@@ -1,0 +1,338 @@
+"""The jobs of a lab: a campaign is submitted with one for each device, hosts take and end them; and its files.
+
+Nothing here decides who works: leases do (session.py). States only say what is left to do, and go forward. Whatever
+changes is changed by functions of the database (its first migration): they know who may.
+
+Whoever may write to the database may have written anything: a host checks names and sizes before it takes them.
+"""
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.engine import Connection
+
+from device_runner.device import DeviceFacts
+from device_runner.reading import decode_json, visible
+from pipeline.campaign.store import Store, StoreError
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import replacing, sha256_of
+from pipeline.features.lab.session import LabSession, attached, blobs, files, hosts, jobs, leases
+
+PART_BYTES = 1 << 20
+"""Files are stored in parts of this size, so that neither side has more of one in memory."""
+
+MOST_BYTES = 8 << 30
+"""What the files of one campaign may have together."""
+
+MOST_FILES = 10_000
+"""Of one campaign."""
+
+LONGEST_PART = 255
+"""Bytes of a file's name, as file systems have it."""
+
+CAMPAIGN_ID = "[0-9A-Za-z][0-9A-Za-z.:_-]{0,127}"
+FILE_NAME = "(artifacts|libraries)/[^/]+|reference/[^/]+/[^/]+"
+"""Regular expressions, for Python and for PostgreSQL; a host has no other files of a campaign than these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabFile:
+    """A file of a campaign by its path in an output folder."""
+
+    name: str
+    sha256: str
+    size_bytes: int
+
+    @property
+    def parts(self) -> int:
+        """In how many parts it is stored."""
+        return -(-self.size_bytes // PART_BYTES)
+
+
+def checked_id(campaign: str) -> str:
+    """The id of a campaign, a folder's name on hosts; raises StoreError for one that could lead elsewhere."""
+    if not re.fullmatch(CAMPAIGN_ID, campaign):
+        raise _refused(f"{visible(campaign)[:200]!r} is no id of a campaign", "an id has letters, digits and .:_- only")
+    return campaign
+
+
+def file_in(folder: Path, name: str) -> Path:
+    """Where a campaign's file of that name lies in a folder; raises StoreError for a name that leads out of it."""
+    shown = f"{visible(name)[:200]!r} is no name of a campaign's file"
+    parts = name.split("/")
+    if not re.fullmatch(FILE_NAME, name) or {".", ".."} & set(parts) or visible(name) != name or "\\" in name:
+        raise _refused(shown, "names are artifacts/FILE, reference/MODEL/FILE and libraries/FILE, without `..`")
+    path = folder / name
+    if max(len(part.encode()) for part in parts) > LONGEST_PART or not path.resolve().is_relative_to(folder.resolve()):
+        raise _refused(shown, f"it leads out of {folder}")
+    return path
+
+
+def checked_files(files: Iterable[LabFile]) -> list[LabFile]:
+    """The files of a campaign; raises StoreError for sizes or digests that cannot be, or more than a host takes."""
+    checked, total = list(files), 0
+    for file in checked:
+        shown = visible(file.name)[:200]
+        if not re.fullmatch("[0-9a-f]{64}", file.sha256):
+            raise _refused(f"the file {shown!r} has no SHA-256", "it names the parts that the file is stored in")
+        if not 0 <= file.size_bytes <= MOST_BYTES:
+            raise _refused(f"the file {shown!r} has {file.size_bytes} bytes", f"a file has 0 to {MOST_BYTES}")
+        total += file.size_bytes
+    if total > MOST_BYTES or len(checked) > MOST_FILES:
+        raise _refused(
+            f"the campaign has {len(checked)} files of {total >> 20} MB",
+            f"a host takes at most {MOST_FILES} of {MOST_BYTES >> 20} MB together",
+        )
+    return checked
+
+
+def _refused(what: str, why: str) -> StoreError:
+    return StoreError(
+        what, where="the lab's database", why=why,
+        remedy="`ort-mobile lab submit` writes no such thing: ask who may write to the database, then submit again",
+    )  # fmt: skip
+
+
+KEPT_DAYS = 30
+"""For how long after its end the files of a campaign stay, for `lab close` and for campaigns that use the same."""
+
+log = logging.getLogger(__name__)
+
+ATTACHED_SECONDS = 600
+"""For how long after its host was heard of last a device counts as attached: a host may restart meanwhile."""
+
+WAITING, RUNNING, MEASURED, DONE, FAILED, CANCELLED = "waiting", "running", "measured", "done", "failed", "cancelled"
+
+OPEN = (WAITING, RUNNING)
+ENDED = (DONE, FAILED, CANCELLED)
+
+ROUNDS, FRESH = "rounds", "fresh"
+"""The stages of a job: the rounds that choose what ships, and those that say how good the choice is."""
+
+MOST_REASON = 4096
+"""Characters of why a device was left."""
+
+MOST_ATTEMPTS = 3
+"""How often a device that was left before the end is taken again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabJob:
+    """One device of one campaign. `reason` says why it was left, refused or ended without all of its runs."""
+
+    campaign: str
+    device: str
+    state: str
+    stage: str = ROUNDS
+    attempts: int = 0
+    host: str = ""
+    reason: str = ""
+
+
+def attached_devices(store: Store) -> dict[str, DeviceFacts]:
+    """The devices that the hosts of a lab have, by their names among all; the newest facts of each.
+
+    Those of hosts that were not heard of for `ATTACHED_SECONDS` are left out, and what is no description of a device.
+    """
+    silent = sa.extract("epoch", sa.func.now() - attached.c.seen).label("silent_seconds")
+    query = sa.select(attached.c.name, attached.c.document, silent).order_by(attached.c.seen)
+    rows = store.read(lambda connection: connection.execute(query).all())
+    devices = {}
+    for row in rows:
+        if row.silent_seconds < ATTACHED_SECONDS:
+            try:
+                devices[row.name] = decode_json(row.document, DeviceFacts)
+            except msgspec.DecodeError as error:
+                log.warning("%s: left out: %s", row.name, error)
+    return devices
+
+
+def keep_files(store: Store, paths: Mapping[str, Path]) -> list[LabFile]:
+    """Store files by content, in transactions of one part; what is there already is not sent again.
+
+    Raises ConfigError for more than `MOST_BYTES`.
+    """
+    total = sum(path.stat().st_size for path in paths.values())
+    if total > MOST_BYTES:
+        raise ConfigError(
+            f"the files of this campaign have {total >> 20} MB", where="lab submit",
+            why=f"a campaign may put {MOST_BYTES >> 20} MB into the database", remedy="submit fewer models or variants",
+        )  # fmt: skip
+    kept = []
+    for name, path in paths.items():
+        digest = sha256_of(path)
+        kept.append(LabFile(name=name, sha256=digest, size_bytes=path.stat().st_size))
+        known = store.read(partial(_parts, digest=digest))
+        with path.open("rb") as file:
+            for number, content in enumerate(iter(partial(file.read, PART_BYTES), b"")):
+                if number not in known:
+                    store.write(partial(_put_part, digest=digest, number=number, content=content))
+    return kept
+
+
+def _parts(connection: Connection, digest: str) -> set[int]:
+    return set(connection.scalars(sa.select(blobs.c.part).where(blobs.c.sha256 == digest)))
+
+
+def _put_part(connection: Connection, digest: str, number: int, content: bytes) -> None:
+    values = {"sha256": digest, "part": number, "content": content}
+    connection.execute(insert(blobs).values(values).on_conflict_do_nothing())
+
+
+def fetch_file(store: Store, file: LabFile, path: Path, ended: Callable[[], str] = str) -> None:
+    """Write a stored file to a path, whole or not at all, unless it is there. Raises StoreError for another content.
+
+    `ended` is asked before each part why the file is not needed any more, "" while it is; a reason is raised, too.
+    """
+    if path.is_file() and path.stat().st_size == file.size_bytes and sha256_of(path) == file.sha256:
+        return
+    digest = hashlib.sha256()
+    with replacing(path) as temporary, temporary.open("wb") as out:
+        for number in range(file.parts):
+            if reason := ended():
+                raise StoreError(f"{file.name} is not fetched", where=store.where, why=reason)
+            part = store.read(partial(_part, digest=file.sha256, number=number))
+            if len(part) != min(PART_BYTES, file.size_bytes - number * PART_BYTES):
+                break
+            digest.update(part)
+            out.write(part)
+        if digest.hexdigest() != file.sha256:
+            raise StoreError(
+                f"the file {file.name} is not as it was submitted", where=store.where,
+                why=f"parts of it are lost or were changed; {KEPT_DAYS} days after a campaign's end they are removed",
+                remedy="submit the campaign again",
+            )  # fmt: skip
+
+
+def _part(connection: Connection, digest: str, number: int) -> bytes:
+    """A part; of one that is too large no more than shows it."""
+    content = sa.type_coerce(sa.func.substr(blobs.c.content, 1, PART_BYTES + 1), sa.LargeBinary)
+    query = sa.select(content).where(blobs.c.sha256 == digest, blobs.c.part == number)
+    return bytes(connection.execute(query).scalar() or b"")
+
+
+def submit_jobs(store: Store, campaign: str, runs: Mapping[str, int], files_kept: Sequence[LabFile]) -> None:
+    """Enter a job for each device with how many runs are planned, and the campaign's files, all in one transaction.
+
+    Raises StoreError where files were removed since they were stored.
+    """
+    numbers = [sa.literal(list(runs.values()), sa.ARRAY(sa.Integer))]
+    numbers.append(sa.literal([file.size_bytes for file in files_kept], sa.ARRAY(sa.BigInteger)))
+    devices, names, digests = (
+        sa.literal(values, sa.ARRAY(sa.Text))
+        for values in (list(runs), [file.name for file in files_kept], [file.sha256 for file in files_kept])
+    )
+    query = sa.select(sa.func.lab_submit(campaign, devices, numbers[0], names, digests, numbers[1]))
+    if not store.write(lambda connection: connection.scalar(query)):
+        raise StoreError(
+            "files of the campaign are gone", where=store.where, remedy="submit it again",
+            why="they were of a campaign that ended long ago, or the database was away meanwhile",
+        )  # fmt: skip
+
+
+def remove_old_files(store: Store) -> int:
+    """Remove the content of files that only campaigns use that ended `KEPT_DAYS` ago; how many parts that were.
+
+    Also of files that no campaign has a day after they were stored, left by a submit that was broken off.
+    """
+    return int(store.write(lambda connection: connection.scalar(sa.select(sa.func.lab_remove_old_files()))) or 0)
+
+
+def files_of(store: Store, campaign: str) -> list[LabFile]:
+    """The files of a campaign; raises StoreError for more of them than a host takes, or sizes that cannot be."""
+    query = sa.select(files.c.name, files.c.sha256, files.c.size_bytes).where(files.c.campaign_id == campaign)
+    rows = store.read(lambda connection: connection.execute(query.limit(MOST_FILES + 1)).mappings().all())
+    return checked_files(LabFile(**row) for row in rows)
+
+
+def jobs_of(store: Store, campaign: str | None = None) -> list[LabJob]:
+    """The jobs of a campaign, or of all."""
+    query = sa.select(jobs).order_by(jobs.c.campaign_id, jobs.c.device)
+    if campaign is not None:
+        query = query.where(jobs.c.campaign_id == campaign)
+    return [_job(row) for row in store.read(lambda connection: connection.execute(query).mappings().all())]
+
+
+def _job(row: Mapping[Any, Any]) -> LabJob:
+    return LabJob(
+        campaign=row["campaign_id"], device=row["device"], state=row["state"], stage=row["stage"],
+        attempts=row["attempts"], host=row["host"], reason=row["reason"],
+    )  # fmt: skip
+
+
+def open_jobs(connection: Connection, devices: Sequence[str]) -> list[LabJob]:
+    """Jobs of these devices that are left to do, the oldest campaign first."""
+    query = sa.select(jobs).where(jobs.c.device.in_(devices), jobs.c.state.in_(OPEN)).order_by(jobs.c.campaign_id)
+    return [_job(row) for row in connection.execute(query).mappings()]
+
+
+def change_job(session: LabSession, job: LabJob, state: str, reason: str = "", attempts: int | None = None) -> None:
+    """Change an open job of a device that this host has; one that was cancelled or has ended stays as it is.
+
+    A reason may quote a device.
+    """
+    text = visible(" ".join(reason.split()))[:MOST_REASON]
+    session.call("lab_change", job.campaign, job.device, state, job.attempts if attempts is None else attempts, text)
+
+
+def stages_to_end(connection: Connection) -> list[str]:
+    """Campaigns of which every device has its rounds behind it, and some wait for the choice."""
+    left = sa.func.count().filter(jobs.c.state.in_(OPEN))
+    measured = sa.func.count().filter(jobs.c.state == MEASURED)
+    query = sa.select(jobs.c.campaign_id).group_by(jobs.c.campaign_id).having(left == 0, measured > 0)
+    return list(connection.scalars(query))
+
+
+def ended_campaigns(connection: Connection, names: Iterable[str]) -> set[str]:
+    """Those campaigns of which no device has anything left to do."""
+    left = sa.func.count().filter(jobs.c.state.not_in(ENDED))
+    query = sa.select(jobs.c.campaign_id).where(jobs.c.campaign_id.in_(list(names)))
+    return set(connection.scalars(query.group_by(jobs.c.campaign_id).having(left == 0)))
+
+
+def end_stage(session: LabSession, campaign: str, chosen: Mapping[str, str], reason: str = "") -> None:
+    """Enter the fresh rounds: `chosen` has planned runs with their devices; devices without any are done.
+
+    With a reason why nothing can be chosen all have failed.
+    """
+    again: dict[str, list[str]] = {}
+    for run, device in chosen.items():
+        again.setdefault(device, []).append(run)
+    session.call("lab_end_stage", campaign, sa.literal(again, JSONB), visible(" ".join(reason.split()))[:MOST_REASON])
+
+
+def again_of(store: Store, job: LabJob) -> set[str]:
+    """The planned runs of a job's fresh rounds."""
+    query = sa.select(jobs.c.again).where(jobs.c.campaign_id == job.campaign, jobs.c.device == job.device)
+    return set(msgspec.json.decode(store.read(lambda connection: connection.execute(query).scalar()) or "[]"))
+
+
+def cancel_jobs(store: Store, campaign: str) -> int:
+    """Cancel what is left of a campaign; how many jobs that were. Hosts stop before their next run."""
+    return int(store.write(lambda connection: connection.scalar(sa.select(sa.func.lab_cancel(campaign)))) or 0)
+
+
+def lab_hosts(store: Store) -> list[dict[str, Any]]:
+    """The hosts of a lab: name, versions, what they say, for how long nothing was heard of them, count of devices,
+    and what they have leases of.
+    """
+    silent = sa.extract("epoch", sa.func.now() - hosts.c.seen).label("silent_seconds")
+    of_host = sa.select(sa.func.count()).where(attached.c.host == hosts.c.name).scalar_subquery().label("devices")
+    query = sa.select(hosts.c.name, hosts.c.versions, hosts.c.note, silent, of_host).order_by(hosts.c.name)
+    rows = store.read(lambda connection: connection.execute(query).mappings().all())
+    held: dict[str, list[str]] = {}
+    for name, host in store.read(lambda connection: connection.execute(sa.select(leases.c.name, leases.c.host)).all()):
+        held.setdefault(host, []).append(name)
+    return [
+        {**row, "silent_seconds": round(float(row["silent_seconds"]), 1), "leases": sorted(held.get(row["name"], []))}
+        for row in rows
+    ]

@@ -1,0 +1,41 @@
+"""`ort-mobile release snippet`: code that opens the models of a bundle, for apps that take no package."""
+
+from pathlib import Path
+
+import click
+
+from device_runner.reading import visible
+from pipeline.cli.command import Command
+from pipeline.cli.outputs import Outputs, json_option
+
+
+@click.command(cls=Command)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--for", "language", required=True, help="Kind of app.",
+    type=click.Choice(["react-native", "flutter", "maui", "cpp", "python"]),
+)  # fmt: skip
+@click.option("--model", metavar="NAME", help="Model.  [default: all that ship to the target]")
+@click.option("--target", metavar="NAME", help="Target of the config.  [default: the only one that such apps run on]")
+@json_option
+def snippet(bundle: Path, language: str, model: str | None, target: str | None, outputs: Outputs) -> None:
+    """Print code that opens the models of BUNDLE with the session options that they were released with.
+
+    Options that the package of such apps cannot set are listed in the code and on stderr. The bundle is verified first.
+    """
+    from pipeline.features.languages.snippet import LANGUAGES, lost, openings
+    from pipeline.features.languages.snippet import snippet as code_for
+    from pipeline.release.app_models import target_of
+    from pipeline.release.manifest import refuse_unproven, verify_bundle
+
+    manifest = verify_bundle(bundle)
+    refuse_unproven(bundle, manifest)
+    wanted = target_of(bundle, manifest, LANGUAGES[language].platforms, f"{language} apps", target)
+    opened = openings(manifest.content, wanted, model)
+    code, missing = code_for(language, opened), lost(language, opened)
+    files = [opening.file for opening in opened]
+    outputs.write_json({"target": wanted, "code": code, "files": files, "lost": missing})
+    for line in missing:
+        click.echo(visible(f"warning: {line}"), err=True)
+    if outputs.text:
+        click.echo(code, nl=False)

@@ -1,0 +1,329 @@
+"""Code that opens the models of a bundle with the session options that they were released with, by kind of app.
+
+For apps that do not take a package. What a package cannot set is listed beside the code. Names are those of the
+packages' published interfaces: docs/facts/release_consumers.md, R.10.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from device_runner.providers import CPU, NNAPI, provider_named
+from device_runner.reading import visible
+from device_runner.spec import OptimizationLevel, RunOptions
+from pipeline.campaign.options import options_name
+from pipeline.core.errors import ConfigError
+from pipeline.release.app_code import CPP, CPP_LEVELS, SessionCalls, cpp_calls, java_text, lacks, session_calls
+from pipeline.release.app_models import class_name, render_source
+from pipeline.release.manifest import Content, SelectionRow, Shipped
+from pipeline.release.selection import rows_of
+
+COREML_FLAGS: dict[tuple[str, str], int] = {
+    ("MLComputeUnits", "ALL"): 0,
+    ("MLComputeUnits", "CPUOnly"): 0x001,
+    ("MLComputeUnits", "CPUAndGPU"): 0x020,
+    ("EnableOnSubgraphs", "0"): 0,
+    ("EnableOnSubgraphs", "1"): 0x002,
+    ("RequireStaticInputShapes", "0"): 0,
+    ("RequireStaticInputShapes", "1"): 0x008,
+    ("ModelFormat", "NeuralNetwork"): 0,
+    ("ModelFormat", "MLProgram"): 0x010,
+}
+"""Options of CoreML that its older flags have too (coreml_provider_factory.h)."""
+
+DART_PROVIDERS = {CPU: "CPU", NNAPI: "NNAPI", "coreml": "CORE_ML", "xnnpack": "XNNPACK", "qnn": "QNN"}
+"""The providers of Flutter's and React Native's packages, as Dart names them."""
+REACT_NATIVE_FLAGS = {
+    "USE_FP16": "useFP16",
+    "USE_NCHW": "useNCHW",
+    "CPU_DISABLED": "cpuDisabled",
+    "CPU_ONLY": "cpuOnly",
+}
+REACT_NATIVE_LEVELS = {
+    OptimizationLevel.NONE: "disabled",
+    OptimizationLevel.BASIC: "basic",
+    OptimizationLevel.EXTENDED: "extended",
+    OptimizationLevel.ALL: "all",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """A file of a model and how it is opened: `where` says which devices have it, `ways` are tried in their order."""
+
+    model: str
+    file: str
+    sha256: str
+    where: str
+    ways: tuple[RunOptions, ...]
+
+    @property
+    def function(self) -> str:
+        """Its function in languages of small letters."""
+        return "_".join(["open", *re.findall(r"[a-z0-9]+", self.model.lower())])
+
+    @property
+    def type_name(self) -> str:
+        """The model as part of a name in other languages."""
+        return class_name(self.model, ())
+
+
+def remark(text: str) -> str:
+    """Text for the rest of a line that is a comment; a backslash at its end would carry it on in C++."""
+    return visible(text).replace("\\", "/")
+
+
+def open_code(language: str, opening: Opening, calls: Callable[[RunOptions], Iterable[str]]) -> str:
+    """The lines that open one file in a language; `calls` are those that set a way's options."""
+    asset = java_text(f"assets/models/{opening.file}").replace("$", "\\$")
+    ways = [(remark(options_name(options)), list(calls(options))) for options in opening.ways]
+    values = {"opening": opening, "ways": ways, "asset": asset, "file": java_text(opening.file)}
+    return render_source("pipeline.features.languages", f"{language}.jinja", **values)
+
+
+def python(options: RunOptions) -> Iterator[str]:
+    """Python by the package onnxruntime; options of a provider that its build does not have are passed over."""
+    yield from session_calls(PYTHON, options)
+    provider = provider_named(options.provider)
+    own = (provider.ort_name or provider.name, dict(sorted(options.provider_options.items())))
+    yield "return []" if provider.name == CPU else f"return [{own!r}]"
+
+
+def react_native(options: RunOptions) -> Iterator[str]:
+    """TypeScript by onnxruntime-react-native; ConfigError for a provider that it does not have."""
+    provider = provider_named(options.provider)
+    if options.provider not in DART_PROVIDERS:
+        raise _no_call(options, "onnxruntime-react-native")
+    if provider.name != CPU:  # naming the CPU would switch its arena off
+        own = [f"{REACT_NATIVE_FLAGS[flag.value]}: true" for flag in options.flags]
+        own += [f"coreMlFlags: {_coreml_flags(options)}"] if provider.name == "coreml" else []
+        yield f"executionProviders: [{{{', '.join([f'name: {json.dumps(provider.name)}', *own])}}}]"
+    yield from session_calls(REACT_NATIVE, options)
+
+
+def _coreml_flags(options: RunOptions) -> int:
+    return sum(COREML_FLAGS.get(pair, 0) for pair in options.provider_options.items())
+
+
+def flutter(options: RunOptions) -> list[str]:
+    """Dart by flutter_onnxruntime; ConfigError for a provider that it does not have."""
+    if options.provider not in DART_PROVIDERS:
+        raise _no_call(options, "flutter_onnxruntime")
+    fields = list(session_calls(FLUTTER, options))
+    fields.insert(len(fields) - (not options.cpu_arena), f"providers: [OrtProvider.{DART_PROVIDERS[options.provider]}]")
+    return fields
+
+
+def maui(options: RunOptions) -> Iterator[str]:
+    """C# by Microsoft.ML.OnnxRuntime; ConfigError for a provider that it does not have."""
+    yield from session_calls(MAUI, options)
+    provider = provider_named(options.provider)
+    if provider.has_flags:
+        flags = " | ".join(f"NnapiFlags.NNAPI_FLAG_{flag.value}" for flag in options.flags)
+        yield f"options.AppendExecutionProvider_Nnapi({flags});"
+    elif provider.name == "coreml":
+        yield f"options.AppendExecutionProvider_CoreML((CoreMLFlags){_coreml_flags(options)});"
+    elif provider.name in ("xnnpack", "qnn"):
+        pairs = ", ".join(f"[{java_text(k)}] = {java_text(v)}" for k, v in sorted(options.provider_options.items()))
+        text = f"new Dictionary<string, string> {{ {pairs} }}"
+        yield f"options.AppendExecutionProvider({java_text(provider.append_name)}, {text});"
+    elif provider.name != CPU:
+        raise _no_call(options, "Microsoft.ML.OnnxRuntime")
+
+
+def _no_call(options: RunOptions, package: str) -> ConfigError:
+    return ConfigError(
+        f"{package} has no call for the provider {options.provider}",
+        where="the bundle's manifest",
+        remedy="leave the provider out of [[runs]], and make the bundle again",
+    )
+
+
+PYTHON = SessionCalls(
+    levels=CPP_LEVELS,
+    settings={
+        "level": "options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.{}",
+        "intra": "options.intra_op_num_threads = {}",
+        "inter": "options.inter_op_num_threads = {}",
+        "parallel": "options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL",
+        "pattern": "options.enable_mem_pattern = False",
+        "arena": "options.enable_cpu_mem_arena = False",
+        "entry": "options.add_session_config_entry({}, {})",
+    },
+    text=repr,
+)
+REACT_NATIVE = SessionCalls(
+    levels=REACT_NATIVE_LEVELS,
+    settings={
+        "level": 'graphOptimizationLevel: "{}"',
+        "intra": "intraOpNumThreads: {}",
+        "inter": "interOpNumThreads: {}",
+        "parallel": "executionMode: 'parallel'",
+        "pattern": "enableMemPattern: false",
+        "arena": "enableCpuMemArena: false",
+    },
+    text=json.dumps,
+)
+FLUTTER = SessionCalls(
+    levels={},
+    settings={"intra": "intraOpNumThreads: {}", "inter": "interOpNumThreads: {}", "arena": "useArena: false"},
+    text=java_text,
+)
+MAUI = SessionCalls(
+    levels=CPP_LEVELS,
+    settings={
+        "level": "options.GraphOptimizationLevel = GraphOptimizationLevel.{};",
+        "intra": "options.IntraOpNumThreads = {};",
+        "inter": "options.InterOpNumThreads = {};",
+        "parallel": "options.ExecutionMode = ExecutionMode.ORT_PARALLEL;",
+        "pattern": "options.EnableMemoryPattern = false;",
+        "arena": "options.EnableCpuMemArena = false;",
+        "entry": "options.AddSessionConfigEntry({}, {});",
+    },
+    text=java_text,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Language:
+    """How code for one kind of app is written, and which options of providers its package cannot set.
+
+    `blank` is a comment's start; `head` comes once, `write` gives the calls that set a way's options.
+    """
+
+    title: str
+    blank: str
+    head: tuple[str, ...]
+    write: Callable[[RunOptions], Iterable[str]]
+    calls: SessionCalls
+    lacks: frozenset[str]
+    platforms: tuple[str, ...] = ("android", "ios", "linux", "macos")
+
+
+def openings(content: Content, target: str, model: str | None) -> list[Opening]:
+    """What a target's devices open, of one model or all, the file for devices in general first.
+
+    Raises ConfigError for a model that does not ship there, and two whose functions would have one name.
+    """
+    tables = rows_of(content, target)
+    if model is not None and model not in tables:
+        raise ConfigError(
+            f"the model {model!r} does not ship to {target}",
+            where="--model",
+            remedy=f"name one that does: {', '.join(tables)}",
+        )
+    digests = {file.path: file.sha256 for file in content.files}
+    opened: list[Opening] = []
+    for name, rows in tables.items():
+        if model in (None, name):
+            for place, number in enumerate(dict.fromkeys(row.ships for row in (rows[-1], *rows)), 1):
+                ships = content.ships[number]
+                classes = [row for row in rows if row.ships == number] if len(rows) > 1 else []
+                title = f"{name} {place}" if place > 1 else name
+                opened.append(_opening(ships, classes, title, digests[ships.file]))
+    _refuse_equal(opened)
+    return opened
+
+
+def _opening(shipped: Shipped, rows: Sequence[SelectionRow], name: str, sha256: str) -> Opening:
+    return Opening(
+        model=name,
+        file=shipped.file.rpartition("/")[2],
+        sha256=sha256,
+        where="; ".join(_class(row) for row in rows) or "every device",
+        ways=shipped.runs,
+    )
+
+
+def _class(row: SelectionRow) -> str:
+    parts = [f"chip {row.soc}"] if row.soc else []
+    parts += [f"ABI {row.abi}"] if row.abi else []
+    parts += [f"API level {row.min_api_level} or higher"] if row.min_api_level else []
+    return ", ".join(parts) or "all other devices"
+
+
+def _refuse_equal(opened: Sequence[Opening]) -> None:
+    seen: dict[str, str] = {}
+    for opening in opened:
+        other = seen.setdefault(opening.function, opening.model)
+        if other != opening.model:
+            raise ConfigError(
+                f"the models {other} and {opening.model} would both be opened by {opening.function}",
+                where="[[models]] name",
+                remedy="ask for one with --model, or rename one of them in the config and make the bundle again",
+            )
+
+
+def snippet(language: str, opened: Sequence[Opening]) -> str:
+    """The code for a language of `LANGUAGES`; what its package cannot set stands in comments."""
+    kind = LANGUAGES[language]
+    lines = [*kind.head]
+    for opening in opened:
+        lines += ["", f"{kind.blank} {remark(opening.file)}, sha256 {opening.sha256}"]
+        lines += [f"{kind.blank} for {remark(opening.where)}"]
+        lines += [f"{kind.blank} {remark(text)}" for text in lost(language, [opening])]
+        lines.append(open_code(language, opening, kind.write).rstrip("\n"))
+    return "\n".join(lines) + "\n"
+
+
+def lost(language: str, opened: Sequence[Opening]) -> list[str]:
+    """For each way of a model that a package cannot run as it was measured: what it leaves out."""
+    texts = []
+    for opening in opened:
+        for options in opening.ways:
+            missing = [*lacks(LANGUAGES[language].calls, options), *_provider_lacks(LANGUAGES[language], options)]
+            if missing:
+                texts.append(
+                    f"{opening.model}: {options_name(options)} without {', '.join(missing)}, "
+                    f"which {LANGUAGES[language].title} cannot set"
+                )
+    return texts
+
+
+def _provider_lacks(language: Language, options: RunOptions) -> list[str]:
+    """What of a provider's options the package cannot set, as people call it."""
+    coreml = provider_named(options.provider).name == "coreml" and bool(options.provider_options)
+    needs = {
+        "flags of NNAPI": ("flags", bool(options.flags)),
+        "options of the provider": ("options", bool(options.provider_options) and not coreml),
+        "options of CoreML": ("coreml flags", coreml),
+        "some options of CoreML": (
+            "coreml options", coreml and not options.provider_options.items() <= COREML_FLAGS.keys()
+        ),
+    }  # fmt: skip
+    return [name for name, (ability, wanted) in needs.items() if wanted and ability in language.lacks]
+
+
+LANGUAGES: dict[str, Language] = {
+    "react-native": Language(
+        title="onnxruntime-react-native", blank="//", write=react_native, calls=REACT_NATIVE,
+        platforms=("android", "ios"),
+        head=("import { InferenceSession } from 'onnxruntime-react-native';",),
+        lacks=frozenset({"options", "coreml options"}),
+    ),
+    "flutter": Language(
+        title="flutter_onnxruntime", blank="//", write=flutter, calls=FLUTTER, platforms=("android", "ios"),
+        head=("import 'package:flutter_onnxruntime/flutter_onnxruntime.dart';",),
+        lacks=frozenset({"flags", "options", "coreml flags"}),
+    ),
+    "maui": Language(
+        title="Microsoft.ML.OnnxRuntime", blank="//", write=maui, calls=MAUI, platforms=("android", "ios", "macos"),
+        head=(
+            "using Microsoft.ML.OnnxRuntime;", "using System;", "using System.Collections.Generic;", "using System.IO;",
+            "using System.Threading.Tasks;", "using Microsoft.Maui.Storage;",
+        ),
+        lacks=frozenset({"coreml options"}),
+    ),
+    "cpp": Language(
+        title="C++", blank="//", write=cpp_calls, calls=CPP, lacks=frozenset(),
+        head=(
+            "#include <onnxruntime_cxx_api.h>", "#ifdef __ANDROID__", "#include <nnapi_provider_factory.h>", "#endif",
+            "#include <cstddef>", "#include <functional>", "#include <vector>",
+        ),
+    ),
+    "python": Language(
+        title="Python", blank="#", write=python, calls=PYTHON, head=("import onnxruntime",), lacks=frozenset(),
+    ),
+}  # fmt: skip
+"""By the word after --for."""

@@ -1,0 +1,134 @@
+"""`ort-mobile release`: from a config to a signed bundle and packages for apps, or why not; or single parts of that."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pipeline.cli.command import Command, Group
+from pipeline.cli.options import devices_option, library_option, output_option
+from pipeline.cli.outputs import Outputs, json_option
+from pipeline.cli.release import KEY, PASSPHRASE
+from pipeline.cli.release import bundle as bundle_command
+from pipeline.cli.run import completed_job
+from pipeline.core.features import Place
+
+if TYPE_CHECKING:
+    from pipeline.core.errors import CheckFailed
+
+COMMANDS = Place[click.Command]("release.commands")
+"""Commands that make one kind of package of a bundle."""
+
+
+class _FolderOrCommand(Group):
+    """A group that takes what is no command of its own for the arguments of `bundle`: `release FOLDER`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does it; options of `bundle` may come first."""
+        of_bundle = args and args[0].startswith("-") and args[0] not in ctx.help_option_names
+        return super().parse_args(ctx, ["bundle", *args] if of_bundle else args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it; a word that is no command is a config, or the folder of a job."""
+        whole = "all" if args[0].endswith(".toml") else "bundle"
+        return super().resolve_command(ctx, args if args[0] in self.commands else [whole, *args])
+
+
+@click.command("all", cls=Command)
+@click.argument("config", type=click.Path(path_type=Path))
+@output_option
+@devices_option
+@library_option
+@click.option("--convert-only", is_flag=True, help="Measure nothing, as with `run`.")
+@click.option("--resume", is_flag=True, help="Resume the last interrupted run of this config.")
+@click.option(
+    "--key", type=click.Path(path_type=Path), envvar=KEY, show_envvar=True,
+    help="Private key, PEM, that signs the bundle.  [default: key of [release] in CONFIG]",
+)  # fmt: skip
+@click.option("--version", help="Version of the packages.  [default: version of [release] in CONFIG]")
+@json_option
+@click.pass_context
+def release_all(
+    ctx: click.Context, /, config: Path, output: Path | None, devices: tuple[str, ...], library: str | None,
+    convert_only: bool, resume: bool, key: Path | None, version: str | None, outputs: Outputs,
+) -> None:  # fmt: skip
+    """Run CONFIG and release what it chooses: the bundle with its evidence, its signature, and packages for apps.
+
+    Exit code 4, with every reason, where a gate of [release] fails (accuracy, proof, budget, signature, license):
+    nothing is signed or packaged then. A passphrase of the key comes from the environment variable
+    ORT_MOBILE_PASSPHRASE.
+    """
+    from device_runner.reading import visible
+    from pipeline.cli.show import job_document, show_findings, show_job
+    from pipeline.config import read_config
+    from pipeline.core.errors import errors
+    from pipeline.features.packages.release import (
+        ReleaseOrder,
+        check_order,
+        early_findings,
+        gate_findings,
+        make_release,
+    )
+    from pipeline.job.campaign import JobOptions
+    from pipeline.job.run import output_folder
+
+    settings = read_config(config, existing=True)
+    table = settings.release
+    options = JobOptions(output=output, devices=devices, library=library, convert_only=convert_only, resume=resume)
+    order = ReleaseOrder(
+        config=settings,
+        folder=output_folder(settings, options),
+        key=key or (Path(table.key) if table.key else None),
+        passphrase=os.environ.get(PASSPHRASE),
+        version=version or table.version,
+        library=library,
+    )
+    check_order(order)
+    if early := early_findings(order):
+        show_findings(early)
+        raise _refusal(config, len(early))
+    result = completed_job(ctx, settings, options)
+    show_job(result, outputs)
+    late = gate_findings(order, result.assembled, result.findings) if result.content else errors(result.findings)
+    if late:
+        show_findings(late if result.content else ())
+        raise _refusal(config, len(late))
+    if result.left or not result.content:
+        click.echo("nothing was signed or packaged: see above what was not done", err=True)
+        ctx.exit(result.exit_code)
+    signed, packages = make_release(order)
+    names = {kind: name for package in packages for kind, name in package.names.items()}
+    for warning in (warning for package in packages for warning in package.warnings):
+        click.echo(visible(f"warning: {warning}"), err=True)
+    outputs.write_json({**job_document(result), "signed_by": signed and signed.fingerprint, "packages": names})
+    if outputs.text:
+        click.echo(f"signed   {signed.fingerprint if signed else 'by nobody'}")
+        for kind, name in names.items():
+            click.echo(f"{kind:<8} {name}")
+
+
+def _refusal(config: Path, count: int) -> "CheckFailed":
+    from pipeline.core.errors import CheckFailed
+
+    return CheckFailed(
+        "this release must not ship: nothing was signed or packaged",
+        where=str(config),
+        why=f"{count} {'reason speaks' if count == 1 else 'reasons speak'} against it, named above",
+        remedy="fix them, or change gates in [release]",
+    )
+
+
+@click.group(cls=_FolderOrCommand)
+def release() -> None:
+    """Release what a config chooses: the bundle, its signature, packages for apps; or single parts of that.
+
+    `ort-mobile release CONFIG` is short for `ort-mobile release all CONFIG`, and `ort-mobile release FOLDER` for
+    `ort-mobile release bundle FOLDER`.
+    """
+
+
+for command in (bundle_command, release_all, *COMMANDS):
+    release.add_command(command)

@@ -1,0 +1,240 @@
+"""The whole release of a config: what must hold before anything is signed or packaged, the signature, the packages.
+
+What needs no measurement is checked before anything is measured.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from device_runner.errors import UnavailableError
+from device_runner.library import find_archive
+from pipeline.check.compare import remedy_of
+from pipeline.check.library_proof import CLAIMS, ProofRow
+from pipeline.config import Config, Gate, Platform
+from pipeline.core.errors import BUDGET, Finding, Severity
+from pipeline.core.features import Place
+from pipeline.job.assemble import Assembled
+from pipeline.release.attestation import Signed, sign
+from pipeline.release.bundle import BUNDLE
+from pipeline.release.contents import libraries_of, library_name
+from pipeline.release.envelope import read_private_key
+from pipeline.release.manifest import Manifest, refuse_unproven, verify_bundle
+from pipeline.release.update import library_licenses
+from pipeline.report.model import Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseOrder:
+    """What is to be released: the key file and its passphrase, and the version of packages, where there are any.
+
+    `library` is that of the command line.
+    """
+
+    config: Config
+    folder: Path
+    key: Path | None = None
+    passphrase: str | None = None
+    version: str | None = None
+    library: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppPackage:
+    """A package for apps that was found possible: how apps name its parts, by kind, and what to know of it."""
+
+    names: Mapping[str, str]
+    warnings: tuple[str, ...]
+    write: Callable[[], object]
+
+
+CHECKS = Place[Callable[[ReleaseOrder], None]]("release.checks")
+"""Raise ConfigError, or MissingError, for what needs no bundle: tables of [release] that cannot be used."""
+PACKAGES = Place[Callable[[ReleaseOrder, Manifest], AbstractContextManager[AppPackage | None]]]("release.packages")
+"""The package that a table of [release] wants, None without one; it can be written while the block runs."""
+
+SEE_PROOF = "`ort-mobile prove` on the bundle shows each run, with what to do about those that fail"
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What the gates after a job look at."""
+
+    config: Config
+    assembled: Assembled
+    shipping: tuple[Finding, ...]
+    manifest: Manifest
+
+
+def _refused(gate: Gate, what: str, why: str, remedy: str) -> Finding:
+    return Finding(severity=Severity.ERROR, what=what, where=f"gate {gate}", why=why, remedy=remedy)
+
+
+def _signature(order: ReleaseOrder) -> Iterator[Finding]:
+    if not order.key:
+        yield _refused(
+            Gate.SIGNATURE, "there is no key to sign the bundle with",
+            "it is given by --key, ORT_MOBILE_KEY or `key` in [release]",
+            "give the private key, or leave signature out of [release] gates",
+        )  # fmt: skip
+
+
+def _license(order: ReleaseOrder) -> Iterator[Finding]:
+    for model in order.config.models:
+        if not model.license:
+            yield _refused(
+                Gate.LICENSE, f"the licence of {model.name or Path(model.path).stem} is not known",
+                "its [[models]] has no `license`", 'write it, as in license = "Apache-2.0"',
+            )  # fmt: skip
+    known = library_licenses(order.config.targets)
+    for target in order.config.targets:
+        if target.name not in known:
+            yield _refused(
+                Gate.LICENSE, f"the licence of the library of {target.name} is not known",
+                f"{library_name(target)} is no package of ONNX Runtime's, and the target has no `library_license`",
+                'write it, as in library_license = "MIT"',
+            )  # fmt: skip
+
+
+def _library(order: ReleaseOrder) -> Iterator[Finding]:
+    """A target for Android whose library is not named, or not on this computer, cannot be shown to run in it."""
+    android = [target for target in order.config.targets if target.platform is Platform.ANDROID]
+    libraries = libraries_of(android, order.library)
+    for target in android:
+        if not any(target.name in names for names in libraries.values()):
+            yield _refused(
+                Gate.PROOF, f"the bundle cannot be shown to run in the library of {target.name}",
+                "the target names no library", 'name it, as in library = "android:1.29.0"',
+            )  # fmt: skip
+    for library, names in libraries.items():
+        try:
+            find_archive(library)
+        except UnavailableError as error:
+            what = f"the bundle cannot be shown to run in the library of {', '.join(names)}"
+            yield _refused(Gate.PROOF, what, error.reason, error.remedy)
+
+
+def _accuracy(measured: _Measured) -> Iterator[Finding]:
+    record = measured.assembled.record
+    results = {(result.model, result.variant): result for result in record.accuracy}
+    budget = measured.config.accuracy.max_drop
+    for choice in measured.assembled.choices:
+        model, variant = choice.artifact.model, choice.artifact.variant
+        name = f"{model} {variant.name}"
+        checks = record.checks.get(model, {}).get(variant.name, ())
+        yield from _unjudged(measured, model, variant.name)
+        if bad := [check.output for check in checks if check.failed]:
+            yield _refused(
+                Gate.ACCURACY, f"{name}: outputs differ from the original's", f"output {', '.join(bad)}",
+                "see the report; choose another level or precision",
+            )  # fmt: skip
+        if not variant.precision:
+            continue
+        result = results.get((model, variant.name))
+        if budget is None:
+            yield _refused(
+                Gate.ACCURACY, f"{name} has another precision than the model, and no budget for its accuracy",
+                "[accuracy] has no max_drop", "write max_drop, as in 0.01 for one percentage point",
+            )  # fmt: skip
+        elif result is None or result.refused(budget):
+            why = result.refused(budget) if result else "its accuracy was not measured"
+            yield _refused(
+                Gate.ACCURACY, f"{name} may lose too much accuracy", why, "give labelled data, or ship float"
+            )
+
+
+def _unjudged(measured: _Measured, model: str, variant: str) -> Iterator[Finding]:
+    """An artifact whose outputs were judged neither here nor on a device nor in a library that ships."""
+    checks = measured.assembled.record.checks.get(model, {}).get(variant, ())
+    rows: Iterable[Row | ProofRow] = itertools.chain(
+        measured.assembled.report.rows, *(proof.rows for proof in measured.manifest.proofs)
+    )
+    elsewhere = [row.checks for row in rows if (row.model, row.variant) == (model, variant) and row.checks]
+    unknown = [check for check in checks if check.unknown]
+    if unknown and not any(all(check.passed for check in checks) for checks in elsewhere):
+        yield _refused(
+            Gate.ACCURACY, f"{model} {variant}: its outputs could not be judged",
+            "; ".join(f"{check.output}: {check.reason}" for check in unknown), remedy_of(unknown[0]),
+        )  # fmt: skip
+
+
+def _proof(measured: _Measured) -> Iterator[Finding]:
+    """Each Android target must have run in the library that it ships, on this computer, with outputs that are right."""
+    proofs = measured.manifest.proofs
+    proven = {name for proof in proofs if not proof.failed for row in proof.rows for name in row.targets}
+    for target in dict.fromkeys(choice.target for choice in measured.assembled.choices):
+        if target.platform is not Platform.ANDROID:
+            continue
+        if target.name in proven:
+            for row in (row for proof in proofs for row in proof.undecided(target.name)):
+                finding = next(finding for finding in row.findings if finding.kind not in CLAIMS)
+                yield _refused(
+                    Gate.PROOF, f"{target.name}: {row.model} {row.variant} ({row.run}) could not be judged",
+                    finding.text, finding.remedy,
+                )  # fmt: skip
+            continue
+        failed = [proof for proof in proofs if proof.library.file == library_name(target)]
+        why = "; ".join(proof.not_run or ", ".join(proof.objections) for proof in failed)
+        yield _refused(
+            Gate.PROOF, f"the bundle was not shown to run in the library of {target.name}",
+            why or "no proof was made in it", "; ".join(proof.remedy for proof in failed if proof.remedy) or SEE_PROOF,
+        )  # fmt: skip
+
+
+def _budget(measured: _Measured) -> Iterator[Finding]:
+    """What a budget says, and a budget that nothing could be compared with."""
+    for finding in measured.shipping:
+        if finding.rule == BUDGET:
+            yield _refused(Gate.BUDGET, finding.what, finding.why, finding.remedy)
+
+
+EARLY: Mapping[Gate, Callable[[ReleaseOrder], Iterator[Finding]]] = {
+    Gate.SIGNATURE: _signature,
+    Gate.LICENSE: _license,
+    Gate.PROOF: _library,
+}
+LATE: Mapping[Gate, Callable[[_Measured], Iterator[Finding]]] = {
+    Gate.ACCURACY: _accuracy,
+    Gate.PROOF: _proof,
+    Gate.BUDGET: _budget,
+}
+
+
+def early_findings(order: ReleaseOrder) -> tuple[Finding, ...]:
+    """Why nothing may be released, as far as the config says it: the gates that need no measurement."""
+    return tuple(finding for gate in order.config.release.gates if gate in EARLY for finding in EARLY[gate](order))
+
+
+def gate_findings(order: ReleaseOrder, assembled: Assembled, shipping: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Why nothing may be released of a job with a bundle; `shipping` is what its gate found."""
+    manifest = verify_bundle(order.folder / BUNDLE)
+    measured = _Measured(order.config, assembled, shipping, manifest)
+    return tuple(finding for gate in order.config.release.gates if gate in LATE for finding in LATE[gate](measured))
+
+
+def check_order(order: ReleaseOrder) -> None:
+    """Raise ConfigError, or MissingError, for a key, a version or a name that cannot be used."""
+    if order.key:
+        read_private_key(order.key, order.passphrase)
+    for check in CHECKS:
+        check(order)
+
+
+def make_release(order: ReleaseOrder) -> tuple[Signed | None, list[AppPackage]]:
+    """Sign the bundle and write the packages, after all of them were found possible.
+
+    Raises CheckFailed, whatever the gates, for a bundle that failed in its library; else as the commands for packages.
+    """
+    bundle = order.folder / BUNDLE
+    manifest = verify_bundle(bundle)
+    refuse_unproven(bundle, manifest)
+    with contextlib.ExitStack() as stack:
+        wanted = [stack.enter_context(package(order, manifest)) for package in PACKAGES]
+        packages = [package for package in wanted if package]
+        signed = sign(bundle, manifest, order.key, order.passphrase) if order.key else None
+        for package in packages:
+            package.write()
+    return signed, packages

@@ -1,0 +1,1 @@
+"""Compares two runs on the same devices in alternating rounds: gate, bisect, compare, and histories of campaigns."""

@@ -1,0 +1,250 @@
+"""`ort-mobile compare`, `gate` and `bisect`: campaigns beside each other, regressions, and where they began."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pipeline.cli.command import Command
+from pipeline.cli.options import data_options, dataset_from, library_name, library_option, progress, sizes, wait_option
+from pipeline.cli.outputs import Outputs, ci_options, json_option, markdown_option
+from pipeline.cli.run import options_of, run_settings
+
+if TYPE_CHECKING:
+    from pipeline.features.pairs.history import History
+    from pipeline.features.pairs.measure import PairOrder
+    from pipeline.features.pairs.report import GateReport
+    from pipeline.job.perf_files import PerfOrder
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def library_names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """A callback for libraries: each a file that is there, or a name such as android:1.29.0."""
+    return tuple(library_name(ctx, param, value) or "" for value in values)
+
+
+@click.command(cls=Command)
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.option(
+    "--run-a", default="", metavar="VARIANT[/RUN]", help="Compare this run of A.  [default: all, or that of --run-b]"
+)
+@click.option(
+    "--run-b", default="", metavar="VARIANT[/RUN]", help="Compare this run of B.  [default: all, or that of --run-a]"
+)
+@markdown_option
+@json_option
+def compare(a: str, b: str, run_a: str, run_b: str, outputs: Outputs) -> None:
+    """Compare the latencies of campaign B with those of A, and name what changed between the two.
+
+    A and B are results.json (also of `perf --json`), results.sqlite, an output folder, a bundle, or a database URL.
+    `#CAMPAIGN` behind it names a stored campaign, `#previous` the one before the newest; else it is the newest.
+
+    Runs of one campaign are compared in pairs of rounds. Two campaigns were measured at different times: `gate`
+    measures both again, in alternating rounds. A difference is no error; exit code 1 if nothing could be compared.
+    """
+    from pipeline.features.pairs import comparison
+    from pipeline.features.pairs.sources import read_side
+    from pipeline.report import markdown
+    from pipeline.report.parts import filled
+
+    compared = comparison.compare_sides(read_side(a, run_a), read_side(b, run_b))
+    listings, notes = [comparison.listing(compared)], comparison.sections(compared)
+    code = comparison.exit_code(compared)
+    outputs.finish(
+        compared, [*filled(listings), *notes], code=code, failed=comparison.failed_lines(compared) if code else (),
+        markdown=lambda: markdown.render_parts("Comparison", listings, notes),
+    )  # fmt: skip
+
+
+def pair_options(command: Function) -> Function:
+    """Add how pairs are measured to a command, which gets the values as keywords for `_orders`."""
+    for option in (
+        data_options,
+        click.option(
+            "--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True,
+            help="Size of a dynamic dimension of model files, by its name or as INPUT[AXIS]; repeatable.",
+        ),
+        run_settings,
+        click.option(
+            "--least", type=click.FloatRange(min=0, max=100), default=1.0, show_default=True, metavar="PERCENT",
+            help="Smallest slowdown that counts.",
+        ),
+        click.option(
+            "--min-seconds", type=click.FloatRange(min=0, min_open=True), default=0.2, show_default=True,
+            help="Minimum seconds of inferences per process.",
+        ),
+        click.option(
+            "--min-runs", type=click.IntRange(min=1), default=20, show_default=True,
+            help="Minimum inferences per process.",
+        ),
+        click.option(
+            "--rounds", type=click.IntRange(min=8, max=500), default=20, show_default=True,
+            help="New processes of each side.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _orders(paths: Sequence[Path], answers: dict[str, Any]) -> "tuple[PairOrder, PerfOrder]":
+    """How pairs, and how the model files among some paths are measured."""
+    from pipeline.config import MeasureConfig
+    from pipeline.features.pairs.measure import PairOrder
+    from pipeline.features.pairs.sources import model_files
+    from pipeline.job.perf_files import PerfOrder
+
+    measure = MeasureConfig(rounds=answers["rounds"], min_runs=answers["min_runs"], min_seconds=answers["min_seconds"])
+    files = PerfOrder(
+        files=model_files(paths),
+        options=options_of(answers),
+        device="",
+        library=None,
+        dimensions=answers["dimensions"],
+        measure=measure,
+        data=dataset_from(answers["test_data"], answers["input_values"]),
+    )
+    return PairOrder(measure=measure, least=answers["least"] / 100), files
+
+
+@click.command(cls=Command)
+@click.argument("base", required=False, type=click.Path(path_type=Path))
+@click.argument("candidate", required=False, type=click.Path(path_type=Path))
+@click.option("--history", metavar="PATH|URL", default="", help="Measure only what the campaigns stored here suspect.")
+@click.option("--device", "devices", multiple=True, help="local, adb:SERIAL or adb:*; repeatable.  [default: local]")
+@wait_option
+@library_option
+@click.option(
+    "--base-library",
+    callback=library_name,
+    metavar="FILE|NAME",
+    help="libonnxruntime of the base.  [default: --library]",
+)
+@pair_options
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), default=Path("output/gate"), show_default=True,
+    help="Folder of the database of paired runs: the same is not measured twice.",
+)  # fmt: skip
+@ci_options
+@click.option(
+    "--svg", "svg_to", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Draw the history."
+)
+@json_option
+@click.pass_context
+def gate(
+    ctx: click.Context,
+    /,
+    base: Path | None,
+    candidate: Path | None,
+    history: str,
+    devices: tuple[str, ...],
+    lease_seconds: float,
+    library: str | None,
+    base_library: str | None,
+    output: Path,
+    svg_to: Path | None,
+    outputs: Outputs,
+    **answers: Any,
+) -> None:
+    """Measure CANDIDATE and BASE in alternating rounds; exit code 4 if the candidate is slower.
+
+    Both are model files, bundles or output folders. A regression is a 99 % interval of the ratio, for all comparisons
+    together, that lies above 1 by more than --least. With --history only runs are measured whose last three campaigns
+    were all slower than usual; without BASE and CANDIDATE it shows the history.
+    """
+    from pipeline.core.files import write_text
+    from pipeline.features.pairs import report as text
+    from pipeline.features.pairs.comparison import ALARMS
+    from pipeline.features.pairs.history import history_svg, read_histories
+    from pipeline.report.parts import Line, filled
+
+    if (base is None) is not (candidate is None) or not (base or history):
+        raise click.UsageError("name BASE and CANDIDATE, or a --history, or all three", ctx)
+    histories = read_histories(history) if history else None
+    if base and candidate:
+        places = {"folder": output, "devices": devices, "wait_seconds": lease_seconds, "progress": progress()}
+        report = _gate_report((base, base_library or library), (candidate, library), histories, answers, places)
+    else:
+        report = text.GateReport(least=answers["least"] / 100, confidence=1 - ALARMS, histories=histories or ())
+    if svg_to:
+        write_text(svg_to, history_svg(report.histories))
+    headline = Line(text.headline(report), wrap=False)
+    code = report.exit_code
+    outputs.finish(
+        report, [*filled(text.listings(report)), *text.sections(report), headline], code=code,
+        failed=text.failed_lines(report) if code else (), ci=text.document(report),
+    )  # fmt: skip
+
+
+def _gate_report(
+    base: tuple[Path, str | None],
+    candidate: tuple[Path, str | None],
+    histories: "Sequence[History] | None",
+    answers: dict[str, Any],
+    places: dict[str, Any],
+) -> "GateReport":
+    """The report on two paths, each with its library; `places` are keywords of `measure.gate`."""
+    from dataclasses import replace
+
+    from pipeline.core.files import scratch
+    from pipeline.features.pairs import measure
+    from pipeline.features.pairs.sources import read_sources
+
+    order, files = _orders([base[0], candidate[0]], answers)
+    with scratch() as work:
+        before, after = read_sources([base[0], candidate[0]], files, work)
+        before, after = replace(before, library=base[1]), replace(after, library=candidate[1])
+        return measure.gate(before, after, histories, order, **places)
+
+
+@click.command(cls=Command)
+@click.argument("artifacts", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="ARTIFACT...")
+@click.option(
+    "--library", "libraries", callback=library_names, metavar="FILE|NAME", multiple=True,
+    help="libonnxruntime to run with, the good one first; repeatable.  [default: the device's]",
+)  # fmt: skip
+@click.option("--device", default="local", show_default=True, help="local or adb:SERIAL.")
+@click.option("--model", default="", help="Which model of bundles and output folders with several.")
+@pair_options
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), default=Path("output/bisect"), show_default=True,
+    help="Folder of the database of paired runs: the same is not measured twice.",
+)  # fmt: skip
+@markdown_option
+@json_option
+def bisect(
+    artifacts: tuple[Path, ...],
+    libraries: tuple[str, ...],
+    device: str,
+    model: str,
+    output: Path,
+    outputs: Outputs,
+    **answers: Any,
+) -> None:
+    """Find the first of several ARTIFACTs, or of several libraries, that is slower than the first.
+
+    ARTIFACTs are model files, bundles or output folders, the good one first. With several libraries the way goes
+    from the first artifact with the first library to the last artifact, and then to the last library. Each step is
+    measured in pairs with the first, as `gate` does. What cannot be measured is skipped.
+    """
+    from pipeline.core.files import scratch
+    from pipeline.features.pairs import measure
+    from pipeline.features.pairs import report as text
+    from pipeline.features.pairs.sources import read_sources
+    from pipeline.report import markdown
+    from pipeline.report.parts import filled
+
+    order, files = _orders(artifacts, answers)
+    with scratch() as work:
+        sources = read_sources(artifacts, files, work)
+        report = measure.bisect(
+            sources, libraries or (None,), order, device=device, folder=output, progress=progress(), model=model
+        )
+    listings, notes = [text.bisection_listing(report)], text.bisection_sections(report)
+    headline, code = text.bisection_headline(report), report.exit_code
+    outputs.finish(
+        report, [*filled(listings), *notes], code=code, failed=[headline] if code else (),
+        markdown=lambda: markdown.render_parts(headline, listings, notes),
+    )  # fmt: skip

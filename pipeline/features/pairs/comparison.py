@@ -1,0 +1,341 @@
+"""Two campaigns beside each other: ratios with intervals, verdicts, and what changed between the two.
+
+Rounds of one campaign alternate between its variants, so they are compared in pairs. Those of two campaigns are not:
+then the interval is Welch's, which knows how much the rounds of each side scatter, and nothing of what differs between
+the hours in which they were measured.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+
+from device_runner.result import Status, Struct
+from pipeline.campaign.provenance import ARTIFACT, MADE_WITH, NAMES, ChangedFact, Facts, changes, facts_of_place
+from pipeline.campaign.record import place
+from pipeline.campaign.statistics import DecisionRule, Doubt, Interval, Verdict, judge, ratio_interval, t_quantile
+from pipeline.core.errors import ConfigError, ExitCode
+from pipeline.report import wording
+from pipeline.report.model import CampaignReport, Row
+from pipeline.report.parts import Listing, ListingNote, Section, gathered
+
+COMPARISON_VERSION: Final = 1
+ALARMS = 0.01
+"""How often equal campaigns may be called different, over all rows of a comparison."""
+FEWEST = 4
+"""Rounds of each side: from fewer no interval is given."""
+MAKERS = ("ort-mobile", "onnxruntime", "onnx")
+"""Programs whose versions decide the bytes of artifacts."""
+SHOWN, DIGITS = 60, 12
+"""Characters of a text beside a verdict, and digits of a digest: JSON has all."""
+
+
+class SideHead(Struct, frozen=True, kw_only=True):
+    """One side: as the user named it, and the campaign that is there."""
+
+    source: str
+    name: str
+    campaign: str
+    created_at: str
+
+
+class RelativeLatency(Struct, frozen=True, kw_only=True):
+    """A latency relative to another: 0.5 is twice as fast. None where `note` says why there is none."""
+
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+    @property
+    def cells(self) -> tuple[str, str]:
+        """The ratio and its interval in a table."""
+        ratio = f"{self.ratio:.3f}" if self.ratio else wording.DASH
+        return ratio, f"{self.low:.3f} to {self.high:.3f}" if self.low and self.high else wording.DASH
+
+
+class ComparedPair(RelativeLatency, frozen=True, kw_only=True):
+    """Two runs of a model on a device, and what differs between them."""
+
+    device: str
+    model: str
+    changes: tuple[ChangedFact, ...] = ()
+
+    def listed(
+        self, names: tuple[str, str], medians_ns: tuple[float | None, float | None], rounds: str, verdict: str
+    ) -> tuple[str, ...]:
+        """The row of a table whose head is `pair_head`."""
+        run = names[1] if names[0] == names[1] else " → ".join(names)
+        return (self.device, self.model, run, *map(wording.duration, medians_ns), *self.cells, rounds, verdict)
+
+
+def pair_head(first: str, second: str, ratio: str) -> tuple[str, ...]:
+    """The head of a table of pairs."""
+    return "Device", "Model", "Run", first, second, ratio, "Interval", "Rounds", "Verdict"
+
+
+class ComparedRun(ComparedPair, frozen=True, kw_only=True):
+    """An artifact with run options on a device, as both sides measured it; `a` and `b` are VARIANT/RUN.
+
+    `low` and `high` bound the ratio at the level that decides: 90 % for "same", else 99 % and more. `paired` says
+    whether rounds were compared one by one.
+    """
+
+    a: str
+    b: str
+    a_median_ns: float | None
+    b_median_ns: float | None
+    a_rounds: int
+    b_rounds: int
+    paired: bool = False
+    verdict: Verdict = Verdict.NOT_SHOWN
+
+
+class SideComparison(Struct, frozen=True, kw_only=True):
+    """Two campaigns compared; `margin` is the share within which two are the same.
+
+    `only_a` and `only_b` name what one of them alone measured.
+    """
+
+    version: Literal[1] = COMPARISON_VERSION
+    a: SideHead
+    b: SideHead
+    margin: float
+    rows: tuple[ComparedRun, ...]
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedSide:
+    """A campaign to be compared, and which of its runs (`VARIANT` or `VARIANT/RUN`); "" for all."""
+
+    source: str
+    report: CampaignReport
+    run: str = ""
+
+    @property
+    def head(self) -> SideHead:
+        """What it is."""
+        report = self.report
+        return SideHead(source=self.source, name=report.name, campaign=report.campaign, created_at=report.created_at)
+
+
+def compare_sides(a: ComparedSide, b: ComparedSide) -> SideComparison:
+    """B compared with A, by device, model, variant and run; by device and model alone where runs were named.
+
+    Raises ConfigError for a run that a side does not have, or that is not one of each device and model.
+    """
+    a, b = _also_named(a, b.run), _also_named(b, a.run)
+    named = bool(a.run or b.run)
+    a_rows, b_rows = _rows(a, named=named), _rows(b, named=named)
+    rule = DecisionRule(margin=max(a.report.margin, b.report.margin), least=max(a.report.least, b.report.least))
+    same = a.report.campaign == b.report.campaign
+    both = [(row, b_rows[key]) for key, row in a_rows.items() if key in b_rows]
+    sure = 1 - ALARMS / max(1, len(both))
+    return SideComparison(
+        a=a.head,
+        b=b.head,
+        margin=rule.margin,
+        rows=tuple(
+            _compared(x, y, changes(_facts(a.report, x), _facts(b.report, y)), rule, sure, same_campaign=same)
+            for x, y in both
+        ),
+        only_a=tuple(_place(row) for key, row in a_rows.items() if key not in b_rows),
+        only_b=tuple(_place(row) for key, row in b_rows.items() if key not in a_rows),
+    )
+
+
+def _also_named(side: ComparedSide, run: str) -> ComparedSide:
+    """The side with the run that was named for the other one alone, where it has that, too."""
+    names = {name for row in side.report.rows for name in (row.variant, f"{row.variant}/{row.run}")}
+    return replace(side, run=run) if not side.run and run in names else side
+
+
+def _rows(side: ComparedSide, *, named: bool) -> dict[tuple[str, ...], Row]:
+    rows: dict[tuple[str, ...], Row] = {}
+    for row in side.report.rows:
+        name = f"{row.variant}/{row.run}"
+        if side.run in ("", row.variant, name):
+            key = (row.device, row.model) if named else (row.device, row.model, name)
+            if key in rows:
+                raise ConfigError(
+                    f"{side.run!r} does not name one run of {row.model} on {row.device}" if side.run
+                    else f"no run is named, and there are several of {row.model} on {row.device}",
+                    where=side.source, why=f"{rows[key].variant}/{rows[key].run} and {name} are meant",
+                    remedy="name it as VARIANT/PROVIDER…, as the report does, on both sides (--run-a, --run-b)",
+                )  # fmt: skip
+            rows[key] = row
+    if side.run and not rows:
+        known = ", ".join(dict.fromkeys(f"{row.variant}/{row.run}" for row in side.report.rows))
+        raise ConfigError(
+            f"no run {side.run!r} here", where=side.source, why=f"measured are: {known or 'none'}",
+            remedy="name one of these",
+        )  # fmt: skip
+    return rows
+
+
+def _facts(report: CampaignReport, row: Row) -> Facts:
+    device = next((facts for facts in report.devices if facts.name == row.device), None)
+    makers = ", ".join(f"{name} {report.versions[name]}" for name in MAKERS if name in report.versions)
+    facts = {**(row.measured_with or {}), **facts_of_place(row.device, device, report.host)}
+    return {**facts, MADE_WITH: makers} if makers else facts
+
+
+def _compared(
+    a: Row, b: Row, changed: tuple[ChangedFact, ...], rule: DecisionRule, confidence: float, *, same_campaign: bool
+) -> ComparedRun:
+    """One row; `confidence` is that of a difference, which all rows of the comparison share."""
+    a_medians, b_medians = (row.statistics.round_medians_ns if row.statistics else () for row in (a, b))
+    paired = same_campaign and len(a_medians) == len(b_medians) and not (a.failed_rounds or b.failed_rounds)
+    note = _incomparable(a, b, min(len(a_medians), len(b_medians)))
+    row = ComparedRun(
+        device=a.device,
+        model=a.model,
+        a=f"{a.variant}/{a.run}",
+        b=f"{b.variant}/{b.run}",
+        a_median_ns=a.statistics.median_ns if a.statistics else None,
+        b_median_ns=b.statistics.median_ns if b.statistics else None,
+        a_rounds=len(a_medians),
+        b_rounds=len(b_medians),
+        changes=changed if a.statistics and b.statistics else (),  # of what never ran nothing is known
+        note=note,
+    )
+    if note:
+        return row
+    interval = paired_interval if paired else unpaired_interval
+    sure, likely = (interval(a_medians, b_medians, level) for level in (confidence, 0.90))
+    # Nobody knows what differs between two hours: there only what is over the margin is called different.
+    rule = rule if paired else DecisionRule(margin=rule.margin, least=rule.margin)
+    verdict = judge(0.0 if not sure.low <= 1 <= sure.high else 1.0, likely, rule)
+    low, high = likely[1:] if verdict is Verdict.SAME else sure[1:]
+    return msgspec.structs.replace(row, ratio=likely.ratio, low=low, high=high, paired=paired, verdict=verdict)
+
+
+def _incomparable(a: Row, b: Row, rounds: int) -> str:
+    """Why no ratio is given, or ""."""
+    for side, row in (("A", a), ("B", b)):
+        if row.status is not Status.OK:
+            return f"{row.status.value} in {side}"
+        if any(caution.doubt is Doubt.NOT_A_PHONE for caution in row.cautions):
+            return f"times of {side} are not a phone's"
+    return "" if rounds >= FEWEST else f"{rounds} rounds: at least {FEWEST} of each side make an interval"
+
+
+def paired_interval(a: Sequence[float], b: Sequence[float], confidence: float) -> Interval:
+    """B's latency to A's, round by round: at least four rounds."""
+    interval = ratio_interval(np.log(np.maximum(b, 1.0)) - np.log(np.maximum(a, 1.0)), confidence)
+    if interval is None:
+        raise ValueError(f"{len(a)} rounds have no interval")
+    return interval
+
+
+def unpaired_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> Interval:
+    """B's latency to A's by Welch's t on logarithms of round medians; at least two of each."""
+    logs = [np.log(np.maximum(side, 1.0)) for side in (a, b)]
+    parts = [float(side.var(ddof=1)) / len(side) for side in logs]
+    whole = sum(parts)
+    freedom = whole**2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, logs, strict=True)) if whole else 1
+    half = t_quantile((1 + confidence) / 2, max(1.0, freedom)) * math.sqrt(whole)
+    middle = float(logs[1].mean() - logs[0].mean())
+    return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+
+
+def exit_code(comparison: SideComparison) -> ExitCode:
+    """1 where nothing could be compared; differences are no errors."""
+    return ExitCode.DONE if any(row.ratio is not None for row in comparison.rows) else ExitCode.SOME_FAILED
+
+
+def failed_lines(comparison: SideComparison) -> Iterator[str]:
+    """Why nothing could be compared."""
+    yield from (f"{place(row.device, row.model, row.a)}: {row.note}" for row in comparison.rows if row.note)
+    yield f"nothing of {_title(comparison.b)} could be compared with {_title(comparison.a)}"
+
+
+def _place(row: Row) -> str:
+    return place(row.device, row.model, row.variant, row.run)
+
+
+def listing(comparison: SideComparison) -> Listing:
+    """A row for everything that both measured."""
+    return Listing(
+        title=f"{_title(comparison.b)} (B) relative to {_title(comparison.a)} (A)",
+        head=pair_head("A", "B", "B/A"),
+        rows=tuple(_cells(row, comparison.margin) for row in comparison.rows),
+    )
+
+
+def since(earlier: CampaignReport, report: CampaignReport) -> Listing:
+    """What changed since another campaign, for the page of the newer one."""
+    before, after = (ComparedSide(source=side.campaign, report=side) for side in (earlier, report))
+    return listing(compare_sides(before, after))
+
+
+def _title(head: SideHead) -> str:
+    return f"{head.name}, {wording.instant(head.created_at)}"
+
+
+def _cells(row: ComparedRun, margin: float) -> tuple[str, ...]:
+    verdict = f"same within {margin * 100:g} %" if row.verdict is Verdict.SAME else row.verdict.value
+    unpaired = "" if row.paired or row.verdict is Verdict.NOT_SHOWN else ", unpaired"
+    rounds = f"{row.a_rounds} and {row.b_rounds}{', paired' if row.paired else ''}"
+    return row.listed((row.a, row.b), (row.a_median_ns, row.b_median_ns), rounds, row.note or verdict + unpaired)
+
+
+def sections(comparison: SideComparison) -> tuple[Section, ...]:
+    """What changed between the two, what only one has, and how far the intervals can be trusted."""
+    notes_by_title = {
+        "What changed from A to B": gathered(_change_notes(comparison.rows)),
+        "Only in A": [ListingNote(title="", text=text) for text in comparison.only_a],
+        "Only in B": [ListingNote(title="", text=text) for text in comparison.only_b],
+        "How it was compared": list(_method(comparison)),
+    }
+    return tuple(Section(title=title, notes=tuple(notes)) for title, notes in notes_by_title.items() if notes)
+
+
+def _change_notes(rows: Sequence[ComparedRun]) -> Iterator[ListingNote]:
+    """In the order of NAMES, whatever changed in the first rows."""
+    ran = [row for row in rows if row.a_median_ns is not None and row.b_median_ns is not None]
+    changed = [(change, place(row.device, row.model, row.b)) for row in ran for change in row.changes]
+    for change, where in sorted(changed, key=lambda pair: NAMES.index(pair[0].what)):
+        yield ListingNote(title=change.what, text=change_text(change), places=(where,))
+    for row in ran:
+        if not row.changes:
+            yield ListingNote(title="", text="nothing that is known", places=(place(row.device, row.model, row.b),))
+
+
+def change_text(change: ChangedFact) -> str:
+    """Before and after on one line, long texts cut where they begin to differ."""
+    if change.what == ARTIFACT:
+        return f"{change.before[:DIGITS]} → {change.after[:DIGITS]}"
+    same = next((n for n, (x, y) in enumerate(zip(change.before, change.after, strict=False)) if x != y), 0)
+    start = max(0, same - SHOWN // 2) if max(len(change.before), len(change.after)) > SHOWN else 0
+    texts = []
+    for text in (change.before, change.after):
+        cut = text[start : start + SHOWN]
+        texts.append(("…" if start else "") + cut + ("…" if start + SHOWN < len(text) else ""))
+    return " → ".join(texts)
+
+
+def _method(comparison: SideComparison) -> Iterator[ListingNote]:
+    itself = comparison.a.campaign == comparison.b.campaign and any(row.a == row.b for row in comparison.rows)
+    if not comparison.rows:
+        yield ListingNote(
+            title="", text="nothing was compared: no device measured the same model and run on both sides",
+            remedy="compare campaigns of the same devices and models; name runs that differ with --run-a and --run-b",
+        )  # fmt: skip
+    elif itself:
+        yield ListingNote(
+            title="", text="A and B are the same campaign: its runs are compared with themselves",
+            remedy="name two of its runs with --run-a and --run-b, or the campaign before it as FOLDER#previous",
+        )  # fmt: skip
+    elif not all(row.paired for row in comparison.rows):
+        yield ListingNote(
+            title="unpaired",
+            text="the two were measured at different times: the interval knows how rounds scatter, not what else "
+            "differed between these times",
+            remedy="`ort-mobile gate A B` measures both again in alternating rounds",
+        )

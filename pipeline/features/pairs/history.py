@@ -1,0 +1,348 @@
+"""Latencies over time: where the environment changed, what is missing, and when the newest look slower; and as SVG.
+
+History alone is no proof: a phone drifts between days. It raises a suspicion, which paired rounds confirm or not
+(measuring S.6).
+"""
+
+import itertools
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape
+
+from device_runner.result import Status, Struct
+from pipeline.campaign.provenance import (
+    ChangedFact,
+    Facts,
+    changes,
+    environment_changes,
+    facts_of_place,
+    facts_of_run,
+)
+from pipeline.campaign.statistics import Round, RunGroup, ranks
+from pipeline.config import MeasureMode
+from pipeline.core.errors import ConfigError
+from pipeline.report import wording
+from pipeline.report.wording import visible
+
+if TYPE_CHECKING:  # a history is also drawn and judged without a database
+    from pipeline.campaign.record import CampaignRecord, JobRecord
+    from pipeline.campaign.store import RunMedian, Store
+
+WINDOW = 30
+"""Campaigns before the newest that say what is usual."""
+FEWEST_POINTS = 8
+"""Fewer say nothing about how much campaigns scatter."""
+IN_A_ROW = 3
+"""Campaigns that must all be slower: outliers come alone."""
+DEVIATIONS, LEAST_RISE = 3.0, 0.02
+"""How far over the median they must be: so many median absolute deviations, and at least this share."""
+
+
+class HistoryPoint(Struct, frozen=True, kw_only=True):
+    """What one campaign measured: the median of the medians of rounds in nanoseconds, and what it was measured with.
+
+    `sd` is the standard deviation of the rounds as a share of that.
+    """
+
+    campaign: str
+    created_at: str
+    median_ns: float
+    rounds: int
+    sd: float = 0.0
+    facts: dict[str, str] = {}
+
+
+class Restart(Struct, frozen=True, kw_only=True):
+    """The point by its place from which on the environment is another: what was measured before is not comparable."""
+
+    place: int
+    changes: tuple[ChangedFact, ...]
+
+
+class Suspicion(Struct, frozen=True, kw_only=True):
+    """The newest points all lie over `limit_ns`: `first` was the first campaign to do so, `before` the one before it.
+
+    `ratio` is their median to the usual one. `changes` is what differs between the two campaigns.
+    """
+
+    before: str
+    first: str
+    ratio: float
+    limit_ns: float
+    changes: tuple[ChangedFact, ...] = ()
+
+
+class MissingPoint(Struct, frozen=True, kw_only=True):
+    """A campaign without a point, and why."""
+
+    campaign: str
+    reason: str
+
+
+class History(Struct, frozen=True, kw_only=True):
+    """One artifact with one set of run options on one device over campaigns of one name, the oldest first.
+
+    `note` says why nothing can be suspected, where that is so.
+    """
+
+    device: str
+    model: str
+    run: str
+    points: tuple[HistoryPoint, ...]
+    missing: tuple[MissingPoint, ...] = ()
+    restarts: tuple[Restart, ...] = ()
+    usual_ns: float | None = None
+    limit_ns: float | None = None
+    suspicion: Suspicion | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What is usual before the newest points, and over which latency a point is slower."""
+
+    median: float
+    limit: float
+
+
+def usual(values: Sequence[float]) -> Usual:
+    """The median, and the limit: 3 median absolute deviations over it, at least 2 %."""
+    median = statistics.median(values)
+    deviation = statistics.median(abs(value - median) for value in values)
+    return Usual(median, median + max(DEVIATIONS * deviation, LEAST_RISE * median))
+
+
+def rise(values: Sequence[float]) -> Usual | None:
+    """What was usual where the newest IN_A_ROW values all lie over its limit; None where not, or of too few."""
+    before = values[-IN_A_ROW - WINDOW : -IN_A_ROW]
+    if len(before) < FEWEST_POINTS:
+        return None
+    level = usual(before)
+    return level if min(values[-IN_A_ROW:]) > level.limit else None
+
+
+def restarts(points: Sequence[HistoryPoint]) -> tuple[Restart, ...]:
+    """Where the environment differs from the point before, in what is known of both."""
+    pairs = enumerate(itertools.pairwise(points), 1)
+    all_changes = ((place, environment_changes(before.facts, point.facts)) for place, (before, point) in pairs)
+    return tuple(Restart(place=place, changes=changed) for place, changed in all_changes if changed)
+
+
+def history(
+    key: tuple[str, str, str], points: Sequence[HistoryPoint], missing: Mapping[str, str] | None = None
+) -> History:
+    """The history of device, model and run from its points in order; only those since the last restart count."""
+    interruptions = restarts(points)
+    current = points[interruptions[-1].place :] if interruptions else points
+    values = [point.median_ns for point in current]
+    enough = len(values) >= FEWEST_POINTS + IN_A_ROW
+    level = usual(values[-IN_A_ROW - WINDOW : -IN_A_ROW]) if enough else None
+    since = " since the environment changed" if interruptions else ""
+    short = f"{len(values)} of at least {FEWEST_POINTS + IN_A_ROW} campaigns{since}"
+    device, model, run = key
+    return History(
+        device=device,
+        model=model,
+        run=run,
+        points=tuple(points),
+        missing=tuple(MissingPoint(campaign=name, reason=reason) for name, reason in (missing or {}).items()),
+        restarts=interruptions,
+        usual_ns=level.median if level else None,
+        limit_ns=level.limit if level else None,
+        suspicion=_suspicion(current, rise(values)),
+        note="" if enough else f"{short}: nothing can be suspected yet",
+    )
+
+
+def _suspicion(points: Sequence[HistoryPoint], risen: Usual | None) -> Suspicion | None:
+    """The suspicion on points whose newest have risen; it begins with the first of all that lie over the limit."""
+    if risen is None:
+        return None
+    first = len(points) - IN_A_ROW
+    while first > 1 and points[first - 1].median_ns > risen.limit:
+        first -= 1
+    newest = [point.median_ns for point in points[-IN_A_ROW:]]
+    return Suspicion(
+        before=points[first - 1].campaign,
+        first=points[first].campaign,
+        ratio=statistics.median(newest) / risen.median,
+        limit_ns=risen.limit,
+        changes=changes(points[first - 1].facts, points[first].facts),
+    )
+
+
+def read_histories(text: str) -> tuple[History, ...]:
+    """The histories of the newest campaign's name in an output folder, a database file or at a URL.
+
+    `#NAME` behind it names other campaigns. Raises ConfigError where there are none, and PipelineError for a database
+    that is damaged or a later release's.
+    """
+    from pipeline.job.stored import has_campaigns
+
+    place, _, name = text.partition("#") if not Path(text).exists() else (text, "", "")
+    folder = Path(place) if has_campaigns(Path(place)) else None
+    with _opened(folder, place, name) as (store, wanted):
+        campaigns = [
+            campaign for campaign in store.campaigns(wanted) if not (campaign.document and campaign.document.searching)
+        ]
+        if not campaigns:
+            raise ConfigError(
+                f"no campaign is called {wanted!r} here", where=store.where,
+                why=f"stored are: {', '.join(dict.fromkeys(store.names().values()))}",
+                remedy="run `ort-mobile run` first, or name the campaigns behind a #, as in results.sqlite#NAME",
+            )  # fmt: skip
+        return _histories(store, campaigns)
+
+
+@contextmanager
+def _opened(folder: Path | None, place: str, name: str) -> Iterator["tuple[Store, str]"]:
+    """The open store and the name of the campaigns: that of the newest unless one is given."""
+    from pipeline.campaign.store import open_store
+    from pipeline.job.stored import own_campaign
+
+    if folder is None and name:  # nothing need be asked of a lab's thousands of campaigns
+        with open_store(_url(place)) as store:
+            yield store, name
+    else:
+        with own_campaign(folder, None if folder else _url(place)) as (store, newest):
+            yield store, name or newest.name
+
+
+def _url(place: str) -> str:
+    from pipeline.job.stored import DATABASE
+
+    if "://" in place:
+        return place
+    path = Path(place)
+    if not path.is_file():
+        raise ConfigError(
+            "there is no history here", where=place,
+            why=f"there is no {DATABASE} in it" if path.is_dir() else "no file or folder has this name",
+            remedy="name an output folder of `ort-mobile run`, its results.sqlite, or a database URL",
+        )  # fmt: skip
+    return f"sqlite:///{path}"
+
+
+def _histories(store: "Store", campaigns: "Sequence[CampaignRecord]") -> tuple[History, ...]:
+    measured: dict[str, dict[tuple[str, str, str], HistoryPoint | str]] = {}
+    absent: dict[str, str] = {}
+    timed = store.run_medians(campaign.id for campaign in campaigns if campaign.document)
+    for campaign in campaigns:
+        absent[campaign.id] = "not measured in this campaign"
+        if campaign.document is None:
+            absent[campaign.id] = f"stored by another release: {campaign.unreadable or 'it has no plan'}"
+        document = campaign.document
+        measured[campaign.id] = dict(_measured(store, campaign, document, next(timed))) if document else {}
+    histories = []
+    for key in dict.fromkeys(key for points in measured.values() for key in points):
+        points = {campaign: points.get(key, absent[campaign]) for campaign, points in measured.items()}
+        missing = {campaign: point for campaign, point in points.items() if isinstance(point, str)}
+        histories.append(history(key, [p for p in points.values() if isinstance(p, HistoryPoint)], missing))
+    return tuple(sorted(histories, key=lambda row: not row.points))
+
+
+def _measured(
+    store: "Store", campaign: "CampaignRecord", record: "JobRecord", timed: "Iterable[RunMedian]"
+) -> Iterator[tuple[tuple[str, str, str], HistoryPoint | str]]:
+    """What a campaign measured of each planned run in its steady state, or why it did not."""
+    runs: dict[str, list[RunMedian]] = {}
+    for run in timed:
+        runs.setdefault(run.planned, []).append(run)
+    devices = {facts.name: facts for facts in store.devices(campaign.id)}
+    for planned in record.planned:
+        if not planned.same_as and planned.mode is MeasureMode.STEADY:
+            key = planned.device, planned.model, f"{planned.variant}/{planned.run}"
+            place = facts_of_place(planned.device, devices.get(planned.device), record.host)
+            yield key, _point(campaign, runs.get(planned.id, ()), place)
+
+
+def _point(campaign: "CampaignRecord", runs: "Sequence[RunMedian]", place: Facts) -> HistoryPoint | str:
+    passed = [run for run in runs if run.status is Status.OK]
+    medians_ns = [run.median_ns for run in passed if run.median_ns is not None]
+    if not medians_ns:
+        failures = (run.record().result.failure for run in runs)
+        return next((failure.message for failure in failures if failure), "no round of it was run")
+    rounds = tuple(Round(number=run.round, latencies_ns=(), marks=run.marks) for run in passed)
+    if not ranks(RunGroup(key="", rounds=rounds)):
+        return "its times are not a phone's"
+    middle = statistics.median(medians_ns)
+    return HistoryPoint(
+        campaign=campaign.id,
+        created_at=campaign.created_at,
+        median_ns=middle,
+        rounds=len(medians_ns),
+        sd=statistics.stdev(medians_ns) / middle if len(medians_ns) > 1 else 0.0,
+        facts={**facts_of_run(passed[0].record()), **place},
+    )
+
+
+WIDTH, HEIGHT, MARGIN, TITLE = 720, 150, 40, 20
+MOST_PANELS = 100
+"""Histories that are drawn, suspected ones first: JSON has all."""
+NAME_CHARACTERS = 100
+
+STYLE = (
+    "text{font:12px sans-serif;fill:#333}.line{fill:none;stroke:#4477aa;stroke-width:1.5}.usual{stroke:#999}"
+    ".limit{stroke:#cc6677;stroke-dasharray:4 3}.restart{stroke:#ddaa33;stroke-dasharray:2 2}"
+    ".point{fill:#4477aa}.slow{fill:#cc3311}"
+)
+
+
+def history_svg(histories: Sequence[History]) -> str:
+    """One SVG document; the same histories give the same text, and names in it cannot be markup."""
+    drawn = sorted((row for row in histories if row.points), key=lambda row: row.suspicion is None)[:MOST_PANELS]
+    height = max(1, len(drawn)) * HEIGHT + TITLE
+    left_out = len(histories) - len(drawn)
+    note = f"{left_out} more: without a point, or over {MOST_PANELS}" if left_out else ""
+    body = "".join(
+        f'<g transform="translate(0 {n * HEIGHT})">{"".join(_panel(row))}</g>' for n, row in enumerate(drawn)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+        f'role="img"><style>{STYLE}</style><rect width="{WIDTH}" height="{height}" fill="#fff"/>{body}'
+        f'<text x="{MARGIN}" y="{height - 6}">{note}</text></svg>\n'
+    )
+
+
+def _panel(row: History) -> Iterator[str]:
+    values = [point.median_ns for point in row.points]
+    levels = [level for level in (row.usual_ns, row.limit_ns) if level]
+    low, high = min(values + levels), max(values + levels)
+    step = (WIDTH - 2 * MARGIN) / max(1, len(values) - 1)
+
+    def x(place: int) -> float:
+        return round(MARGIN + place * step, 1)
+
+    def y(value: float) -> float:
+        return round(TITLE + 10 + (high - value) / ((high - low) or 1) * (HEIGHT - TITLE - 40), 1)
+
+    title = f"{row.model} {row.run} on {row.device}"[:NAME_CHARACTERS]
+    rise = f"{row.suspicion.ratio - 1:+.1%} since {row.suspicion.first}" if row.suspicion else ""
+    yield f'<text x="{MARGIN}" y="{TITLE - 4}">{_text(title)}: {_text(rise or row.note or "no suspicion")}</text>'
+    yield f'<text x="2" y="{y(high) + 4}">{_text(wording.duration(high))}</text>'
+    yield f'<text x="2" y="{y(low) + 4}">{_text(wording.duration(low))}</text>' if low < high else ""
+    for kind, level in (("usual", row.usual_ns), ("limit", row.limit_ns)):
+        if level:
+            yield f'<line class="{kind}" x1="{MARGIN}" x2="{WIDTH - MARGIN}" y1="{y(level)}" y2="{y(level)}"/>'
+    starts = [0, *(restart.place for restart in row.restarts), len(values)]
+    for start, end in itertools.pairwise(starts):
+        points = " ".join(f"{x(place)},{y(values[place])}" for place in range(start, end))
+        yield f'<polyline class="line" points="{points}"/>'
+    for restart in row.restarts:
+        at = x(restart.place) - step / 2
+        changed = ", ".join(f"{change.what}: {change.before} → {change.after}" for change in restart.changes)
+        yield (f'<line class="restart" x1="{at:.1f}" x2="{at:.1f}" y1="{TITLE}" y2="{HEIGHT - 20}">'
+               f"<title>{_text(changed)}</title></line>")  # fmt: skip
+    since = [point.campaign for point in row.points].index(row.suspicion.first) if row.suspicion else len(values)
+    for place, point in enumerate(row.points):
+        colour, centre = "slow" if place >= since else "point", f'cx="{x(place)}" cy="{y(point.median_ns)}"'
+        label = f"{point.campaign}: {wording.duration(point.median_ns)}"
+        yield f'<circle class="{colour}" {centre} r="3"><title>{_text(label)}</title></circle>'
+
+
+def _text(text: str) -> str:
+    return escape(visible(text)[: 4 * NAME_CHARACTERS]).replace("\ufffe", "?").replace("\uffff", "?")

@@ -1,0 +1,327 @@
+"""What a gate or a bisection found: documents, tables and notes; JUnit XML and a bounded comment for a CI."""
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Final, Literal
+
+from device_runner.result import Struct
+from pipeline.campaign.record import place
+from pipeline.core.errors import ExitCode, Severity
+from pipeline.features.pairs.comparison import ComparedPair, RelativeLatency, change_text, pair_head
+from pipeline.features.pairs.history import History
+from pipeline.report import wording
+from pipeline.report.ci import CiCase, CiDocument, CiFinding, bounded
+from pipeline.report.parts import Listing, ListingNote, Section, gathered
+
+GATE_VERSION: Final = 1
+BISECTION_VERSION: Final = 1
+
+
+class GateOutcome(StrEnum):
+    """What came of one base and candidate on one device."""
+
+    REGRESSION = "regression"
+    FASTER = "faster"
+    NOT_SHOWN = "no regression shown"
+    UNCHANGED = "unchanged"
+    NOT_SUSPECTED = "not suspected"
+    NOT_COMPARED = "not compared"
+    FAILED = "failed"
+
+
+class GatedRun(ComparedPair, frozen=True, kw_only=True):
+    """A base and a candidate on a device; `base` and `candidate` are VARIANT/RUN.
+
+    The ratio is the candidate's latency to the base's over the rounds that both have; `low` and `high` bound it with
+    the confidence of the report, for all its rows together.
+    """
+
+    base: str
+    candidate: str
+    outcome: GateOutcome
+    base_median_ns: float | None = None
+    candidate_median_ns: float | None = None
+    rounds: int = 0
+
+
+class GateReport(Struct, frozen=True, kw_only=True):
+    """Everything that a gate found. `least` is the share by which a candidate must be slower at least.
+
+    `histories` are those that decided what was measured; () where everything was. `measured_at` is the instant in which
+    measuring began, perhaps of an earlier call that measured the same; "" where nothing was measured.
+    """
+
+    version: Literal[1] = GATE_VERSION
+    base: str = ""
+    candidate: str = ""
+    least: float = 0.01
+    confidence: float = 0.99
+    measured_at: str = ""
+    rows: tuple[GatedRun, ...] = ()
+    only_base: tuple[str, ...] = ()
+    only_candidate: tuple[str, ...] = ()
+    histories: tuple[History, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def having(self, *outcomes: GateOutcome) -> list[GatedRun]:
+        """The rows with one of these outcomes."""
+        return [row for row in self.rows if row.outcome in outcomes]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """4 for a confirmed regression, 1 where anything that was to be measured has no verdict, else 0."""
+        if self.having(GateOutcome.REGRESSION):
+            return ExitCode.CHECK_FAILED
+        without = self.having(GateOutcome.FAILED, GateOutcome.NOT_COMPARED)
+        return ExitCode.SOME_FAILED if without or self.warnings else ExitCode.DONE
+
+
+def headline(report: GateReport) -> str:
+    """The result in one line."""
+    regressions = report.having(GateOutcome.REGRESSION)
+    without = report.having(GateOutcome.FAILED, GateOutcome.NOT_COMPARED)
+    quiet = report.having(GateOutcome.NOT_SUSPECTED)
+    suspected = [row for row in report.histories if row.suspicion]
+    rest = f"; {len(quiet)} not suspected by their history" if quiet else ""
+    measured = len(report.rows) - len(quiet)
+    if regressions:
+        worst = max(row.ratio or 0 for row in regressions)
+        return f"Regression: {len(regressions)} of {measured} slower, by up to {worst - 1:.1%}{rest}"
+    if without:
+        return f"No verdict on {len(without)} of {measured}{rest}"
+    if suspected and not measured:
+        return f"{len(suspected)} of {len(report.histories)} histories look slower: measure base and candidate in pairs"
+    if not measured:
+        short = sum(bool(row.note) for row in report.histories)
+        few = f"; {short} too short to raise one" if short else ""
+        return (
+            f"No suspicion in {len(report.histories)} {'history' if len(report.histories) == 1 else 'histories'}{few}"
+        )
+    return f"No regression in {measured} {'comparison' if measured == 1 else 'comparisons'}{rest}"
+
+
+def listings(report: GateReport) -> Iterator[Listing]:
+    """The paired measurements, then the histories."""
+    rows = sorted(report.rows, key=lambda row: list(GateOutcome).index(row.outcome))
+    when = f", measured {wording.instant(report.measured_at)}" if report.measured_at else ""
+    title = f"{report.candidate} relative to {report.base}, {report.confidence:.0%} intervals{when}"
+    yield Listing(title=title, head=pair_head("Base", "Candidate", "Ratio"), rows=tuple(_cells(row) for row in rows))
+    yield Listing(
+        title="Histories",
+        head=("Device", "Model", "Run", "Campaigns", "Usual", "Newest", "Limit", "Suspicion"),
+        rows=tuple(map(_history_cells, report.histories)),
+    )
+
+
+def _cells(row: GatedRun) -> tuple[str, ...]:
+    medians = row.base_median_ns, row.candidate_median_ns
+    verdict = row.outcome.value + (f": {row.note}" if row.note else "")
+    return row.listed((row.base, row.candidate), medians, str(row.rounds) if row.rounds else wording.DASH, verdict)
+
+
+def _history_cells(row: History) -> tuple[str, ...]:
+    suspicion = f"{row.suspicion.ratio - 1:+.1%} since {row.suspicion.first}" if row.suspicion else row.note or "none"
+    newest = wording.duration(row.points[-1].median_ns if row.points else None)
+    return (
+        row.device, row.model, row.run, str(len(row.points)), wording.duration(row.usual_ns), newest,
+        wording.duration(row.limit_ns), suspicion,
+    )  # fmt: skip
+
+
+def sections(report: GateReport) -> tuple[Section, ...]:
+    """What changed, what was not compared, and what interrupts histories."""
+    notes_by_title = {
+        "What changed from base to candidate": gathered(
+            ListingNote(
+                title=change.what, text=change_text(change), places=(place(row.device, row.model, row.candidate),)
+            )
+            for row in report.rows
+            for change in row.changes
+        ),
+        "Only in the base": [ListingNote(title="", text=text) for text in report.only_base],
+        "Only in the candidate": [ListingNote(title="", text=text) for text in report.only_candidate],
+        "Suspicions": [note for row in report.histories for note in _suspected(row)],
+        "Interruptions of histories": gathered(note for row in report.histories for note in _interruptions(row)),
+        "Warnings": [ListingNote(title="", text=text) for text in report.warnings],
+    }
+    return tuple(Section(title=title, notes=tuple(notes)) for title, notes in notes_by_title.items() if notes)
+
+
+def _suspected(row: History) -> Iterator[ListingNote]:
+    if row.suspicion:
+        where = place(row.device, row.model, row.run)
+        text = f"every campaign from {row.suspicion.first} on is over the limit; {row.suspicion.before} was not"
+        changed = tuple(f"{change.what}: {change_text(change)}" for change in row.suspicion.changes)
+        yield ListingNote(title=where, text=text, places=changed or ("nothing that is known changed between the two",))
+
+
+def _interruptions(row: History) -> Iterator[ListingNote]:
+    where = place(row.device, row.model, row.run)
+    for restart in row.restarts:
+        changed = "; ".join(f"{change.what} {change_text(change)}" for change in restart.changes)
+        at = row.points[restart.place].campaign
+        yield ListingNote(
+            title="environment changed", text=f"{changed}: the history begins again", places=(f"{where}: {at}",)
+        )
+    for missing in row.missing:
+        yield ListingNote(title="gap", text=missing.reason, places=(f"{where}: {missing.campaign}",))
+
+
+def comment(report: GateReport) -> str:
+    """Markdown for a pull request: at most SUMMARY_CHARACTERS, the worst first, and how many rows are left out."""
+    return bounded(headline(report), list(listings(report)), list(sections(report)), "the JSON")
+
+
+KINDS = {
+    GateOutcome.REGRESSION: "failure",
+    GateOutcome.FAILED: "error",
+    GateOutcome.NOT_COMPARED: "skipped",
+    GateOutcome.NOT_SUSPECTED: "skipped",
+}
+"""Outcome to the element of a test case in JUnit XML; the others are passed tests."""
+
+
+def document(report: GateReport) -> CiDocument:
+    """What a CI reads: a test case for each row, by device, model and run; regressions and failures are findings."""
+    pairs = [(row, KINDS.get(row.outcome, "")) for row in report.rows]
+    return CiDocument(
+        name="ort-mobile gate",
+        cases=tuple(
+            CiCase(place=row.device, name=f"{row.model} {row.candidate}", kind=kind,
+                   reason=row.outcome.value if kind else "", text=_verdict(row))
+            for row, kind in pairs
+        ),
+        findings=tuple(
+            CiFinding(rule=row.outcome.value.replace(" ", "_"), severity=Severity.ERROR, text=_verdict(row),
+                      place=place(row.device, row.model, row.candidate))
+            for row, kind in pairs
+            if kind in ("failure", "error")
+        ),
+        summary=comment(report),
+    )  # fmt: skip
+
+
+def failed_lines(report: GateReport) -> Iterator[str]:
+    """What the exit code stands for."""
+    yield headline(report)
+    for row in report.having(GateOutcome.REGRESSION, GateOutcome.FAILED, GateOutcome.NOT_COMPARED):
+        yield f"{place(row.device, row.model, row.candidate)}: {_verdict(row)}"
+    yield from report.warnings
+
+
+def _verdict(row: GatedRun) -> str:
+    ratio, interval = row.cells
+    bounds = f"({interval}, {row.rounds} rounds)"
+    verdict = f"{ratio} times the base's latency {bounds}" if row.ratio else row.note or row.outcome.value
+    return "; ".join([verdict, *(f"{change.what}: {change_text(change)}" for change in row.changes)])
+
+
+class PositionStanding(StrEnum):
+    """How a position compares with the first: as fast, slower, not decided by its rounds, or not measurable."""
+
+    GOOD = "good"
+    SLOWER = "slower"
+    UNDECIDED = "undecided"
+    SKIPPED = "skipped"
+
+
+class BisectionEnd(StrEnum):
+    """Why a bisection ended."""
+
+    FOUND = "found"
+    RANGE = "range"
+    """Between the last good and the first slower position are only ones that could not be decided."""
+    NO_DIFFERENCE = "no difference"
+    """The last position was not shown to be slower than the first."""
+    NOT_MONOTONE = "not monotone"
+    """A good position follows a slower one: the slowdown came, went, and perhaps came again."""
+    NOT_MEASURABLE = "not measurable"
+    """The last position could not be compared with the first."""
+
+
+class BisectionRow(RelativeLatency, frozen=True, kw_only=True):
+    """A position compared with the first; `standing` is good, slower, undecided or skipped."""
+
+    position: int
+    name: str
+    standing: PositionStanding
+    rounds: int = 0
+
+
+class BisectionReport(Struct, frozen=True, kw_only=True):
+    """`good` is the last position known as fast as the first, `slower` the first known as slower.
+
+    `step` compares those two directly, where the bisection found them next to each other.
+    """
+
+    version: Literal[1] = BISECTION_VERSION
+    device: str
+    positions: tuple[str, ...]
+    end: BisectionEnd
+    good: str
+    slower: str
+    rows: tuple[BisectionRow, ...]
+    step: GatedRun | None = None
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 where there is an answer: the step, a range, or that there is no difference; 1 where runs gave none."""
+        unanswered = self.end in (BisectionEnd.NOT_MEASURABLE, BisectionEnd.NOT_MONOTONE)
+        return ExitCode.SOME_FAILED if unanswered else ExitCode.DONE
+
+
+def bisection_headline(report: BisectionReport) -> str:
+    """The result in one line."""
+    match report.end:
+        case BisectionEnd.FOUND if report.step and report.step.outcome is not GateOutcome.REGRESSION:
+            return f"The difference vanishes: {report.slower} is not slower than {report.good} when both alternate"
+        case BisectionEnd.FOUND:
+            return f"The first slower one is {report.slower}; {report.good} is not"
+        case BisectionEnd.RANGE:
+            return (
+                f"The first slower one is after {report.good}, at the latest {report.slower}: what is between is open"
+            )
+        case BisectionEnd.NO_DIFFERENCE if report.step and report.step.outcome is GateOutcome.FASTER:
+            return f"No slowdown: {report.slower} is faster than {report.good}"
+        case BisectionEnd.NO_DIFFERENCE if report.step and report.step.high:
+            most = max(0.0, report.step.high - 1)
+            return f"No slowdown shown: {report.slower} is at most {most:.1%} slower than {report.good}"
+        case BisectionEnd.NO_DIFFERENCE:
+            return f"No difference: {report.slower} is not slower than {report.good}"
+        case BisectionEnd.NOT_MONOTONE:
+            return f"Not monotone: {report.good} is good, though {report.slower} before it is slower"
+    return f"{report.slower} could not be measured"
+
+
+def bisection_listing(report: BisectionReport) -> Listing:
+    """Every position that was compared with the first."""
+    return Listing(
+        title=f"Relative to {report.positions[0]} on {report.device}, 99% intervals",
+        head=("Position", "Name", "Ratio", "Interval", "Rounds", "Standing"),
+        rows=tuple(
+            (
+                f"{row.position} of {len(report.positions) - 1}",
+                row.name,
+                *row.cells,
+                str(row.rounds),
+                row.standing.value + (f": {row.note}" if row.note else ""),
+            )
+            for row in report.rows
+        ),
+    )
+
+
+def bisection_sections(report: BisectionReport) -> tuple[Section, ...]:
+    """The result, and what differs between the two ends of the step that was found."""
+    notes = [ListingNote(title="", text=bisection_headline(report)), *_step(report)]
+    return (Section(title="Result", notes=tuple(notes)),)
+
+
+def _step(report: BisectionReport) -> Iterator[ListingNote]:
+    if report.step is None:
+        return
+    if report.step.ratio:
+        ratio, interval = report.step.cells
+        yield ListingNote(title="the step alone", text=f"{ratio} times as long ({interval})")
+    for change in report.step.changes:
+        yield ListingNote(title=change.what, text=change_text(change))

@@ -1,0 +1,1 @@
+"""Measures model files on a device without converting."""

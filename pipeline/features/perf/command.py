@@ -1,0 +1,154 @@
+"""`ort-mobile perf`: measures model files as they are."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pipeline.cli.command import Command
+from pipeline.cli.options import (
+    data_options,
+    dataset_from,
+    dimension_option,
+    library_option,
+    perf_test_option,
+    progress,
+    wait_option,
+)
+from pipeline.cli.outputs import Outputs, json_option, write_result
+from pipeline.cli.run import measure_options, measured_as, options_of, run_settings
+
+if TYPE_CHECKING:
+    from pipeline.config import ConditionsConfig
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+OPTIONS = (
+    click.option("--stable", is_flag=True, help="Use Android's fixed performance mode (API level 30)."),
+    click.option("--keep-screen-on", is_flag=True, help="Keep the screen on."),
+    click.option(
+        "--max-thermal-status", type=click.IntRange(0, 6), metavar="N",
+        help="Maximum thermal status to start a run: 0 none, 1 light, 2 moderate.",
+    ),
+    click.option(
+        "--max-battery-celsius", type=click.FloatRange(0, 100, min_open=True), metavar="N",
+        help="Maximum battery temperature to start a run.",
+    ),
+    click.option(
+        "--min-battery-percent", type=click.IntRange(0, 100), metavar="N", help="Minimum battery charge to start a run."
+    ),
+    click.option(
+        "--wait-seconds", type=click.FloatRange(min=0, min_open=True), metavar="N",
+        help="Maximum wait.  [default: 600]",
+    ),
+)  # fmt: skip
+
+
+def run_conditions(command: Function) -> Function:
+    """Add the options of conditions to a command, which gets their values as keywords for `conditions_of`."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def conditions_of(answers: Mapping[str, Any]) -> "ConditionsConfig | None":
+    """The [conditions] that are asked for, the rest by default; None where none is."""
+    from pipeline.config import ConditionsConfig
+
+    keys = [key for key in ConditionsConfig.__struct_fields__ if key in answers]
+    asked = {key: answers[key] for key in keys if answers[key] not in (None, False)}
+    return ConditionsConfig(**asked) if asked else None
+
+
+@click.command(cls=Command)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MODEL...")
+@click.option("--device", default="local", show_default=True, help="local or adb:SERIAL.")
+@wait_option
+@library_option
+@run_settings
+@dimension_option
+@data_options
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="New processes per file.")
+@click.option(
+    "--min-runs", type=click.IntRange(min=1), default=20, show_default=True, help="Minimum inferences per process."
+)
+@click.option(
+    "--min-seconds", type=click.FloatRange(min=0, min_open=True), default=0.2, show_default=True,
+    help="Minimum seconds of inferences per process.",
+)  # fmt: skip
+@measure_options
+@click.option(
+    "--profile", "profiles", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help="Profile one more run of each file: times by operator, and a trace in DIR that opens in Perfetto.",
+)  # fmt: skip
+@click.option(
+    "--blame", is_flag=True,
+    help="Reduce options that crash to a minimal set, and add it to the deny list.",
+)  # fmt: skip
+@run_conditions
+@perf_test_option
+@json_option
+@click.pass_context
+def perf(
+    ctx: click.Context,
+    /,
+    files: tuple[Path, ...],
+    device: str,
+    lease_seconds: float,
+    library: str | None,
+    dimensions: dict[str, int],
+    test_data: str | None,
+    input_values: dict[str, Any],
+    rounds: int,
+    min_runs: int,
+    min_seconds: float,
+    profiles: Path | None,
+    blame: bool,
+    perf_test: str | None,
+    outputs: Outputs,
+    **answers: Any,
+) -> None:
+    """Measure .ort or .onnx files on a device, with random inputs by default, and compare them with the first.
+
+    Nothing is converted or stored: `ort-mobile run` does that. Each round measures every file once in a new
+    process, so that heat and noise affect all of them equally.
+    """
+    import msgspec
+
+    from pipeline.cli.show import show_denied
+    from pipeline.config import MeasureConfig
+    from pipeline.features.perf.job import exit_code, measure_files
+    from pipeline.job.perf_files import PerfOrder
+    from pipeline.report.layout import failed_lines
+    from pipeline.report.profiles import profile_parts
+    from pipeline.report.show import show
+    from pipeline.report.terminal import show_report
+
+    order = PerfOrder(
+        files=files,
+        options=options_of(answers),
+        device=device,
+        library=library,
+        dimensions=dimensions,
+        data=dataset_from(test_data, input_values),
+        measure=measured_as(
+            MeasureConfig(rounds=rounds, min_runs=min_runs, min_seconds=min_seconds, perf_test=perf_test), answers
+        ),
+        conditions=conditions_of(answers),
+        profiles=profiles,
+        blame=blame,
+        wait_seconds=lease_seconds,
+    )
+    measured = measure_files(order, progress())
+    if profiles:
+        write_result(msgspec.json.encode(measured.profiled), str(profiles / "profiles.json"))
+    outputs.write_json(measured.report)
+    if outputs.text:
+        show_report(measured.report)
+        show(profile_parts(measured.profiled))
+    if code := exit_code(measured.report):
+        outputs.show_errors(failed_lines(measured.report))
+    show_denied(measured.denied)
+    ctx.exit(code)

@@ -1,0 +1,97 @@
+"""Measures model files as they are, without converting, storing or choosing: a quick look, by the same method."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from device_runner.options import Denied
+from pipeline.campaign.measure import CampaignPlan
+from pipeline.campaign.plan import PlannedRun, decision_rule, distinct, in_modes, recorded
+from pipeline.core.errors import ConfigError, ExitCode
+from pipeline.core.progress import Progress
+from pipeline.job.bench import Bench, bench
+from pipeline.job.devices import blame_crashes, opened_alone, unfinished
+from pipeline.job.perf_files import PerfOrder, inputs_of_files, planned_files, preflight, warnings
+from pipeline.job.profiles import profile_run
+from pipeline.job.record import host, new_campaign, versions
+from pipeline.report.model import CampaignReport
+from pipeline.report.modes import mode_rows
+from pipeline.report.profile_view import Profiled, profile_views
+from pipeline.report.rows import make_rows, measured_rows, medians
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerfResult:
+    """The comparison of the files, and their profiles where these were asked for."""
+
+    report: CampaignReport
+    profiled: tuple[Profiled, ...] = ()
+    denied: tuple[Denied, ...] = ()
+
+
+def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
+    """Run every file with every set of options, by the engine of campaigns and with a store of its own.
+
+    Raises ConfigError for a file that is not there, and what opening the device with its library raises.
+    """
+    for file in order.files:
+        if not file.is_file():
+            raise ConfigError("no such model file", where=str(file), remedy="check the path")
+    with bench(opened_alone(order.device, order.wait_seconds, order.library), None, progress) as here:
+        ((name, device),) = here.devices.items()
+        campaign = new_campaign("perf")
+        judge = preflight(order, device)
+        possible, skipped = planned_files(order, name, here.facts[name], judge)
+        runs = in_modes(possible, order.measure)
+        plan = CampaignPlan(
+            campaign=campaign.id,
+            planned_runs=distinct(runs),
+            measure=order.measure,
+            conditions=order.conditions,
+            inputs=inputs_of_files(order, here.work),
+            libraries={name: order.library},
+        )
+        measured = here.measure(campaign, plan)
+        denied = blame_crashes(plan, here.devices, here.facts, here.store, progress) if order.blame else ()
+        profiled = _profiles(order, plan, distinct(possible), here) if order.profiles else ()
+        # The first file is what all others are compared with.
+        planned = list(recorded(runs, runs[0].run_name if runs else None))
+        records = [record for rounds in measured.records.values() for record in rounds]
+        sizes = {(run.model, run.variant): run.size_bytes for run in runs}
+        rule = decision_rule(order.measure)
+        rows = make_rows(measured_rows(planned, records, sizes), rule)
+        modes = mode_rows(planned, records, sizes, order.measure, rule)
+        report = CampaignReport(
+            name=campaign.name,
+            campaign=campaign.id,
+            created_at=campaign.created_at,
+            margin=rule.margin,
+            least=rule.least,
+            host=host(),
+            versions=versions(),
+            devices=tuple(here.facts.values()),
+            rows=rows.rows,
+            skipped=(*skipped, *rows.skipped, *modes.skipped),
+            failures=(*unfinished(measured.left, (*rows.failures, *modes.failures)), *rows.failures, *modes.failures),
+            modes=modes.rows,
+            warnings=tuple(warnings(runs, judge)),
+            profile_views=profile_views(profiled, medians(rows.rows), {}),
+        )
+    return PerfResult(report=report, profiled=profiled, denied=denied)
+
+
+def _profiles(order: PerfOrder, plan: CampaignPlan, runs: Sequence[PlannedRun], here: Bench) -> tuple[Profiled, ...]:
+    """Each once more with the profiler on: what it costs is not in the times that are compared."""
+    profiles = []
+    with here.progress.stage("profile", len(runs)) as stage:
+        for run in runs:
+            stage.at(run.variant)
+            spec, folder = plan.spec(run, 0), Path(str(order.profiles))
+            profiles.append(profile_run(here.devices[run.device], here.facts[run.device], run.variant, spec, folder))
+            stage.done()
+    return tuple(profiles)
+
+
+def exit_code(report: CampaignReport) -> ExitCode:
+    """1 when a run failed or nothing could run."""
+    return ExitCode.SOME_FAILED if report.failures or not (report.rows or report.modes) else ExitCode.DONE

@@ -1,0 +1,97 @@
+"""`ort-mobile prove`: what a bundle ships, loaded and run in the library for Android or Linux that ships."""
+
+from pathlib import Path
+
+import click
+
+from pipeline.cli.command import Command
+from pipeline.cli.options import progress
+from pipeline.cli.outputs import Outputs, json_option
+
+
+def levels(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
+    """API levels from a list with commas; those that the device android-host has, each once."""
+    from device_runner.android_host.device import API_LEVELS
+
+    found = []
+    for word in words(value or ""):
+        if not (word.isascii() and word.isdigit() and int(word) in API_LEVELS):
+            limits = f"{API_LEVELS.start} to {API_LEVELS.stop - 1}"
+            raise click.BadParameter(f"{word!r} is no API level from {limits}, as in 27,29,31", ctx, param)
+        found.append(int(word))
+    return tuple(dict.fromkeys(found))
+
+
+def words(value: str) -> tuple[str, ...]:
+    """Words from a list with commas, each once."""
+    return tuple(dict.fromkeys(word.strip() for word in value.split(",") if word.strip()))
+
+
+@click.command(cls=Command)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--library", required=True, metavar="AAR|JAR|SO|RELEASE",
+    help="The library that your app ships: a file, android:1.29.0, wheel:1.29.0 or jvm:1.28.0.",
+)  # fmt: skip
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    help="Target that ships it; repeatable.  [default: all of the library's platform]",
+)
+@click.option(
+    "--api-level", "api_levels", callback=levels, metavar="N,N",
+    help="API levels to emulate.  [default: each target's lowest, and 31: NNAPI is the same from there on]",
+)  # fmt: skip
+@click.option(
+    "--abi", default="auto", show_default=True, metavar="auto|ABI,…",
+    help="ABIs of the library to run; auto: this computer's own as a first look, then those of the targets.",
+)  # fmt: skip
+@click.option(
+    "--cpu", default="", metavar="CPU,…",
+    help="CPUs to emulate for another processor's ABI.  [default: cortex-a53,cortex-a76]",
+)  # fmt: skip
+@click.option(
+    "--driver", type=click.Path(path_type=Path), help="Driver profile of a phone, from `ort-mobile devices --profile`."
+)
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, max=86_400, min_open=True), default=60.0, show_default=True,
+    help="Seconds after which a run is considered hung; ten times as long in an emulator.",
+)  # fmt: skip
+@json_option
+def prove(
+    bundle: Path,
+    library: str,
+    targets: tuple[str, ...],
+    api_levels: tuple[int, ...],
+    abi: str,
+    cpu: str,
+    driver: Path | None,
+    timeout: float,
+    outputs: Outputs,
+) -> None:
+    """Load and run all artifacts of BUNDLE in the library of your app, on this computer (Linux).
+
+    An AAR is run for Android targets, a JAR or a wheel for Linux targets. On x86-64, ARM's ABIs run in qemu-user
+    (apt-get install qemu-user libc6-arm64-cross), once for each CPU of --cpu.
+
+    Every artifact runs with every provider and flag combination that the bundle's config has, and its outputs are
+    compared with the original model's. Exit code 4 if anything fails; each failure is reported with cause and remedy.
+    """
+    from device_runner.android_host.device import read_profile
+    from pipeline.core.abis import read_abi
+    from pipeline.core.errors import ExitCode
+    from pipeline.features.prove import ProofOrder, prove_bundle
+    from pipeline.report.terminal import proof_parts
+
+    order = ProofOrder(
+        library=library,
+        targets=targets,
+        api_levels=api_levels,
+        abis=tuple(read_abi(name, "--abi") for name in words(abi) if name != "auto"),
+        cpus=words(cpu),
+        driver=read_profile(driver) if driver else None,
+        timeout_seconds=timeout,
+    )
+    proof = prove_bundle(bundle, order, progress())
+    code = ExitCode.CHECK_FAILED if proof.failed else ExitCode.DONE
+    outputs.finish(proof, proof_parts(proof), code=code, failed=proof.objections)

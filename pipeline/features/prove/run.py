@@ -1,0 +1,263 @@
+"""Runs what a bundle ships in the library that ships, in processes of this computer, as the proof asks."""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from device_runner import files
+from device_runner.android_host.calls import CallSummary, read_calls, summarize
+from device_runner.android_host.processor import check_host
+from device_runner.device import Device
+from device_runner.errors import RunnerError
+from device_runner.library import LibraryFacts, archive_abis, is_archive, name_of, resolve
+from device_runner.result import RunResult
+from device_runner.spec import RunOptions, RunSpec
+from pipeline.check.compare import OutputCheck, read_tensor
+from pipeline.check.library_proof import PROOFS, FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
+from pipeline.core.errors import Severity
+from pipeline.core.progress import Progress
+from pipeline.features.prove.expected import SEED, ExpectedOutputs, claims_nothing, effect, expected_of
+from pipeline.features.prove.explain import explain_run, not_compared
+from pipeline.features.prove.plan import (
+    ANDROID,
+    ProofOrder,
+    ProofPlace,
+    ProofTrial,
+    library_system,
+    loaded,
+    opened,
+    places_of,
+    trials_of,
+    wanted_targets,
+)
+from pipeline.release.manifest import Manifest, Shipped, verify_bundle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofRun:
+    """One run: its result, its outputs checked against what they must be, and what it asked of NNAPI."""
+
+    result: RunResult
+    checks: tuple[OutputCheck, ...] = ()
+    calls: CallSummary | None = None
+
+
+def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> LibraryProof:
+    """Load and run every artifact in every way that ships, at every API level that is asked for.
+
+    Raises CheckFailed for a bundle that was changed, ConfigError for one with nothing for the library's system,
+    MissingError where the library cannot be run on this computer. What the library does is in the rows.
+    """
+    manifest = verify_bundle(bundle)
+    check_host()
+    wanted, left_out = wanted_targets(manifest.content, order, library_system(order.library))
+    places, notes = places_of(wanted, order)
+    libraries = {place.abi: resolve(order.library, place.abi) for place in places}
+    linux = wanted[0].platform != ANDROID
+    facts = {abi: library.linux() if linux else library.android() for abi, library in libraries.items()}
+    plan = [(place, trials_of(list(place.wanted), order)) for place in places]
+    expected: dict[str, ExpectedOutputs] = {}
+    with files.scratch_folder() as work:
+        rows = []
+        with progress.stage("prove", sum(len(trials) for _, trials in plan)) as stage:
+            for place, trials in plan:
+                prover = _Prover(bundle, manifest, facts[place.abi], place, order, work, expected)
+                for row in prover.rows(trials):
+                    where = f"{row.abi} {row.cpu}".strip()
+                    stage.at(f"{row.model} {row.variant} {row.run}, API level {row.api_level}, {where}")
+                    stage.done()
+                    rows.append(row)
+    abi = next(place.abi for place in places if place.deciding)
+    return LibraryProof(
+        bundle=manifest.content_sha256,
+        library=_proven(libraries[abi].archive, facts[abi]),
+        rows=tuple(rows),
+        left_out=tuple(left_out),
+        notes=(*notes, *by_kernel(rows), *_release_notes(wanted, facts[abi]), *_origins(expected)),
+    )
+
+
+def by_kernel(rows: Sequence[ProofRow]) -> Iterator[str]:
+    """In words which runs hold on one CPU and give wrong outputs on another: the library's kernels differ."""
+    ways: dict[tuple[str, str, str, str], tuple[set[str], set[str]]] = {}
+    for row in rows:
+        differs = any(finding.kind is FindingKind.OUTPUTS_DIFFER for finding in row.findings)
+        if row.cpu and (differs or not row.failed):
+            ways.setdefault((row.model, row.variant, row.run, row.abi), (set(), set()))[differs].add(row.cpu)
+    for (model, variant, run, abi), (right, wrong) in ways.items():
+        if right and wrong - right:
+            yield (
+                f"{model} {variant} ({run}): outputs are right on {', '.join(sorted(right))} and wrong on "
+                f"{', '.join(sorted(wrong))} of {abi}: the library has other kernels for each"
+            )
+
+
+def _proven(archive: Path, library: LibraryFacts) -> ProvenLibrary:
+    return ProvenLibrary(
+        file=archive.name,
+        release=library.release,
+        commit=library.commit,
+        sha256=library.sha256,
+        abis=tuple(archive_abis(archive)) if is_archive(archive) else (library.abi,),
+    )
+
+
+def _release_notes(wanted: list[Shipped], library: LibraryFacts) -> Iterator[str]:
+    """Targets whose release is not the library's."""
+    for shipped in {shipped.target: shipped for shipped in wanted}.values():
+        if library.release and library.release.split(".")[:2] != shipped.ort_release.split(".")[:2]:
+            yield (
+                f"{shipped.target} ships ONNX Runtime {shipped.ort_release} by its config, this library is "
+                f"{library.release}: set `ort_release` of the target to what ships"
+            )
+
+
+def _origins(references: Mapping[str, ExpectedOutputs]) -> Iterator[str]:
+    """What outputs were compared with, where that was not the original model."""
+    for file, expected in references.items():
+        if expected.origin and expected.outputs is not None:
+            yield f"{file} was compared with {expected.origin}: the bundle keeps no reference of the original model"
+
+
+def _not_chosen(finding: ProofFinding) -> ProofFinding:
+    """A finding on a way to run that the bundle does not advise: it keeps nothing from shipping."""
+    if finding.severity is not Severity.ERROR:
+        return finding
+    other = "it is not what was chosen to ship: write [[runs]] in the config without it where your app never runs it so"
+    remedy = "; ".join(part for part in (finding.remedy, other) if part)
+    return msgspec.structs.replace(finding, severity=Severity.WARNING, remedy=remedy)
+
+
+class _Prover:
+    """The proof in one place: each file's reference is read once in all of them, each run is done once."""
+
+    def __init__(
+        self,
+        bundle: Path,
+        manifest: Manifest,
+        library: LibraryFacts,
+        place: ProofPlace,
+        order: ProofOrder,
+        work: Path,
+        expected: dict[str, ExpectedOutputs],
+    ) -> None:
+        self.bundle = bundle
+        self.manifest = manifest
+        self.library = library
+        self.place = place
+        self.order = order
+        self.work = work
+        self.stock = name_of(order.library) is not None
+        self.expected = expected
+        self.seen: dict[tuple[str, bytes, int], ProofRun] = {}
+
+    def rows(self, trials: list[ProofTrial]) -> Iterator[ProofRow]:
+        """A row for each trial, in their order; trials are sorted by API level."""
+        for level, group in groupby(trials, key=lambda trial: trial.api_level):
+            calls = self.work / "calls.jsonl"
+            with opened(self.library, self.order.phone(level, self.place.cpu, calls)) as device:
+                for trial in group:
+                    yield self._row(device, trial, calls)
+
+    def _row(self, device: Device, trial: ProofTrial, calls: Path) -> ProofRow:
+        observed = self._observe(device, trial, trial.options, calls)
+        findings = tuple(self._findings(device, trial, observed, calls))
+        if self.place.deciding.isdisjoint(trial.targets):
+            findings = tuple(msgspec.structs.replace(finding, severity=Severity.WARNING) for finding in findings)
+        elif not trial.chosen:
+            findings = tuple(map(_not_chosen, findings))
+        summary = observed.calls
+        return ProofRow(
+            targets=trial.targets,
+            model=trial.shipped.model,
+            variant=trial.shipped.variant.name,
+            file=trial.shipped.file,
+            run=trial.run,
+            options=trial.options,
+            api_level=trial.api_level,
+            abi=self.place.abi,
+            cpu=self.place.cpu,
+            chosen=trial.chosen,
+            failed=any(finding.severity is Severity.ERROR for finding in findings),
+            checks=observed.checks,
+            partitions=tuple(map(len, summary.partitions)) if summary else None,
+            findings=findings,
+        )
+
+    def _findings(self, device: Device, trial: ProofTrial, observed: ProofRun, calls: Path) -> Iterator[ProofFinding]:
+        options, failure, expected = trial.options, observed.result.failure, self._expected(trial.shipped)
+        if expected.outputs is None and not failure:
+            yield not_compared(expected.origin)
+        yield from explain_run(
+            failure, observed.checks, self.bundle / trial.shipped.file, loaded(trial.shipped, options),
+            (self.library, self.place), stock=self.stock, origin=expected.origin,
+        )  # fmt: skip
+        if failure or not trial.asks_nnapi:
+            return
+        if nothing := claims_nothing(observed.calls, trial.api_level):
+            yield nothing
+            return
+        phone = self.order.phone(trial.api_level)
+        for flag in options.flags:
+            rest = msgspec.structs.replace(options, flags=tuple(other for other in options.flags if other is not flag))
+            without = self._observe(device, trial, rest, calls)
+            if observed.calls and without.calls:
+                yield from effect(flag, phone, observed.calls, without.calls)
+
+    def _observe(self, device: Device, trial: ProofTrial, options: RunOptions, calls: Path) -> ProofRun:
+        key = (trial.shipped.file, msgspec.json.encode(options, order="sorted"), trial.api_level)
+        if key not in self.seen:
+            self.seen[key] = self._run(device, trial.shipped, options, calls)
+        return self.seen[key]
+
+    def _run(self, device: Device, shipped: Shipped, options: RunOptions, calls: Path) -> ProofRun:
+        expected = self._expected(shipped)
+        calls.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.work) as folder:
+            result = device.run(
+                RunSpec(
+                    id="prove",
+                    model=str(self.bundle / shipped.file),
+                    options=loaded(shipped, options),
+                    inputs=expected.inputs,
+                    seed=SEED,
+                    warmup=0,
+                    min_runs=1,
+                    min_seconds=0.0,
+                    timeout_seconds=self.order.timeout_seconds,
+                    outputs_folder=folder,
+                )
+            )
+            if result.failure:
+                return ProofRun(result=result)
+            actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
+        checks = expected.compared(actual, self.bundle / shipped.file, result.cpu)
+        return ProofRun(result=result, checks=checks, calls=summarize(read_calls(calls)) if calls.is_file() else None)
+
+    def _expected(self, shipped: Shipped) -> ExpectedOutputs:
+        if shipped.file not in self.expected:
+            with tempfile.TemporaryDirectory(dir=self.work) as folder:
+                self.expected[shipped.file] = expected_of(
+                    self.bundle, self.manifest, shipped, Path(folder), self.order.timeout_seconds
+                )
+        return self.expected[shipped.file]
+
+
+def attested(libraries: Mapping[str, tuple[str, ...]], progress: Progress, bundle: Path) -> dict[str, Any]:
+    """The evidence on a finished bundle: a proof for each library, with the targets that ship it."""
+    proofs = [_proof(bundle, library, targets, progress) for library, targets in libraries.items()]
+    return {PROOFS: msgspec.to_builtins(proofs)} if proofs else {}
+
+
+def _proof(bundle: Path, library: str, targets: tuple[str, ...], progress: Progress) -> LibraryProof:
+    """The proof, or why this computer cannot do it: the job goes on without."""
+    try:
+        return prove_bundle(bundle, ProofOrder(library=library, targets=targets), progress)
+    except RunnerError as error:
+        file = ProvenLibrary(file=Path(library).name)
+        return LibraryProof(bundle="", library=file, not_run=error.reason, remedy=error.remedy, targets=targets)

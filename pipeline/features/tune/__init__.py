@@ -1,0 +1,1 @@
+"""Searches for the best artifact and session options on devices, by class of device."""

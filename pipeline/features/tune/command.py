@@ -1,0 +1,140 @@
+"""`ort-mobile tune`: searches for the best configuration of a model on devices."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipeline.cli.command import Command
+from pipeline.cli.options import (
+    data_options,
+    dataset_from,
+    devices_option,
+    dimension_option,
+    library_option,
+    output_option,
+    precision_option,
+    wait_option,
+    words,
+)
+from pipeline.cli.outputs import Outputs, ci_options, json_option
+from pipeline.cli.run import completed_job, config_of_model, with_overrides
+
+GOALS = ("latency", "p90", "memory", "size", "energy")
+STRATEGIES = ("ridge", "optuna", "grid")
+
+LIMITS = {
+    "max_latency_ms": "median latency, in milliseconds",
+    "max_p90_ms": "90th percentile of latency, in milliseconds",
+    "max_memory_mb": "peak memory of the process, in MB",
+    "max_size_mb": "size of the artifact, in MB",
+}
+"""Keys of [tune] that are options by the same name, and what each bounds."""
+
+
+def limits(command: Any) -> Any:
+    """Add the options of constraints, which a command gets by the names of their keys."""
+    for key, text in reversed(LIMITS.items()):
+        option = click.option(
+            f"--{key.replace('_', '-')}", key, type=click.FloatRange(min=0, min_open=True), metavar="N",
+            help=f"Constraint: {text}.",
+        )  # fmt: skip
+        command = option(command)
+    return command
+
+
+@click.command(cls=Command)
+@click.argument("config", required=False, type=click.Path(path_type=Path))
+@click.option("--model", type=click.Path(path_type=Path), help="Search for a model without a config.")
+@output_option
+@devices_option
+@wait_option
+@library_option
+@click.option(
+    "--minutes", type=click.FloatRange(min=0, min_open=True, max=10_000),
+    help="Time for runs on each device.  [default: 20]",
+)  # fmt: skip
+@click.option(
+    "--goal", "goals", callback=words(GOALS), metavar="NAME,…",
+    help=f"What to make small: {', '.join(GOALS)}. The first decides what ships.  [default: latency]",
+)  # fmt: skip
+@limits
+@click.option("--strategy", type=click.Choice(STRATEGIES), help="How to search.  [default: ridge]")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Of the random part of the search.  [default: 0]")
+@click.option(
+    "--share-percent", type=click.FloatRange(0, 100, max_open=True), metavar="N",
+    help="Classes of devices share a configuration that costs each less than this.  [default: 2]",
+)  # fmt: skip
+@click.option("--resume", is_flag=True, help="Resume the last interrupted search of this config.")
+@click.option(
+    "--blame", is_flag=True,
+    help="Reduce options that crash to a minimal set, and add it to the deny list.",
+)  # fmt: skip
+@data_options
+@dimension_option
+@precision_option
+@click.option(
+    "--max-drop", type=click.FloatRange(0, 1), metavar="N", help="Constraint: largest drop of accuracy, as 0.01."
+)
+@ci_options
+@json_option
+@click.pass_context
+def tune(
+    ctx: click.Context,
+    /,
+    config: Path | None,
+    model: Path | None,
+    output: Path | None,
+    devices: tuple[str, ...],
+    lease_seconds: float,
+    library: str | None,
+    resume: bool,
+    blame: bool,
+    test_data: str | None,
+    input_values: dict[str, Any],
+    dimensions: dict[str, int],
+    precisions: tuple[str, ...],
+    max_drop: float | None,
+    outputs: Outputs,
+    **settings: Any,
+) -> None:
+    """Search for the best artifact and session options for each device, as [tune] of CONFIG says or for one --model.
+
+    A model of what was measured decides what is measured next; the last candidates race in rounds, and the winner is
+    measured again beside the defaults in rounds that did not choose it. Every run is stored as it ends. The output
+    folder then has what `ort-mobile run` leaves there, and tune.json. Exit code 1 if a search found no answer, 4 if no
+    candidate keeps to the constraints.
+    """
+    if (config is None) == (model is None):
+        raise click.UsageError("give either a config file or --model MODEL.onnx", ctx)
+    import msgspec
+
+    from pipeline.config import TuneConfig, read_config
+    from pipeline.job.campaign import JobOptions
+
+    data = dataset_from(test_data, input_values)
+    if (data.given or dimensions) and not model:
+        raise click.UsageError("--test-data, --input and --dimension are for --model; a config has keys for them", ctx)
+    whole = config_of_model(model, data, dimensions) if model else read_config(Path(str(config)), existing=True)
+    whole = with_overrides(whole, precisions=precisions, max_drop=max_drop, perf_test=None)
+    given = {key: value for key, value in settings.items() if value not in (None, ())}
+    wanted = {**msgspec.to_builtins(whole.tune), **given}
+    whole = msgspec.structs.replace(whole, tune=msgspec.convert(wanted, TuneConfig))
+    options = JobOptions(
+        output=output,
+        devices=devices,
+        library=library,
+        resume=resume,
+        blame=blame,
+        wait_seconds=lease_seconds,
+    )  # fmt: skip
+    from pipeline.features.tune.job import tune as search
+
+    result = completed_job(ctx, whole, options, search, "nothing was measured; what was converted is kept")
+    from pipeline.cli.show import job_document, show_job
+    from pipeline.report.ci import of_campaign
+
+    outputs.write_json(job_document(result) | {"tuned": result.assembled.report.tuned})
+    outputs.write_ci(of_campaign(result.assembled.report, result.findings))
+    show_job(result, outputs)
+    ctx.exit(result.exit_code)

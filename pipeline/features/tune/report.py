@@ -1,0 +1,192 @@
+"""What searches for the best configuration found: tune.json, and the tables of every report."""
+
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from pipeline.campaign.tuned import (
+    CandidateValues,
+    ClassChoice,
+    Dropped,
+    Gain,
+    TuneAnswer,
+    TunedCandidate,
+    TuneReport,
+)
+from pipeline.config import null_last
+from pipeline.report import wording
+from pipeline.report.model import CampaignReport
+from pipeline.report.parts import Listing
+
+MOST_CANDIDATES = 25
+"""Measured candidates that a table shows: tune.json has all."""
+
+NO_GAIN = "it is the default"
+
+DEFAULTS = {"documentation": "the documentation's default", "onnxruntime": "ONNX Runtime's default"}
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of the document, from the types and their docstrings."""
+    document = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(TuneReport)))
+    for definition in document["$defs"].values():
+        definition["description"] = inspect.cleandoc(definition.get("description", ""))
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "tune.json of ort-mobile"}
+    return {**head, **null_last(document)}
+
+
+def listings(report: CampaignReport, brief: bool) -> Iterator[Listing]:
+    """The tables of a campaign that was searched, what decides first.
+
+    In brief those that fit a terminal: why candidates were dropped in place of all candidates.
+    """
+    if tuned := report.tuned:
+        yield from (_answers(tuned), _fronts(tuned), _classes(tuned), _costs(tuned))
+        yield from map(_reasons if brief else _fates, tuned.answers)
+
+
+def _answers(report: TuneReport) -> Listing:
+    """The winner of each search beside the defaults, or why there is none."""
+    return Listing(
+        title="Best configuration",
+        head=("Device", "Model", "Goal", "Outcome", "Variant", "Run", "Value", "Against the defaults"),
+        rows=tuple(
+            (
+                answer.search.device, answer.search.model, ", ".join(answer.search.goals),
+                f"{answer.search.outcome.value}: {answer.search.reason}", answer.variant or wording.DASH,
+                answer.run or wording.DASH,
+                values_text(answer.values, answer.search.goals) if answer.variant else wording.DASH,
+                "; ".join(_gains(answer.gains)) or (NO_GAIN if answer.variant else wording.DASH),
+            )
+            for answer in report.answers
+        ),
+    )  # fmt: skip
+
+
+def _gains(gains: Iterable[Gain]) -> Iterator[str]:
+    """`latency 0.83 (0.79 to 0.88) of ONNX Runtime's default`; equal defaults once."""
+    same: dict[tuple[str, str, str], list[Gain]] = {}
+    for gain in gains:
+        same.setdefault((gain.goal, gain.variant, gain.run), []).append(gain)
+    for (goal, variant, run), equal in same.items():
+        gain, names = equal[0], " and ".join(DEFAULTS[gain.than] for gain in equal)
+        yield f"{goal} {ratio_text(gain.ratio, gain.low, gain.high)} of {names} ({variant}/{run})"
+
+
+def ratio_text(ratio: float, low: float | None, high: float | None) -> str:
+    """A ratio with its 95 % interval, where it has one."""
+    return f"{ratio:.3f}" if low is None or high is None else f"{ratio:.3f} ({low:.3f} to {high:.3f})"
+
+
+def values_text(values: CandidateValues, goals: Iterable[str]) -> str:
+    """The values of the goals, in their order."""
+    texts = {
+        "latency": wording.duration(values.latency_ns),
+        "p90": f"p90 {wording.duration(values.p90_ns)}",
+        "memory": wording.size(int(values.memory_bytes or 0)),
+        "size": wording.size(int(values.size_bytes or 0)),
+    }
+    return ", ".join(texts[goal] for goal in goals if goal in texts)
+
+
+def _fronts(report: TuneReport) -> Listing:
+    """Configurations that no other beats in all goals."""
+    return Listing(
+        title="Pareto front",
+        head=("Device", "Model", "Variant", "Run", "Latency", "p90", "Memory", "Size"),
+        rows=tuple(
+            (answer.search.device, answer.search.model, point.variant, point.run, *_cells(point.values))
+            for answer in report.answers
+            for point in answer.front
+        ),
+    )
+
+
+def _cells(values: CandidateValues) -> tuple[str, str, str, str]:
+    return (
+        wording.duration(values.latency_ns),
+        wording.duration(values.p90_ns),
+        wording.size(int(values.memory_bytes or 0)),
+        wording.size(int(values.size_bytes or 0)),
+    )
+
+
+def _classes(report: TuneReport) -> Listing:
+    """What each class of devices runs; without a table where there is one device only."""
+    many = len({answer.search.device for answer in report.answers}) > 1
+    return Listing(
+        title="Configurations by class of devices",
+        head=("Model", "Classes", "Devices", "Variant", "Run", "Costs at most"),
+        rows=tuple(map(_choice, report.choices if many else ())),
+    )
+
+
+def _choice(choice: ClassChoice) -> tuple[str, ...]:
+    cost = wording.DASH if choice.cost is None else f"{max(choice.cost, 0.0):.1%}"
+    classes = "; ".join(row.text for row in choice.classes)
+    return (choice.model, classes, ", ".join(choice.devices), choice.variant, choice.run, cost)
+
+
+def _costs(report: TuneReport) -> Listing:
+    """What it costs a device to run another's winner."""
+    return Listing(
+        title="Sharing a configuration",
+        head=("Device", "Model", "Winner of", "Variant", "Run", "Relative to its own winner"),
+        rows=tuple(
+            (row.device, row.model, row.winner_of, row.variant, row.run, ratio_text(row.ratio, row.low, row.high))
+            for row in report.costs
+        ),
+    )
+
+
+def _fates(answer: TuneAnswer) -> Listing:
+    """The measured candidates of a search, those that ran most first, and how many others were left out for what."""
+    search = answer.search
+    measured = sorted(
+        (candidate for candidate in search.candidates if candidate.processes),
+        key=lambda candidate: -candidate.processes,
+    )
+    rows = [
+        (
+            candidate.variant,
+            candidate.run,
+            str(candidate.processes),
+            values_text(candidate.values, search.goals),
+            candidate.dropped.text if candidate.dropped else "winner",
+        )
+        for candidate in measured[:MOST_CANDIDATES]
+    ]
+    rest = [*measured[MOST_CANDIDATES:], *(candidate for candidate in search.candidates if not candidate.processes)]
+    rows += [(f"{number} others", "", "", "", reason) for reason, number in counted_reasons(rest)]
+    return Listing(
+        title=f"Candidates of {search.model} on {search.device}",
+        head=("Variant", "Run", "Processes", "Value", "When and why it was dropped"),
+        rows=tuple(rows),
+    )
+
+
+def _reasons(answer: TuneAnswer) -> Listing:
+    """Why candidates were dropped, with how many."""
+    dropped = [candidate for candidate in answer.search.candidates if candidate.dropped]
+    return Listing(
+        title=f"Candidates of {answer.search.model} on {answer.search.device} that were dropped",
+        head=("Number", "When and why"),
+        rows=tuple((str(number), reason) for reason, number in counted_reasons(dropped)),
+    )
+
+
+def counted_reasons(candidates: Iterable[TunedCandidate]) -> list[tuple[str, int]]:
+    """Reasons without what is of single candidates, the most frequent first; shares above the leader as a span."""
+    same: dict[str, list[tuple[float, float] | None]] = {}
+    for candidate in candidates:
+        why = candidate.dropped or Dropped(reason="")
+        same.setdefault(why.reason, []).append(why.above)
+    counted = [(Dropped(reason=reason, above=_widest(spans)).text, len(spans)) for reason, spans in same.items()]
+    return sorted(counted, key=lambda row: -row[1])
+
+
+def _widest(spans: Iterable[tuple[float, float] | None]) -> tuple[float, float] | None:
+    known = [bound for span in spans if span for bound in span]
+    return (min(known), max(known)) if known else None

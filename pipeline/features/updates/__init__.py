@@ -1,0 +1,1 @@
+"""The difference of two bundles as a small file, and its application."""

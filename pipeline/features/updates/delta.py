@@ -1,0 +1,500 @@
+"""The difference between two bundles as one small file, and a new bundle made of an old one and it.
+
+A delta is a ZIP of stored members: `delta.json`, and for each file of the new bundle that the old one does not have the
+smallest of three forms (release_consumers R.5): compressed alone, as a patch of a file of the old bundle, or as the
+differences of its weights (words.py) and a patch of what is between them. Needs the package zstandard (extra `delta`).
+"""
+
+import contextlib
+import errno
+import io
+import shutil
+import zipfile
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import msgspec
+
+from device_runner.files import ZIP_ERRORS, restore_place, staging_folder, take_place
+from device_runner.reading import read_regular
+from device_runner.result import Struct
+from pipeline.core.documents import decode_document
+from pipeline.core.errors import CheckFailed, ConfigError, missing_extra
+from pipeline.core.files import (
+    CHUNK_BYTES,
+    copy_file,
+    make_folder,
+    os_error,
+    replacing,
+    sha256_of,
+    storage_errors,
+    write_bytes,
+    write_zip,
+)
+from pipeline.features.updates.words import Region, filled, from_words, gaps_of, refuse_outside, regions_of, words_of
+from pipeline.release.attestation import verify_signed
+from pipeline.release.bundle import refuse_foreign, refuse_inside
+from pipeline.release.manifest import (
+    MANIFEST_FILE,
+    OWN_FILES,
+    SIGNATURE_FILE,
+    BundledFile,
+    Manifest,
+    manifest_digest,
+    read_manifest,
+    refuse_unproven,
+    verify_bundle,
+)
+from pipeline.release.update import App, refuse_misfit
+
+ANY_APP = App()
+"""Nothing is known of the app."""
+
+EXTRA = "delta"
+DELTA_FILE = "delta.json"
+DELTA_VERSION = 1
+LEVEL = 19
+WORTH = 0.8
+"""A form that is larger than this share of the file is not worth its time: the file is stored as it is."""
+LARGEST_BASE = 1 << 30
+"""Files above are not patched: the patch needs both in memory, and zstd's window ends at 2 GiB."""
+DELTA_BYTES = 16 << 20
+"""Most that is read of delta.json, and of the archive's list of members."""
+LARGEST_FILE = 4 << 30
+LARGEST_WINDOW = 1 << 27
+"""Of a file that is compressed alone: level 19 keeps 8 MiB."""
+FRAME_BYTES = 1 << 10
+"""What zstd may add to content that cannot be compressed, for files of a few bytes."""
+UNSIGNED_GROWTH, UNSIGNED_BYTES = 4, 1 << 30
+"""A new bundle that nobody is known to have signed may have so many times the bytes of the old one and the delta, and
+so many more: weights shrink to a third or a tenth, and what shrinks more is made to fill disks."""
+
+How = Literal["kept", "whole", "zstd", "patch", "words"]
+Allowed = Literal["older", "unsigned"]
+"""What is refused unless it is asked for: a bundle that was made before the old one, and one whose signature nobody
+checks in place of a signed one."""
+
+
+class DeltaFile(BundledFile, frozen=True, kw_only=True):
+    """A file of the new bundle and its form: `base` is a file of the old bundle, `member` one of the delta.
+
+    Of words, `regions` are where in the file they belong, and `rest` is the member with a patch of
+    what is between them in the base.
+    """
+
+    how: How
+    base: str = ""
+    member: str = ""
+    regions: tuple[Region, ...] = ()
+    rest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The digest of the new bundle, and whether it took the old one's place now: else it was there before."""
+
+    digest: str
+    changed: bool
+
+
+class Delta(Struct, frozen=True, kw_only=True):
+    """`delta.json`. Both bundles are named by the sha256 of their manifest.json, which covers every byte of them."""
+
+    version: int = DELTA_VERSION
+    old_manifest_sha256: str
+    new_manifest_sha256: str
+    old_digest: str
+    new_digest: str
+    files: tuple[DeltaFile, ...]
+
+
+def write_delta(old: Path, new: Path, output: Path) -> Delta:
+    """Write the delta between two bundles. Raises as `verify_bundle`, and MissingError without zstandard."""
+    zstandard = _zstandard("delta")
+    for bundle in (old, new):
+        refuse_inside(bundle, output, "--output")
+    before, after = verify_bundle(old), verify_bundle(new)
+    places = {digest: path for path, digest in _digests(old, before).items()}
+    models = {one.model: one.file for one in before.content.ships}
+    refuse_unproven(new, after)
+    with storage_errors(output), staging_folder(output) as work:
+        files: list[DeltaFile] = []
+        members: dict[str, Path | bytes] = {}
+        for number, (path, digest) in enumerate(sorted(_digests(new, after).items())):
+            base = places.get(digest) or _base(path, after, models, old)
+            form = Form("kept") if digest in places else _smallest(zstandard, new / path, old / base if base else None)
+            names = {part: f"{number}.{part}" for part, content in form.parts() if content}
+            for part, content in form.parts():
+                if content:
+                    members[names[part]] = work / names[part]
+                    write_bytes(work / names[part], content)
+            files.append(
+                DeltaFile(
+                    path=path,
+                    size_bytes=(new / path).stat().st_size,
+                    sha256=digest,
+                    how=form.how,
+                    base=base if form.how in ("kept", "patch", "words") else "",
+                    member=names.get(form.how, ""),
+                    regions=form.regions,
+                    rest=names.get("rest", ""),
+                )
+            )
+        delta = Delta(
+            old_manifest_sha256=manifest_digest(old),
+            new_manifest_sha256=manifest_digest(new),
+            old_digest=before.content_sha256,
+            new_digest=after.content_sha256,
+            files=tuple(files),
+        )
+        write_zip(output, {**members, DELTA_FILE: msgspec.json.encode(delta, order="sorted")})
+    return delta
+
+
+def apply_delta(
+    path: Path,
+    bundle: Path,
+    *,
+    key: Path | None = None,
+    app: App = ANY_APP,
+    keep: Path | None = None,
+    allow: Container[Allowed] = (),
+) -> Applied:
+    """Turn a bundle into the newer one, at once and whole; the old one stays where anything is wrong.
+
+    With `key`, a public one, the new bundle must be signed by its owner; that is known before anything but its manifest
+    is unpacked. It must fit what is known of `app`. `keep` is a folder that gets a whole copy of the old bundle before
+    the new one takes its place. A bundle that is the new one already is checked alike. Raises CheckFailed for another
+    bundle than the delta was made for, a damaged delta, a bundle that must not ship or is not for the app, a signature
+    that does not hold, and what is not in `allow`; SpecError while another process replaces the bundle; PipelineError
+    (DiskError for a full disk) for a file that cannot be read or written.
+    """
+    zstandard = _zstandard("apply")
+    if not path.is_file():
+        raise ConfigError("there is no delta", where=str(path), remedy="name the file that `ort-mobile delta` wrote")
+    restore_place(bundle)
+    read_manifest(bundle)  # where there is no bundle, nothing is made beside it either
+    with storage_errors(bundle), staging_folder(bundle) as new:
+        old = verify_bundle(bundle)
+        if keep:
+            refuse_inside(bundle, keep, "--keep")
+            restore_place(keep)
+            refuse_foreign(keep)
+        try:
+            with _Archive(path) as file, zipfile.ZipFile(file) as archive:
+                file.most = -1
+                delta = _read(archive, path)
+                if manifest_digest(bundle) == delta.new_manifest_sha256:
+                    _refuse_unsigned(bundle, old, key, path)
+                    _refuse_misfit(app, old, old, bundle)
+                    return Applied(old.content_sha256, changed=False)
+                _refuse_other(bundle, delta)
+                unpacking = _Unpacking(zstandard, archive, bundle, _digests(bundle, old), new)
+                manifest = _manifest(unpacking, delta, path)
+                _refuse_unsafe(bundle, old, new, manifest, key, path, allow)
+                _unpack(unpacking, delta, manifest, None if key else path.stat().st_size)
+        except (*ZIP_ERRORS, zstandard.ZstdError, KeyError) as error:
+            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # zipfile seeks to odd places
+                raise os_error(error) from error
+            raise _damaged(path, str(error)) from error
+        _whole(new, path)
+        _refuse_misfit(app, old, manifest, new)
+        if keep:
+            _keep(bundle, keep)
+        take_place(new, bundle)
+    return Applied(manifest.content_sha256, changed=True)
+
+
+class _Archive(io.FileIO):
+    """A delta of which at most `most` bytes are read at once: zipfile reads the list of members in one piece."""
+
+    most = DELTA_BYTES
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """As of every file; raises BadZipFile for more, and our errors, since zipfile takes OSError for damage."""
+        if 0 <= self.most < (size or 0):
+            raise zipfile.BadZipFile(f"its list of members has more than {self.most:,} bytes")
+        with _reading(str(self.name)):
+            return super().read(size)
+
+
+@contextlib.contextmanager
+def _reading(path: Path | str) -> Iterator[None]:
+    """Turn what the system says about reading into our errors, with the file that a failed read does not name."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise os_error(error) from error
+
+
+def _refuse_unsigned(folder: Path, manifest: Manifest, key: Path | None, shown: Path) -> None:
+    """Raise CheckFailed that names `shown` unless the owner of `key` signed the bundle in `folder`."""
+    try:
+        if key:
+            verify_signed(folder, manifest, key)
+    except CheckFailed as error:
+        raise CheckFailed(error.what, where=str(shown), why=error.why, remedy=error.remedy) from error
+
+
+def _refuse_misfit(app: App, old: Manifest, new: Manifest, folder: Path) -> None:
+    if app.known:
+        refuse_misfit(app, old, new, folder)
+
+
+def _refuse_unsafe(
+    bundle: Path, old: Manifest, folder: Path, new: Manifest, key: Path | None, shown: Path, allow: Container[Allowed]
+) -> None:
+    """Raise CheckFailed for a bundle that must not take the place of the old one, of which only the manifest is there.
+
+    Where nobody checks the signature, one that is there says nothing: anybody can write a file of that name.
+    """
+    _refuse_unsigned(folder, new, key, shown)
+    if not key and "unsigned" not in allow and (bundle / SIGNATURE_FILE).is_file():
+        raise CheckFailed(
+            "nobody checks who signed the new bundle",
+            where=str(shown),
+            why="the old one is signed, and without --key any other takes its place",
+            remedy="give the maker's public key with --key, or --allow-unsigned to take it as it is",
+        )
+    refuse_unproven(shown, new)
+    if "older" not in allow and new.made_at < old.made_at:
+        raise CheckFailed(
+            "the new bundle is older than the one that is here",
+            where=str(shown),
+            why=f"it was made at {new.made_at or 'an unknown time'}, the one that is here at {old.made_at}",
+            remedy="get the newest delta from its maker, or give --allow-older to go back",
+        )
+
+
+def _manifest(unpacking: "_Unpacking", delta: Delta, path: Path) -> Manifest:
+    """What the new bundle is: its manifest, seal and signatures are unpacked first, within bounds of their own."""
+    if len({file.path for file in delta.files}) < len(delta.files):
+        raise ValueError("it makes a file twice")
+    for file in delta.files:
+        if file.path in OWN_FILES:
+            if file.size_bytes > OWN_FILES[file.path]:
+                raise ValueError(f"{file.path} would have more than {OWN_FILES[file.path]:,} bytes")
+            unpacking.make(file)
+    if not (unpacking.new / MANIFEST_FILE).is_file():
+        raise ValueError(f"it has no {MANIFEST_FILE}")
+    manifest = _whole(unpacking.new, path, read_manifest)
+    named = (delta.new_manifest_sha256, delta.new_digest)
+    if named != (manifest_digest(unpacking.new), manifest.content_sha256):
+        raise ValueError(f"{MANIFEST_FILE} is not the one that it names")
+    return manifest
+
+
+def _unpack(unpacking: "_Unpacking", delta: Delta, manifest: Manifest, unsigned_bytes: int | None) -> None:
+    """Make every other file, each as large as the manifest says, and together no more than an honest delta would.
+
+    `unsigned_bytes` is the size of a delta that nobody is known to have signed.
+    """
+    files = [file for file in delta.files if file.path not in OWN_FILES]
+    listed = {file.path: (file.size_bytes, file.sha256) for file in manifest.files}
+    if {file.path: (file.size_bytes, file.sha256) for file in files} != listed:
+        raise ValueError(f"its files are not those of {MANIFEST_FILE}")
+    total = sum(file.size_bytes for file in files)
+    before = sum(place.stat().st_size for place in map(unpacking.old.joinpath, unpacking.known))
+    if unsigned_bytes is not None and total > UNSIGNED_GROWTH * (before + unsigned_bytes) + UNSIGNED_BYTES:
+        raise ValueError(f"it would become {total:,} bytes, which is believed of a signed one only (--key)")
+    if total > shutil.disk_usage(unpacking.new).free:
+        raise os_error(OSError(errno.ENOSPC, f"the new bundle has {total:,} bytes"), unpacking.old)
+    for file in files:
+        unpacking.make(file)
+
+
+def _whole(new: Path, path: Path, read: Callable[[Path], Manifest] = verify_bundle) -> Manifest:
+    """The manifest of the new bundle; what is wrong with it is wrong with the delta."""
+    try:
+        return read(new)
+    except CheckFailed as error:
+        raise _damaged(path, error.why) from error
+    except ConfigError as error:
+        raise ConfigError(error.what, where=str(path), why=error.why, remedy=error.remedy) from error
+
+
+def _keep(bundle: Path, place: Path) -> None:
+    """A whole copy of a bundle; what was kept there before goes."""
+    make_folder(place.absolute().parent)
+    with storage_errors(place), staging_folder(place) as copy:
+        for file in bundle.rglob("*"):
+            if file.is_file():
+                copy_file(file, copy / file.relative_to(bundle))
+        take_place(copy, place)
+
+
+def _digests(folder: Path, manifest: Manifest) -> dict[str, str]:
+    """Every file of a verified bundle to its sha256."""
+    found = {file.path: file.sha256 for file in manifest.files}
+    return found | {name: sha256_of(folder / name) for name in OWN_FILES if (folder / name).is_file()}
+
+
+def _base(path: str, after: Manifest, models: Mapping[str, str], old: Path) -> str:
+    """The file of the old bundle that is most likely alike: of the same path, else of the same model."""
+    if (old / path).is_file():
+        return path
+    return next((models[one.model] for one in after.content.ships if one.file == path and one.model in models), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A file as one of the ways to store it."""
+
+    how: How
+    content: bytes = b""
+    regions: tuple[Region, ...] = ()
+    rest: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """What it adds to a delta, in bytes."""
+        return len(self.content) + len(self.rest) + len(msgspec.json.encode(self.regions))
+
+    def parts(self) -> tuple[tuple[str, bytes], ...]:
+        """What is stored, by the ending of its name."""
+        return (self.how, self.content), ("rest", self.rest)
+
+
+def _smallest(zstandard: ModuleType, file: Path, base: Path | None) -> Form:
+    content = read_regular(file, LARGEST_FILE)
+    usable = base and max(base.stat().st_size, len(content)) <= LARGEST_BASE
+    forms = forms_of(zstandard, read_regular(base, LARGEST_BASE) if base and usable else None, content)
+    best = min(forms, key=lambda one: one.size)
+    return best if best.size <= WORTH * len(content) else Form("whole", content)
+
+
+def forms_of(zstandard: ModuleType, before: bytes | None, content: bytes) -> list[Form]:
+    """Every form that content can take; None before: there is nothing that it could be made from."""
+    alone = zstandard.ZstdCompressor(level=LEVEL)
+    forms = [Form("zstd", alone.compress(content))]
+    if before is not None:
+        forms.append(Form("patch", _patch(zstandard, before, content)))
+        if regions := regions_of(before, content):
+            gaps = gaps_of(content, [(one.new, one.length) for one in regions])
+            rest = _patch(zstandard, _between(before, regions), gaps) if gaps else b""
+            forms.append(Form("words", alone.compress(words_of(before, content, regions)), regions, rest))
+    return forms
+
+
+def _between(before: bytes, regions: Sequence[Region]) -> bytes:
+    """What is between the regions in the old file: what the new file's is most likely alike."""
+    return gaps_of(before, [(one.old, one.length) for one in regions])
+
+
+def _patch(zstandard: ModuleType, before: bytes, content: bytes) -> bytes:
+    window = max(10, min(31, (len(before) + len(content)).bit_length()))
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        LEVEL, window_log=window, enable_ldm=True, source_size=len(content)
+    )
+    known = zstandard.ZstdCompressionDict(before, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    patch: bytes = zstandard.ZstdCompressor(dict_data=known, compression_params=parameters).compress(content)
+    return patch
+
+
+def _read(archive: zipfile.ZipFile, path: Path) -> Delta:
+    info = archive.getinfo(DELTA_FILE)
+    if max(info.file_size, info.compress_size) > DELTA_BYTES:
+        raise _damaged(path, f"{DELTA_FILE} has more than {DELTA_BYTES:,} bytes")
+    try:
+        return decode_document(archive.read(info), Delta, str(path), unique=True)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _damaged(path, str(error)[:200]) from error
+
+
+def _refuse_other(bundle: Path, delta: Delta) -> None:
+    if manifest_digest(bundle) != delta.old_manifest_sha256:
+        raise CheckFailed(
+            "this delta was made for another bundle",
+            where=str(bundle),
+            why=f"the sha256 of its {MANIFEST_FILE} is not {delta.old_manifest_sha256}",
+            remedy=f"get the whole new bundle (digest {delta.new_digest[:16]}), or a delta from this one",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Unpacking:
+    """Makes files in `new` of an archive's members and the files of an old bundle, whose digests are `known`."""
+
+    zstandard: ModuleType
+    archive: zipfile.ZipFile
+    old: Path
+    known: Mapping[str, str]
+    new: Path
+
+    def make(self, file: DeltaFile) -> None:
+        """Make a file, never larger than the delta says. Raises ValueError, and what reading the archive raises."""
+        target = self.new / file.path
+        if file.how == "kept" and self.known.get(file.base) == file.sha256:
+            copy_file(self.old / file.base, target)
+        elif file.how in ("whole", "zstd"):
+            with replacing(target) as part:
+                self._stream(file, part)
+        elif file.how != "kept":
+            write_bytes(target, self._joined(file))
+        with _reading(target):
+            made = target.is_file() and target.stat().st_size == file.size_bytes and sha256_of(target) == file.sha256
+        if not made:
+            raise ValueError(f"{file.path[:200]} does not become what it should")
+
+    def _stream(self, file: DeltaFile, target: Path) -> None:
+        """A file out of its member alone, in pieces."""
+        with self.archive.open(self._member(file.member, file.size_bytes)) as packed, target.open("wb") as out:
+            source: Any = packed
+            if file.how == "zstd":
+                source = self.zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW).stream_reader(packed)
+            left = file.size_bytes + 1  # one more shows that it is larger than stated
+            while left and (piece := source.read(min(left, CHUNK_BYTES))):
+                left -= out.write(piece)
+
+    def _joined(self, file: DeltaFile) -> bytes:
+        """A file out of its members and a file of the old bundle."""
+        if file.base not in self.known:
+            raise ValueError(f"{file.base[:200]} is no file of the old bundle")
+        if file.size_bytes > LARGEST_BASE:
+            raise ValueError(f"{file.path[:200]} would have more than {LARGEST_BASE:,} bytes")
+        with _reading(self.old / file.base):
+            before = read_regular(self.old / file.base, LARGEST_BASE)
+        if file.how == "patch":
+            return self._unpacked(file.member, file.size_bytes, before)
+        refuse_outside(file.regions, len(before), file.size_bytes)
+        inside = sum(region.length for region in file.regions)
+        words = self._unpacked(file.member, inside, None)
+        between = _between(before, file.regions) if file.rest else None
+        gaps = self._unpacked(file.rest, file.size_bytes - inside, between) if file.rest else b""
+        return filled(file.size_bytes, file.regions, from_words(before, words, file.regions), gaps)
+
+    def _unpacked(self, member: str, size: int, before: bytes | None) -> bytes:
+        """What a member was made of, by what was known before; it must have the size that is stated."""
+        packed = self.archive.read(self._member(member, size))
+        if self.zstandard.frame_content_size(packed) != size:
+            raise ValueError(f"{member[:200]} would have another size than stated")
+        raw = self.zstandard.DICT_TYPE_RAWCONTENT
+        known = self.zstandard.ZstdCompressionDict(before, dict_type=raw) if before else None
+        decompressor = self.zstandard.ZstdDecompressor(dict_data=known, max_window_size=1 << 31)
+        return bytes(decompressor.decompress(packed))
+
+    def _member(self, name: str, most: int) -> zipfile.ZipInfo:
+        """A member that is stored as it is and no larger than what is made of it, give or take a frame's head."""
+        info = self.archive.getinfo(name)
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+            raise ValueError(f"{name[:200]} is compressed by the archive")
+        if info.file_size > most + FRAME_BYTES:
+            raise ValueError(f"{name[:200]} is larger than what it is for")
+        return info
+
+
+def _damaged(path: Path, why: str) -> CheckFailed:
+    return CheckFailed("the delta is damaged", where=str(path), why=why[:300], remedy="get it from its source again")
+
+
+def _zstandard(command: str) -> ModuleType:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise missing_extra(EXTRA, "zstandard", command, error) from error
+    module: ModuleType = zstandard
+    return module
